@@ -4,6 +4,7 @@
 //! of its own. Packets are sealed ahead of time; who calls holds the stop-watch. With sockets each packet leaves from its
 //! own sender's address for one sink, from which anybody may drain it.
 
+use muster_rooms::{role, room_placement};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -15,7 +16,7 @@ use muster_rooms::{
 };
 use muster_transport::{
     Addr, Arrival, ClusterKeys, Direction, Header, Identity, Inbox, KeyCache, KeySlots, Machine, Micros, Outbox,
-    PlacedNode, Placement, Role, Secret, ServerKey, SocketId, HEADER, PUBLIC_SOCKET,
+    PlacedNode, Secret, ServerKey, SocketId, HEADER, PUBLIC_SOCKET,
 };
 use muster_udp::{Counters, Cursor, Kernel, KernelEntropy, Receiver, Sender, Socket, SocketOptions};
 
@@ -110,16 +111,16 @@ impl Feed {
         };
         let me = |node, role| Identity { node, role, epoch: 1 };
         let nodes = [
-            (2, Role::Proxy, PROXY_LINK),
-            (3, Role::Broker, BROKER),
-            (4, Role::Router, ROUTER),
+            (2, role::PROXY, PROXY_LINK),
+            (3, role::BROKER, BROKER),
+            (4, role::ROUTER, ROUTER),
         ];
         let nodes = nodes.map(|(node, role, port)| PlacedNode::new(node, role, node_addr(port)));
-        let placement = Placement::new(1, nodes.to_vec(), 1, 1);
+        let placement = room_placement(1, nodes.to_vec(), 1, 1);
         let server_key = ServerKey::from_private([2; 32]);
         let public = server_key.public();
         let proxy = ProxyConfig {
-            me: me(2, Role::Proxy),
+            me: me(2, role::PROXY),
             payload: PAYLOAD,
             keepalive_ms: KEEPALIVE_MS,
             idle_ms: 4 * KEEPALIVE_MS,
@@ -130,7 +131,7 @@ impl Feed {
             age_every: 1_024,
         };
         let broker = BrokerConfig {
-            me: me(3, Role::Broker),
+            me: me(3, role::BROKER),
             payload: PAYLOAD,
             arena_bytes: 16 << 20,
             name_key: [9; 16],
@@ -138,7 +139,7 @@ impl Feed {
             reset_secret: [5; 32],
         };
         let router = RouterConfig {
-            me: me(4, Role::Router),
+            me: me(4, role::ROUTER),
             payload: PAYLOAD,
             cluster,
             reset_secret: [6; 32],

@@ -4,6 +4,7 @@
 //! still while anybody has something to say. No sockets: what is counted is the machines' own work, sealing included. Also
 //! owns [`Known`], a router that holds memberships by the million.
 
+use muster_rooms::{role, room_placement};
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
@@ -14,8 +15,8 @@ use muster_rooms::{
     RouterConfig, SESSION_ROOMS,
 };
 use muster_transport::{
-    Addr, Arrival, ClusterKeys, Growth, Identity, Inbox, Layer, Machine, Micros, NodeState, Outbox, PlacedNode,
-    Placement, Role, ServerKey, SocketId, LINK_SOCKET, PUBLIC_SOCKET,
+    Addr, Arrival, ClusterKeys, Growth, Identity, Inbox, Layer, Machine, Micros, NodeState, Outbox, PlacedNode, Role,
+    ServerKey, SocketId, LINK_SOCKET, PUBLIC_SOCKET,
 };
 use muster_udp::{thread_cpu_now, KernelEntropy};
 
@@ -112,8 +113,8 @@ impl Plane {
             wanted: 0,
             seed,
         };
-        plane.add(PlacedNode::new(GATEWAY, Role::Gateway, node_addr(GATEWAY as u16)));
-        plane.add(PlacedNode::new(ROUTER, Role::Router, node_addr(ROUTER as u16)));
+        plane.add(PlacedNode::new(GATEWAY, role::GATEWAY, node_addr(GATEWAY as u16)));
+        plane.add(PlacedNode::new(ROUTER, role::ROUTER, node_addr(ROUTER as u16)));
         (0..partitions).for_each(|partition| plane.add_broker(partition));
         plane.place();
         plane.settle()?;
@@ -125,7 +126,7 @@ impl Plane {
         let node = BROKERS + self.servers.len() as u32;
         self.add(PlacedNode {
             partition,
-            ..PlacedNode::new(node, Role::Broker, node_addr(node as u16))
+            ..PlacedNode::new(node, role::BROKER, node_addr(node as u16))
         });
     }
 
@@ -139,7 +140,7 @@ impl Plane {
         let (seed, entropy) = (self.seed + u64::from(node.node), Box::new(KernelEntropy));
         let (reset_secret, name_key) = ([node.node as u8; 32], [9; 16]);
         let part = match node.role {
-            Role::Gateway => {
+            role::GATEWAY => {
                 let config = GatewayConfig {
                     me,
                     payload: PAYLOAD,
@@ -157,7 +158,7 @@ impl Plane {
                 };
                 Part::Gateway(Box::new(Gateway::new(config, seed, entropy)))
             }
-            Role::Router => {
+            role::ROUTER => {
                 let config = RouterConfig {
                     me,
                     payload: PAYLOAD,
@@ -195,7 +196,7 @@ impl Plane {
             .map(|server| server.node)
             .chain(self.ghosts.iter().copied());
         let layer = Layer::new(self.partitions, self.growth);
-        let placement = Placement::new(self.epoch, nodes.collect(), layer, 1);
+        let placement = room_placement(self.epoch, nodes.collect(), layer, 1);
         let mut cost = Cost::default();
         for server in &mut self.servers {
             let (placement, now) = (placement.clone(), self.now);
@@ -402,9 +403,9 @@ impl Plane {
                 ..PlacedNode::new(
                     GHOSTS + at,
                     match at % 10 {
-                        0 => Role::Broker,
-                        1..=5 => Role::Gateway,
-                        _ => Role::Proxy,
+                        0 => role::BROKER,
+                        1..=5 => role::GATEWAY,
+                        _ => role::PROXY,
                     },
                     own_addr((GHOSTS + at) as usize),
                 )
@@ -414,7 +415,7 @@ impl Plane {
         let brokers = self
             .servers
             .iter()
-            .filter(|server| server.node.role == Role::Broker)
+            .filter(|server| server.node.role == role::BROKER)
             .count();
         let mut costs = Vec::new();
         for at in 0..times {
@@ -447,8 +448,8 @@ fn arrival(socket: SocketId, datagram: &Flying, start: usize) -> Arrival {
 impl Cost {
     fn of(&mut self, role: Role) -> &mut u64 {
         match role {
-            Role::Gateway => &mut self.gateway,
-            Role::Router => &mut self.router,
+            role::GATEWAY => &mut self.gateway,
+            role::ROUTER => &mut self.router,
             _ => &mut self.brokers,
         }
     }
@@ -464,7 +465,7 @@ impl Cost {
                 arrivals.push(arrival(*socket, datagram, slab.len()));
                 slab.extend_from_slice(&datagram.bytes);
             }
-            if server.node.role == Role::Broker {
+            if server.node.role == role::BROKER {
                 self.broker_bytes += slab.len() as u64;
             }
             let inbox = &mut Inbox {
@@ -502,7 +503,7 @@ impl Known {
         let config = RouterConfig {
             me: Identity {
                 node: ROUTER,
-                role: Role::Router,
+                role: role::ROUTER,
                 epoch: 1,
             },
             payload: PAYLOAD,

@@ -1,5 +1,6 @@
 //! Python values as the engines take them, and back.
 
+use muster_rooms::{role, room_placement};
 use std::collections::BTreeSet;
 use std::net::{SocketAddr, ToSocketAddrs};
 
@@ -49,10 +50,7 @@ pub fn host_port(addr: Addr) -> (String, u16) {
 }
 
 pub fn role(name: &str) -> PyResult<Role> {
-    [Role::Proxy, Role::Broker, Role::Router, Role::Gateway]
-        .into_iter()
-        .find(|role| role.name() == name)
-        .ok_or_else(|| PyValueError::new_err(format!("no such role: {name}")))
+    role::named(name).ok_or_else(|| PyValueError::new_err(format!("no such role: {name}")))
 }
 
 /// This node's own private key, the list (node, role, public key), and what is done with it.
@@ -85,7 +83,7 @@ fn state(name: &str) -> PyResult<NodeState> {
     }
 }
 
-/// PlacedNode, role, host, link port, partition, state.
+/// Node, role, host, link port, partition, state.
 pub type NodeEntry = (u32, String, String, u16, u16, String);
 
 /// A server as clients are told of it: host, port, public key, weight.
@@ -141,7 +139,7 @@ fn nodes(entries: Vec<NodeEntry>) -> PyResult<Vec<PlacedNode>> {
 /// the new ones prepare, 2 once they serve.
 pub fn placement(epoch: u32, all: Vec<NodeEntry>, partitions: (u16, u16), growth: (u8, u8)) -> PyResult<Placement> {
     let (brokers, routers) = (layer(partitions.0, growth.0)?, layer(partitions.1, growth.1)?);
-    Ok(Placement::new(epoch, nodes(all)?, brokers, routers))
+    Ok(room_placement(epoch, nodes(all)?, brokers, routers))
 }
 
 /// The same with the brokers of more clusters.
@@ -149,7 +147,7 @@ pub fn beside(placement: Placement, clusters: Vec<ClusterEntry>) -> PyResult<Pla
     clusters
         .into_iter()
         .try_fold(placement, |placement, (brokers, partitions, growth)| {
-            Ok(placement.beside(nodes(brokers)?, layer(partitions, growth)?))
+            Ok(placement.beside(role::BROKER, nodes(brokers)?, layer(partitions, growth)?))
         })
 }
 
@@ -200,11 +198,15 @@ pub fn faults(seed: u64, rules: Option<Vec<FaultRule>>, public: Option<SocketId>
 /// A link's coming or going as an event.
 pub fn link_event<'py>(py: Python<'py>, change: &LinkChange) -> PyResult<Bound<'py, PyTuple>> {
     match change {
-        LinkChange::Up { peer, .. } => ("link_up", peer.node, peer.role.name(), peer.epoch).into_pyobject(py),
-        LinkChange::Down { peer, reason, .. } => ("link_down", peer.node, peer.role.name(), *reason).into_pyobject(py),
-        LinkChange::Refused { node, role } => ("link_refused", *node, role.name(), "").into_pyobject(py),
-        LinkChange::Mistaken { node, role, found } => ("link_mistaken", *node, role.name(), *found).into_pyobject(py),
-        LinkChange::Unlisted { node, role } => ("link_unlisted", *node, role.name(), "").into_pyobject(py),
+        LinkChange::Up { peer, .. } => ("link_up", peer.node, role::name(peer.role), peer.epoch).into_pyobject(py),
+        LinkChange::Down { peer, reason, .. } => {
+            ("link_down", peer.node, role::name(peer.role), *reason).into_pyobject(py)
+        }
+        LinkChange::Refused { node, role } => ("link_refused", *node, role::name(*role), "").into_pyobject(py),
+        LinkChange::Mistaken { node, role, found } => {
+            ("link_mistaken", *node, role::name(*role), *found).into_pyobject(py)
+        }
+        LinkChange::Unlisted { node, role } => ("link_unlisted", *node, role::name(*role), "").into_pyobject(py),
         LinkChange::Stranger { node, why } => ("link_stranger", *node, "", why.name()).into_pyobject(py),
     }
 }
@@ -222,7 +224,7 @@ pub fn links<'py>(
         let entry = PyDict::new(py);
         let measured = Some(link.conn.flow.measured()).filter(|rtt| *rtt > 0);
         entry.set_item("node", node)?;
-        entry.set_item("role", link.data.peer.role.name())?;
+        entry.set_item("role", role::name(link.data.peer.role))?;
         entry.set_item("epoch", link.data.peer.epoch)?;
         entry.set_item("address", format!("{:?}", link.conn.addr))?;
         entry.set_item("key_id", link.conn.key_id())?;
@@ -278,7 +280,7 @@ pub fn links_lost<'py>(py: Python<'py>, links: &Links, now: Micros) -> PyResult<
     for (node, role, known) in links.lost(now) {
         let entry = PyDict::new(py);
         entry.set_item("node", node)?;
-        entry.set_item("role", role.name())?;
+        entry.set_item("role", role::name(role))?;
         past(&entry, known, now)?;
         list.append(entry)?;
     }

@@ -1,6 +1,6 @@
 //! Functions without an engine: the static keys of servers, what a room name must be, and who owns a room.
 
-use muster_rooms::RoomName;
+use muster_rooms::{RoomLayers, RoomName};
 use muster_transport::ServerKey;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;

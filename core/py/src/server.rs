@@ -1,5 +1,6 @@
 //! The engines of the four server roles: a machine, its sockets, and what Python asks of them.
 
+use muster_rooms::role;
 use std::os::fd::AsRawFd;
 
 use muster_driver::{Budget, Driver, FaultCounters};
@@ -106,7 +107,7 @@ impl RoleMachine for Gateway {
     }
 
     fn ages(&self) -> Option<(&Ages, Role)> {
-        Some((&self.ages, Role::Broker))
+        Some((&self.ages, role::BROKER))
     }
 
     fn take_cluster(&mut self, now: Micros, cluster: ClusterKeys) {
@@ -276,7 +277,7 @@ impl RoleMachine for Broker {
     }
 
     fn ages(&self) -> Option<(&Ages, Role)> {
-        Some((&self.ages, Role::Proxy))
+        Some((&self.ages, role::PROXY))
     }
 
     fn take_cluster(&mut self, now: Micros, cluster: ClusterKeys) {
@@ -722,7 +723,7 @@ impl GatewayEngine {
         let config = GatewayConfig {
             me: Identity {
                 node,
-                role: Role::Gateway,
+                role: role::GATEWAY,
                 epoch,
             },
             payload: payload_bytes,
@@ -832,7 +833,7 @@ impl ProxyEngine {
         let config = ProxyConfig {
             me: Identity {
                 node,
-                role: Role::Proxy,
+                role: role::PROXY,
                 epoch,
             },
             payload: payload_bytes,
@@ -893,7 +894,7 @@ impl BrokerEngine {
         let name_key = array(name_key, "a name key")?;
         let me = Identity {
             node,
-            role: Role::Broker,
+            role: role::BROKER,
             epoch,
         };
         let config = BrokerConfig {
@@ -987,7 +988,7 @@ impl RouterEngine {
         let config = RouterConfig {
             me: Identity {
                 node,
-                role: Role::Router,
+                role: role::ROUTER,
                 epoch,
             },
             payload: payload_bytes,

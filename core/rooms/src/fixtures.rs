@@ -1,7 +1,9 @@
 //! What unit tests of roles build them with.
 
 use muster_transport::fixtures::{cluster, me, Zeros};
-use muster_transport::{Role, ServerKey};
+use muster_transport::ServerKey;
+
+use crate::role;
 
 use crate::gateway::{Gateway, GatewayConfig};
 use crate::proxy::{Proxy, ProxyConfig};
@@ -9,7 +11,7 @@ use crate::proxy::{Proxy, ProxyConfig};
 /// A gateway whose recent messages have so many bytes.
 pub fn gateway(arena_bytes: usize) -> Gateway {
     let config = GatewayConfig {
-        me: me(Role::Gateway),
+        me: me(role::GATEWAY),
         payload: 1_200,
         arena_bytes,
         keepalive_ms: 1_000,
@@ -29,7 +31,7 @@ pub fn gateway(arena_bytes: usize) -> Gateway {
 /// A proxy that knows nobody yet.
 pub fn proxy() -> Proxy {
     let config = ProxyConfig {
-        me: me(Role::Proxy),
+        me: me(role::PROXY),
         payload: 1_200,
         keepalive_ms: 1_000,
         idle_ms: 4_000,

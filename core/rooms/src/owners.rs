@@ -4,7 +4,9 @@
 
 use std::collections::BTreeMap;
 
-use muster_transport::{Brokers, Links, Micros, NodeState, Placement, Role};
+use crate::role;
+
+use muster_transport::{Links, Micros, NodeState, PlacedLayer, Placement};
 
 use crate::limits::GATEWAY_LEASE;
 
@@ -30,7 +32,7 @@ pub struct Owners {
 impl Owners {
     /// Takes a new placement: whom it names and nobody has met is waited for from now on.
     pub fn placed(&mut self, now: Micros, placement: &Placement, links: &Links) {
-        for node in placement.of(Role::Broker).map(|node| node.node) {
+        for node in placement.of(role::BROKER).map(|node| node.node) {
             if links.to(node).is_none() {
                 self.away.entry(node).or_insert(now);
             }
@@ -62,18 +64,18 @@ impl Owners {
     /// Whether every running broker has a link.
     pub fn are_linked(placement: &Placement, links: &Links) -> bool {
         let mut running = placement
-            .of(Role::Broker)
+            .of(role::BROKER)
             .filter(|node| node.state == NodeState::Running);
         running.all(|node| links.to(node.node).is_some())
     }
 
     /// Whether the room's owner has no link, and that is not so for long.
-    pub fn awaits_owner(&self, now: Micros, brokers: &Brokers, room: u64) -> bool {
+    pub fn awaits_owner(&self, now: Micros, brokers: &PlacedLayer, room: u64) -> bool {
         brokers.owner(room).is_some_and(|owner| self.awaits(now, owner))
     }
 
     /// The broker of a cluster to turn to for `room`, if there is one now.
-    pub fn route(&self, now: Micros, brokers: &Brokers, links: &Links, room: u64) -> Option<Route> {
+    pub fn route(&self, now: Micros, brokers: &PlacedLayer, links: &Links, room: u64) -> Option<Route> {
         let route = |node, detour| links.to(node).map(|slot| Route { node, slot, detour });
         let owner = brokers.owner(room)?;
         if let Some(route) = route(owner, false) {

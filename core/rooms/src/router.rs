@@ -8,10 +8,16 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use crate::wire::kinds;
+
+use crate::layers::room_placement;
+
+use crate::role;
+
 use muster_transport::planted::{self, Bug};
 use muster_transport::{
     Arrival, ClusterKeys, Code, Control, Door, DoorKey, Encode, Entropy, Frames, Identity, Inbox, KeyedState,
-    LinkChange, Links, Machine, Micros, Node, NodeState, Outbox, Placement, Records, ResetSecret, Role, Scope, HEADER,
+    LinkChange, Links, Machine, Micros, Node, NodeState, Outbox, Placement, Records, ResetSecret, Scope, HEADER,
     NODES_MAX,
 };
 
@@ -148,7 +154,7 @@ impl Router {
             sources: BTreeMap::new(),
             listeners: BTreeMap::new(),
             burst: 0,
-            placement: Placement::default(),
+            placement: room_placement(0, Vec::new(), 1, 1),
             started: None,
             complete: false,
             peers_missing: Missing::default(),
@@ -189,7 +195,7 @@ impl Router {
             peers.for_each(|listener| listener.scope = scope);
         }
         // Of two peers the one with the lower number dials.
-        let peers = placement.of(Role::Router).filter(|node| node.node > me);
+        let peers = placement.of(role::ROUTER).filter(|node| node.node > me);
         let peers = peers.filter(|node| placement.scope_of(node) == scope);
         self.links
             .dial(now, peers.map(|node| (node.node, node.role, node.addr)));
@@ -229,7 +235,7 @@ impl Router {
     /// Whether all that the placement asks is done.
     pub fn settled(&self) -> bool {
         let (me, scope) = (self.node.me.node, self.scope());
-        let mut others = self.placement.of(Role::Router).filter(|node| node.node != me);
+        let mut others = self.placement.of(role::ROUTER).filter(|node| node.node != me);
         let apart = |node: &muster_transport::PlacedNode| {
             node.state == NodeState::Running
                 && self.placement.scope_of(node) == scope
@@ -344,12 +350,12 @@ impl Router {
         };
         let (mut elicits, mut acknowledged) = (false, false);
         let mut records = std::mem::take(&mut self.records);
-        for frame in Frames::new(&datagram[HEADER..HEADER + len]) {
+        for frame in Frames::new(&datagram[HEADER..HEADER + len], kinds::ALL) {
             let Ok(frame) = frame else {
                 self.links.counters.link_dropped_frame += 1;
                 break;
             };
-            elicits |= frame.kind.elicits();
+            elicits |= kinds::ALL.elicits(frame.kind);
             match self.links.control(now, slot, &frame, &mut records) {
                 Control::Other => self.links.counters.link_dropped_frame += 1,
                 Control::Acknowledged(_) => acknowledged = true,
@@ -389,19 +395,19 @@ impl Router {
 
     /// Takes a record: whether it is to be covered. `None`: not this peer's to send.
     fn record(&mut self, now: Micros, slot: u32, peer: Identity, record: &Record<'_>) -> Option<bool> {
-        let own = peer.role == Role::Gateway;
+        let own = peer.role == role::GATEWAY;
         let life = (peer.node, peer.epoch);
         match (peer.role, record) {
-            (Role::Gateway, Record::SnapshotBegin { scope, version }) => {
+            (role::GATEWAY, Record::SnapshotBegin { scope, version }) => {
                 self.begin(now, peer.node, life, (*scope, *version));
                 Some(false)
             }
-            (Role::Gateway, Record::Membership(membership)) => Some(self.membership(now, peer.node, life, membership)),
-            (Role::Gateway, Record::SnapshotEnd { scope, version }) => {
+            (role::GATEWAY, Record::Membership(membership)) => Some(self.membership(now, peer.node, life, membership)),
+            (role::GATEWAY, Record::SnapshotEnd { scope, version }) => {
                 Some(self.end(now, peer.node, life, (*scope, *version), own))
             }
             (
-                Role::Router,
+                role::ROUTER,
                 Record::GatewayBegin {
                     node,
                     epoch,
@@ -413,7 +419,7 @@ impl Router {
                 Some(false)
             }
             (
-                Role::Router,
+                role::ROUTER,
                 Record::GatewayMembership {
                     node,
                     epoch,
@@ -421,7 +427,7 @@ impl Router {
                 },
             ) => Some(self.membership(now, peer.node, (*node, *epoch), membership)),
             (
-                Role::Router,
+                role::ROUTER,
                 Record::GatewayEnd {
                     node,
                     epoch,
@@ -429,11 +435,11 @@ impl Router {
                     version,
                 },
             ) => Some(self.end(now, peer.node, (*node, *epoch), (*scope, *version), own)),
-            (Role::Router, Record::GatewaySeen { node, up }) => {
+            (role::ROUTER, Record::GatewaySeen { node, up }) => {
                 self.seen(now, *node, Some(peer.node), *up);
                 Some(false)
             }
-            (Role::Router, Record::BrokerTold { node, told }) => {
+            (role::ROUTER, Record::BrokerTold { node, told }) => {
                 if let Some(source) = self.sources.get_mut(&peer.node) {
                     if *told && source.brokers.len() < NODES_MAX {
                         source.brokers.insert(*node);
@@ -444,25 +450,25 @@ impl Router {
                 }
                 Some(false)
             }
-            (Role::Router, Record::Complete { .. }) => {
+            (role::ROUTER, Record::Complete { .. }) => {
                 if let Some(source) = self.sources.get_mut(&peer.node) {
                     source.whole = true;
                     self.review_missing(now);
                 }
                 Some(false)
             }
-            (Role::Router, Record::Covered { offset }) => {
+            (role::ROUTER, Record::Covered { offset }) => {
                 let last = self.links.table.get(slot).map_or(0, |link| link.conn.log.last());
                 if let Some(listener) = self.listeners.get_mut(&peer.node) {
                     listener.covered = (*offset).min(last).max(listener.covered);
                 }
                 Some(false)
             }
-            (Role::Broker, Record::Subscribe { scope }) => {
+            (role::BROKER, Record::Subscribe { scope }) => {
                 self.listen(now, slot, peer, *scope);
                 Some(false)
             }
-            (Role::Broker, Record::Unsubscribe) => {
+            (role::BROKER, Record::Unsubscribe) => {
                 self.unlisten(now, peer.node);
                 Some(false)
             }
@@ -674,7 +680,7 @@ impl Router {
             let nodes = self.placement.of(role).filter(|node| node.node != me);
             nodes.filter(|node| node.state != NodeState::Draining)
         };
-        let peers = others(Role::Router).filter(|node| {
+        let peers = others(role::ROUTER).filter(|node| {
             let whole = self.sources.get(&node.node).is_some_and(|source| source.whole);
             !whole && self.placement.scope_of(node) == scope
         });
@@ -682,7 +688,7 @@ impl Router {
             self.listeners.contains_key(&node) || self.sources.values().any(|source| source.brokers.contains(&node))
         };
         let brokers =
-            others(Role::Broker).filter(|node| self.placement.scope_of(node).meet(scope).is_some() && !told(node.node));
+            others(role::BROKER).filter(|node| self.placement.scope_of(node).meet(scope).is_some() && !told(node.node));
         let peers = peers.map(|node| node.node).collect();
         let brokers = brokers.map(|node| node.node).collect();
         self.peers_missing.review(now, &peers);
@@ -695,7 +701,7 @@ impl Router {
     /// Tells brokers which gateways no router of this partition has a link to: nobody knows that while a peer is not heard.
     fn review_away(&mut self, now: Micros) {
         let (me, scope) = (self.node.me.node, self.scope());
-        let mut peers = self.placement.of(Role::Router).filter(|node| node.node != me);
+        let mut peers = self.placement.of(role::ROUTER).filter(|node| node.node != me);
         let hears = |node: &muster_transport::PlacedNode| {
             let whole = self.sources.get(&node.node).is_some_and(|source| source.whole);
             whole || self.placement.scope_of(node) != scope
@@ -764,7 +770,7 @@ impl Router {
     }
 
     fn link_up(&mut self, now: Micros, slot: u32, peer: Identity) {
-        if !matches!(peer.role, Role::Gateway | Role::Router) {
+        if !matches!(peer.role, role::GATEWAY | role::ROUTER) {
             // A broker says what it wants, to one of us.
             return self.brokers_missing.wait(now, peer.node, MISSING_WAIT);
         }
@@ -778,7 +784,7 @@ impl Router {
             brokers: BTreeSet::new(),
         };
         self.sources.insert(peer.node, source);
-        if peer.role == Role::Gateway {
+        if peer.role == role::GATEWAY {
             let refused = self.untold.take(peer.node, peer.epoch);
             refused.into_iter().for_each(|room| self.tell_refused(now, slot, room));
             return self.seen(now, peer.node, None, true);
@@ -807,7 +813,7 @@ impl Router {
         if self.sources.get(&peer.node).is_some_and(|source| source.slot == slot) {
             self.sources.remove(&peer.node);
             self.interest.leave(peer.node);
-            if peer.role == Role::Gateway {
+            if peer.role == role::GATEWAY {
                 self.seen(now, peer.node, None, false);
             } else {
                 let seen: Vec<u32> = self.gateways.keys().copied().collect();
@@ -824,8 +830,8 @@ impl Router {
         }
         self.review_missing(now);
         match peer.role {
-            Role::Broker => self.brokers_missing.wait(now, peer.node, LOST_WAIT),
-            Role::Router => self.wait_for_told(now),
+            role::BROKER => self.brokers_missing.wait(now, peer.node, LOST_WAIT),
+            role::ROUTER => self.wait_for_told(now),
             _ => {}
         }
     }
@@ -872,8 +878,8 @@ impl Router {
         let listener = Listener {
             slot,
             scope,
-            peer: peer.role == Role::Router,
-            complete: peer.role == Role::Router,
+            peer: peer.role == role::ROUTER,
+            complete: peer.role == role::ROUTER,
             told: 0,
             covered: 0,
             bursts: VecDeque::new(),
@@ -886,7 +892,7 @@ impl Router {
             // What gateways said and not all had in time is in force once this one has it too.
             listener.bursts.push_back((1, listener.told));
         }
-        if peer.role == Role::Broker {
+        if peer.role == role::BROKER {
             self.tell_peers(now, peer.node, true);
             for node in &self.away {
                 let (node, up) = (*node, false);
@@ -918,7 +924,7 @@ impl Router {
         let Some(started) = self.started else { return };
         let scope = self.scope();
         let loaded = |node: &muster_transport::PlacedNode| self.interest.is_loaded(node.node, scope);
-        self.complete |= now >= started + SETTLE || self.placement.of(Role::Gateway).all(loaded);
+        self.complete |= now >= started + SETTLE || self.placement.of(role::GATEWAY).all(loaded);
         if !self.complete || (self.peers_missing.waits() && !planted::is(Bug::PeersUnheard)) {
             return;
         }
@@ -1084,7 +1090,7 @@ mod tests {
 
     fn router_of(memberships_max: usize) -> Router {
         let config = RouterConfig {
-            me: me(Role::Router),
+            me: me(role::ROUTER),
             payload: 1_200,
             cluster: cluster(),
             reset_secret: [1; 32],
@@ -1115,8 +1121,8 @@ mod tests {
     /// A map of this router, the first of so many.
     fn routers(epoch: u32, partitions: u16) -> Placement {
         let me =
-            muster_transport::PlacedNode::new(me(Role::Router).node, Role::Router, muster_transport::Addr::default());
-        Placement::new(epoch, vec![me], 1, partitions)
+            muster_transport::PlacedNode::new(me(role::ROUTER).node, role::ROUTER, muster_transport::Addr::default());
+        room_placement(epoch, vec![me], 1, partitions)
     }
 
     #[test]
@@ -1199,8 +1205,8 @@ mod tests {
             let addr = muster_transport::Addr::default();
             let gateways = gateways
                 .iter()
-                .map(|node| muster_transport::PlacedNode::new(*node, Role::Gateway, addr));
-            Placement::new(epoch, gateways.collect(), 1, 1)
+                .map(|node| muster_transport::PlacedNode::new(*node, role::GATEWAY, addr));
+            room_placement(epoch, gateways.collect(), 1, 1)
         };
         router.set_placement(GATEWAY_LEASE, map(1, &[3, 4, 5]));
         snapshot(&mut router, (5, 5), 1, &[]);

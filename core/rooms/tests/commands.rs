@@ -7,9 +7,11 @@ use common::*;
 use muster_rooms::command::{
     Ask, CommandId, Hop, Outcome, Page, Verdict, AWAY_GRACE, COMMANDS_MAX, COPIES, GRACE, RETRY, SPREAD_BURST,
 };
-use muster_rooms::wire::{LinkHead, Membership, Positions, Record, StreamId};
-use muster_rooms::{Broker, Client, ClientEvent, Endpoint, Gateway, Proxy, RoomKey, Side, SILENCE_MAX};
-use muster_transport::{Code, ControlRecord, FrameKind, Machine, Micros, PlacedNode, Placement, Role};
+use muster_rooms::wire::{kinds, LinkHead, Membership, Positions, Record, StreamId};
+use muster_rooms::{
+    role, room_placement, Broker, Client, ClientEvent, Endpoint, Gateway, Proxy, RoomKey, Side, SILENCE_MAX,
+};
+use muster_transport::{Code, ControlRecord, FrameKind, Machine, Micros, PlacedNode};
 
 const LIFETIME: Micros = 5_000_000;
 /// Longer than spares are kept.
@@ -104,7 +106,7 @@ fn pass(rig: &mut Rig<Client>, time: Micros) -> Vec<Outcome> {
     while rig.now < end {
         rig.now += 20_000.min(end - rig.now);
         for peer in 0..rig.peers.len() {
-            rig.frame(peer, FrameKind::Ping as u8, &[]);
+            rig.frame(peer, FrameKind::PING.code(), &[]);
         }
         rig.machine.expire(rig.now);
         all.extend(heard(rig));
@@ -179,7 +181,7 @@ fn who_found_nobody_is_believed_once_the_others_have_answered_or_had_their_time(
 fn what_may_have_been_tried_is_not_said_to_be_refused() {
     let (mut rig, number) = at_three_proxies();
     assert_eq!(answer(&mut rig, 1, number, BUSY), []);
-    rig.frame(2, FrameKind::Close as u8, &[0]);
+    rig.frame(2, FrameKind::CLOSE.code(), &[0]);
     assert_eq!(answer(&mut rig, 3, number, BUSY), []);
     assert_eq!(pass(&mut rig, RETRY + 40_000), []);
     assert_eq!(
@@ -239,7 +241,7 @@ fn a_question_goes_by_the_main_session() {
 fn spares_are_closed_when_there_was_no_command_for_a_while_and_opened_again() {
     let (mut rig, number) = at_three_proxies();
     answer(&mut rig, 1, number, Outcome::of(1));
-    let closed = |rig: &Rig<Client>| [1, 2, 3].map(|peer| rig.peers[peer].frames(FrameKind::Close));
+    let closed = |rig: &Rig<Client>| [1, 2, 3].map(|peer| rig.peers[peer].frames(FrameKind::CLOSE));
     pass(&mut rig, QUIET - 4_000_000);
     assert_eq!(closed(&rig), [0; 3]);
     pass(&mut rig, 4_000_000);
@@ -257,7 +259,7 @@ fn spares_are_closed_when_there_was_no_command_for_a_while_and_opened_again() {
 #[test]
 fn the_program_hears_nothing_of_spares_and_a_client_that_closes_says_so_to_all() {
     let (mut rig, _) = at_three_proxies();
-    rig.frame(2, FrameKind::Close as u8, &[0]);
+    rig.frame(2, FrameKind::CLOSE.code(), &[0]);
     let mut events = Vec::new();
     rig.machine.drain_events(&mut events);
     assert_eq!(events, []);
@@ -270,7 +272,7 @@ fn the_program_hears_nothing_of_spares_and_a_client_that_closes_says_so_to_all()
     rig.turn();
     assert!(rig.machine.is_closed());
     for peer in [0, 1, 3, 4] {
-        assert_eq!(rig.peers[peer].frames(FrameKind::Close), 1);
+        assert_eq!(rig.peers[peer].frames(FrameKind::CLOSE), 1);
     }
 }
 
@@ -278,7 +280,7 @@ fn the_program_hears_nothing_of_spares_and_a_client_that_closes_says_so_to_all()
 #[test]
 fn two_sessions_are_not_at_one_proxy_for_long() {
     let (mut rig, number) = at_three_proxies();
-    rig.frame(1, FrameKind::Close as u8, &[0]);
+    rig.frame(1, FrameKind::CLOSE.code(), &[0]);
     assert!(!rig.machine.is_ready(Side::Proxy));
     assert_eq!(pass(&mut rig, 100_000), []);
     let next = command(&mut rig);
@@ -289,7 +291,7 @@ fn two_sessions_are_not_at_one_proxy_for_long() {
     open(&mut rig, port);
     pass(&mut rig, 20_000);
     assert!(rig.machine.is_ready(Side::Proxy));
-    let closed = [2, 3].map(|peer| rig.peers[peer].frames(FrameKind::Close));
+    let closed = [2, 3].map(|peer| rig.peers[peer].frames(FrameKind::CLOSE));
     assert_eq!(closed, [usize::from(spare == 2), usize::from(spare == 3)]);
     let again = told(&mut rig, 4);
     assert!(again.contains(&number) && again.contains(&next), "{again:?}");
@@ -370,12 +372,12 @@ fn of_commands<M: Subject>(rig: &mut Rig<M>, peer: usize) -> Vec<(u64, Option<Ou
 /// A proxy with a session, 0, and two brokers that run.
 fn proxy() -> (Rig<Proxy>, [usize; 2]) {
     let mut rig = Rig::<Proxy>::bare();
-    let nodes = [BROKER, BROKER + 50].map(|node| PlacedNode::new(node, Role::Broker, addr(9000 + node as u16)));
-    let placement = Placement::new(2, nodes.to_vec(), 1, 1);
+    let nodes = [BROKER, BROKER + 50].map(|node| PlacedNode::new(node, role::BROKER, addr(9000 + node as u16)));
+    let placement = room_placement(2, nodes.to_vec(), 1, 1);
     rig.machine.set_placement(rig.now, placement);
     rig.machine.set_command_limit(1, 5);
     rig.session(1);
-    let brokers = nodes.map(|node| rig.link(node.node, Role::Broker));
+    let brokers = nodes.map(|node| rig.link(node.node, role::BROKER));
     (rig, brokers)
 }
 
@@ -426,7 +428,7 @@ fn a_broker_that_is_not_ready_is_asked_seldom_where_another_one_has_the_command(
     for _ in 0..150 {
         rig.pass(20_000, 20_000);
         for (peer, asked) in [first, other].into_iter().zip(&mut asked) {
-            rig.frame(peer, FrameKind::Ping as u8, &[]);
+            rig.frame(peer, FrameKind::PING.code(), &[]);
             let told = of_commands(&mut rig, peer).len();
             *asked += told;
             if told > 0 && peer == other {
@@ -455,16 +457,16 @@ fn a_broker_that_has_a_command_is_told_it_again_on_another_link_only() {
         for _ in 0..20 {
             rig.pass(100_000, 20_000);
             for (peer, told) in brokers.iter().zip(told.iter_mut()) {
-                rig.frame(*peer, FrameKind::Ping as u8, &[]);
+                rig.frame(*peer, FrameKind::PING.code(), &[]);
                 *told += of_commands(rig, *peer).len();
             }
         }
     };
     pass(&mut rig, &mut told);
     assert_eq!(told, [1, 1]);
-    rig.frame(brokers[0], FrameKind::Close as u8, &[0]);
+    rig.frame(brokers[0], FrameKind::CLOSE.code(), &[0]);
     rig.turn();
-    let back = rig.link(BROKER, Role::Broker);
+    let back = rig.link(BROKER, role::BROKER);
     rig.pass(100_000, 20_000);
     assert_eq!(of_commands(&mut rig, back), [(1, None)]);
     pass(&mut rig, &mut told);
@@ -483,8 +485,8 @@ fn the_only_broker_left_is_asked_again_when_it_was_busy() {
     rig.pass(400_000, 20_000);
     let last = who_was_told(&mut rig, brokers);
     let left = if last == brokers[0] { BROKER } else { BROKER + 50 };
-    let nodes = vec![PlacedNode::new(left, Role::Broker, addr(9000 + left as u16))];
-    rig.machine.set_placement(rig.now, Placement::new(3, nodes, 1, 1));
+    let nodes = vec![PlacedNode::new(left, role::BROKER, addr(9000 + left as u16))];
+    rig.machine.set_placement(rig.now, room_placement(3, nodes, 1, 1));
     rig.tell(last, &done(1, BUSY));
     rig.pass(RETRY / 2, 20_000);
     assert_eq!(of_commands(&mut rig, last), [], "it said for how long");
@@ -499,7 +501,7 @@ fn the_only_broker_left_is_asked_again_when_it_was_busy() {
 /// A broker with so many proxies, and where the links of those are; 1: the gateway.
 fn broker(proxies: u32) -> (Rig<Broker>, Vec<usize>) {
     let mut rig = Rig::<Broker>::new();
-    let more = (1..proxies).map(|at| rig.link(60 + at, Role::Proxy));
+    let more = (1..proxies).map(|at| rig.link(60 + at, role::PROXY));
     let more: Vec<usize> = more.collect();
     (rig, [vec![0], more].concat())
 }
@@ -533,7 +535,7 @@ fn what_a_gateway_could_not_tell_all_of_its_members_in_time_has_expired() {
         (Outcome::of(0), Outcome::of(2), Outcome::of(2)),
     ] {
         let (mut rig, _) = broker(1);
-        let second = rig.link(80, Role::Gateway);
+        let second = rig.link(80, role::GATEWAY);
         names_gateway(&mut rig, 2, 80, membership(1, true));
         rig.tell(0, &link_command(1, Ask::tell(b"go")));
         rig.turn();
@@ -575,7 +577,7 @@ fn what_no_gateway_has_place_for_is_refused_and_tried_by_the_next_copy() {
 #[test]
 fn what_one_gateway_has_told_and_another_has_no_place_for_is_tried_on() {
     let (mut rig, _) = broker(1);
-    let other = rig.link(80, Role::Gateway);
+    let other = rig.link(80, role::GATEWAY);
     names_gateway(&mut rig, 2, 80, membership(1, true));
     rig.tell(0, &link_command(1, Ask::tell(b"go")));
     rig.turn();
@@ -589,7 +591,7 @@ fn what_one_gateway_has_told_and_another_has_no_place_for_is_tried_on() {
     while rig.now < end {
         rig.pass(100_000, 20_000);
         for peer in 0..rig.peers.len() {
-            rig.frame(peer, FrameKind::Ping as u8, &[]);
+            rig.frame(peer, FrameKind::PING.code(), &[]);
         }
         told.extend(of_commands(&mut rig, other));
     }
@@ -603,13 +605,13 @@ fn what_one_gateway_has_told_and_another_has_no_place_for_is_tried_on() {
 /// link to the first any more.
 fn cut_off() -> (Rig<Broker>, usize) {
     let (mut rig, _) = broker(1);
-    let other = rig.link(OTHER, Role::Gateway);
+    let other = rig.link(OTHER, role::GATEWAY);
     names_gateway(&mut rig, 2, OTHER, membership(1, true));
     rig.tell(0, &link_command(1, Ask::tell(b"go")));
     rig.turn();
     assert_eq!([1, other].map(|peer| of_commands(&mut rig, peer)), [[(1, None)]; 2]);
     rig.tell(other, &done(1, Outcome::of(2)));
-    rig.frame(1, FrameKind::Close as u8, &[0]);
+    rig.frame(1, FrameKind::CLOSE.code(), &[0]);
     rig.turn();
     assert_eq!(of_commands(&mut rig, 0), []);
     (rig, other)
@@ -629,7 +631,7 @@ fn ends(rig: &mut Rig<Broker>, time: Micros) -> Vec<(u64, Option<Outcome>)> {
     while rig.now < end {
         rig.pass(100_000, 20_000);
         for peer in 0..rig.peers.len() {
-            rig.frame(peer, FrameKind::Ping as u8, &[]);
+            rig.frame(peer, FrameKind::PING.code(), &[]);
         }
     }
     of_commands(rig, 0)
@@ -661,9 +663,9 @@ fn what_did_not_wait_for_a_gateway_is_told_to_it_and_to_others_that_have_its_mem
     let (mut rig, other) = cut_off();
     seen(&mut rig, false);
     assert_eq!(ends(&mut rig, AWAY_GRACE + 100_000), [(1, Some(Outcome::of(2)))]);
-    let third = rig.link(OTHER + 1, Role::Gateway);
+    let third = rig.link(OTHER + 1, role::GATEWAY);
     names_gateway(&mut rig, 2, OTHER + 1, membership(1, true));
-    let back = rig.link(GATEWAY, Role::Gateway);
+    let back = rig.link(GATEWAY, role::GATEWAY);
     rig.turn();
     assert_eq!(
         [back, third, other].map(|peer| of_commands(&mut rig, peer)),
@@ -671,7 +673,7 @@ fn what_did_not_wait_for_a_gateway_is_told_to_it_and_to_others_that_have_its_mem
     );
     rig.tell(back, &done(1, Outcome::of(3)));
     assert_eq!(ends(&mut rig, LIFETIME), [], "what became of it was said");
-    let late = rig.link(OTHER + 2, Role::Gateway);
+    let late = rig.link(OTHER + 2, role::GATEWAY);
     names_gateway(&mut rig, 2, OTHER + 2, membership(1, true));
     rig.turn();
     assert_eq!(of_commands(&mut rig, late), []);
@@ -689,7 +691,7 @@ fn a_gateway_that_is_cut_off_from_this_broker_alone_is_waited_for() {
     assert_eq!(ends(&mut rig, LIFETIME), expired, "routers have it again");
     let (mut rig, _) = cut_off();
     seen(&mut rig, false);
-    rig.frame(2, FrameKind::Close as u8, &[0]);
+    rig.frame(2, FrameKind::CLOSE.code(), &[0]);
     rig.turn();
     assert_eq!(
         ends(&mut rig, LIFETIME + 2 * GRACE),
@@ -701,9 +703,9 @@ fn a_gateway_that_is_cut_off_from_this_broker_alone_is_waited_for() {
 #[test]
 fn a_gateway_that_the_map_names_no_more_is_soon_waited_for_no_more() {
     let (mut rig, _) = cut_off();
-    let nodes = [(PROXY, Role::Proxy), (BROKER, Role::Broker), (ROUTER, Role::Router)];
+    let nodes = [(PROXY, role::PROXY), (BROKER, role::BROKER), (ROUTER, role::ROUTER)];
     let nodes = nodes.map(|(node, role)| PlacedNode::new(node, role, addr(9000 + node as u16)));
-    let placement = Placement::new(9, nodes.to_vec(), 1, 1);
+    let placement = room_placement(9, nodes.to_vec(), 1, 1);
     rig.machine.set_placement(rig.now, placement);
     assert_eq!(ends(&mut rig, AWAY_GRACE + 100_000), [(1, Some(Outcome::of(2)))]);
 }
@@ -714,7 +716,7 @@ fn the_members_of_a_gateway_that_starts_anew_have_the_time_to_come_back_to_it_or
     let back = || {
         let (mut rig, other) = cut_off();
         assert_eq!(ends(&mut rig, 400_000), []);
-        let back = rig.link_again(GATEWAY, Role::Gateway);
+        let back = rig.link_again(GATEWAY, role::GATEWAY);
         names_life(&mut rig, 2, (GATEWAY, EPOCH + 1), membership(1, false));
         (rig, back, other)
     };
@@ -729,7 +731,7 @@ fn the_members_of_a_gateway_that_starts_anew_have_the_time_to_come_back_to_it_or
 
     let (mut rig, again, other) = back();
     assert_eq!(ends(&mut rig, AWAY_GRACE + 200_000), [(1, Some(Outcome::of(2)))]);
-    let third = rig.link(OTHER + 1, Role::Gateway);
+    let third = rig.link(OTHER + 1, role::GATEWAY);
     names_gateway(&mut rig, 2, OTHER + 1, membership(1, true));
     names_life(&mut rig, 2, (GATEWAY, EPOCH + 1), membership(2, true));
     rig.turn();
@@ -760,9 +762,9 @@ fn a_gateway_whose_last_member_of_the_room_went_is_heard_out() {
     rig.turn();
     assert_eq!(of_commands(&mut rig, 0), [(1, Some(Outcome::of(1)))]);
     assert_eq!(of_commands(&mut rig, 1).len(), 2);
-    rig.frame(1, FrameKind::Close as u8, &[0]);
+    rig.frame(1, FrameKind::CLOSE.code(), &[0]);
     assert_eq!(ends(&mut rig, 200_000), []);
-    let back = rig.link(GATEWAY, Role::Gateway);
+    let back = rig.link(GATEWAY, role::GATEWAY);
     rig.turn();
     assert_eq!(
         of_commands(&mut rig, back),
@@ -782,10 +784,10 @@ fn that_a_gateway_starts_anew_may_be_known_before_its_link_is_another_one() {
     assert_eq!(ends(&mut rig, AWAY_GRACE + 500_000), []);
     names_life(&mut rig, 2, (GATEWAY, EPOCH + 1), membership(1, false));
     assert_eq!(ends(&mut rig, 300_000), []);
-    rig.frame(1, FrameKind::Close as u8, &[0]);
+    rig.frame(1, FrameKind::CLOSE.code(), &[0]);
     assert_eq!(ends(&mut rig, AWAY_GRACE - 500_000), []);
     assert_eq!(ends(&mut rig, 400_000), [(1, Some(Outcome::of(0)))]);
-    let back = rig.link_again(GATEWAY, Role::Gateway);
+    let back = rig.link_again(GATEWAY, role::GATEWAY);
     names_life(&mut rig, 2, (GATEWAY, EPOCH + 1), membership(2, true));
     rig.turn();
     assert_eq!(of_commands(&mut rig, back), [(1, None)]);
@@ -795,9 +797,9 @@ fn that_a_gateway_starts_anew_may_be_known_before_its_link_is_another_one() {
 fn who_is_counted_is_who_is_there_and_nobody_is_waited_for_who_may_come_back() {
     let (mut rig, _) = broker(1);
     rig.tell(0, &link_command(1, Ask::Count { from: None }));
-    rig.frame(1, FrameKind::Close as u8, &[0]);
+    rig.frame(1, FrameKind::CLOSE.code(), &[0]);
     rig.turn();
-    rig.link_again(GATEWAY, Role::Gateway);
+    rig.link_again(GATEWAY, role::GATEWAY);
     names_life(&mut rig, 2, (GATEWAY, EPOCH + 1), membership(1, false));
     assert_eq!(ends(&mut rig, 200_000), [(1, Some(Outcome::of(0)))]);
 }
@@ -806,7 +808,7 @@ fn who_is_counted_is_who_is_there_and_nobody_is_waited_for_who_may_come_back() {
 fn who_comes_back_elsewhere_while_a_command_waits_is_told_there_and_counts() {
     let (mut rig, _) = cut_off();
     seen(&mut rig, false);
-    let third = rig.link(OTHER + 1, Role::Gateway);
+    let third = rig.link(OTHER + 1, role::GATEWAY);
     ends(&mut rig, 800_000);
     names_gateway(&mut rig, 2, OTHER + 1, membership(1, true));
     rig.turn();
@@ -823,7 +825,7 @@ fn a_gateway_that_is_back_while_a_command_waits_is_told_again_though_it_had_coun
     rig.tell(0, &link_command(2, Ask::tell(b"go")));
     seen(&mut rig, false);
     assert_eq!(ends(&mut rig, AWAY_GRACE + 100_000), [(1, Some(Outcome::of(2)))]);
-    let back = rig.link(GATEWAY, Role::Gateway);
+    let back = rig.link(GATEWAY, role::GATEWAY);
     seen(&mut rig, true);
     rig.turn();
     assert_eq!(of_commands(&mut rig, back), [(1, None), (2, None)]);
@@ -866,7 +868,7 @@ fn hops<M: Subject>(rig: &mut Rig<M>, peer: usize) -> Vec<Vec<(u32, u32)>> {
 #[test]
 fn a_broker_says_how_long_each_gateway_took_the_slowest_first() {
     let (mut rig, _) = broker(1);
-    let second = rig.link(80, Role::Gateway);
+    let second = rig.link(80, role::GATEWAY);
     names_gateway(&mut rig, 2, 80, membership(1, true));
     rig.tell(0, &link_command(1, Ask::Count { from: None }));
     rig.turn();
@@ -912,7 +914,7 @@ fn a_proxy_puts_the_broker_before_what_that_says_unless_it_asked_another_one_sin
 fn gateway() -> (Rig<Gateway>, [usize; 2]) {
     let mut rig = Rig::<Gateway>::new();
     rig.peers[0].take_records();
-    let other = rig.link(70, Role::Broker);
+    let other = rig.link(70, role::BROKER);
     (rig, [2, other])
 }
 
@@ -1039,14 +1041,14 @@ fn an_acknowledgement_that_finds_no_place_beside_them_is_sent_in_the_next_datagr
         };
         rig.tell(0, &nobody);
     }
-    let before = rig.peers[0].frames(FrameKind::LinkAck);
+    let before = rig.peers[0].frames(kinds::LINK_ACK);
     let mut malformed = link_publish(77, 1, 1, &[b"one"]);
     let last = malformed.len() - 6;
     malformed[last] = 0xff;
     rig.say(0, &malformed);
     rig.pass(100_000, 5_000);
     assert_eq!(of_commands(&mut rig, 0).len(), 60);
-    assert_eq!(rig.peers[0].frames(FrameKind::LinkAck), before + 1);
+    assert_eq!(rig.peers[0].frames(kinds::LINK_ACK), before + 1);
 }
 
 /// Its rooms' other half went to another broker, and who wants them with it: nobody seemed to be a member.
@@ -1056,17 +1058,17 @@ fn a_broker_whose_part_no_longer_has_the_room_leaves_a_commands_outcome_to_other
     rig.tell(0, &link_command(1, Ask::tell(b"go")));
     rig.turn();
     assert_eq!(of_commands(&mut rig, 1), [(1, None)]);
-    let mut nodes: Vec<PlacedNode> = [Role::Gateway, Role::Proxy, Role::Broker, Role::Router]
+    let mut nodes: Vec<PlacedNode> = [role::GATEWAY, role::PROXY, role::BROKER, role::ROUTER]
         .iter()
         .flat_map(|role| placement().of(*role).copied().collect::<Vec<_>>())
         .collect();
-    let theirs = PlacedNode::new(BROKER + 50, Role::Broker, addr(9100));
+    let theirs = PlacedNode::new(BROKER + 50, role::BROKER, addr(9100));
     nodes.push(theirs);
-    for node in nodes.iter_mut().filter(|node| node.role == Role::Broker) {
+    for node in nodes.iter_mut().filter(|node| node.role == role::BROKER) {
         let has = (node.node != BROKER) as u64;
         node.partition = ((room_id(ROOM) + 1 + has) % 2) as u16;
     }
-    rig.machine.set_placement(rig.now, Placement::new(2, nodes, 2, 1));
+    rig.machine.set_placement(rig.now, room_placement(2, nodes, 2, 1));
     rig.pass(200_000, 10_000);
     assert_eq!(of_commands(&mut rig, 0), [(1, Some(Outcome::refused(Code::NotReady)))]);
 }
@@ -1100,7 +1102,7 @@ fn who_joins_again_while_a_command_lives_is_told_it_once_and_counts_once() {
             head.write(writer);
             true
         });
-        rig.frame(one, FrameKind::LinkHeads as u8, &head);
+        rig.frame(one, kinds::LINK_HEADS.code(), &head);
         rig.join(0, 2, ROOM, Positions::at([(stream, 2)]));
         rig.pass(100_000, 10_000);
         let records = rig.peers[0].take_records();

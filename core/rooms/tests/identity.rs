@@ -4,7 +4,7 @@
 mod common;
 
 use common::*;
-use muster_rooms::{Broker, Gateway, Proxy, Router};
+use muster_rooms::{role, Broker, Gateway, Proxy, Router};
 use muster_transport::{DatagramKind, DoorCounters, FrameKind, Header, Identity, Role, ServerKey, HEADER, LINK_SOCKET};
 
 fn me(node: u32, role: Role) -> Identity {
@@ -74,7 +74,7 @@ mod of {
             }
             rig.turn();
             assert_eq!(counter(&rig.machine, "links_shut_out"), 1);
-            let closed = rig.peers[peer].frames(FrameKind::Close);
+            let closed = rig.peers[peer].frames(FrameKind::CLOSE);
             assert_eq!(closed, 1, "{:?}: node {out} is told that it is out", M::ROLE);
             let others: Vec<_> = before.iter().copied().filter(|(node, _)| *node != out).collect();
             assert_eq!(linked(&rig), others, "{:?}: the others notice nothing", M::ROLE);
@@ -92,23 +92,23 @@ mod of {
         let of_the_gateway: fn(u32) -> ServerKey = |_| node_key(GATEWAY);
         let of_the_proxy: fn(u32) -> ServerKey = |_| node_key(PROXY);
         let cases = [
-            ("the secret alone", None, me(PROXY, Role::Proxy)),
-            ("a key that is not listed", Some(unlisted), me(PROXY, Role::Proxy)),
-            ("a number that is not listed", Some(unlisted), me(9, Role::Proxy)),
+            ("the secret alone", None, me(PROXY, role::PROXY)),
+            ("a key that is not listed", Some(unlisted), me(PROXY, role::PROXY)),
+            ("a number that is not listed", Some(unlisted), me(9, role::PROXY)),
             (
                 "a gateway's key as the proxy",
                 Some(of_the_gateway),
-                me(PROXY, Role::Proxy),
+                me(PROXY, role::PROXY),
             ),
             (
                 "a proxy's key as the gateway",
                 Some(of_the_proxy),
-                me(GATEWAY, Role::Gateway),
+                me(GATEWAY, role::GATEWAY),
             ),
             (
                 "its own key in another role",
                 Some(of_the_gateway),
-                me(GATEWAY, Role::Broker),
+                me(GATEWAY, role::BROKER),
             ),
             ("our own number", Some(unlisted), {
                 let own = NODES.iter().find(|(_, role)| *role == M::ROLE).expect("a node");
@@ -176,10 +176,10 @@ mod of {
             let noise = usize::from(u16::from_le_bytes([hello[HEADER + 16], hello[HEADER + 17]]));
             hello[HEADER + 18 + noise..].fill(0);
         };
-        let (node, role) = if M::ROLE == Role::Proxy {
-            (GATEWAY, Role::Gateway)
+        let (node, role) = if M::ROLE == role::PROXY {
+            (GATEWAY, role::GATEWAY)
         } else {
-            (PROXY, Role::Proxy)
+            (PROXY, role::PROXY)
         };
         assert_eq!(rig.connect(LINK_SOCKET, place(node), me(node, role)), None);
         let after = (rig.machine.digest(), door(&rig).handshakes_accepted);

@@ -6,14 +6,14 @@ use common::*;
 use muster_rooms::command::{CommandId, Outcome};
 use muster_rooms::limits::{GATEWAY_LEASE, MESSAGE_AGE_MAX, PUBLISH_ACK_DELAY_MAX, PUBLISH_ACK_MESSAGES};
 use muster_rooms::wire::{
-    message_max, read_link_repair, write_link_repair, write_repair, Ack, Consumed, Course, GapPlace, GapReason,
+    kinds, message_max, read_link_repair, write_link_repair, write_repair, Ack, Consumed, Course, GapPlace, GapReason,
     LinkBlock, LinkHead, LinkLost, LinkPublish, Membership, Message, Position, Positions, PublisherId, Record,
     RoomBlock, Skip, StreamGap, StreamId, ENDED, FIRST, LAST, LINK_BLOCK, OLD, PROMPT, WHOLE,
 };
 use muster_rooms::{
-    Broker, Client, ClientEvent, Endpoint, Gateway, Item, Policy, Proxy, PublishError, RoomKey, Router, RouterConfig,
-    Side, ANSWER_WAIT, BACKFILL_WAIT, DETOUR_AFTER, DETOUR_IDLE, FIRST_PLACE, HOLE_WAIT, LOST_WAIT, MISSING_WAIT,
-    SESSION_ROOMS, SILENCE_MAX, USER_PUBLICATIONS_MAX,
+    role, room_placement, Broker, Client, ClientEvent, Endpoint, Gateway, Item, Policy, Proxy, PublishError, RoomKey,
+    Router, RouterConfig, Side, ANSWER_WAIT, BACKFILL_WAIT, DETOUR_AFTER, DETOUR_IDLE, FIRST_PLACE, HOLE_WAIT,
+    LOST_WAIT, MISSING_WAIT, SESSION_ROOMS, SILENCE_MAX, USER_PUBLICATIONS_MAX,
 };
 use muster_transport::{
     append, weight, Addr, Code, ControlRecord, DatagramKind, Dice, FrameKind, Header, Identity, Machine, Micros,
@@ -33,8 +33,8 @@ fn gateway_since(now: u64) -> Rig<Gateway> {
     rig.now = now;
     rig.session(1);
     rig.session(2);
-    rig.link(BROKER, Role::Broker);
-    rig.link(ROUTER, Role::Router);
+    rig.link(BROKER, role::BROKER);
+    rig.link(ROUTER, role::ROUTER);
     rig
 }
 
@@ -92,7 +92,7 @@ fn head_from(rig: &mut Rig<Gateway>, peer: usize, name: &str, generation: u32, n
         head.write(writer);
         true
     });
-    rig.frame(peer, FrameKind::LinkHeads as u8, &frame);
+    rig.frame(peer, kinds::LINK_HEADS.code(), &frame);
     rig.turn();
 }
 
@@ -102,7 +102,7 @@ fn pass<M: Subject>(rig: &mut Rig<M>, time: u64) {
     while rig.now < end {
         rig.pass((end - rig.now).min(100_000), 20_000);
         for peer in 0..rig.peers.len() {
-            rig.frame(peer, FrameKind::Ping as u8, &[]);
+            rig.frame(peer, FrameKind::PING.code(), &[]);
         }
     }
 }
@@ -118,13 +118,13 @@ fn a_join_is_answered_when_the_owner_has_said_where_the_room_stands() {
         [],
         "the broker knows, but nobody knows what the broker has"
     );
-    assert!(rig.peers[2].frames(FrameKind::LinkRepair) >= 2, "it is asked");
+    assert!(rig.peers[2].frames(kinds::LINK_REPAIR) >= 2, "it is asked");
     head(&mut rig, 1, 4);
     assert_eq!(answers(&mut rig, 0), [(7, Ok(()))]);
     // What dies with that broker from here on is announced.
     head(&mut rig, 2, 1);
     pass(&mut rig, 50_000);
-    assert_eq!(rig.peers[0].frames(FrameKind::Gap), 1);
+    assert_eq!(rig.peers[0].frames(kinds::GAP), 1);
 }
 
 /// A gateway whose placement names a second cluster, of one broker.
@@ -133,9 +133,10 @@ fn gateway_of_two_clusters() -> Rig<Gateway> {
     let partition = (room_id(ROOM) % 2) as u16;
     let other = PlacedNode {
         partition,
-        ..PlacedNode::new(OTHER, Role::Broker, addr(9000 + OTHER as u16))
+        ..PlacedNode::new(OTHER, role::BROKER, addr(9000 + OTHER as u16))
     };
-    rig.machine.set_placement(rig.now, placement().beside([other], 2));
+    rig.machine
+        .set_placement(rig.now, placement().beside(role::BROKER, [other], 2));
     rig
 }
 
@@ -151,15 +152,15 @@ fn joining(rig: &mut Rig<Gateway>) {
 #[test]
 fn a_join_is_answered_once_an_owner_of_each_cluster_has_said_where_the_room_stands() {
     let mut rig = gateway_of_two_clusters();
-    let other = rig.link(OTHER, Role::Broker);
+    let other = rig.link(OTHER, role::BROKER);
     joining(&mut rig);
     head(&mut rig, 1, 4);
     pass(&mut rig, 200_000);
     assert_eq!(answers(&mut rig, 0), []);
-    let asked = rig.peers[2].frames(FrameKind::LinkRepair);
-    assert!(rig.peers[other].frames(FrameKind::LinkRepair) >= 2, "it is asked");
+    let asked = rig.peers[2].frames(kinds::LINK_REPAIR);
+    assert!(rig.peers[other].frames(kinds::LINK_REPAIR) >= 2, "it is asked");
     pass(&mut rig, 200_000);
-    assert_eq!(rig.peers[2].frames(FrameKind::LinkRepair), asked, "and it alone");
+    assert_eq!(rig.peers[2].frames(kinds::LINK_REPAIR), asked, "and it alone");
     head_from(&mut rig, other, ROOM, 1, 9);
     assert_eq!(answers(&mut rig, 0), [(7, Ok(()))]);
 }
@@ -169,7 +170,7 @@ fn a_cluster_that_is_away_or_says_nothing_keeps_a_join_waiting_for_a_while_only(
     for (linked, longest) in [(false, 400_000), (true, 1_600_000)] {
         let mut rig = gateway_of_two_clusters();
         if linked {
-            rig.link(OTHER, Role::Broker);
+            rig.link(OTHER, role::BROKER);
         }
         joining(&mut rig);
         head(&mut rig, 1, 4);
@@ -182,7 +183,7 @@ fn a_cluster_that_is_away_or_says_nothing_keeps_a_join_waiting_for_a_while_only(
 #[test]
 fn a_cluster_without_a_broker_of_the_rooms_partition_keeps_nobody_waiting() {
     let mut rig = gateway_of_two_clusters();
-    let none = placement().beside([], 1);
+    let none = placement().beside(role::BROKER, [], 1);
     rig.machine.set_placement(rig.now, none);
     joining(&mut rig);
     head(&mut rig, 1, 4);
@@ -250,8 +251,8 @@ fn a_join_without_a_router_is_refused_and_leaves_no_room_behind() {
 /// 0: the gateway; 1: a router that has named it and told everything.
 fn broker() -> Rig<Broker> {
     let mut rig = Rig::<Broker>::bare();
-    rig.link(GATEWAY, Role::Gateway);
-    rig.link(ROUTER, Role::Router);
+    rig.link(GATEWAY, role::GATEWAY);
+    rig.link(ROUTER, role::ROUTER);
     names_gateway(&mut rig, 1, GATEWAY, membership(1, true));
     rig.tell(1, &Record::Complete { scope: Scope::ALL });
     assert_eq!(rig.machine.interest().wanted(), [(GATEWAY, room_id(ROOM))]);
@@ -278,7 +279,7 @@ fn a_broker_accounts_for_what_it_held_and_never_numbered() {
     let proxy = rig
         .peers
         .iter()
-        .position(|peer| peer.role == Role::Proxy)
+        .position(|peer| peer.role == role::PROXY)
         .expect("a proxy");
     rig.say(proxy, &link_publish(77, 1, 3, &[b"three", b"four", b"five"]));
     assert_eq!(since(&rig), ([3, 0, 0, 0], 3));
@@ -296,14 +297,11 @@ fn a_broker_accounts_for_what_it_held_and_never_numbered() {
 #[test]
 fn what_an_owner_holds_for_a_publisher_is_on_its_way_no_more() {
     let mut rig = broker();
-    let proxy = rig.link(PROXY, Role::Proxy);
+    let proxy = rig.link(PROXY, role::PROXY);
     let credit = |rig: &mut Rig<Broker>, first, messages: &[&[u8]]| {
         rig.say(proxy, &link_publish(77, 1, first, messages));
         rig.pass(10_000, 1_000);
-        let mut acks = rig.peers[proxy]
-            .got
-            .iter()
-            .filter(|(kind, _)| *kind == FrameKind::LinkAck);
+        let mut acks = rig.peers[proxy].got.iter().filter(|(kind, _)| *kind == kinds::LINK_ACK);
         let (_, body) = acks.next_back().expect("an acknowledgement");
         let (_, ack) = Ack::read_link(body).expect("well formed");
         let ack = Ack::read(ack).expect("well formed");
@@ -322,9 +320,9 @@ fn a_broker_that_was_cut_off_numbers_nothing_before_a_router_has_told_it_what_is
     let cut_off = || {
         let mut rig = broker();
         for peer in [0, 1] {
-            rig.frame(peer, FrameKind::Close as u8, &[0]);
+            rig.frame(peer, FrameKind::CLOSE.code(), &[0]);
         }
-        let proxy = rig.link(PROXY, Role::Proxy);
+        let proxy = rig.link(PROXY, role::PROXY);
         (rig, proxy)
     };
     let publishes = |rig: &mut Rig<Broker>, proxy: usize| {
@@ -334,7 +332,7 @@ fn a_broker_that_was_cut_off_numbers_nothing_before_a_router_has_told_it_what_is
     };
     let (mut rig, proxy) = cut_off();
     assert_eq!(publishes(&mut rig, proxy), (0, 1));
-    let router = rig.link(ROUTER, Role::Router);
+    let router = rig.link(ROUTER, role::ROUTER);
     names_gateway(&mut rig, router, GATEWAY, membership(1, true));
     assert_eq!(publishes(&mut rig, proxy), (0, 2));
     rig.tell(router, &Record::Complete { scope: Scope::ALL });
@@ -347,8 +345,8 @@ fn a_broker_that_was_cut_off_numbers_nothing_before_a_router_has_told_it_what_is
 
     // So does who has lost its routers alone, at once.
     let mut rig = broker();
-    let proxy = rig.link(PROXY, Role::Proxy);
-    rig.frame(1, FrameKind::Close as u8, &[0]);
+    let proxy = rig.link(PROXY, role::PROXY);
+    rig.frame(1, FrameKind::CLOSE.code(), &[0]);
     assert_eq!(publishes(&mut rig, proxy), (1, 0));
 }
 
@@ -356,10 +354,10 @@ fn a_broker_that_was_cut_off_numbers_nothing_before_a_router_has_told_it_what_is
 fn a_gateway_that_a_new_router_never_hears_of_is_forgotten() {
     let wanted = |rig: &Rig<Broker>| rig.machine.interest().len();
     let mut rig = broker();
-    rig.frame(0, FrameKind::Close as u8, &[0]);
+    rig.frame(0, FrameKind::CLOSE.code(), &[0]);
     pass(&mut rig, 2 * GATEWAY_LEASE);
     assert_eq!(wanted(&rig), 1, "a router that named it speaks for it");
-    let router = rig.link(ROUTER, Role::Router);
+    let router = rig.link(ROUTER, role::ROUTER);
     pass(&mut rig, 2 * GATEWAY_LEASE);
     assert_eq!(wanted(&rig), 1, "a router that still loads says nothing");
     rig.tell(router, &Record::Complete { scope: Scope::ALL });
@@ -370,8 +368,8 @@ fn a_gateway_that_a_new_router_never_hears_of_is_forgotten() {
     assert_eq!(counter(&rig.machine, "gateways_expired"), 1);
 
     let mut rig = broker();
-    rig.frame(0, FrameKind::Close as u8, &[0]);
-    let router = rig.link(ROUTER, Role::Router);
+    rig.frame(0, FrameKind::CLOSE.code(), &[0]);
+    let router = rig.link(ROUTER, role::ROUTER);
     rig.tell(router, &Record::Complete { scope: Scope::ALL });
     pass(&mut rig, GATEWAY_LEASE - 2_000_000);
     names_gateway(&mut rig, router, GATEWAY, membership(1, true));
@@ -387,7 +385,7 @@ fn a_gateway_that_is_linked_is_kept_also_where_routers_have_forgotten_it() {
     rig.tell(1, &Record::GatewayGone { node, epoch, scope });
     pass(&mut rig, 2 * GATEWAY_LEASE);
     assert_eq!(rig.machine.interest().len(), 1);
-    rig.frame(0, FrameKind::Close as u8, &[0]);
+    rig.frame(0, FrameKind::CLOSE.code(), &[0]);
     pass(&mut rig, 2_000_000);
     assert_eq!(rig.machine.interest().len(), 0);
 }
@@ -423,7 +421,7 @@ fn router() -> Rig<Router> {
     assert_eq!(told(&mut rig, 0), ["covered"]);
     assert_eq!(told(&mut rig, 1), ["1: +1", "1: all up to 1", "complete"]);
     for (at, node) in [(3, 78), (4, 79)] {
-        assert_eq!(rig.link(node, Role::Router), at);
+        assert_eq!(rig.link(node, role::ROUTER), at);
         assert_eq!(told(&mut rig, at), INTRODUCTION);
     }
     rig
@@ -487,10 +485,10 @@ fn a_router_that_knows_a_part_only_from_now_on_says_so_before_anything_else() {
     let partition = (room_id(ROOM) % 2) as u16;
     let router = PlacedNode {
         partition,
-        ..PlacedNode::new(ROUTER, Role::Router, Addr::default())
+        ..PlacedNode::new(ROUTER, role::ROUTER, Addr::default())
     };
     rig.machine
-        .set_placement(rig.now, Placement::new(2, vec![router], 1, 2));
+        .set_placement(rig.now, room_placement(2, vec![router], 1, 2));
     rig.turn();
     for peer in [1, 3, 4] {
         assert_eq!(told(&mut rig, peer), ["1: +1", "1: all up to 1"]);
@@ -512,7 +510,7 @@ fn a_gateway_is_covered_once_every_broker_has_it_and_every_peer_has_covered_it()
     rig.tell(0, &Record::Membership(membership(3, true)));
     rig.tell(3, &Record::Covered { offset: 1 << 21 });
     assert_eq!(told(&mut rig, 0), [""; 0]);
-    rig.frame(4, FrameKind::Close as u8, &[0]);
+    rig.frame(4, FrameKind::CLOSE.code(), &[0]);
     assert_eq!(told(&mut rig, 0), ["covered"]);
 }
 
@@ -523,13 +521,13 @@ fn placement_with(node: u32, role: Role) -> Placement {
 
 fn placement_with_all(more: &[u32], role: Role) -> Placement {
     let before = placement();
-    let roles = [Role::Gateway, Role::Proxy, Role::Broker, Role::Router];
+    let roles = [role::GATEWAY, role::PROXY, role::BROKER, role::ROUTER];
     let mut nodes: Vec<PlacedNode> = roles.iter().flat_map(|role| before.of(*role)).copied().collect();
     nodes.extend(
         more.iter()
             .map(|node| PlacedNode::new(*node, role, addr(9000 + *node as u16))),
     );
-    Placement::new(2, nodes, 1, 1)
+    room_placement(2, nodes, 1, 1)
 }
 
 /// A join was answered, and a broker that had not heard of it owned the room next: it told the members nothing.
@@ -538,7 +536,7 @@ fn a_broker_that_nobody_tells_keeps_what_gateways_say_from_being_in_force_for_a_
     const OTHER: u32 = 9;
     let mut rig = Rig::<Router>::new();
     assert_eq!(told(&mut rig, 0), ["covered"]);
-    rig.machine.set_placement(rig.now, placement_with(OTHER, Role::Broker));
+    rig.machine.set_placement(rig.now, placement_with(OTHER, role::BROKER));
     let mut version = 1;
     let mut says = |rig: &mut Rig<Router>| {
         version += 1;
@@ -548,9 +546,9 @@ fn a_broker_that_nobody_tells_keeps_what_gateways_say_from_being_in_force_for_a_
     assert_eq!(says(&mut rig), [""; 0]);
     pass(&mut rig, MISSING_WAIT);
     assert_eq!(told(&mut rig, 0), ["covered"], "it does not come");
-    let other = rig.link(OTHER, Role::Broker);
+    let other = rig.link(OTHER, role::BROKER);
     assert_eq!(says(&mut rig), [""; 0], "it lives");
-    let peer = rig.link(78, Role::Router);
+    let peer = rig.link(78, role::ROUTER);
     let (node, told_there) = (OTHER, true);
     rig.tell(peer, &Record::Covered { offset: 1 << 20 });
     assert_eq!(told(&mut rig, 0), [""; 0]);
@@ -564,7 +562,7 @@ fn a_broker_that_nobody_tells_keeps_what_gateways_say_from_being_in_force_for_a_
     rig.tell(other, &Record::Subscribe { scope });
     assert_eq!(told(&mut rig, 0), ["covered"], "it has been told here");
     // It may have been away for as long as we have not heard of it, and hear that it was later than we.
-    rig.frame(other, FrameKind::Close as u8, &[0]);
+    rig.frame(other, FrameKind::CLOSE.code(), &[0]);
     assert_eq!(says(&mut rig), [""; 0]);
     rig.tell(peer, &Record::Covered { offset: 1 << 22 });
     assert_eq!(told(&mut rig, 0), [""; 0]);
@@ -579,13 +577,13 @@ fn a_broker_that_went_to_a_peer_is_waited_for_from_when_that_peer_is_silent() {
     const OTHER: u32 = 9;
     for linked in [true, false] {
         let mut rig = Rig::<Router>::new();
-        rig.machine.set_placement(rig.now, placement_with(OTHER, Role::Broker));
-        let other = rig.link(OTHER, Role::Broker);
-        let peer = rig.link(78, Role::Router);
+        rig.machine.set_placement(rig.now, placement_with(OTHER, role::BROKER));
+        let other = rig.link(OTHER, role::BROKER);
+        let peer = rig.link(78, role::ROUTER);
         rig.tell(other, &Record::Subscribe { scope: Scope::ALL });
         rig.tell(other, &Record::Unsubscribe);
         if !linked {
-            rig.frame(other, FrameKind::Close as u8, &[0]);
+            rig.frame(other, FrameKind::CLOSE.code(), &[0]);
             let (node, told) = (OTHER, true);
             rig.tell(peer, &Record::BrokerTold { node, told });
         }
@@ -595,12 +593,12 @@ fn a_broker_that_went_to_a_peer_is_waited_for_from_when_that_peer_is_silent() {
                 let ends = [0, 1, peer, other];
                 ends.into_iter()
                     .filter(|end| linked || *end != other)
-                    .for_each(|end| rig.frame(end, FrameKind::Ping as u8, &[]));
+                    .for_each(|end| rig.frame(end, FrameKind::PING.code(), &[]));
             }
         };
         let silent_at = rig.now + 1_000_000;
         live_until(&mut rig, silent_at);
-        rig.frame(peer, FrameKind::Close as u8, &[0]);
+        rig.frame(peer, FrameKind::CLOSE.code(), &[0]);
         told(&mut rig, 0);
         rig.tell(0, &Record::Membership(membership(2, false)));
         let wait = if linked { MISSING_WAIT } else { LOST_WAIT };
@@ -616,11 +614,12 @@ fn a_broker_that_went_to_a_peer_is_waited_for_from_when_that_peer_is_silent() {
 fn a_broker_of_another_cluster_that_nobody_tells_is_waited_for_too() {
     let mut rig = Rig::<Router>::new();
     assert_eq!(told(&mut rig, 0), ["covered"]);
-    let other = PlacedNode::new(9, Role::Broker, addr(9009));
-    rig.machine.set_placement(rig.now, placement().beside([other], 2));
+    let other = PlacedNode::new(9, role::BROKER, addr(9009));
+    rig.machine
+        .set_placement(rig.now, placement().beside(role::BROKER, [other], 2));
     rig.tell(0, &Record::Membership(membership(2, true)));
     assert_eq!(told(&mut rig, 0), [""; 0]);
-    let broker = rig.link(9, Role::Broker);
+    let broker = rig.link(9, role::BROKER);
     let scope = Scope::new(2, 0).unwrap();
     rig.tell(broker, &Record::Subscribe { scope });
     assert_eq!(told(&mut rig, 0), ["covered"]);
@@ -630,15 +629,15 @@ fn a_broker_of_another_cluster_that_nobody_tells_is_waited_for_too() {
 #[test]
 fn no_broker_hears_that_it_knows_all_before_the_routers_peers_have_told_what_they_know() {
     let subscribes = |rig: &mut Rig<Router>, node| {
-        let broker = rig.link(node, Role::Broker);
+        let broker = rig.link(node, role::BROKER);
         rig.tell(broker, &Record::Subscribe { scope: Scope::ALL });
         assert_eq!(told(rig, broker), ["1: +1", "1: all up to 1"]);
         broker
     };
     let mut rig = Rig::<Router>::new();
-    rig.machine.set_placement(rig.now, placement_with(78, Role::Router));
+    rig.machine.set_placement(rig.now, placement_with(78, role::ROUTER));
     let first = subscribes(&mut rig, 9);
-    let peer = rig.link(78, Role::Router);
+    let peer = rig.link(78, role::ROUTER);
     assert_eq!(told(&mut rig, first), [""; 0], "it is linked, and says nothing yet");
     peer_names(&mut rig, peer);
     rig.tell(peer, &Record::Complete { scope: Scope::ALL });
@@ -646,9 +645,9 @@ fn no_broker_hears_that_it_knows_all_before_the_routers_peers_have_told_what_the
         told(&mut rig, first),
         ["77: +5", "77: all up to 5", "77: away", "complete"]
     );
-    rig.frame(peer, FrameKind::Close as u8, &[0]);
+    rig.frame(peer, FrameKind::CLOSE.code(), &[0]);
     rig.turn();
-    let broker = rig.link(10, Role::Broker);
+    let broker = rig.link(10, role::BROKER);
     rig.tell(broker, &Record::Subscribe { scope: Scope::ALL });
     assert!(!told(&mut rig, broker).contains(&"complete".to_owned()));
     pass(&mut rig, MISSING_WAIT);
@@ -660,17 +659,17 @@ fn no_broker_hears_that_it_knows_all_before_the_routers_peers_have_told_what_the
 fn a_node_that_comes_back_as_a_router_is_told_on_the_link_of_the_router() {
     let mut rig = Rig::<Gateway>::bare();
     let nodes = |router| {
-        let nodes = [(BROKER, Role::Broker), (70, Role::Broker), (router, Role::Router)];
-        let known = |(node, role)| (node != router || role == Role::Router).then_some((node, role));
+        let nodes = [(BROKER, role::BROKER), (70, role::BROKER), (router, role::ROUTER)];
+        let known = |(node, role)| (node != router || role == role::ROUTER).then_some((node, role));
         let nodes = nodes.into_iter().filter_map(known);
         let nodes = nodes.map(|(node, role)| PlacedNode::new(node, role, addr(9000 + node as u16)));
         nodes.collect::<Vec<_>>()
     };
     let (router, now) = (ROUTER, rig.now);
-    rig.machine.set_placement(now, Placement::new(2, nodes(router), 1, 1));
-    rig.link(BROKER, Role::Broker);
-    let former = rig.link(70, Role::Broker);
-    rig.machine.set_placement(rig.now, Placement::new(3, nodes(70), 1, 1));
+    rig.machine.set_placement(now, room_placement(2, nodes(router), 1, 1));
+    rig.link(BROKER, role::BROKER);
+    let former = rig.link(70, role::BROKER);
+    rig.machine.set_placement(rig.now, room_placement(3, nodes(70), 1, 1));
     rig.turn();
     let begins = |rig: &mut Rig<Gateway>, peer: usize| {
         let records = rig.peers[peer].take_records();
@@ -678,9 +677,9 @@ fn a_node_that_comes_back_as_a_router_is_told_on_the_link_of_the_router() {
         records.iter().filter(begins).count()
     };
     assert_eq!(begins(&mut rig, former), 0);
-    rig.frame(former, FrameKind::Close as u8, &[0]);
+    rig.frame(former, FrameKind::CLOSE.code(), &[0]);
     rig.turn();
-    let back = rig.link_again(70, Role::Router);
+    let back = rig.link_again(70, role::ROUTER);
     rig.turn();
     assert_eq!(begins(&mut rig, back), 1);
 }
@@ -698,7 +697,7 @@ fn refused_without_a_link(early: bool) {
     let config = RouterConfig {
         me: Identity {
             node: ROUTER,
-            role: Role::Router,
+            role: role::ROUTER,
             epoch: EPOCH,
         },
         payload: PAYLOAD,
@@ -708,9 +707,9 @@ fn refused_without_a_link(early: bool) {
     };
     rig.machine = Router::new(config, 1, entropy(1));
     rig.machine.set_placement(rig.now, placement());
-    rig.link(78, Role::Router);
+    rig.link(78, role::ROUTER);
     if early {
-        rig.link(77, Role::Gateway); // of its former life, and not found lost
+        rig.link(77, role::GATEWAY); // of its former life, and not found lost
     }
     let epoch = EPOCH + 1;
     peer_names_life(&mut rig, 0, epoch);
@@ -729,7 +728,7 @@ fn refused_without_a_link(early: bool) {
     }
     assert_eq!(counter(&rig.machine, "refused_full"), 3);
     let refused = |rig: &mut Rig<Router>| {
-        let at = rig.link_again(77, Role::Gateway);
+        let at = rig.link_again(77, role::GATEWAY);
         rig.pass(60_000, 5_000);
         let records = rig.peers[at].take_records();
         let refused = records.iter().filter_map(|bytes| match Record::read(bytes) {
@@ -753,7 +752,7 @@ fn a_router_forgets_a_gateway_that_neither_it_nor_a_peer_has_a_link_to() {
             up: true,
         },
     );
-    rig.frame(0, FrameKind::Close as u8, &[0]);
+    rig.frame(0, FrameKind::CLOSE.code(), &[0]);
     assert_eq!(told(&mut rig, 4), ["1: away"]);
     pass(&mut rig, 2 * GATEWAY_LEASE);
     assert_eq!(wanted(&rig), 1, "a peer has it");
@@ -774,16 +773,16 @@ fn a_router_forgets_a_gateway_that_neither_it_nor_a_peer_has_a_link_to() {
 #[test]
 fn brokers_hear_that_a_gateway_is_nowhere_once_all_routers_that_the_map_names_say_so() {
     let mut rig = Rig::<Router>::new();
-    let broker = rig.link(9, Role::Broker);
+    let broker = rig.link(9, role::BROKER);
     rig.tell(broker, &Record::Subscribe { scope: Scope::ALL });
     told(&mut rig, broker);
-    rig.machine.set_placement(rig.now, placement_with(78, Role::Router));
-    rig.frame(0, FrameKind::Close as u8, &[0]);
+    rig.machine.set_placement(rig.now, placement_with(78, role::ROUTER));
+    rig.frame(0, FrameKind::CLOSE.code(), &[0]);
     assert_eq!(told(&mut rig, broker), [""; 0], "the other one is not heard");
-    let peer = rig.link(78, Role::Router);
+    let peer = rig.link(78, role::ROUTER);
     rig.tell(peer, &Record::Complete { scope: Scope::ALL });
     assert_eq!(told(&mut rig, broker), ["1: away"]);
-    let late = rig.link(10, Role::Broker);
+    let late = rig.link(10, role::BROKER);
     rig.tell(late, &Record::Subscribe { scope: Scope::ALL });
     assert!(told(&mut rig, late).contains(&"1: away".to_owned()));
     rig.tell(
@@ -801,7 +800,7 @@ fn brokers_hear_that_a_gateway_is_nowhere_once_all_routers_that_the_map_names_sa
             up: false,
         },
     );
-    rig.frame(peer, FrameKind::Close as u8, &[0]);
+    rig.frame(peer, FrameKind::CLOSE.code(), &[0]);
     assert_eq!(
         told(&mut rig, broker),
         ["1: away", "1: seen"],
@@ -831,7 +830,7 @@ fn what_a_peer_began_to_tell_of_a_gateway_that_is_nowhere_is_forgotten_too() {
             membership,
         },
     );
-    rig.frame(3, FrameKind::Close as u8, &[0]);
+    rig.frame(3, FrameKind::CLOSE.code(), &[0]);
     assert_eq!(rig.machine.interest().len(), 2);
     pass(&mut rig, GATEWAY_LEASE + 1_000_000);
     assert_eq!(rig.machine.interest().len(), 1);
@@ -843,8 +842,8 @@ fn a_gateway_tells_another_router_all_when_its_home_is_lost() {
     let mut rig = gateway();
     rig.join(0, 7, ROOM, Positions::default());
     assert_eq!(told(&mut rig, 3), ["begins at 0", "ends", "+1"]);
-    rig.frame(3, FrameKind::Close as u8, &[0]);
-    let again = rig.link(ROUTER, Role::Router);
+    rig.frame(3, FrameKind::CLOSE.code(), &[0]);
+    let again = rig.link(ROUTER, role::ROUTER);
     assert_eq!(told(&mut rig, again), ["begins at 1", "+1", "ends"]);
     head(&mut rig, 1, 4);
     assert_eq!(answers(&mut rig, 0), []);
@@ -861,7 +860,7 @@ fn tells_its_router(rig: &mut Rig<Gateway>, lost: bool) -> (bool, u64, usize) {
         let link = links.to(ROUTER).and_then(|slot| links.table.get(slot));
         link.expect("a link").conn.log.last_sent()
     };
-    let (before, frames) = (sent(rig), rig.peers[3].frames(FrameKind::Log));
+    let (before, frames) = (sent(rig), rig.peers[3].frames(FrameKind::LOG));
     rig.peers[3].deaf = lost;
     for _ in 0..3_000 {
         if sent(rig) > before {
@@ -878,7 +877,7 @@ fn tells_its_router(rig: &mut Rig<Gateway>, lost: bool) -> (bool, u64, usize) {
         });
         if let Some(present) = told.next() {
             rig.pass(100_000, 1_000);
-            return (present, waited, rig.peers[3].frames(FrameKind::Log) - frames);
+            return (present, waited, rig.peers[3].frames(FrameKind::LOG) - frames);
         }
         rig.pass(1_000, 1_000);
     }
@@ -961,10 +960,10 @@ fn a_member_that_asks_for_repairs_notices_that_its_gateway_is_gone() {
         block.push(writer, &message(6, b"six"));
         block.finish(writer) == 1
     });
-    rig.frame(0, FrameKind::Room as u8, &behind_a_hole);
+    rig.frame(0, kinds::ROOM.code(), &behind_a_hole);
     rig.peers[0].polite = false;
     rig.pass(1_000_000 + SILENCE_MAX + 500_000, 10_000);
-    assert!(rig.peers[0].frames(FrameKind::Repair) > 3, "it asks");
+    assert!(rig.peers[0].frames(kinds::REPAIR) > 3, "it asks");
     assert!(!rig.machine.is_ready(Side::Gateway), "and draws its conclusion");
 }
 
@@ -975,7 +974,7 @@ fn fill(rig: &mut Rig<Client>, handle: u32, at: u64) {
         block.push(writer, &message(at, &[7; 1_000]));
         block.finish(writer) == 1
     });
-    rig.frame(0, FrameKind::Room as u8, &frame);
+    rig.frame(0, kinds::ROOM.code(), &frame);
 }
 
 /// One message, or a chunk of one, from a publisher of its own.
@@ -996,7 +995,7 @@ fn piece_from(rig: &mut Rig<Client>, peer: usize, at: u64, (user, sequence): (u6
         block.push(writer, &piece);
         block.finish(writer) == 1
     });
-    rig.frame(peer, FrameKind::Room as u8, &frame);
+    rig.frame(peer, kinds::ROOM.code(), &frame);
 }
 
 /// A client that has joined a room with a policy; the room's handle is 3.
@@ -1082,7 +1081,7 @@ fn who_reads_hears_at_once_that_a_message_was_never_finished() {
     events.clear();
     for _ in 0..70 {
         rig.now += 100_000;
-        rig.frame(0, FrameKind::Ping as u8, &[]);
+        rig.frame(0, FrameKind::PING.code(), &[]);
         rig.machine.expire(rig.now);
         rig.machine.drain_events(&mut events);
     }
@@ -1211,10 +1210,7 @@ fn what_came_before_the_answer_to_a_join_is_asked_for_in_every_room() {
     for request in requests.clone() {
         rig.tell(0, &joined(request, request));
         rig.pass(10_000, 2_000);
-        let repairs = rig.peers[0]
-            .got
-            .drain(..)
-            .filter(|(kind, _)| *kind == FrameKind::Repair);
+        let repairs = rig.peers[0].got.drain(..).filter(|(kind, _)| *kind == kinds::REPAIR);
         asked.extend(repairs.map(|(_, body)| u32::from_le_bytes(body[..4].try_into().unwrap())));
     }
     let forgotten: Vec<_> = requests.filter(|handle| !asked.contains(handle)).collect();
@@ -1240,7 +1236,7 @@ fn what_a_room_that_was_left_still_sends_is_not_asked_of_the_next_one_with_its_h
     join(&mut rig, "sports:three");
     answer(&mut rig, 5, 3);
     rig.pass(100_000, 5_000);
-    assert_eq!(rig.peers[0].frames(FrameKind::Repair), 0);
+    assert_eq!(rig.peers[0].frames(kinds::REPAIR), 0);
 }
 
 #[test]
@@ -1271,9 +1267,9 @@ fn a_gateway_that_answers_nothing_is_asked_again_and_again_before_it_is_given_up
     rig.peers[0].polite = false;
     let (start, mut asked) = (rig.now, Vec::new());
     while rig.machine.is_ready(Side::Gateway) {
-        let before = rig.peers[0].frames(FrameKind::Ping);
+        let before = rig.peers[0].frames(FrameKind::PING);
         rig.pass(10_000, 10_000);
-        if rig.peers[0].frames(FrameKind::Ping) > before {
+        if rig.peers[0].frames(FrameKind::PING) > before {
             asked.push((rig.now - start) / 1_000);
         }
     }
@@ -1358,7 +1354,7 @@ fn publishing() -> Rig<Proxy> {
 /// Handle, code and cumulative sequence of all acknowledgements.
 fn acknowledgements(rig: &Rig<Proxy>) -> Vec<(u32, Code, u64)> {
     let got = rig.peers[0].got.iter();
-    got.filter(|(kind, _)| *kind == FrameKind::Ack)
+    got.filter(|(kind, _)| *kind == kinds::ACK)
         .map(|(_, body)| Ack::read(body).expect("well formed"))
         .map(|ack| (ack.handle, ack.code, ack.cumulative))
         .collect()
@@ -1425,12 +1421,12 @@ fn told_commands(rig: &mut Rig<Proxy>, broker: usize) -> Vec<u64> {
 #[test]
 fn a_command_goes_to_the_other_broker_where_one_is_not_ready() {
     let mut rig = Rig::<Proxy>::bare();
-    let nodes = [BROKER, BROKER + 50].map(|node| PlacedNode::new(node, Role::Broker, addr(9000 + node as u16)));
+    let nodes = [BROKER, BROKER + 50].map(|node| PlacedNode::new(node, role::BROKER, addr(9000 + node as u16)));
     rig.machine
-        .set_placement(rig.now, Placement::new(2, nodes.to_vec(), 1, 1));
+        .set_placement(rig.now, room_placement(2, nodes.to_vec(), 1, 1));
     rig.machine.set_command_limit(1, 5);
     rig.session(1);
-    let brokers = nodes.map(|node| rig.link(node.node, Role::Broker));
+    let brokers = nodes.map(|node| rig.link(node.node, role::BROKER));
     for number in 0..5 {
         rig.tell(0, &go(number));
         rig.turn();
@@ -1529,13 +1525,10 @@ fn a_place_that_was_closed_is_used_again_and_takes_nothing_of_who_had_it_before(
     rig.peers[2].got.clear();
     rig.say(0, &publish(7, 1, 1, &[b"late"]));
     rig.pass(10_000, 1_000);
-    assert_eq!(rig.peers[2].frames(FrameKind::LinkPublish), 1, "of before");
+    assert_eq!(rig.peers[2].frames(kinds::LINK_PUBLISH), 1, "of before");
     rig.say(0, &publish(handle, 1, 1, &[b"new", b"newer"]));
     rig.pass(10_000, 1_000);
-    let passed = rig.peers[2]
-        .got
-        .iter()
-        .find(|(kind, _)| *kind == FrameKind::LinkPublish);
+    let passed = rig.peers[2].got.iter().find(|(kind, _)| *kind == kinds::LINK_PUBLISH);
     let passed = LinkPublish::read(0, &passed.expect("it went on").1).expect("well formed");
     let incarnation = u64::from(request);
     assert_eq!(
@@ -1685,7 +1678,7 @@ fn more_joins_and_leaves_than_a_log_holds_are_told_all_the_same_and_in_order() {
         .join(rig.now, ROOM, Positions::default(), Policy::DropOldest);
     for _ in 0..50 {
         rig.pass(20_000, 5_000);
-        rig.frame(0, FrameKind::Ping as u8, &[]);
+        rig.frame(0, FrameKind::PING.code(), &[]);
     }
     let asked = joins_and_leaves(&mut rig);
     let mut names: Vec<_> = asked.iter().flatten().cloned().collect();
@@ -1745,10 +1738,10 @@ fn servers(ports: &[u16]) -> Vec<Endpoint> {
 #[test]
 fn a_client_that_is_told_of_other_servers_goes_there_at_once_but_keeps_a_session_that_is_good() {
     let mut rig = Rig::<Client>::new();
-    rig.frame(0, FrameKind::Close as u8, &[0]);
+    rig.frame(0, FrameKind::CLOSE.code(), &[0]);
     for _ in 0..300 {
         rig.pass(100_000, 20_000);
-        rig.frame(1, FrameKind::Ping as u8, &[]);
+        rig.frame(1, FrameKind::PING.code(), &[]);
     }
     assert!(knocks(&mut rig).iter().all(|to| *to == addr(9001)));
     rig.machine
@@ -1757,7 +1750,7 @@ fn a_client_that_is_told_of_other_servers_goes_there_at_once_but_keeps_a_session
     let sent = knocks(&mut rig);
     assert!(!sent.is_empty() && sent.iter().all(|to| *to == addr(9005)), "{sent:?}");
     assert!(rig.machine.is_ready(Side::Proxy));
-    rig.frame(1, FrameKind::Close as u8, &[0]);
+    rig.frame(1, FrameKind::CLOSE.code(), &[0]);
     rig.pass(150_000, 10_000);
     assert!(knocks(&mut rig).contains(&addr(9006)));
 }
@@ -1772,7 +1765,7 @@ fn who_waits_for_a_server_waits_on_where_another_one_is_added() {
             backoff_max_ms: 60_000,
         });
         rig.tell(0, &pace);
-        rig.frame(0, FrameKind::Close as u8, &[0]);
+        rig.frame(0, FrameKind::CLOSE.code(), &[0]);
         let (mut attempts, mut until) = (BTreeSet::new(), Micros::MAX);
         while rig.now < until {
             rig.pass(10_000, 10_000);
@@ -1900,7 +1893,7 @@ fn a_session_that_is_wanted_is_opened_once_a_server_is_given() {
 fn a_room_that_was_refused_for_good_is_asked_for_no_more() {
     let mut rig = Rig::<Client>::new();
     let joins_of_the_next_session = |rig: &mut Rig<Client>| {
-        rig.frame(rig.peers.len() - 1, FrameKind::Close as u8, &[0]);
+        rig.frame(rig.peers.len() - 1, FrameKind::CLOSE.code(), &[0]);
         rig.serve(9001);
         let last = rig.peers.len() - 1;
         rig.tell(last, &ready(1_000));
@@ -1909,10 +1902,10 @@ fn a_room_that_was_refused_for_good_is_asked_for_no_more() {
         let is_join = |bytes: &&Vec<u8>| matches!(Record::read(bytes), Some(Record::Join { .. }));
         records.iter().filter(is_join).count()
     };
-    rig.frame(1, FrameKind::Close as u8, &[0]);
+    rig.frame(1, FrameKind::CLOSE.code(), &[0]);
     rig.machine
         .redirect(rig.now, servers(&[9001]), vec![], b"token".to_vec());
-    rig.frame(0, FrameKind::Close as u8, &[0]);
+    rig.frame(0, FrameKind::CLOSE.code(), &[0]);
     rig.serve(9001);
     assert_eq!(joins_of_the_next_session(&mut rig), 1);
     let refused = Record::Control(ControlRecord::Refused {
@@ -1943,7 +1936,7 @@ fn a_client_whose_server_says_nothing_or_goodbye_goes_to_another_and_one_that_is
             knocks(&mut rig)[0]
         };
         assert_eq!(lost(&|rig| rig.peers[0].polite = false), addr(9005));
-        assert_eq!(lost(&|rig| rig.frame(0, FrameKind::Close as u8, &[0])), addr(9005));
+        assert_eq!(lost(&|rig| rig.frame(0, FrameKind::CLOSE.code(), &[0])), addr(9005));
         let reset = |rig: &mut Rig<Client>| {
             let mut bytes = vec![0; HEADER + 16];
             Header::clear(DatagramKind::Reset, 1 << 40 | 9001).write(&mut bytes);
@@ -1957,7 +1950,7 @@ fn a_client_whose_server_says_nothing_or_goodbye_goes_to_another_and_one_that_is
 #[test]
 fn a_gateway_that_a_client_gave_up_as_silent_hears_so_when_the_client_has_another() {
     let mut rig = Rig::<Client>::new();
-    let closed = |rig: &Rig<Client>| rig.peers[0].frames(FrameKind::Close);
+    let closed = |rig: &Rig<Client>| rig.peers[0].frames(FrameKind::CLOSE);
     rig.peers[0].polite = false;
     while rig.machine.is_ready(Side::Gateway) {
         rig.pass(10_000, 10_000);
@@ -1980,7 +1973,7 @@ fn a_client_comes_back_at_the_pace_that_it_was_told() {
             backoff_max_ms,
         });
         rig.tell(0, &pace);
-        rig.frame(0, FrameKind::Close as u8, &[0]);
+        rig.frame(0, FrameKind::CLOSE.code(), &[0]);
         longest_pause(rig, false)
     };
     let (usual, slow) = (told(100, 5_000), told(4_000, 60_000));
@@ -2029,7 +2022,7 @@ fn a_proxy_tells_its_pace_to_who_comes_unless_it_is_the_usual_one_and_sends_all_
         };
         assert!(Record::read(&last).is_some_and(draining));
     }
-    rig.frame(0, FrameKind::Close as u8, &[0]);
+    rig.frame(0, FrameKind::CLOSE.code(), &[0]);
     rig.turn();
     assert!(!rig.machine.sessions().is_drained(), "one may not have heard it");
     rig.pass(1_100_000, 10_000);
@@ -2053,13 +2046,13 @@ fn who_is_sent_away_hears_of_it_though_nothing_reached_it_at_first() {
 fn a_gateway_and_a_proxy_know_what_others_reach_and_they_do_not() {
     const OTHER: u32 = 9;
     let two_partitions = |state| {
-        let before = placement_with(OTHER, Role::Broker);
-        let roles = [Role::Gateway, Role::Proxy, Role::Broker, Role::Router];
+        let before = placement_with(OTHER, role::BROKER);
+        let roles = [role::GATEWAY, role::PROXY, role::BROKER, role::ROUTER];
         let mut nodes: Vec<PlacedNode> = roles.iter().flat_map(|role| before.of(*role)).copied().collect();
         for node in nodes.iter_mut().filter(|node| node.node == OTHER) {
             (node.partition, node.state) = (1, state);
         }
-        Placement::new(2, nodes, 2, 1)
+        room_placement(2, nodes, 2, 1)
     };
     let cut = Some("no broker of partition 1 is linked".to_owned());
     let mut gateway = Rig::<Gateway>::new();
@@ -2071,7 +2064,7 @@ fn a_gateway_and_a_proxy_know_what_others_reach_and_they_do_not() {
         (gateway.machine.cut_off(), gateway.machine.not_ready()),
         (cut.clone(), None)
     );
-    gateway.link(OTHER, Role::Broker);
+    gateway.link(OTHER, role::BROKER);
     assert_eq!(gateway.machine.cut_off(), None);
     let mut proxy = Rig::<Proxy>::new();
     proxy
@@ -2104,7 +2097,7 @@ fn a_client_that_is_sent_away_says_goodbye_and_goes_to_another() {
     });
     rig.tell(0, &draining);
     rig.pass(150_000, 1_000);
-    assert_eq!(rig.peers[0].frames(FrameKind::Close), 1);
+    assert_eq!(rig.peers[0].frames(FrameKind::CLOSE), 1);
     assert_eq!(knocks(&mut rig)[0], addr(9005));
 }
 
@@ -2121,11 +2114,11 @@ fn named(ports: &[(u16, u16)]) -> Vec<Server> {
 /// Where a client knocks for so long that lost the session with its gateway, and hears from nobody but its proxy.
 fn tried(rig: &mut Rig<Client>, rounds: usize) -> Vec<Addr> {
     knocks(rig);
-    rig.frame(0, FrameKind::Close as u8, &[0]);
+    rig.frame(0, FrameKind::CLOSE.code(), &[0]);
     let mut tried = Vec::new();
     for _ in 0..rounds {
         rig.pass(100_000, 20_000);
-        rig.frame(1, FrameKind::Ping as u8, &[]);
+        rig.frame(1, FrameKind::PING.code(), &[]);
         tried.extend(knocks(rig));
     }
     tried.dedup();
@@ -2135,7 +2128,7 @@ fn tried(rig: &mut Rig<Client>, rounds: usize) -> Vec<Addr> {
 #[test]
 fn a_client_goes_to_the_servers_that_its_own_one_names_and_back_to_that() {
     let mut rig = Rig::<Client>::learning();
-    let role = Role::Gateway;
+    let role = role::GATEWAY;
     rig.tell(
         0,
         &Record::Control(ControlRecord::Servers {
@@ -2174,7 +2167,7 @@ fn spread(ports: &[(u16, u16)]) -> Vec<Addr> {
     rig.tell(
         0,
         &Record::Control(ControlRecord::Servers {
-            role: Role::Gateway,
+            role: role::GATEWAY,
             servers,
         }),
     );
@@ -2201,7 +2194,7 @@ fn a_client_that_is_not_to_learn_stays_with_the_servers_that_it_was_given() {
     rig.tell(
         0,
         &Record::Control(ControlRecord::Servers {
-            role: Role::Gateway,
+            role: role::GATEWAY,
             servers,
         }),
     );
@@ -2216,7 +2209,7 @@ fn who_has_another_token_keeps_the_servers_that_it_learned_of() {
             .redirect(rig.now, servers(&[9001]), vec![], token.as_bytes().to_vec());
     };
     without_proxies(&mut rig, "token");
-    rig.frame(1, FrameKind::Close as u8, &[0]);
+    rig.frame(1, FrameKind::CLOSE.code(), &[0]);
     rig.pass(200_000, 20_000);
     knocks(&mut rig);
     let due = rig.machine.deadline().unwrap();
@@ -2225,7 +2218,7 @@ fn who_has_another_token_keeps_the_servers_that_it_learned_of() {
     rig.tell(
         0,
         &Record::Control(ControlRecord::Servers {
-            role: Role::Proxy,
+            role: role::PROXY,
             servers,
         }),
     );
@@ -2240,14 +2233,14 @@ fn a_client_without_proxies_publishes_by_those_that_its_gateway_names() {
     let mut rig = Rig::<Client>::learning();
     rig.machine
         .redirect(rig.now, servers(&[9001]), vec![], b"token".to_vec());
-    rig.frame(1, FrameKind::Close as u8, &[0]);
+    rig.frame(1, FrameKind::CLOSE.code(), &[0]);
     rig.pass(200_000, 20_000);
     knocks(&mut rig);
     let servers = named(&[(9002, 1)]);
     rig.tell(
         0,
         &Record::Control(ControlRecord::Servers {
-            role: Role::Proxy,
+            role: role::PROXY,
             servers,
         }),
     );
@@ -2266,7 +2259,7 @@ fn a_client_that_only_publishes_and_was_given_a_gateway_opens_a_session_there_to
 #[test]
 fn a_session_goes_on_with_a_server_that_is_named_no_more_and_does_not_come_back_to_it() {
     let mut rig = Rig::<Client>::learning();
-    let role = Role::Gateway;
+    let role = role::GATEWAY;
     let naming = |ports: &[(u16, u16)]| {
         Record::Control(ControlRecord::Servers {
             role,
@@ -2274,7 +2267,7 @@ fn a_session_goes_on_with_a_server_that_is_named_no_more_and_does_not_come_back_
         })
     };
     rig.tell(0, &naming(&[(9005, 1)]));
-    rig.frame(0, FrameKind::Close as u8, &[0]);
+    rig.frame(0, FrameKind::CLOSE.code(), &[0]);
     rig.serve(9005);
     let ready = Record::Control(ControlRecord::Ready {
         user: 42,
@@ -2286,11 +2279,11 @@ fn a_session_goes_on_with_a_server_that_is_named_no_more_and_does_not_come_back_
     rig.pass(60_000, 5_000);
     assert!(rig.machine.is_ready(Side::Gateway));
     knocks(&mut rig);
-    rig.frame(2, FrameKind::Close as u8, &[0]);
+    rig.frame(2, FrameKind::CLOSE.code(), &[0]);
     let mut all = Vec::new();
     for _ in 0..200 {
         rig.pass(100_000, 20_000);
-        rig.frame(1, FrameKind::Ping as u8, &[]);
+        rig.frame(1, FrameKind::PING.code(), &[]);
         all.extend(knocks(&mut rig));
     }
     assert!(all.contains(&addr(9001)) && all.contains(&addr(9006)) && !all.contains(&addr(9005)));
@@ -2313,7 +2306,7 @@ fn a_server_names_others_to_who_comes_and_to_who_is_there_but_none_to_strangers(
     let (gateways, proxies) = (named(&[(9001, 1), (9005, 0)]), named(&[(9002, 3)]));
     rig.machine.set_servers(rig.now, gateways, proxies);
     rig.pass(1_000_000, 10_000);
-    let all = [(Role::Gateway, named(&[(9001, 1)])), (Role::Proxy, named(&[(9002, 3)]))];
+    let all = [(role::GATEWAY, named(&[(9001, 1)])), (role::PROXY, named(&[(9002, 3)]))];
     assert_eq!(told(&mut rig, 0), all, "one of weight 0 is not named");
     assert_eq!(told(&mut rig, stranger), []);
     let late = rig.session(2);
@@ -2325,7 +2318,7 @@ fn a_server_names_others_to_who_comes_and_to_who_is_there_but_none_to_strangers(
     assert_eq!(told(&mut rig, 0), []);
     rig.machine.set_servers(rig.now, vec![], named(&[(9002, 3)]));
     rig.pass(1_000_000, 10_000);
-    assert_eq!(told(&mut rig, 0), [(Role::Proxy, named(&[(9002, 3)]))]);
+    assert_eq!(told(&mut rig, 0), [(role::PROXY, named(&[(9002, 3)]))]);
 }
 
 #[test]
@@ -2352,11 +2345,11 @@ fn a_reader_that_goes_on_asks_for_what_was_missing_when_it_blocked() {
     (1..=70).for_each(|at| fill(&mut rig, 3, at));
     fill(&mut rig, 3, 90);
     rig.pass(100_000, 10_000);
-    assert_eq!(rig.peers[0].frames(FrameKind::Repair), 0);
+    assert_eq!(rig.peers[0].frames(kinds::REPAIR), 0);
     let mut data = Vec::new();
     while rig.machine.read(rig.now, room, &mut data).is_some() {}
     rig.pass(100_000, 10_000);
-    assert!(rig.peers[0].frames(FrameKind::Repair) > 0);
+    assert!(rig.peers[0].frames(kinds::REPAIR) > 0);
 }
 
 #[test]
@@ -2377,7 +2370,7 @@ fn publications_take_turns_at_a_narrow_window() {
     rig.peers[1].polite = false;
     rig.peers[1].got.clear();
     rig.turn();
-    let published = rig.peers[1].got.iter().filter(|(kind, _)| *kind == FrameKind::Publish);
+    let published = rig.peers[1].got.iter().filter(|(kind, _)| *kind == kinds::PUBLISH);
     let handles: Vec<u8> = published.map(|(_, body)| body[0]).collect();
     let of = |wanted: u8| handles.iter().filter(|handle| **handle == wanted).count();
     assert!((3..=5).all(|handle| of(handle) >= handles.len() / 3), "{handles:?}");
@@ -2386,7 +2379,7 @@ fn publications_take_turns_at_a_narrow_window() {
 
 /// Acknowledgements that the proxy has from the broker.
 fn acks(rig: &Rig<Broker>) -> usize {
-    rig.peers.iter().map(|peer| peer.frames(FrameKind::LinkAck)).sum()
+    rig.peers.iter().map(|peer| peer.frames(kinds::LINK_ACK)).sum()
 }
 
 #[test]
@@ -2426,8 +2419,8 @@ fn an_acknowledgement_waits_for_company_unless_somebody_waits_for_it() {
 #[test]
 fn a_publisher_that_comes_by_another_proxy_is_acknowledged_there() {
     let mut rig = broker();
-    let proxies = [PROXY, PROXY + 50].map(|node| rig.link(node, Role::Proxy));
-    let told = |rig: &Rig<Broker>| proxies.map(|proxy| rig.peers[proxy].frames(FrameKind::LinkAck));
+    let proxies = [PROXY, PROXY + 50].map(|node| rig.link(node, role::PROXY));
+    let told = |rig: &Rig<Broker>| proxies.map(|proxy| rig.peers[proxy].frames(kinds::LINK_ACK));
     let publish = link_publish(77, 1, 1, &[b"one"]);
     rig.say(proxies[0], &publish);
     rig.say(proxies[1], &publish); // before anything left to the first
@@ -2443,7 +2436,7 @@ type Asked = (u64, bool, Vec<(u64, u64)>);
 
 fn asked(rig: &mut Rig<Gateway>) -> Vec<Asked> {
     let got = rig.peers[2].got.drain(..);
-    let asked = got.filter(|(kind, _)| *kind == FrameKind::LinkRepair);
+    let asked = got.filter(|(kind, _)| *kind == kinds::LINK_REPAIR);
     let read = |body: &[u8]| read_link_repair(body).map(|(room, _, history, ranges)| (room, history, ranges.collect()));
     asked.filter_map(|(_, body)| read(&body)).collect()
 }
@@ -2523,7 +2516,7 @@ fn history_of_one_member_keeps_nobodys_hole_open() {
     ask(&mut rig, true, 1, 75);
     ask(&mut rig, false, 50, 50);
     rig.turn();
-    let first = rig.peers[1].got.iter().find(|(kind, _)| *kind == FrameKind::LinkRoom);
+    let first = rig.peers[1].got.iter().find(|(kind, _)| *kind == kinds::LINK_ROOM);
     let first = LinkBlock::read(&first.expect("an answer").1).map(|block| block.offset);
     assert_eq!(first, Some(50));
 }
@@ -2551,7 +2544,7 @@ fn a_publisher_that_finds_no_place_is_told_so_and_gets_one_when_others_are_forgo
         rig.peers[0].got.clear();
         rig.say(0, &link_publish(incarnation, 1, 1, &[b"one"]));
         rig.pass(2 * PUBLISH_ACK_DELAY_MAX, PUBLISH_ACK_DELAY_MAX);
-        let acks = rig.peers[0].got.iter().filter(|(kind, _)| *kind == FrameKind::LinkAck);
+        let acks = rig.peers[0].got.iter().filter(|(kind, _)| *kind == kinds::LINK_ACK);
         let acks = acks.map(|(_, body)| Ack::read_link(body).expect("well formed"));
         let acks = acks.map(|(session, rest)| (session, Ack::read(rest).expect("well formed")));
         acks.map(|(session, ack)| (session, ack.handle, ack.code, ack.cumulative))
@@ -2578,11 +2571,11 @@ fn two_names_with_one_number_are_never_one_room() {
     rig.turn();
     assert_eq!(counter(&rig.machine, "messages_published"), published);
     assert_eq!(counter(&rig.machine, "dropped_name_collision"), 1);
-    let acks = rig.peers[0].got.iter().filter(|(kind, _)| *kind == FrameKind::LinkAck);
+    let acks = rig.peers[0].got.iter().filter(|(kind, _)| *kind == kinds::LINK_ACK);
     let code = acks.filter_map(|(_, body)| Ack::read_link(body).and_then(|(_, rest)| Ack::read(rest)));
     assert_eq!(code.map(|ack| ack.code).next_back(), Some(Code::NameCollision));
 
-    let other = rig.link(77, Role::Gateway);
+    let other = rig.link(77, role::GATEWAY);
     let mut membership = membership(1, true);
     membership.check ^= 1;
     names_gateway(&mut rig, 2, 77, membership);
@@ -2590,19 +2583,19 @@ fn two_names_with_one_number_are_never_one_room() {
     let refused = (room_id(ROOM), Code::NameCollision);
     assert_eq!(refusals(&mut rig, other), [refused]);
     // It hears so again on another link, and never of the other room.
-    let other = rig.link(77, Role::Gateway);
+    let other = rig.link(77, role::GATEWAY);
     rig.say(0, &link_publish(5, 1, 4, &[b"four"]));
     rig.pass(100_000, 5_000);
     assert_eq!(refusals(&mut rig, other), [refused]);
     assert_eq!(counter(&rig.machine, "refused_name_collision"), 2);
     assert_eq!(
         (
-            rig.peers[other].frames(FrameKind::LinkRoom),
-            rig.peers[other].frames(FrameKind::LinkHeads)
+            rig.peers[other].frames(kinds::LINK_ROOM),
+            rig.peers[other].frames(kinds::LINK_HEADS)
         ),
         (0, 0)
     );
-    assert!(rig.peers[1].frames(FrameKind::LinkRoom) > 0);
+    assert!(rig.peers[1].frames(kinds::LINK_ROOM) > 0);
 }
 
 #[test]
@@ -2663,9 +2656,9 @@ fn a_publisher_of_a_refused_room_is_told_once_and_stops() {
     assert_eq!(events, [refused]);
     let refused = Err(PublishError::Refused(Code::NameCollision));
     assert_eq!(rig.machine.publish(0, b"more", 0), refused);
-    let sent = rig.peers[1].frames(FrameKind::Publish);
+    let sent = rig.peers[1].frames(kinds::PUBLISH);
     rig.pass(3_000_000, 10_000);
-    assert_eq!(rig.peers[1].frames(FrameKind::Publish), sent);
+    assert_eq!(rig.peers[1].frames(kinds::PUBLISH), sent);
 }
 
 /// Its joins were answered in one turn, and that was more than its log holds: it was thrown out, came back, and so on.
@@ -2673,16 +2666,16 @@ fn a_publisher_of_a_refused_room_is_told_once_and_stops() {
 fn a_member_of_many_rooms_with_many_streams_is_answered_for_all_of_them_at_once() {
     let mut rig = gateway();
     let brokers = (0..8).map(|more| BROKER + 50 * more);
-    let node = |node: u32| PlacedNode::new(node, Role::Broker, addr(9000 + node as u16));
-    let router = PlacedNode::new(ROUTER, Role::Router, addr(9000 + ROUTER as u16));
+    let node = |node: u32| PlacedNode::new(node, role::BROKER, addr(9000 + node as u16));
+    let router = PlacedNode::new(ROUTER, role::ROUTER, addr(9000 + ROUTER as u16));
     let nodes = brokers.clone().map(node).chain([router]).collect();
-    rig.machine.set_placement(rig.now, Placement::new(2, nodes, 1, 1));
+    rig.machine.set_placement(rig.now, room_placement(2, nodes, 1, 1));
     let links: Vec<usize> = brokers
         .map(|broker| {
             if broker == BROKER {
                 2
             } else {
-                rig.link(broker, Role::Broker)
+                rig.link(broker, role::BROKER)
             }
         })
         .collect();
@@ -2740,7 +2733,7 @@ fn a_skip_over_a_gap_announces_what_is_missing_before_the_gap() {
         block.push(writer, &message(1, b"one"));
         block.finish(writer) == 1
     });
-    rig.frame(0, FrameKind::Room as u8, &one);
+    rig.frame(0, kinds::ROOM.code(), &one);
     let ahead = GapPlace {
         handle: 0,
         index: FIRST_PLACE + 5,
@@ -2776,7 +2769,7 @@ fn what_a_member_had_of_another_gateway_neither_comes_again_nor_is_announced_as_
             (first..=last).all(|offset| block.push(writer, &message(100 * at + offset, b"text")));
             block.finish(writer) > 0
         });
-        rig.frame(0, FrameKind::Room as u8, &block);
+        rig.frame(0, kinds::ROOM.code(), &block);
         at += last - first + 1;
     }
     let gap = |first, last| StreamGap {
@@ -2851,9 +2844,9 @@ fn live_room() -> Rig<Gateway> {
 /// What the member was given: gaps as (first, last, reason), and the first offset of each block of messages.
 fn given(rig: &Rig<Gateway>) -> (Vec<(u64, u64, GapReason)>, Vec<u64>) {
     let got = |kind| rig.peers[0].got.iter().filter(move |(known, _)| *known == kind);
-    let gaps = got(FrameKind::Gap).filter_map(|(_, body)| GapPlace::read(body));
-    let blocks = got(FrameKind::Room).filter_map(|(_, body)| RoomBlock::read(body));
-    assert_eq!(got(FrameKind::Skip).count(), 0);
+    let gaps = got(kinds::GAP).filter_map(|(_, body)| GapPlace::read(body));
+    let blocks = got(kinds::ROOM).filter_map(|(_, body)| RoomBlock::read(body));
+    assert_eq!(got(kinds::SKIP).count(), 0);
     (
         gaps.map(|place| (place.gap.first, place.gap.last, place.gap.reason))
             .collect(),
@@ -2889,11 +2882,11 @@ fn an_owner_that_is_named_no_more_is_told_as_lost_and_not_as_slow() {
     rig.peers[2].polite = false;
     for _ in 0..15 {
         rig.pass(100_000, 20_000);
-        (0..2).for_each(|member| rig.frame(member, FrameKind::Ping as u8, &[]));
+        (0..2).for_each(|member| rig.frame(member, FrameKind::PING.code(), &[]));
     }
     rig.turn();
     rig.now += 50_000;
-    rig.machine.set_placement(rig.now, Placement::new(2, vec![], 1, 1));
+    rig.machine.set_placement(rig.now, room_placement(2, vec![], 1, 1));
     rig.turn();
     assert_eq!(given(&rig), (vec![(2, StreamGap::OPEN, GapReason::OwnerLost)], vec![1]));
 }
@@ -3040,11 +3033,11 @@ fn a_broker_says_what_waited_too_long() {
     pass(&mut rig, MESSAGE_AGE_MAX + 1_000_000);
     rig.peers[1].polite = true;
     pass(&mut rig, 2_000_000);
-    let (flagged, all) = (rig.peers[1].flagged, rig.peers[1].frames(FrameKind::LinkRoom));
+    let (flagged, all) = (rig.peers[1].flagged, rig.peers[1].frames(kinds::LINK_ROOM));
     assert!(flagged > 20, "{flagged} of {all}");
     rig.say(0, &link_publish(5, 64, 64, &[b"young"]));
     pass(&mut rig, 200_000);
-    assert!(rig.peers[1].frames(FrameKind::LinkRoom) > all);
+    assert!(rig.peers[1].frames(kinds::LINK_ROOM) > all);
     assert_eq!(rig.peers[1].flagged, flagged);
 }
 
@@ -3099,14 +3092,14 @@ fn members_that_end_together_leave_the_room_though_others_take_their_slots_at_on
     rig.join(1, 2, ROOM, Positions::default());
     for silent in [1, 0] {
         rig.now += 50_000;
-        rig.frame(silent, FrameKind::Ping as u8, &[]);
+        rig.frame(silent, FrameKind::PING.code(), &[]);
         rig.turn();
         rig.peers[silent].polite = false;
     }
     let linked = |rig: &mut Rig<Gateway>, time: u64| {
         for _ in 0..time / 100_000 {
             rig.pass(100_000, 20_000);
-            (2..4).for_each(|link| rig.frame(link, FrameKind::Ping as u8, &[]));
+            (2..4).for_each(|link| rig.frame(link, FrameKind::PING.code(), &[]));
         }
     };
     linked(&mut rig, 9_500_000);
@@ -3128,7 +3121,7 @@ fn members_that_end_together_leave_the_room_though_others_take_their_slots_at_on
 fn what_a_member_asked_for_again_is_not_sent_once_it_has_left() {
     let mut rig = member_that_had(5);
     let repair = body(|writer| write_repair(writer, 0, FIRST_PLACE, &[(FIRST_PLACE, FIRST_PLACE + 4)]));
-    let sent = |rig: &Rig<Gateway>| rig.peers[0].frames(FrameKind::Room);
+    let sent = |rig: &Rig<Gateway>| rig.peers[0].frames(kinds::ROOM);
     let before = sent(&rig);
     rig.say(0, &repair);
     pass(&mut rig, 20_000);
@@ -3158,7 +3151,7 @@ fn paced_room() -> Rig<Gateway> {
 /// What the broker was told last of the paced room, since it was looked at last: how far its members are, and what they lack.
 fn progress(rig: &mut Rig<Gateway>) -> Option<(u64, u64)> {
     let got = std::mem::take(&mut rig.peers[2].got);
-    let told = got.iter().filter(|(kind, _)| *kind == FrameKind::Consumed);
+    let told = got.iter().filter(|(kind, _)| *kind == kinds::CONSUMED);
     let mut told = told.flat_map(|(_, body)| Consumed::read_all(body).collect::<Vec<_>>());
     let told = told.rfind(|consumed| consumed.room == room_id(PACED));
     told.map(|consumed| (consumed.next, consumed.kept))
@@ -3204,7 +3197,7 @@ fn who_publishes_in_a_paced_room_waits_for_its_slowest_member_until_that_has_gon
             rig.peers[1].conn.ask_status();
         }
         for peer in 0..rig.peers.len() {
-            rig.frame(peer, FrameKind::Ping as u8, &[]);
+            rig.frame(peer, FrameKind::PING.code(), &[]);
         }
         pass(&mut rig, 2_000_000);
         let told = progress(&mut rig);
@@ -3237,7 +3230,7 @@ fn stood_still(rig: &mut Rig<Gateway>) {
     for _ in 0..(MESSAGE_AGE_MAX + 1_000_000) / 100_000 {
         rig.pass(100_000, 20_000);
         for link in [2, 3] {
-            rig.frame(link, FrameKind::Ping as u8, &[]);
+            rig.frame(link, FrameKind::PING.code(), &[]);
         }
     }
     rig.say(2, &link_room(1, 60, &[b"young"]));
@@ -3248,7 +3241,7 @@ fn stood_still(rig: &mut Rig<Gateway>) {
 
 /// How many room frames, and how many skips, session 0 gets until the 60th message is there.
 fn until_young(rig: &mut Rig<Gateway>) -> (usize, usize) {
-    let frames = |rig: &Rig<Gateway>| [FrameKind::Room, FrameKind::Skip].map(|kind| rig.peers[0].frames(kind));
+    let frames = |rig: &Rig<Gateway>| [kinds::ROOM, kinds::SKIP].map(|kind| rig.peers[0].frames(kind));
     let [rooms, skips] = frames(rig);
     for _ in 0..20 {
         if rig.peers[0].got.iter().any(|(_, body)| body.ends_with(b"young")) {
@@ -3329,7 +3322,7 @@ fn a_skip_that_is_lost_is_told_again_though_nothing_follows_it() {
     for _ in 0..(MESSAGE_AGE_MAX + 1_000_000) / 100_000 {
         pass(&mut rig, 100_000);
         for link in [2, 3] {
-            rig.frame(link, FrameKind::Ping as u8, &[]);
+            rig.frame(link, FrameKind::PING.code(), &[]);
         }
     }
     rig.peers[0].conn.receive_window = window;
@@ -3341,18 +3334,18 @@ fn a_skip_that_is_lost_is_told_again_though_nothing_follows_it() {
     for _ in 0..30 {
         pass(&mut rig, 100_000);
         for link in [2, 3] {
-            rig.frame(link, FrameKind::Ping as u8, &[]);
+            rig.frame(link, FrameKind::PING.code(), &[]);
         }
     }
-    let told = rig.peers[0].got.iter().find_map(|(kind, body)| match kind {
-        FrameKind::Heads => Some(u64::from_le_bytes(body[4..12].try_into().expect("a place"))),
-        FrameKind::Skip => Some(Skip::read(body).expect("a skip").index),
+    let told = rig.peers[0].got.iter().find_map(|(kind, body)| match *kind {
+        kinds::HEADS => Some(u64::from_le_bytes(body[4..12].try_into().expect("a place"))),
+        kinds::SKIP => Some(Skip::read(body).expect("a skip").index),
         _ => None,
     });
     rig.say(2, &link_room(1, 20, &[b"young"]));
     pass(&mut rig, 100_000);
-    let young = rig.peers[0].got.iter().find_map(|(kind, body)| match kind {
-        FrameKind::Room => Some(RoomBlock::read(body).expect("a block").index),
+    let young = rig.peers[0].got.iter().find_map(|(kind, body)| match *kind {
+        kinds::ROOM => Some(RoomBlock::read(body).expect("a block").index),
         _ => None,
     });
     assert!(young.is_some());
@@ -3363,8 +3356,8 @@ fn a_skip_that_is_lost_is_told_again_though_nothing_follows_it() {
 #[test]
 fn history_that_somebody_comes_back_for_takes_no_place_that_another_member_still_has_to_hear_of() {
     let mut rig = gateway();
-    rig.machine.set_placement(rig.now, placement_with(OTHER, Role::Broker));
-    let other = rig.link(OTHER, Role::Broker);
+    rig.machine.set_placement(rig.now, placement_with(OTHER, role::BROKER));
+    let other = rig.link(OTHER, role::BROKER);
     let mut rig = member_of(rig, 5);
     let window = std::mem::take(&mut rig.peers[0].conn.receive_window);
     rig.peers[0].conn.ask_status();
@@ -3387,10 +3380,7 @@ fn history_that_somebody_comes_back_for_takes_no_place_that_another_member_still
         head.write(writer);
         true
     };
-    rig.say(
-        other,
-        &body(|writer| append(writer, FrameKind::LinkHeads, ENDED, heads)),
-    );
+    rig.say(other, &body(|writer| append(writer, kinds::LINK_HEADS, ENDED, heads)));
     rig.turn();
     for offset in 101..150 {
         rig.say(other, &link_room(1, offset, &[b"history"]));
@@ -3411,9 +3401,9 @@ fn history_that_somebody_comes_back_for_takes_no_place_that_another_member_still
     rig.peers[0].conn.receive_window = window;
     rig.peers[0].conn.ask_status();
     pass(&mut rig, 100_000);
-    let heard = rig.peers[0].got.iter().find_map(|(kind, body)| match kind {
-        FrameKind::Skip => Some(Ok(Skip::read(body).expect("a skip").resume)),
-        FrameKind::Room => Some(Err(RoomBlock::read(body).expect("a block").stream)),
+    let heard = rig.peers[0].got.iter().find_map(|(kind, body)| match *kind {
+        kinds::SKIP => Some(Ok(Skip::read(body).expect("a skip").resume)),
+        kinds::ROOM => Some(Err(RoomBlock::read(body).expect("a block").stream)),
         _ => None,
     });
     let resume = heard.expect("it is served").expect("it is told that it was too slow");
@@ -3427,7 +3417,7 @@ fn a_member_that_stood_still_and_joins_again_gets_the_history_that_it_names() {
     rig.peers[0].got.clear();
     rig.join(0, 2, ROOM, Positions::at([(stream(1), 1)]));
     until_young(&mut rig);
-    let [rooms, skips] = [FrameKind::Room, FrameKind::Skip].map(|kind| rig.peers[0].frames(kind));
+    let [rooms, skips] = [kinds::ROOM, kinds::SKIP].map(|kind| rig.peers[0].frames(kind));
     assert!(rooms > 20 && skips == 0, "{rooms} messages and {skips} skips");
 }
 
@@ -3480,7 +3470,7 @@ fn a_join_whose_history_went_with_its_owner_is_answered() {
 fn who_comes_back_from_a_stream_of_a_broker_without_a_link_gets_what_the_next_owner_has() {
     for away in [2_000_000, 100_000] {
         let mut rig = gateway();
-        rig.machine.set_placement(rig.now, placement_with(OTHER, Role::Broker));
+        rig.machine.set_placement(rig.now, placement_with(OTHER, role::BROKER));
         pass(&mut rig, away);
         let theirs = StreamId {
             node: OTHER,
@@ -3494,8 +3484,8 @@ fn who_comes_back_from_a_stream_of_a_broker_without_a_link_gets_what_the_next_ow
             assert_eq!(answers(&mut rig, 0), [], "it may be there all the same");
             pass(&mut rig, DETOUR_AFTER - away);
         }
-        let asked = rig.peers[2].got.iter().filter_map(|(kind, body)| match kind {
-            FrameKind::LinkRepair => read_link_repair(body),
+        let asked = rig.peers[2].got.iter().filter_map(|(kind, body)| match *kind {
+            kinds::LINK_REPAIR => read_link_repair(body),
             _ => None,
         });
         let fetched: Vec<(u64, u64)> = asked.flat_map(|(_, _, _, ranges)| ranges).collect();
@@ -3510,7 +3500,7 @@ fn who_comes_back_from_a_stream_of_a_broker_without_a_link_gets_what_the_next_ow
         };
         assert_eq!(gaps_told(&mut rig, 0), Some(vec![lost]), "away for {away}");
         pass(&mut rig, 20_000);
-        assert!(rig.peers[0].frames(FrameKind::Room) > 0);
+        assert!(rig.peers[0].frames(kinds::ROOM) > 0);
     }
 }
 
@@ -3536,7 +3526,7 @@ fn what_an_earlier_stream_lost_is_no_gap_in_the_next() {
 #[test]
 fn who_asks_for_another_stream_is_told_where_the_room_stands() {
     let mut rig = Rig::<Broker>::new();
-    let got = |rig: &Rig<Broker>| [FrameKind::LinkRoom, FrameKind::LinkHeads].map(|kind| rig.peers[1].frames(kind));
+    let got = |rig: &Rig<Broker>| [kinds::LINK_ROOM, kinds::LINK_HEADS].map(|kind| rig.peers[1].frames(kind));
     let [rooms, heads] = got(&rig);
     let ask = |generation| body(|writer| write_link_repair(writer, room_id(ROOM), generation, false, &[(1, 3)]));
     rig.say(1, &ask(2));
@@ -3564,7 +3554,7 @@ fn of_a_stream_that_has_ended_a_gateway_is_owed_what_it_has_not_passed_on_and_no
         };
         rig.frame(
             1,
-            FrameKind::Consumed as u8,
+            kinds::CONSUMED.code(),
             &body(|writer| {
                 consumed.write(writer);
                 true
@@ -3572,20 +3562,17 @@ fn of_a_stream_that_has_ended_a_gateway_is_owed_what_it_has_not_passed_on_and_no
         );
         rig.turn();
         let nodes = [
-            (GATEWAY, Role::Gateway),
-            (BROKER + 50, Role::Broker),
-            (ROUTER, Role::Router),
+            (GATEWAY, role::GATEWAY),
+            (BROKER + 50, role::BROKER),
+            (ROUTER, role::ROUTER),
         ];
         let nodes = nodes.map(|(node, role)| PlacedNode::new(node, role, addr(9000 + node as u16)));
         rig.machine
-            .set_placement(rig.now, Placement::new(2, nodes.to_vec(), 1, 1));
+            .set_placement(rig.now, room_placement(2, nodes.to_vec(), 1, 1));
         pass(&mut rig, 10_000);
         rig.say(1, &body(|writer| write_link_repair(writer, room, 0, true, &[])));
         pass(&mut rig, 10_000);
-        let heads = rig.peers[1]
-            .got
-            .iter()
-            .filter(|(kind, _)| *kind == FrameKind::LinkHeads);
+        let heads = rig.peers[1].got.iter().filter(|(kind, _)| *kind == kinds::LINK_HEADS);
         let head = heads.flat_map(|(_, body)| LinkHead::read_all(body)).last();
         head.map(|head| (head.base, head.next))
     };
@@ -3602,16 +3589,16 @@ fn who_asks_where_a_room_stands_whose_owner_is_gone_is_told_also_where_it_had_en
     let room = room_id(ROOM);
     let owner = (10..).find(|node| weight(room, *node) > weight(room, BROKER)).unwrap();
     let nodes = [
-        (GATEWAY, Role::Gateway),
-        (BROKER, Role::Broker),
-        (owner, Role::Broker),
-        (ROUTER, Role::Router),
+        (GATEWAY, role::GATEWAY),
+        (BROKER, role::BROKER),
+        (owner, role::BROKER),
+        (ROUTER, role::ROUTER),
     ];
     let nodes = nodes.map(|(node, role)| PlacedNode::new(node, role, addr(9000 + node as u16)));
     rig.machine
-        .set_placement(rig.now, Placement::new(2, nodes.to_vec(), 1, 1));
+        .set_placement(rig.now, room_placement(2, nodes.to_vec(), 1, 1));
     let ask = body(|writer| write_link_repair(writer, room, 0, false, &[]));
-    let heads = |rig: &Rig<Broker>| rig.peers[0].frames(FrameKind::LinkHeads);
+    let heads = |rig: &Rig<Broker>| rig.peers[0].frames(kinds::LINK_HEADS);
     let ended = |rig: &Rig<Broker>| rig.peers[0].flagged;
     let before = ended(&rig);
     rig.say(0, &ask);
@@ -3631,7 +3618,7 @@ fn who_asks_where_a_room_stands_whose_owner_is_gone_is_told_also_where_it_had_en
     pass(&mut rig, 2 * DETOUR_IDLE);
     let over = ended(&rig);
     let nodes = nodes.into_iter().filter(|node| node.node != BROKER).collect();
-    rig.machine.set_placement(rig.now, Placement::new(3, nodes, 1, 1));
+    rig.machine.set_placement(rig.now, room_placement(3, nodes, 1, 1));
     rig.say(0, &ask);
     pass(&mut rig, 10_000);
     assert_eq!(ended(&rig), over + 1, "who is no owner to be begins nothing again");
@@ -3639,7 +3626,7 @@ fn who_asks_where_a_room_stands_whose_owner_is_gone_is_told_also_where_it_had_en
 
 #[test]
 fn a_busy_session_whose_server_falls_silent_goes_to_another_one_soon_and_an_idle_one_asks_seldom() {
-    let ask_all = |rig: &mut Rig<Client>| rig.peers[0].frames(FrameKind::Ping);
+    let ask_all = |rig: &mut Rig<Client>| rig.peers[0].frames(FrameKind::PING);
     let redirected = |ports: &[u16]| {
         let mut rig = Rig::<Client>::new();
         rig.machine
@@ -3657,7 +3644,7 @@ fn a_busy_session_whose_server_falls_silent_goes_to_another_one_soon_and_an_idle
     };
     let busy = |rig: &mut Rig<Client>| {
         for _ in 0..300 {
-            rig.frame(0, FrameKind::Ping as u8, &[]);
+            rig.frame(0, FrameKind::PING.code(), &[]);
             rig.pass(20_000, 10_000);
         }
     };
@@ -3673,7 +3660,7 @@ fn a_busy_session_whose_server_falls_silent_goes_to_another_one_soon_and_an_idle
     let mut rig = redirected(&[9001, 9005]);
     let before = ask_all(&mut rig);
     for _ in 0..20 {
-        (0..5).for_each(|_| rig.frame(0, FrameKind::Ping as u8, &[]));
+        (0..5).for_each(|_| rig.frame(0, FrameKind::PING.code(), &[]));
         rig.pass(800_000, 10_000);
     }
     let asked = ask_all(&mut rig) - before;
@@ -3718,7 +3705,7 @@ fn beats(every: Micros, count: u32) -> impl Fn(&mut Rig<Client>, usize) {
     move |rig, peer| {
         for _ in 0..count {
             rig.pass(every, 10_000);
-            rig.frame(peer, FrameKind::Ping as u8, &[]);
+            rig.frame(peer, FrameKind::PING.code(), &[]);
         }
     }
 }
@@ -3770,14 +3757,14 @@ fn who_is_behind_with_hearing_waits_on_asks_seldom_and_finds_silence_once_he_has
     let mut rig = between_two_each(15_000);
     beats(100_000, 20)(&mut rig, 0);
     rig.peers[0].polite = false;
-    let (start, before) = (rig.now, rig.peers[0].frames(FrameKind::Ping));
+    let (start, before) = (rig.now, rig.peers[0].frames(FrameKind::PING));
     while rig.now < start + 20_000_000 {
         rig.now += 10_000;
         rig.machine.behind(rig.now);
         rig.turn();
         assert!(rig.machine.is_ready(Side::Gateway));
     }
-    let asked = rig.peers[0].frames(FrameKind::Ping) - before;
+    let asked = rig.peers[0].frames(FrameKind::PING) - before;
     assert!((1..=4 * 20).contains(&asked), "{asked} questions in 20 s");
     let start = rig.now;
     while rig.machine.is_ready(Side::Gateway) {
@@ -3830,13 +3817,13 @@ fn nobody_is_asked_all_the_time_whatever_the_traffic_looks_like() {
         let ready = ready(15_000);
         rig.tell(0, &ready);
         rig.pass(1_000_000, 10_000);
-        let (start, before, mut heard) = (rig.now, rig.peers[0].frames(FrameKind::Ping), 0);
+        let (start, before, mut heard) = (rig.now, rig.peers[0].frames(FrameKind::PING), 0);
         while rig.now < start + 60_000_000 {
             beats(every, count)(&mut rig, 0);
             rig.pass(pause, 10_000);
             heard += count as usize;
         }
-        let asked = rig.peers[0].frames(FrameKind::Ping) - before;
+        let asked = rig.peers[0].frames(FrameKind::PING) - before;
         let seconds = ((rig.now - start) / 1_000_000) as usize;
         let most = (4 * seconds / 3).min(heard / 4) + 8;
         assert!(
@@ -3852,7 +3839,7 @@ fn told_window<M: Subject>(rig: &Rig<M>, peer: usize) -> Option<u32> {
         .got
         .iter()
         .rev()
-        .filter(|(kind, _)| *kind == FrameKind::Status);
+        .filter(|(kind, _)| *kind == FrameKind::STATUS);
     statuses
         .map(|(_, body)| Status::read(body).expect("well formed").window)
         .next()
@@ -3928,7 +3915,7 @@ fn who_joins_or_leaves_while_a_message_goes_round_costs_no_other_member_its_turn
         }
         while slice(&mut rig).1 {}
         let members = (0..rig.peers.len()).filter(|at| ![0, 1, 2, 3, late].contains(at));
-        let has = |at: usize| got.contains(&rig.peers[at].addr) || rig.peers[at].frames(FrameKind::Room) > 0;
+        let has = |at: usize| got.contains(&rig.peers[at].addr) || rig.peers[at].frames(kinds::ROOM) > 0;
         let missed: Vec<usize> = members.filter(|at| !has(*at)).collect();
         assert_eq!(missed, [], "joins: {joins}");
     }
@@ -3937,8 +3924,8 @@ fn who_joins_or_leaves_while_a_message_goes_round_costs_no_other_member_its_turn
 #[test]
 fn what_an_owner_has_lost_cuts_nobody_short_who_waits_for_another_broker() {
     let mut rig = gateway();
-    rig.machine.set_placement(rig.now, placement_with(OTHER, Role::Broker));
-    let other = rig.link(OTHER, Role::Broker);
+    rig.machine.set_placement(rig.now, placement_with(OTHER, role::BROKER));
+    let other = rig.link(OTHER, role::BROKER);
     let mut rig = member_of(rig, 5);
     let theirs = StreamId {
         node: OTHER,
@@ -3964,14 +3951,14 @@ fn who_is_a_member_hears_at_once_that_a_stream_has_made_way_for_another() {
     let nodes: Vec<u32> = (100..108).collect();
     let mut rig = gateway();
     rig.machine
-        .set_placement(rig.now, placement_with_all(&nodes, Role::Broker));
-    let links: Vec<usize> = nodes.iter().map(|node| rig.link(*node, Role::Broker)).collect();
+        .set_placement(rig.now, placement_with_all(&nodes, role::BROKER));
+    let links: Vec<usize> = nodes.iter().map(|node| rig.link(*node, role::BROKER)).collect();
     let mut rig = member_of(rig, 1);
     for link in &links[..7] {
         head_from(&mut rig, *link, ROOM, 1, 1);
     }
     rig.pass(400_000, 20_000);
-    let gaps = |rig: &Rig<Gateway>| rig.peers[0].frames(FrameKind::Gap);
+    let gaps = |rig: &Rig<Gateway>| rig.peers[0].frames(kinds::GAP);
     assert_eq!(gaps(&rig), 0);
     head_from(&mut rig, links[7], ROOM, 1, 1);
     assert_eq!(gaps(&rig), 1);
@@ -4007,18 +3994,18 @@ fn broker_of_two() -> Rig<Broker> {
 fn heard_of_quiet(rig: &Rig<Broker>) -> (Vec<u64>, Option<u64>) {
     let (mut offsets, mut told) = (vec![], None);
     for (kind, body) in &rig.peers[1].got {
-        match kind {
-            FrameKind::LinkRoom => {
+        match *kind {
+            kinds::LINK_ROOM => {
                 let block = LinkBlock::read(body).expect("well formed");
                 if block.room == room_id(QUIET) {
                     offsets.push(block.offset);
                 }
             }
-            FrameKind::LinkLost => {
+            kinds::LINK_LOST => {
                 let lost = LinkLost::read(body).expect("well formed");
                 told = told.max((lost.room == room_id(QUIET)).then_some(lost.first));
             }
-            FrameKind::LinkHeads => {
+            kinds::LINK_HEADS => {
                 let heads = LinkHead::read_all(body).filter(|head| head.room == room_id(QUIET));
                 told = told.max(heads.map(|head| head.next).max());
             }

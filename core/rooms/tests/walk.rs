@@ -1,5 +1,6 @@
 //! A message walks through all five machines in memory, over a network without faults.
 
+use muster_rooms::{role, room_placement};
 use std::collections::VecDeque;
 
 use muster_rooms::limits::MEMBERSHIPS_MAX;
@@ -9,8 +10,8 @@ use muster_rooms::{
     Policy, Proxy, ProxyConfig, ProxyEvent, Router, RouterConfig, Side,
 };
 use muster_transport::{
-    Addr, Arrival, ClusterKeys, Dice, Entropy, Identity, Inbox, Machine, Micros, Outbox, PlacedNode, Placement, Role,
-    ServerKey, SocketId,
+    Addr, Arrival, ClusterKeys, Dice, Entropy, Identity, Inbox, Machine, Micros, Outbox, PlacedNode, ServerKey,
+    SocketId,
 };
 
 struct Seeded(Dice);
@@ -92,13 +93,13 @@ fn a_message_walks_through_all_five_machines() {
     };
     let (gateway_key, proxy_key) = (ServerKey::from_private([1; 32]), ServerKey::from_private([2; 32]));
     let nodes = [
-        (1, Role::Gateway, 101),
-        (2, Role::Proxy, 201),
-        (3, Role::Broker, 301),
-        (4, Role::Router, 401),
+        (1, role::GATEWAY, 101),
+        (2, role::PROXY, 201),
+        (3, role::BROKER, 301),
+        (4, role::ROUTER, 401),
     ];
     let nodes = nodes.map(|(node, role, port)| PlacedNode::new(node, role, addr(port)));
-    let placement = Placement::new(1, nodes.to_vec(), 1, 1);
+    let placement = room_placement(1, nodes.to_vec(), 1, 1);
     let me = |node, role| Identity {
         node,
         role,
@@ -121,7 +122,7 @@ fn a_message_walks_through_all_five_machines() {
     };
     let mut gateway = Gateway::new(
         GatewayConfig {
-            me: me(1, Role::Gateway),
+            me: me(1, role::GATEWAY),
             payload: 1200,
             arena_bytes: 1 << 20,
             keepalive_ms: 1000,
@@ -140,7 +141,7 @@ fn a_message_walks_through_all_five_machines() {
     );
     let mut proxy = Proxy::new(
         ProxyConfig {
-            me: me(2, Role::Proxy),
+            me: me(2, role::PROXY),
             payload: 1200,
             keepalive_ms: 1000,
             idle_ms: 10_000,
@@ -154,7 +155,7 @@ fn a_message_walks_through_all_five_machines() {
         entropy(2),
     );
     let broker_config = BrokerConfig {
-        me: me(3, Role::Broker),
+        me: me(3, role::BROKER),
         payload: 1200,
         arena_bytes: 1 << 20,
         name_key: [9; 16],
@@ -164,7 +165,7 @@ fn a_message_walks_through_all_five_machines() {
     let mut broker = Broker::new(broker_config, 3, entropy(3));
     let mut router = Router::new(
         RouterConfig {
-            me: me(4, Role::Router),
+            me: me(4, role::ROUTER),
             payload: 1200,
             cluster,
             reset_secret: [6; 32],

@@ -101,12 +101,13 @@ impl AllowList {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixtures::{FRONT, INDEX, STORE};
 
     fn list(demand: Demand) -> AllowList {
         let listed = |role, key| Listed { role, key: [key; 32] };
         AllowList {
             own: ServerKey::from_private([9; 32]),
-            nodes: [(1, listed(Role::Broker, 1)), (2, listed(Role::Gateway, 2))].into(),
+            nodes: [(1, listed(STORE, 1)), (2, listed(FRONT, 2))].into(),
             demand,
         }
     }
@@ -119,18 +120,14 @@ mod tests {
     fn a_link_is_made_to_a_listed_node_of_the_role_it_is_listed_for() {
         let required = list(Demand::Required);
         assert_eq!(
-            required.dials(1, Role::Broker).map(|listed| listed.map(|of| of.key)),
+            required.dials(1, STORE).map(|listed| listed.map(|of| of.key)),
             Ok(Some([1; 32]))
         );
+        assert_eq!(required.dials(2, STORE), Err(Stranger::Unlisted), "a gateway's key");
+        assert_eq!(required.dials(3, STORE), Err(Stranger::Unlisted));
+        assert_eq!(list(Demand::Accepted).dials(3, STORE), Ok(None));
         assert_eq!(
-            required.dials(2, Role::Broker),
-            Err(Stranger::Unlisted),
-            "a gateway's key"
-        );
-        assert_eq!(required.dials(3, Role::Broker), Err(Stranger::Unlisted));
-        assert_eq!(list(Demand::Accepted).dials(3, Role::Broker), Ok(None));
-        assert_eq!(
-            list(Demand::Offered).dials(3, Role::Broker),
+            list(Demand::Offered).dials(3, STORE),
             Err(Stranger::Unlisted),
             "what is offered falls back to nothing"
         );
@@ -153,17 +150,13 @@ mod tests {
         let judged =
             |demand, node, role, key: Option<u8>| list(demand).judge(peer(node, role), key.map(|key| [key; 32]));
         for demand in [Demand::Accepted, Demand::Offered, Demand::Required] {
-            assert_eq!(judged(demand, 2, Role::Gateway, Some(2)), Standing::Keep);
-            assert_eq!(
-                judged(demand, 2, Role::Gateway, Some(1)),
-                Standing::End,
-                "another's key"
-            );
-            assert_eq!(judged(demand, 2, Role::Router, Some(2)), Standing::End, "another role");
-            assert_eq!(judged(demand, 3, Role::Gateway, Some(2)), Standing::End, "not listed");
+            assert_eq!(judged(demand, 2, FRONT, Some(2)), Standing::Keep);
+            assert_eq!(judged(demand, 2, FRONT, Some(1)), Standing::End, "another's key");
+            assert_eq!(judged(demand, 2, INDEX, Some(2)), Standing::End, "another role");
+            assert_eq!(judged(demand, 3, FRONT, Some(2)), Standing::End, "not listed");
         }
-        assert_eq!(judged(Demand::Offered, 3, Role::Gateway, None), Standing::Keep);
-        assert_eq!(judged(Demand::Required, 2, Role::Gateway, None), Standing::Renew);
-        assert_eq!(judged(Demand::Required, 3, Role::Gateway, None), Standing::End);
+        assert_eq!(judged(Demand::Offered, 3, FRONT, None), Standing::Keep);
+        assert_eq!(judged(Demand::Required, 2, FRONT, None), Standing::Renew);
+        assert_eq!(judged(Demand::Required, 3, FRONT, None), Standing::End);
     }
 }

@@ -333,8 +333,8 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
     /// Takes a frame that every connection understands. Records of the control log go to the end of `records`.
     pub fn control_frame(&mut self, now: Micros, frame: &Frame<'_>, records: &mut Records) -> Control {
         match frame.kind {
-            FrameKind::Status => self.status(now, frame.body).map_or(Control::Bad, Control::Heard),
-            FrameKind::Log => {
+            FrameKind::STATUS => self.status(now, frame.body).map_or(Control::Bad, Control::Heard),
+            FrameKind::LOG => {
                 let good = self.log_frame(frame.body, |record| records.push(record));
                 if good {
                     Control::Done
@@ -342,14 +342,14 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
                     Control::Bad
                 }
             }
-            FrameKind::LogAck => self
+            FrameKind::LOG_ACK => self
                 .log_acknowledged(frame.body)
                 .map_or(Control::Bad, Control::Acknowledged),
-            FrameKind::Ping => {
+            FrameKind::PING => {
                 self.wanted = true;
                 Control::Done
             }
-            FrameKind::Close => Control::Closed(Code::from_u8(frame.body.first().copied().unwrap_or(0))),
+            FrameKind::CLOSE => Control::Closed(Code::from_u8(frame.body.first().copied().unwrap_or(0))),
             _ => Control::Other,
         }
     }
@@ -429,7 +429,7 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
         }
         if self.log_ack {
             let next = self.log_in.next_expected();
-            self.log_ack = !append(writer, FrameKind::LogAck, 0, |writer| {
+            self.log_ack = !append(writer, FrameKind::LOG_ACK, 0, |writer| {
                 writer.u64(next);
                 true
             });
@@ -438,7 +438,7 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
         if self.log_due(now) {
             let (rto, last) = (self.log_rto(), self.log.last_sent());
             let (log, carrier) = (&mut self.log, self.flow.next());
-            let wrote = append(writer, FrameKind::Log, 0, |writer| {
+            let wrote = append(writer, FrameKind::LOG, 0, |writer| {
                 let written = log.next_frame(now, rto, carrier, writer.spare());
                 writer.advance(written.unwrap_or(0));
                 written.is_some()
@@ -449,7 +449,7 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
                 wants = Wants::Status;
             }
         }
-        if self.want_status && wants == Wants::Nothing && append(writer, FrameKind::Ping, 0, |_| true) {
+        if self.want_status && wants == Wants::Nothing && append(writer, FrameKind::PING, 0, |_| true) {
             wants = Wants::Status;
         }
         wants
@@ -671,7 +671,7 @@ mod tests {
         let mut send = |conn: &mut Conn<16>, now, data: bool| {
             let mut outbox = Outbox::new(false);
             sent += usize::from(conn.send(now, &mut keys, stamp, &mut outbox, 1_200, |writer, _| {
-                data && append(writer, FrameKind::Publish, 0, |_| true)
+                data && append(writer, FrameKind::new(18), 0, |_| true)
             }));
         };
         let data = begin(&mut conn);

@@ -5,6 +5,11 @@ use crate::machine::Entropy;
 use crate::node::Identity;
 use crate::wire::Role;
 
+/// Roles of a system that serves clients at its front.
+pub const STORE: Role = Role::new(3);
+pub const INDEX: Role = Role::new(4);
+pub const FRONT: Role = Role::new(5);
+
 /// Randomness that is none.
 pub struct Zeros;
 

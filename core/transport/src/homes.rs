@@ -1,4 +1,4 @@
-//! Which replica of each router partition a node keeps to: the one of the highest rendezvous weight, so that all nodes together
+//! Which replica of each partition of a layer a node keeps to: the one of the highest rendezvous weight, so that all nodes together
 //! spread over them.
 //!
 //! Owns the choice and the way from one to the next: the old one stays until the new one is settled. Knows no record.
@@ -16,7 +16,7 @@ pub const BETTER_AFTER: Micros = 5_000_000;
 /// What a node has to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Move {
-    /// Tell this router, or ask it.
+    /// Tell this node, or ask it.
     Begin { partition: u16, node: u32 },
     /// It is no home any more.
     End { node: u32 },
@@ -32,6 +32,7 @@ struct Home {
 /// The homes of one node.
 pub struct Homes {
     me: u32,
+    role: Role,
     homes: BTreeMap<u16, Home>,
     due: Option<Micros>,
 }
@@ -47,15 +48,17 @@ fn rank(placement: &Placement, node: u32) -> u8 {
 }
 
 impl Homes {
-    pub fn new(me: u32) -> Self {
+    /// `role`: of the layer that has the homes.
+    pub fn new(me: u32, role: Role) -> Self {
         Homes {
             me,
+            role,
             homes: BTreeMap::new(),
             due: None,
         }
     }
 
-    /// Looks whether other homes are wanted, in the partitions that are `needed`. `since`: from when on a router has been linked.
+    /// Looks whether other homes are wanted, in the partitions that are `needed`. `since`: from when on a node has been linked.
     pub fn review(
         &mut self,
         now: Micros,
@@ -64,7 +67,7 @@ impl Homes {
         since: impl Fn(u32) -> Option<Micros>,
     ) -> Vec<Move> {
         let mut moves = Vec::new();
-        let partitions = placement.routers().all();
+        let partitions = placement.layer(self.role).layer().all();
         self.due = None;
         self.homes.retain(|partition, home| {
             let elsewhere = |node: u32| placement.node(node).is_some_and(|node| node.partition != *partition);
@@ -79,7 +82,7 @@ impl Homes {
         for partition in (0..partitions).filter(|partition| needed(*partition)) {
             let home = self.homes.entry(partition).or_default();
             let replicas = placement
-                .of(Role::Router)
+                .of(self.role)
                 .filter(|node| node.partition == partition && since(node.node).is_some());
             let me = u64::from(self.me);
             let best = replicas.max_by_key(|node| {
@@ -113,7 +116,7 @@ impl Homes {
         moves
     }
 
-    /// The routers that a partition's rooms are told to.
+    /// The nodes that a partition's rooms are told to.
     pub fn of(&self, partition: u16) -> impl Iterator<Item = u32> {
         let home = self.homes.get(&partition).copied().unwrap_or_default();
         home.current.into_iter().chain(home.next)
@@ -124,14 +127,14 @@ impl Homes {
         (0..partitions).all(|partition| self.of(partition).next().is_some())
     }
 
-    /// A router knows all that it was to know: if it was the next one, it takes over, and the one that it takes over from ends.
+    /// A node knows all that it was to know: if it was the next one, it takes over, and the one that it takes over from ends.
     pub fn settled(&mut self, node: u32) -> Option<u32> {
         let home = self.homes.values_mut().find(|home| home.next == Some(node))?;
         home.next = None;
         home.current.replace(node)
     }
 
-    /// The link to a router is lost.
+    /// The link to a node is lost.
     pub fn lost(&mut self, node: u32) {
         for home in self.homes.values_mut() {
             home.next = home.next.filter(|next| *next != node);
@@ -150,6 +153,7 @@ impl Homes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixtures::INDEX;
     use crate::placement::PlacedNode;
 
     /// Two partitions of two routers each, 1 to 4, of which some are in another state.
@@ -160,9 +164,9 @@ mod tests {
                 .iter()
                 .find(|(of, _)| *of == node)
                 .map_or(NodeState::Running, |(_, state)| *state),
-            ..PlacedNode::new(node, Role::Router, Default::default())
+            ..PlacedNode::new(node, INDEX, Default::default())
         });
-        Placement::new(1, nodes.collect(), 1, 2)
+        Placement::new(1, nodes.collect(), [(INDEX, 2.into())])
     }
 
     fn begun(moves: &[Move]) -> Vec<(u16, u32)> {
@@ -176,14 +180,14 @@ mod tests {
     /// A node whose best router of partition 1 is number 1, and the worse one 3.
     fn homes() -> Homes {
         let me = (100..).find(|me| weight(*me, 1) > weight(*me, 3)).unwrap();
-        Homes::new(me as u32)
+        Homes::new(me as u32, INDEX)
     }
 
     #[test]
     fn every_partition_has_one_home_and_nodes_spread_over_the_replicas() {
         let mut homed = [0; 5];
         for me in 100..1_100 {
-            let mut homes = Homes::new(me);
+            let mut homes = Homes::new(me, INDEX);
             let moves = homes.review(0, &placement(&[]), |_| true, |_| Some(0));
             let begun = begun(&moves);
             assert_eq!((begun.len(), homes.are_complete(2)), (2, true));

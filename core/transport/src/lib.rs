@@ -61,7 +61,7 @@ pub use machine::{
 };
 pub use node::{Identity, Node};
 pub use past::{Loss, Past};
-pub use placement::{weight, Brokers, Growth, Layer, NodeState, PlacedNode, Placement};
+pub use placement::{weight, Growth, Layer, NodeState, PlacedLayer, PlacedNode, Placement};
 pub use scope::{Scope, PARTITIONS_MAX};
 pub use seal::{Direction, KeyCache, KeySlots, Secret, TAG};
 pub use sessions::{
@@ -69,7 +69,7 @@ pub use sessions::{
     SESSION_BLOCKS, WAITING_BYTES_MAX,
 };
 pub use timer::Wheel;
-pub use wire::frame::{append, Frame, FrameKind, Frames, Status, FLAGS_AT, FRAME};
+pub use wire::frame::{append, Frame, FrameKind, FrameKinds, Frames, Status, FLAGS_AT, FRAME};
 pub use wire::header::{DatagramKind, Header, HEADER, VERSION};
 pub use wire::record::{Access, ControlRecord, Encode, SystemRecord};
 pub use wire::server::{Server, SERVERS_MAX};

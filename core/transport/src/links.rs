@@ -936,7 +936,7 @@ impl Links {
                 break;
             };
             conn.send(now, &mut node.keys, node.stamp, outbox, node.payload, |writer, _| {
-                append(writer, FrameKind::Close, 0, |writer| {
+                append(writer, FrameKind::CLOSE, 0, |writer| {
                     !writer.u8(Code::NotAllowed as u8).full()
                 });
                 false
@@ -1010,10 +1010,11 @@ mod tests {
     use super::*;
     use crate::allow::{AllowList, Listed};
     use crate::door::DoorKey;
-    use crate::fixtures::{cluster, me, Zeros};
+    use crate::fixtures::{cluster, me, Zeros, FRONT, INDEX, STORE};
     use crate::keys::ServerKey;
     use crate::machine::Entropy;
     use crate::seal::Secret;
+    use crate::wire::frame::{FrameKinds, Frames};
 
     fn links() -> Links {
         let key = DoorKey::Cluster(Box::new(cluster()));
@@ -1044,7 +1045,7 @@ mod tests {
     fn linked_to(links: &mut Links, now: Micros, id: u32, node: u32, epoch: u32) -> (u32, Identity) {
         let peer = Identity {
             node,
-            role: Role::Router,
+            role: INDEX,
             epoch,
         };
         let link = Link {
@@ -1114,9 +1115,9 @@ mod tests {
                 return;
             };
             let mut elicits = false;
-            for frame in crate::wire::frame::Frames::new(&datagram[HEADER..HEADER + len]) {
+            for frame in Frames::new(&datagram[HEADER..HEADER + len], FrameKinds::TRANSPORT) {
                 let frame = frame.expect("a frame of ours");
-                elicits |= frame.kind.elicits();
+                elicits |= FrameKinds::TRANSPORT.elicits(frame.kind);
                 self.links.control(now, slot, &frame, &mut Records::default());
             }
             self.links.after(now, slot, elicits);
@@ -1148,29 +1149,29 @@ mod tests {
     /// The handshake was over for the dialling node, which went on with it for ever.
     #[test]
     fn who_is_dialled_is_found_after_another_role_has_answered_at_its_address() {
-        let mut ends = [End::new(1, Role::Broker), End::new(6, Role::Gateway)];
+        let mut ends = [End::new(1, STORE), End::new(6, FRONT)];
         let addr = ends[1].addr;
-        ends[0].links.dial(0, std::iter::once((5, Role::Router, addr)));
+        ends[0].links.dial(0, std::iter::once((5, INDEX, addr)));
         let now = live(0, 1_000, &mut ends);
         assert!(ends[0].links.to(6).is_none());
-        ends[1] = End::new(5, Role::Router);
+        ends[1] = End::new(5, INDEX);
         ends[1].addr = addr;
         let now = live(now, 10_000, &mut ends);
         assert!(ends[0].links.to(5).is_some());
         // The number and the address come back in another role.
-        ends[1] = End::new(5, Role::Gateway);
+        ends[1] = End::new(5, FRONT);
         ends[1].addr = addr;
-        ends[0].links.dial(now, std::iter::once((5, Role::Gateway, addr)));
+        ends[0].links.dial(now, std::iter::once((5, FRONT, addr)));
         live(now, 10_000, &mut ends);
         let slot = ends[0].links.to(5).expect("a link");
         let role = ends[0].links.table.get(slot).map(|link| link.data.peer.role);
-        assert_eq!(role, Some(Role::Gateway));
+        assert_eq!(role, Some(FRONT));
     }
 
     /// A broker that dials a router.
     fn dialling() -> [End; 2] {
-        let mut ends = [End::new(1, Role::Broker), End::new(2, Role::Router)];
-        let router = (2, Role::Router, ends[1].addr);
+        let mut ends = [End::new(1, STORE), End::new(2, INDEX)];
+        let router = (2, INDEX, ends[1].addr);
         ends[0].links.dial(0, std::iter::once(router));
         ends
     }
@@ -1178,9 +1179,9 @@ mod tests {
     /// A broker is gone and another one has its address: each dial of the one replaced the other's link, twenty times a second.
     #[test]
     fn who_answers_at_anothers_address_keeps_its_link_and_is_told_of_once() {
-        let mut ends = [End::new(1, Role::Broker), End::new(6, Role::Router)];
+        let mut ends = [End::new(1, STORE), End::new(6, INDEX)];
         let addr = ends[1].addr;
-        let dials = [5, 6].map(|node| (node, Role::Router, addr));
+        let dials = [5, 6].map(|node| (node, INDEX, addr));
         ends[0].links.dial(0, dials.into_iter());
         let mut now = live(0, 1_000, &mut ends);
         assert_eq!(ends.each_ref().map(|end| end.links.counters.links_up), [1, 1]);
@@ -1191,7 +1192,7 @@ mod tests {
         assert!((4..=12).contains(&asked), "{asked} handshakes");
         assert!(ends[0].links.to(5).is_none());
         // The one that is dialled there comes back.
-        ends[1] = End::new(5, Role::Router);
+        ends[1] = End::new(5, INDEX);
         ends[1].addr = addr;
         live(now, 10_000, &mut ends);
         assert!(ends[0].links.to(5).is_some() && ends[0].links.to(6).is_none());
@@ -1265,8 +1266,8 @@ mod tests {
             .all(|change| *change != "key dropped"));
         assert_eq!(ends.each_ref().map(|end| end.links.counters.links_key_dropped), [0, 0]);
 
-        ends[0] = End::new(3, Role::Broker);
-        let router = (2, Role::Router, ends[1].addr);
+        ends[0] = End::new(3, STORE);
+        let router = (2, INDEX, ends[1].addr);
         ends[0].links.dial(now, std::iter::once(router));
         live(now, 1_000 + REFUSED_AFTER / 1_000, &mut ends);
         assert_eq!(ends[0].told(), ["refused"], "once");
@@ -1323,10 +1324,10 @@ mod tests {
         ClusterKeys { allow, ..keys(A, None) }
     }
 
-    const BROKER: (u32, Role) = (1, Role::Broker);
-    const ROUTER: (u32, Role) = (2, Role::Router);
-    const GATEWAY: (u32, Role) = (3, Role::Gateway);
-    const OTHER: (u32, Role) = (4, Role::Gateway);
+    const BROKER: (u32, Role) = (1, STORE);
+    const ROUTER: (u32, Role) = (2, INDEX);
+    const GATEWAY: (u32, Role) = (3, FRONT);
+    const OTHER: (u32, Role) = (4, FRONT);
     const ALL: [(u32, Role); 4] = [BROKER, ROUTER, GATEWAY, OTHER];
 
     impl End {
@@ -1394,18 +1395,18 @@ mod tests {
             end.know(0, list(Demand::Offered, mine, &ALL));
             end
         };
-        let mut plain = End::new(3, Role::Gateway);
+        let mut plain = End::new(3, FRONT);
         plain.know(0, keys(A, None));
-        let mut meek = End::new(3, Role::Gateway);
+        let mut meek = End::new(3, FRONT);
         meek.know(0, list(Demand::Accepted, 3, &ALL));
         let cases = [
             (plain, "no identity"),
             (meek, "no identity"),
-            (liar(3, Role::Gateway, 9), "another key"),
-            (liar(4, Role::Gateway, 3), "another key"),
-            (liar(3, Role::Broker, 3), "another key"),
-            (liar(1, Role::Broker, 3), "another key"),
-            (liar(9, Role::Gateway, 9), "not listed"),
+            (liar(3, FRONT, 9), "another key"),
+            (liar(4, FRONT, 3), "another key"),
+            (liar(3, STORE, 3), "another key"),
+            (liar(1, STORE, 3), "another key"),
+            (liar(9, FRONT, 9), "not listed"),
         ];
         for (stranger, why) in cases {
             let me = stranger.node.me;
@@ -1422,13 +1423,13 @@ mod tests {
     #[test]
     fn who_is_dialled_has_to_have_the_key_that_the_list_has_for_it() {
         let other_key = |demand, mine| {
-            let mut end = End::new(2, Role::Router);
+            let mut end = End::new(2, INDEX);
             end.know(0, list(demand, mine, &ALL));
             end
         };
-        let mut plain = End::new(2, Role::Router);
+        let mut plain = End::new(2, INDEX);
         plain.know(0, keys(A, None));
-        let mut ahead = End::new(5, Role::Router);
+        let mut ahead = End::new(5, INDEX);
         ahead.addr = other_key(Demand::Required, 2).addr;
         ahead.know(0, list(Demand::Required, 2, &ALL)); // it has the key, and says that it is another node
         for dialled in [
@@ -1438,7 +1439,7 @@ mod tests {
             ahead,
         ] {
             let mut ends = [End::listed(BROKER), dialled];
-            let router = (2, Role::Router, ends[1].addr);
+            let router = (2, INDEX, ends[1].addr);
             ends[0].links.dial(0, std::iter::once(router));
             live(0, 500 + REFUSED_AFTER / 1_000, &mut ends);
             let who = ends[1].node.me;
@@ -1446,7 +1447,7 @@ mod tests {
             assert_eq!(ends[0].told(), ["refused"], "{who:?}");
         }
         let mut ends = [End::listed(BROKER), End::listed(GATEWAY)];
-        let as_router = (3, Role::Router, ends[1].addr);
+        let as_router = (3, INDEX, ends[1].addr);
         ends[0].links.dial(0, std::iter::once(as_router));
         live(0, 1_000, &mut ends);
         assert_eq!(
@@ -1614,10 +1615,10 @@ mod tests {
     #[test]
     fn of_handshakes_that_cost_more_fewer_are_answered_at_a_time() {
         let mut end = End::listed(ROUTER);
-        let (secret, owner, addr) = (A.1, own(3), End::new(3, Role::Gateway).addr);
+        let (secret, owner, addr) = (A.1, own(3), End::new(3, FRONT).addr);
         let payload = Identity {
             node: 3,
-            role: Role::Gateway,
+            role: FRONT,
             epoch: 1,
         }
         .to_bytes();
@@ -1629,7 +1630,7 @@ mod tests {
                 peer: &own(2).public(),
             };
             let listed = Listed {
-                role: Role::Router,
+                role: INDEX,
                 key: own(2).public(),
             };
             let mut knock = Knock::new(id, key, 1, &payload, &mut Counted(id as u8)).of_node(3, &secret, listed);

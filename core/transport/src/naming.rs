@@ -16,8 +16,8 @@ const A_SECOND: u64 = 5_000;
 /// Draws for one answer, until there are enough different ones: of very unequal weights it names fewer.
 const DRAWS: usize = 4 * SERVERS_MAX;
 
-/// Servers of one kind.
-#[derive(Debug, Default)]
+/// Servers of one role.
+#[derive(Debug, Default, PartialEq)]
 struct List {
     servers: Vec<Server>,
     /// Sums of the weights up to each.
@@ -68,25 +68,26 @@ struct Round {
 /// What clients are told, and how far the round is that tells it to those who were here before.
 #[derive(Debug, Default)]
 pub struct Naming {
-    gateways: List,
-    proxies: List,
+    lists: Vec<(Role, List)>,
     round: Option<Round>,
     /// There is something else to be told than when the round began.
     changed: bool,
 }
 
 impl Naming {
-    /// Takes other servers, of which those of weight 0 are left out; those behind the [`NODES_MAX`]th, too. Says whether that is news.
-    pub fn set(&mut self, now: Micros, gateways: Vec<Server>, proxies: Vec<Server>) -> bool {
-        let believed = |servers: Vec<Server>| -> Vec<Server> {
+    /// Takes other servers by their roles, of which those of weight 0 are left out; those of a role behind the [`NODES_MAX`]th,
+    /// too. Says whether that is news.
+    pub fn set(&mut self, now: Micros, servers: impl IntoIterator<Item = (Role, Vec<Server>)>) -> bool {
+        let believed = |(role, servers): (Role, Vec<Server>)| {
             let weighty = servers.into_iter().filter(|server| server.weight > 0);
-            weighty.take(NODES_MAX).collect()
+            let servers: Vec<Server> = weighty.take(NODES_MAX).collect();
+            (!servers.is_empty()).then(|| (role, List::of(servers)))
         };
-        let (gateways, proxies) = (believed(gateways), believed(proxies));
-        if gateways == self.gateways.servers && proxies == self.proxies.servers {
+        let lists: Vec<(Role, List)> = servers.into_iter().filter_map(believed).collect();
+        if lists == self.lists {
             return false;
         }
-        (self.gateways, self.proxies) = (List::of(gateways), List::of(proxies));
+        self.lists = lists;
         match self.round {
             Some(_) => self.changed = true,
             None => self.begin(now),
@@ -102,13 +103,10 @@ impl Naming {
         });
     }
 
-    /// What a client is told now. Of a kind that has nobody nothing is said: what it knows is better.
-    pub fn draw(&self, dice: &mut Dice) -> impl Iterator<Item = (Role, Vec<Server>)> {
-        let gateways = (Role::Gateway, self.gateways.draw(dice));
-        let proxies = (Role::Proxy, self.proxies.draw(dice));
-        [gateways, proxies]
-            .into_iter()
-            .filter(|(_, servers)| !servers.is_empty())
+    /// What a client is told now. Of a role that has no server nothing is said: what the client knows is better.
+    pub fn draw(&self, dice: &mut Dice) -> Vec<(Role, Vec<Server>)> {
+        let lists = self.lists.iter();
+        lists.map(|(role, list)| (*role, list.draw(dice))).collect()
     }
 
     /// The slots whose turn it is, of so many that there are.
@@ -138,6 +136,7 @@ impl Naming {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixtures::FRONT;
     use crate::machine::Addr;
 
     fn server(port: u16, weight: u16) -> Server {
@@ -151,12 +150,12 @@ mod tests {
     /// How often each of these is among what is told.
     fn told(servers: &[Server], times: usize) -> Vec<usize> {
         let mut naming = Naming::default();
-        naming.set(0, servers.to_vec(), vec![]);
+        naming.set(0, [(FRONT, servers.to_vec())]);
         let mut dice = Dice::new(7);
         let mut counts = vec![0; servers.len()];
         for _ in 0..times {
             for (role, named) in naming.draw(&mut dice) {
-                assert_eq!(role, Role::Gateway);
+                assert_eq!(role, FRONT);
                 assert!(named.len() <= SERVERS_MAX);
                 named
                     .iter()
@@ -189,8 +188,8 @@ mod tests {
     fn all_slots_are_told_evenly_of_a_change_and_once_more_of_one_that_came_meanwhile() {
         let mut naming = Naming::default();
         assert!(naming.deadline().is_none());
-        naming.set(0, vec![server(1, 1)], vec![]);
-        naming.set(0, vec![server(1, 1)], vec![]);
+        naming.set(0, [(FRONT, vec![server(1, 1)])]);
+        naming.set(0, [(FRONT, vec![server(1, 1)])]);
         let rounds = |naming: &mut Naming, from: Micros| {
             let (mut slots, mut now) = (0, from);
             while let Some(at) = naming.deadline() {
@@ -203,9 +202,9 @@ mod tests {
         let (slots, took) = rounds(&mut naming, 0);
         assert_eq!(slots, 10_000);
         assert!((1_000_000..3_000_000).contains(&took), "{took} us");
-        naming.set(took, vec![server(2, 1)], vec![]);
+        naming.set(took, [(FRONT, vec![server(2, 1)])]);
         naming.due(took + GATHER, 10_000);
-        naming.set(took + GATHER, vec![server(3, 1)], vec![]);
+        naming.set(took + GATHER, [(FRONT, vec![server(3, 1)])]);
         assert_eq!(rounds(&mut naming, took).0, 20_000 - 100);
     }
 }

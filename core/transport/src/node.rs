@@ -24,7 +24,7 @@ impl Identity {
     pub fn to_bytes(self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         bytes[..4].copy_from_slice(&self.node.to_le_bytes());
-        bytes[4] = self.role as u8;
+        bytes[4] = self.role.code();
         bytes[5..].copy_from_slice(&self.epoch.to_le_bytes());
         bytes
     }

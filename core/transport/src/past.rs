@@ -104,10 +104,11 @@ impl Loss {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixtures::STORE;
 
     #[test]
     fn availability_is_the_share_of_the_time_since_the_first_link() {
-        let mut past = Past::new(1_000, Role::Broker);
+        let mut past = Past::new(1_000, STORE);
         assert_eq!(past.availability(1_000), 1.0);
         past.fall(1_400);
         past.fall(1_500); // once

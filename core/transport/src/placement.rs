@@ -30,7 +30,7 @@ pub enum Growth {
     Switched,
 }
 
-/// How many partitions the brokers have, or the routers.
+/// How many partitions a layer has: the nodes of one role that share the rooms among them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layer {
     count: u16,
@@ -109,9 +109,9 @@ pub struct PlacedNode {
     pub role: Role,
     /// Where its link socket listens.
     pub addr: Addr,
-    /// Of brokers and routers: which rooms are its (`room % partitions`).
+    /// Of a layer's nodes: which rooms are theirs (`room % partitions`).
     pub partition: u16,
-    /// Of brokers: which of the placement's clusters it is in.
+    /// Of a layer's nodes: which of its clusters they are in.
     pub cluster: u16,
     pub state: NodeState,
 }
@@ -130,99 +130,113 @@ impl PlacedNode {
     }
 }
 
-/// The brokers of one cluster: a whole publish/subscribe system, with partitions of its own.
+/// The nodes of one layer in one cluster, by the partitions that serve.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Brokers {
+pub struct PlacedLayer {
+    role: Role,
+    cluster: u16,
     layer: Layer,
     /// The running ones of each partition that serves.
     running: Vec<Vec<u32>>,
 }
 
-impl Brokers {
-    fn new(layer: Layer, nodes: &[PlacedNode], cluster: u16) -> Self {
+/// A layer of which a placement says nothing: one partition without nodes.
+static UNPLACED: PlacedLayer = PlacedLayer {
+    role: Role::CLIENT,
+    cluster: 0,
+    layer: Layer {
+        count: 1,
+        growth: Growth::None,
+    },
+    running: Vec::new(),
+};
+
+impl PlacedLayer {
+    fn new(role: Role, layer: Layer, nodes: &[PlacedNode], cluster: u16) -> Self {
         let mut running = vec![Vec::new(); usize::from(layer.used())];
         for node in nodes.iter().filter(|node| node.cluster == cluster) {
-            if node.role == Role::Broker && node.state == NodeState::Running {
+            if node.role == role && node.state == NodeState::Running {
                 if let Some(partition) = running.get_mut(usize::from(node.partition)) {
                     partition.push(node.node);
                 }
             }
         }
-        Brokers { layer, running }
+        PlacedLayer {
+            role,
+            cluster,
+            layer,
+            running,
+        }
     }
 
-    /// Their partitions.
+    /// Its partitions.
     pub fn layer(&self) -> Layer {
         self.layer
     }
 
     /// Whether every room has the same owner as in `other`.
-    pub fn owns_as(&self, other: &Brokers) -> bool {
+    pub fn owns_as(&self, other: &PlacedLayer) -> bool {
         self.running == other.running
     }
 
-    /// The broker that owns `room`.
+    /// The node that owns `room`.
     pub fn owner(&self, room: u64) -> Option<u32> {
         self.owner_among(room, |_| true)
     }
 
-    /// The running brokers of the room's partition: all of them know who wants the room.
+    /// The running nodes of the room's partition: all of them know which nodes want the room.
     pub fn replicas(&self, room: u64) -> &[u32] {
-        &self.running[usize::from(self.layer.of(room))]
+        let partition = usize::from(self.layer.of(room));
+        self.running.get(partition).map_or(&[], Vec::as_slice)
     }
 
-    /// The running brokers of each partition that serves.
+    /// The running nodes of each partition that serves.
     pub fn partitions(&self) -> impl Iterator<Item = &[u32]> {
         self.running.iter().map(Vec::as_slice)
     }
 
-    /// The running broker of the room's partition that has the highest rendezvous weight of those that can be `reached`, so that
-    /// a change of brokers moves 1/n of the rooms.
+    /// The running node of the room's partition that has the highest rendezvous weight of those that can be `reached`, so that
+    /// a change of nodes moves 1/n of the rooms.
     pub fn owner_among(&self, room: u64, reached: impl Fn(u32) -> bool) -> Option<u32> {
-        let mut brokers = self.replicas(room).iter().copied().filter(|node| reached(*node));
+        let mut nodes = self.replicas(room).iter().copied().filter(|node| reached(*node));
         if planted::is(Bug::OwnerByNumber) {
-            let brokers: Vec<u32> = brokers.by_ref().collect();
-            return brokers.get((room % brokers.len().max(1) as u64) as usize).copied();
+            let nodes: Vec<u32> = nodes.by_ref().collect();
+            return nodes.get((room % nodes.len().max(1) as u64) as usize).copied();
         }
-        brokers.max_by_key(|node| (weight(room, *node), *node))
+        nodes.max_by_key(|node| (weight(room, *node), *node))
     }
 }
 
-/// All nodes as of a placement epoch. A broker or a proxy is told the brokers of its own cluster only, a router or a gateway those
-/// of all.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// All nodes as of a placement epoch. A role that has partitions is a layer; a system says which layers it has, and may have
+/// several clusters of one: whole sets of its nodes, each with partitions of its own.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placement {
     epoch: u32,
     nodes: Vec<PlacedNode>,
-    routers: Layer,
-    /// One at least.
-    clusters: Vec<Brokers>,
-}
-
-impl Default for Placement {
-    fn default() -> Self {
-        Placement::new(0, Vec::new(), 1, 1)
-    }
+    /// Few, so they are looked through: those of a role by their clusters.
+    layers: Vec<PlacedLayer>,
 }
 
 impl Placement {
-    /// A placement with one cluster of brokers.
-    pub fn new(epoch: u32, nodes: Vec<PlacedNode>, brokers: impl Into<Layer>, routers: impl Into<Layer>) -> Self {
-        let clusters = vec![Brokers::new(brokers.into(), &nodes, 0)];
+    /// A placement with one cluster of each of these layers.
+    pub fn new(epoch: u32, nodes: Vec<PlacedNode>, layers: impl IntoIterator<Item = (Role, Layer)>) -> Self {
+        let placed = layers
+            .into_iter()
+            .map(|(role, layer)| PlacedLayer::new(role, layer, &nodes, 0));
         Placement {
             epoch,
+            layers: placed.collect(),
             nodes,
-            routers: routers.into(),
-            clusters,
         }
     }
 
-    /// The same with the brokers of one more cluster, in partitions of their own.
-    pub fn beside(mut self, brokers: impl IntoIterator<Item = PlacedNode>, layer: impl Into<Layer>) -> Self {
-        let cluster = self.clusters.len() as u16;
+    /// The same with the nodes of one more cluster of a layer, in partitions of their own.
+    pub fn beside(mut self, role: Role, nodes: impl IntoIterator<Item = PlacedNode>, layer: impl Into<Layer>) -> Self {
+        let cluster = self.clusters(role).count() as u16;
         self.nodes
-            .extend(brokers.into_iter().map(|node| PlacedNode { cluster, ..node }));
-        self.clusters.push(Brokers::new(layer.into(), &self.nodes, cluster));
+            .extend(nodes.into_iter().map(|node| PlacedNode { cluster, ..node }));
+        self.layers
+            .push(PlacedLayer::new(role, layer.into(), &self.nodes, cluster));
         self
     }
 
@@ -245,52 +259,51 @@ impl Placement {
         self.nodes.iter().find(|known| known.node == node)
     }
 
-    /// The clusters of brokers, each with its place.
-    pub fn clusters(&self) -> impl Iterator<Item = (u16, &Brokers)> {
-        (0..).zip(&self.clusters)
+    /// The clusters of a layer, each with its place.
+    pub fn clusters(&self, role: Role) -> impl Iterator<Item = (u16, &PlacedLayer)> {
+        let placed = self.layers.iter().filter(move |placed| placed.role == role);
+        placed.map(|placed| (placed.cluster, placed))
     }
 
-    /// The cluster that a broker is in; of one that is not named, the first.
-    pub fn cluster_of(&self, broker: u32) -> u16 {
-        self.node(broker).map_or(0, |node| node.cluster)
+    /// The cluster that a node is in; of one that is not named, the first.
+    pub fn cluster_of(&self, node: u32) -> u16 {
+        self.node(node).map_or(0, |node| node.cluster)
     }
 
-    /// A partition of brokers some of whom run, and none of whom is `linked`.
-    pub fn unreached(&self, linked: impl Fn(u32) -> bool) -> Option<u16> {
-        let partitions = self.clusters.iter().flat_map(|brokers| (0..).zip(brokers.partitions()));
-        let mut cut =
-            partitions.filter(|(_, brokers)| !brokers.is_empty() && !brokers.iter().any(|node| linked(*node)));
+    /// A partition of a layer some of whose nodes run, and none of whose nodes is `linked`.
+    pub fn unreached(&self, role: Role, linked: impl Fn(u32) -> bool) -> Option<u16> {
+        let partitions = self
+            .clusters(role)
+            .flat_map(|(_, placed)| (0..).zip(placed.partitions()));
+        let mut cut = partitions.filter(|(_, nodes)| !nodes.is_empty() && !nodes.iter().any(|node| linked(*node)));
         cut.next().map(|(partition, _)| partition)
     }
 
-    /// The brokers of the first cluster: to a broker or a proxy, its own.
-    pub fn own(&self) -> &Brokers {
-        &self.clusters[0]
+    /// The first cluster of a layer: to a node of that layer, or to one that is told of one cluster only, its own.
+    #[inline]
+    pub fn layer(&self, role: Role) -> &PlacedLayer {
+        self.layers
+            .iter()
+            .find(|placed| placed.role == role)
+            .unwrap_or(&UNPLACED)
     }
 
-    /// The partitions of routers.
-    pub fn routers(&self) -> Layer {
-        self.routers
-    }
-
-    /// The rooms that a broker or a router hears of by its partition; others all.
+    /// The rooms that a node of a layer hears of by its partition; others all.
     pub fn scope(&self, node: u32) -> Scope {
         self.node(node).map_or(Scope::ALL, |node| self.scope_of(node))
     }
 
     /// The same of one of the map's nodes, which need not be looked for.
     pub fn scope_of(&self, node: &PlacedNode) -> Scope {
-        let scope = match node.role {
-            Role::Broker => self.clusters[usize::from(node.cluster)].layer.scope(node.partition),
-            Role::Router => self.routers.scope(node.partition),
-            _ => None,
-        };
+        let mut layers = self.layers.iter();
+        let placed = layers.find(|placed| placed.role == node.role && placed.cluster == node.cluster);
+        let scope = placed.and_then(|placed| placed.layer.scope(node.partition));
         scope.unwrap_or(Scope::ALL)
     }
 
-    /// The part of a broker's rooms that a partition of routers has, if any.
-    pub fn part(&self, broker: u32, router: u16) -> Option<Scope> {
-        self.routers.scope(router)?.meet(self.scope(broker))
+    /// The part of a node's rooms that a partition of another layer has, if any.
+    pub fn part(&self, node: u32, role: Role, partition: u16) -> Option<Scope> {
+        self.layer(role).layer.scope(partition)?.meet(self.scope(node))
     }
 }
 
@@ -307,25 +320,30 @@ pub fn weight(what: u64, node: u32) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixtures::{INDEX, STORE};
+
+    fn placed(epoch: u32, nodes: Vec<PlacedNode>, store: impl Into<Layer>, index: impl Into<Layer>) -> Placement {
+        Placement::new(epoch, nodes, [(STORE, store.into()), (INDEX, index.into())])
+    }
 
     fn brokers(count: u32, partitions: u16) -> Placement {
         let nodes = (0..count).map(|node| PlacedNode {
             partition: (node % u32::from(partitions)) as u16,
-            ..PlacedNode::new(node + 1, Role::Broker, Addr::default())
+            ..PlacedNode::new(node + 1, STORE, Addr::default())
         });
-        Placement::new(1, nodes.collect(), partitions, 1)
+        placed(1, nodes.collect(), partitions, 1)
     }
 
     #[test]
     fn a_new_broker_takes_only_its_share_of_rooms() {
         let (before, after) = (brokers(4, 1), brokers(5, 1));
         let moved = (0..10_000)
-            .filter(|room| before.own().owner(*room) != after.own().owner(*room))
+            .filter(|room| before.layer(STORE).owner(*room) != after.layer(STORE).owner(*room))
             .count();
         assert!((1_700..2_300).contains(&moved), "{moved}");
         assert!((0..10_000).all(|room| {
-            let after = after.own().owner(room);
-            before.own().owner(room) == after || after == Some(5)
+            let after = after.layer(STORE).owner(room);
+            before.layer(STORE).owner(room) == after || after == Some(5)
         }));
     }
 
@@ -334,12 +352,15 @@ mod tests {
         let placement = brokers(8, 4);
         for room in 0..1_000 {
             let owner = placement
-                .own()
+                .layer(STORE)
                 .owner(room)
                 .and_then(|node| placement.node(node))
                 .unwrap();
             assert_eq!(u64::from(owner.partition), room % 4);
-            let other = placement.own().owner_among(room, |node| node != owner.node).unwrap();
+            let other = placement
+                .layer(STORE)
+                .owner_among(room, |node| node != owner.node)
+                .unwrap();
             assert_eq!(placement.node(other).unwrap().partition, owner.partition);
         }
         let mut nodes = placement.nodes.clone();
@@ -350,29 +371,29 @@ mod tests {
                 _ => NodeState::Draining,
             }
         });
-        let placement = Placement::new(2, nodes, 4, 1);
-        assert!((0..100).all(|room| placement.own().owner(room) == Some(room as u32 % 4 + 1)));
+        let placement = placed(2, nodes, 4, 1);
+        assert!((0..100).all(|room| placement.layer(STORE).owner(room) == Some(room as u32 % 4 + 1)));
     }
 
     #[test]
     fn each_cluster_has_partitions_and_owners_of_its_own() {
         let node = |node: u32, partition| PlacedNode {
             partition,
-            ..PlacedNode::new(node, Role::Broker, Addr::default())
+            ..PlacedNode::new(node, STORE, Addr::default())
         };
-        let one = Placement::new(1, vec![node(1, 0), node(2, 0)], 1, 4);
+        let one = placed(1, vec![node(1, 0), node(2, 0)], 1, 4);
         let both = one
             .clone()
-            .beside([node(3, 0), node(4, 1)], Layer::new(1, Growth::Switched));
-        let second = both.clusters().nth(1).unwrap().1;
+            .beside(STORE, [node(3, 0), node(4, 1)], Layer::new(1, Growth::Switched));
+        let second = both.clusters(STORE).nth(1).unwrap().1;
         for room in 0..100 {
-            assert_eq!(both.own().owner(room), one.own().owner(room));
+            assert_eq!(both.layer(STORE).owner(room), one.layer(STORE).owner(room));
             assert_eq!(second.owner(room), Some(3 + (room % 2) as u32));
         }
         assert_eq!([1, 3, 4, 9].map(|broker| both.cluster_of(broker)), [0, 1, 1, 0]);
         assert_eq!([1, 4].map(|broker| both.scope(broker).part()), [(1, 0), (2, 1)]);
-        assert_eq!(both.part(4, 2), None);
-        assert_eq!(both.part(4, 3).map(Scope::part), Some((4, 3)));
+        assert_eq!(both.part(4, INDEX, 2), None);
+        assert_eq!(both.part(4, INDEX, 3).map(Scope::part), Some((4, 3)));
     }
 
     #[test]
@@ -411,18 +432,20 @@ mod tests {
     fn a_switch_moves_half_of_the_rooms_and_what_prepares_none() {
         let node = |node: u32| PlacedNode {
             partition: (node - 1) as u16,
-            ..PlacedNode::new(node, Role::Broker, Addr::default())
+            ..PlacedNode::new(node, STORE, Addr::default())
         };
-        let placed = |growth| Placement::new(1, (1..=4).map(node).collect(), Layer::new(2, growth), 1);
-        let [before, prepares, switched] = [Growth::None, Growth::Prepare, Growth::Switched].map(placed);
-        assert!(before.own().owns_as(prepares.own()) && !before.own().owns_as(switched.own()));
-        let owners = |placement: &Placement| [0, 1, 2, 3].map(|room| placement.own().owner(room).unwrap());
+        let grown = |growth| placed(1, (1..=4).map(node).collect(), Layer::new(2, growth), 1);
+        let [before, prepares, switched] = [Growth::None, Growth::Prepare, Growth::Switched].map(grown);
+        assert!(
+            before.layer(STORE).owns_as(prepares.layer(STORE)) && !before.layer(STORE).owns_as(switched.layer(STORE))
+        );
+        let owners = |placement: &Placement| [0, 1, 2, 3].map(|room| placement.layer(STORE).owner(room).unwrap());
         assert_eq!((owners(&prepares), owners(&switched)), ([1, 2, 1, 2], [1, 2, 3, 4]));
     }
 
     #[test]
-    fn nobody_owns_a_room_where_there_is_no_broker() {
-        assert_eq!(Placement::default().own().owner(1), None);
-        assert_eq!(brokers(1, 2).own().owner(1), None);
+    fn nobody_owns_a_room_where_there_is_no_node() {
+        assert_eq!(Placement::default().layer(STORE).owner(1), None);
+        assert_eq!(brokers(1, 2).layer(STORE).owner(1), None);
     }
 }

@@ -20,7 +20,7 @@ use crate::wire::frame::append;
 use crate::wire::header::{DatagramKind, Header};
 use crate::wire::record::{Access, ControlRecord, Encode, SystemRecord};
 use crate::wire::server::Server;
-use crate::wire::{Code, Frame, FrameKind};
+use crate::wire::{Code, Frame, FrameKind, Role};
 
 /// Blocks of a session's replay window: 1,024 datagrams.
 pub const SESSION_BLOCKS: usize = 16;
@@ -259,8 +259,13 @@ impl<T: Default> Sessions<T> {
     }
 
     /// From now on clients are told of these servers, those who are here too.
-    pub fn set_servers(&mut self, now: Micros, node: &mut Node, gateways: Vec<Server>, proxies: Vec<Server>) {
-        if self.naming.set(now, gateways, proxies) {
+    pub fn set_servers(
+        &mut self,
+        now: Micros,
+        node: &mut Node,
+        servers: impl IntoIterator<Item = (Role, Vec<Server>)>,
+    ) {
+        if self.naming.set(now, servers) {
             self.dice = Dice::new(node.dice.roll());
         }
     }
@@ -424,7 +429,7 @@ impl<T: Default> Sessions<T> {
         let Some(peer) = self.table.get_mut(slot) else {
             return Control::Done;
         };
-        if frame.kind == FrameKind::PathResponse {
+        if frame.kind == FrameKind::PATH_RESPONSE {
             if let Some(check) = peer
                 .data
                 .path
@@ -438,7 +443,7 @@ impl<T: Default> Sessions<T> {
             return Control::Done;
         }
         let (early, told) = (peer.conn.early_bytes(), unread(peer));
-        if frame.kind == FrameKind::Log {
+        if frame.kind == FrameKind::LOG {
             let own = if peer.data.is_open() {
                 SESSION_LOG_BYTES
             } else {
@@ -875,7 +880,7 @@ impl<T: Default> Sessions<T> {
         }
         let buffer = outbox.reserve(node.payload);
         let mut writer = crate::codec::Writer::new(&mut buffer[crate::wire::HEADER..]);
-        append(&mut writer, FrameKind::PathChallenge, 0, |writer| {
+        append(&mut writer, FrameKind::PATH_CHALLENGE, 0, |writer| {
             writer.put(&challenge);
             true
         });
@@ -932,9 +937,8 @@ mod tests {
     use super::*;
     use crate::codec::Writer;
     use crate::door::{DoorKey, HELLO_MIN};
-    use crate::fixtures::{cluster, me, Zeros};
+    use crate::fixtures::{cluster, me, Zeros, FRONT};
     use crate::handshake::ResetSecret;
-    use crate::wire::Role;
 
     const SECOND: Micros = 1_000_000;
 
@@ -970,7 +974,7 @@ mod tests {
     }
 
     fn sessions() -> (Node, Sessions<()>) {
-        let node = Node::new(me(Role::Gateway), 1_200, 1, Box::new(Zeros));
+        let node = Node::new(me(FRONT), 1_200, 1, Box::new(Zeros));
         let key = DoorKey::Cluster(Box::new(cluster()));
         let door = Door::new(key, ResetSecret::new([1; 32]), &mut Zeros);
         (node, Sessions::new(door, 15_000, 45_000, 100))
@@ -997,7 +1001,7 @@ mod tests {
         assert!(first.log.next_frame(0, 1, 1, &mut body).is_some());
         let next = 2u64.to_le_bytes();
         let ack = Frame {
-            kind: FrameKind::LogAck,
+            kind: FrameKind::LOG_ACK,
             flags: 0,
             body: &next,
         };

@@ -1,8 +1,12 @@
 //! What leaves to gateways and proxies: room blocks by cursor, heads, repairs, acknowledgements.
 
-use muster_transport::{
-    append, frames_max, FrameKind, Heard, Micros, Outbox, Role, Wants, Writer, FLAGS_AT, FRAME, HEADER,
-};
+use muster_transport::{append, frames_max, Heard, Micros, Outbox, Wants, Writer, FLAGS_AT, FRAME, HEADER};
+
+use crate::wire::kinds;
+
+use crate::layers::RoomLayers;
+
+use crate::role;
 
 use super::publish::Acks;
 use super::resends::{Range, Resends};
@@ -208,8 +212,8 @@ impl Broker {
                 continue;
             };
             match peer.role {
-                Role::Gateway => self.serve_gateway(now, slot, peer.node, outbox),
-                Role::Proxy => self.serve_proxy(now, slot, peer.node, outbox),
+                role::GATEWAY => self.serve_gateway(now, slot, peer.node, outbox),
+                role::PROXY => self.serve_proxy(now, slot, peer.node, outbox),
                 _ => {
                     if let Some(link) = self.links.table.get_mut(slot) {
                         link.data.probe = false;
@@ -439,7 +443,7 @@ fn write_heads(
         note_carrier(gateway, carrier, at);
     }
     for (flags, heads) in [(0, on), (ENDED, ended)] {
-        append(writer, FrameKind::LinkHeads, flags, |writer| {
+        append(writer, kinds::LINK_HEADS, flags, |writer| {
             heads.iter().for_each(|head| head.write(writer));
             !heads.is_empty()
         });
@@ -526,8 +530,8 @@ fn build(
     let born_of = |entry: &Entry<'_>| if aged { entry.born } else { 0 };
     let born = room.ring.get(arena, first).map_or(0, |entry| born_of(&entry));
     let kind = match born {
-        0 => FrameKind::LinkRoom,
-        _ => FrameKind::AgedRoom,
+        0 => kinds::LINK_ROOM,
+        _ => kinds::AGED_ROOM,
     };
     let written = append(writer, kind, 0, |writer| {
         let age = (born != 0).then_some(born);
@@ -559,7 +563,7 @@ fn build(
 /// old it will be when it comes.
 fn address(writer: &mut Writer<'_>, start: usize, base: u64, old: bool, now: Micros, away: Micros) {
     let frame = &mut writer.written()[start..];
-    if frame[0] == FrameKind::AgedRoom as u8 {
+    if frame[0] == kinds::AGED_ROOM.code() {
         age::pass_on(&mut frame[LINK_AGE_AT..], now, away);
     }
     frame[LINK_BASE_AT..LINK_BASE_AT + 8].copy_from_slice(&base.to_le_bytes());

@@ -11,11 +11,16 @@ pub mod users;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
+use crate::wire::kinds;
+
+use crate::layers::{room_placement, RoomLayers};
+
+use crate::role;
+
 use muster_transport::planted::{self, Bug};
 use muster_transport::{
-    Arrival, ClusterKeys, Code, Control, Door, DoorKey, Entropy, Frame, FrameKind, Frames, Homes, Identity, Inbox,
-    KeyedState, LinkChange, Links, Machine, Micros, Move, Node, Outbox, Placement, Records, ResetSecret, Role, Scope,
-    HEADER, NODES_MAX,
+    Arrival, ClusterKeys, Code, Control, Door, DoorKey, Entropy, Frame, Frames, Homes, Identity, Inbox, KeyedState,
+    LinkChange, Links, Machine, Micros, Move, Node, Outbox, Placement, Records, ResetSecret, Scope, HEADER, NODES_MAX,
 };
 
 use crate::age::Ages;
@@ -258,7 +263,7 @@ impl Broker {
             commands: Commands::new(hash),
             arena: Arena::new(config.arena_bytes),
             segments: Segments::new(node.secret_u64()),
-            placement: Placement::default(),
+            placement: room_placement(0, Vec::new(), 1, 1),
             name_key: config.name_key,
             generation: 0,
             rooms_max: ROOMS_MAX,
@@ -266,7 +271,7 @@ impl Broker {
             complete: BTreeSet::new(),
             running: false,
             doubt: Doubt::None,
-            homes: Homes::new(config.me.node),
+            homes: Homes::new(config.me.node, role::ROUTER),
             routers: BTreeMap::new(),
             unnamed: BTreeMap::new(),
             dropped: BTreeSet::new(),
@@ -295,7 +300,7 @@ impl Broker {
         self.links.place(placement.numbers());
         let me = self.node.me.node;
         let scope = placement.scope(me);
-        let needed = placement.of(Role::Router);
+        let needed = placement.of(role::ROUTER);
         let needed = needed.filter(|node| placement.scope_of(node).meet(scope).is_some());
         self.links
             .dial(now, needed.map(|node| (node.node, node.role, node.addr)));
@@ -321,7 +326,7 @@ impl Broker {
     /// Notes which gateways the placement names no more.
     fn drop_gateways(&mut self, now: Micros, before: &Placement) {
         let named = |placement: &Placement| -> BTreeSet<u32> {
-            let gateways = placement.of(Role::Gateway);
+            let gateways = placement.of(role::GATEWAY);
             gateways.map(|node| node.node).collect()
         };
         let (before, after) = (named(before), named(&self.placement));
@@ -357,7 +362,7 @@ impl Broker {
 
     /// The part of its rooms that a router's partition has, if any.
     fn part(&self, router: u16) -> Option<Scope> {
-        self.placement.part(self.node.me.node, router)
+        self.placement.part(self.node.me.node, role::ROUTER, router)
     }
 
     /// Asks routers anew of whose partition this broker now needs another part.
@@ -406,8 +411,8 @@ impl Broker {
     fn review_homes(&mut self, now: Micros) {
         let (links, placement) = (&self.links, &self.placement);
         let me = self.node.me.node;
-        let needed = |router| placement.part(me, router).is_some();
-        let since = |node| links.since_as(node, Role::Router);
+        let needed = |router| placement.part(me, role::ROUTER, router).is_some();
+        let since = |node| links.since_as(node, role::ROUTER);
         let moves = self.homes.review(now, placement, needed, since);
         for step in moves {
             match step {
@@ -641,14 +646,14 @@ impl Broker {
         };
         let mut elicits = false;
         let mut records = std::mem::take(&mut self.records);
-        for frame in Frames::new(&datagram[HEADER..HEADER + len]) {
+        for frame in Frames::new(&datagram[HEADER..HEADER + len], kinds::ALL) {
             let Ok(frame) = frame else {
                 self.links.counters.link_dropped_frame += 1;
                 break;
             };
-            elicits |= frame.kind.elicits();
+            elicits |= kinds::ALL.elicits(frame.kind);
             match self.links.control(now, slot, &frame, &mut records) {
-                Control::Heard(heard) if peer.role == Role::Gateway => self.heard(slot, peer.node, &heard),
+                Control::Heard(heard) if peer.role == role::GATEWAY => self.heard(slot, peer.node, &heard),
                 Control::Other if !self.frame(now, slot, peer, &frame) => self.links.counters.link_dropped_frame += 1,
                 Control::Closed(_) => break,
                 _ => {}
@@ -672,9 +677,9 @@ impl Broker {
     /// Takes a role's frame. `false`: malformed or not this peer's to send.
     fn frame(&mut self, now: Micros, slot: u32, peer: Identity, frame: &Frame<'_>) -> bool {
         match (peer.role, frame.kind) {
-            (Role::Proxy, FrameKind::LinkPublish | FrameKind::AgedPublish) => self.publish(now, slot, peer.node, frame),
-            (Role::Gateway, FrameKind::LinkRepair) => self.repair_asked(now, slot, peer.node, frame.body),
-            (Role::Gateway, FrameKind::Consumed) => self.consumed(now, peer.node, frame.body),
+            (role::PROXY, kinds::LINK_PUBLISH | kinds::AGED_PUBLISH) => self.publish(now, slot, peer.node, frame),
+            (role::GATEWAY, kinds::LINK_REPAIR) => self.repair_asked(now, slot, peer.node, frame.body),
+            (role::GATEWAY, kinds::CONSUMED) => self.consumed(now, peer.node, frame.body),
             _ => false,
         }
     }
@@ -683,7 +688,7 @@ impl Broker {
     fn record(&mut self, now: Micros, peer: Identity, record: &Record<'_>) -> bool {
         match (peer.role, record) {
             (
-                Role::Proxy,
+                role::PROXY,
                 Record::LinkCommand {
                     command,
                     session,
@@ -706,7 +711,7 @@ impl Broker {
                 true
             }
             (
-                Role::Gateway,
+                role::GATEWAY,
                 Record::LinkCommandDone {
                     command, outcome, page, ..
                 },
@@ -714,7 +719,7 @@ impl Broker {
                 self.command_handled(now, (peer.node, peer.epoch), *command, *outcome, page.clone());
                 true
             }
-            (Role::Router, _) => self.membership(now, peer.node, record),
+            (role::ROUTER, _) => self.membership(now, peer.node, record),
             _ => false,
         }
     }
@@ -874,9 +879,9 @@ impl Broker {
     fn link_changes(&mut self, now: Micros) {
         while let Some(change) = self.links.change() {
             match change {
-                LinkChange::Up { slot, peer } if peer.role == Role::Gateway => self.gateway_up(now, slot, peer),
-                LinkChange::Up { peer, .. } if peer.role == Role::Router => self.review_homes(now),
-                LinkChange::Down { peer, .. } if peer.role == Role::Router => {
+                LinkChange::Up { slot, peer } if peer.role == role::GATEWAY => self.gateway_up(now, slot, peer),
+                LinkChange::Up { peer, .. } if peer.role == role::ROUTER => self.review_homes(now),
+                LinkChange::Down { peer, .. } if peer.role == role::ROUTER => {
                     self.routers.remove(&peer.node);
                     self.interest.leave(peer.node);
                     if planted::is(Bug::RouterTakesItAlong) {
@@ -886,7 +891,7 @@ impl Broker {
                     self.homes.lost(peer.node);
                     self.review_homes(now);
                 }
-                LinkChange::Down { peer, .. } if peer.role == Role::Proxy => self.forget_acks(peer.node),
+                LinkChange::Down { peer, .. } if peer.role == role::PROXY => self.forget_acks(peer.node),
                 LinkChange::Down { peer, .. } => {
                     self.gateways.remove(&peer.node);
                     self.commands_reached(now, peer.node);
@@ -1112,7 +1117,7 @@ mod tests {
 
     fn broker() -> Broker {
         let config = BrokerConfig {
-            me: me(Role::Broker),
+            me: me(role::BROKER),
             payload: 1_200,
             arena_bytes: 0,
             name_key: [1; 16],
@@ -1120,8 +1125,8 @@ mod tests {
             reset_secret: [1; 32],
         };
         let mut broker = Broker::new(config, 1, Box::new(Zeros));
-        let node = muster_transport::PlacedNode::new(1, Role::Broker, Default::default());
-        broker.placement = Placement::new(1, vec![node], 1, 1);
+        let node = muster_transport::PlacedNode::new(1, role::BROKER, Default::default());
+        broker.placement = room_placement(1, vec![node], 1, 1);
         let told = Told {
             scope: Scope::ALL,
             gateways: BTreeSet::new(),
@@ -1219,7 +1224,7 @@ mod tests {
             room.ring.push(&mut broker.arena, 0, &entry);
         }
         let mut base = |epoch| {
-            let (node, role) = (2, Role::Gateway);
+            let (node, role) = (2, role::GATEWAY);
             broker.gateway_up(0, 0, Identity { node, role, epoch });
             let room = broker.rooms[0].as_deref_mut().expect("the room");
             room.cursor(2).map(|cursor| (cursor.base, cursor.next))
@@ -1231,8 +1236,8 @@ mod tests {
     #[test]
     fn rooms_that_become_ours_are_begun_in_turns_and_at_once_where_they_are_needed() {
         let map = |epoch, node| {
-            let node = muster_transport::PlacedNode::new(node, Role::Broker, Default::default());
-            Placement::new(epoch, vec![node], 1, 1)
+            let node = muster_transport::PlacedNode::new(node, role::BROKER, Default::default());
+            room_placement(epoch, vec![node], 1, 1)
         };
         let mut broker = broker();
         broker.set_placement(0, map(2, 9));
@@ -1267,7 +1272,7 @@ mod tests {
         let mut broker = broker();
         let peer = Identity {
             node: 2,
-            role: Role::Gateway,
+            role: role::GATEWAY,
             epoch: 1,
         };
         broker.gateway_up(0, 0, peer);

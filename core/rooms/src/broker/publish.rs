@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use crate::wire::kinds;
+
 use muster_transport::planted::{self, Bug};
-use muster_transport::{Code, Frame, FrameKind, Links, Micros};
+use muster_transport::{Code, Frame, Links, Micros};
 
 use super::{Broker, GatewayPeer, Users, PUBLISHERS_MAX, SWEPT_AT_ONCE, WITHHOLD_EVERY};
 use crate::order::{held_cost, Decision, Publisher, Run};
@@ -88,7 +90,7 @@ impl Broker {
     /// Takes a proxy's publish frame. `false`: malformed.
     pub(super) fn publish(&mut self, now: Micros, slot: u32, proxy: u32, frame: &Frame<'_>) -> bool {
         let read = match frame.kind {
-            FrameKind::AgedPublish => LinkPublish::read_aged(frame.flags, frame.body),
+            kinds::AGED_PUBLISH => LinkPublish::read_aged(frame.flags, frame.body),
             _ => LinkPublish::read(frame.flags, frame.body),
         };
         let Some(frame) = read else {

@@ -16,6 +16,8 @@ mod spares;
 
 use std::collections::VecDeque;
 
+use crate::wire::kinds;
+
 use muster_transport::{
     append, frames_max, reset_token, same, soonest, Addr, Arrival, Code, Conn, Control, ControlRecord, DatagramKind,
     Dice, Entropy, Frame, FrameKind, Frames, Header, Identity, Inbox, InitiatorKey, KeyedState, Knock, Machine, Micros,
@@ -379,7 +381,7 @@ impl Client {
     pub fn new(config: ClientConfig, seed: u64, entropy: Box<dyn Entropy>) -> Self {
         let me = Identity {
             node: 0,
-            role: Role::Client,
+            role: Role::CLIENT,
             epoch: 0,
         };
         let mut node = Node::new(me, config.payload, seed, entropy);
@@ -908,12 +910,12 @@ impl Client {
 
     fn frames(&mut self, now: Micros, seat: Seat, bytes: &[u8]) {
         let mut elicits = false;
-        for frame in Frames::new(bytes) {
+        for frame in Frames::new(bytes, kinds::ALL) {
             let Ok(frame) = frame else {
                 self.counters.datagrams_dropped += 1;
                 break;
             };
-            elicits |= frame.kind.elicits();
+            elicits |= kinds::ALL.elicits(frame.kind);
             let Some(conn) = self.sessions[seat.at()].conn.as_mut() else {
                 return;
             };
@@ -955,36 +957,36 @@ impl Client {
 
     fn role_frame(&mut self, now: Micros, seat: Seat, frame: &Frame<'_>) {
         match (seat, frame.kind) {
-            (_, FrameKind::PathChallenge) => {
+            (_, FrameKind::PATH_CHALLENGE) => {
                 self.sessions[seat.at()].challenge = frame.body.try_into().ok();
             }
-            (Seat::Main(Side::Gateway), FrameKind::Room) => {
+            (Seat::Main(Side::Gateway), kinds::ROOM) => {
                 if let Some(block) = RoomBlock::read(frame.body) {
                     let handle = block.handle;
                     let upto = block.index.saturating_add(block.messages.left() as u64);
                     self.with_room(now, handle, upto, |member, shared| member.block(shared, block));
                 }
             }
-            (Seat::Main(Side::Gateway), FrameKind::Gap) => {
+            (Seat::Main(Side::Gateway), kinds::GAP) => {
                 if let Some(place) = GapPlace::read(frame.body) {
                     self.with_room(now, place.handle, place.index.saturating_add(1), |member, shared| {
                         member.gap_place(shared, place)
                     });
                 }
             }
-            (Seat::Main(Side::Gateway), FrameKind::Skip) => {
+            (Seat::Main(Side::Gateway), kinds::SKIP) => {
                 if let Some(skip) = Skip::read(frame.body) {
                     self.with_room(now, skip.handle, skip.index, |member, shared| {
                         member.skip(shared, &skip)
                     });
                 }
             }
-            (Seat::Main(Side::Gateway), FrameKind::Heads) => {
+            (Seat::Main(Side::Gateway), kinds::HEADS) => {
                 for (handle, index) in heads(frame.body) {
                     self.with_room(now, handle, index, |member, shared| member.head(shared.now, index));
                 }
             }
-            (Seat::PROXY, FrameKind::Ack) => {
+            (Seat::PROXY, kinds::ACK) => {
                 if let Some(ack) = Ack::read(frame.body) {
                     self.acknowledged(now, &ack);
                 }
@@ -1438,7 +1440,7 @@ impl Client {
             let mut writer = Writer::new(&mut buffer[HEADER..HEADER + frames_max(payload)]);
             let mut wants = conn.control(now, &mut writer);
             if let Some(challenge) = session.challenge.take() {
-                append(&mut writer, FrameKind::PathResponse, 0, |writer| {
+                append(&mut writer, FrameKind::PATH_RESPONSE, 0, |writer| {
                     !writer.put(&challenge).full()
                 });
             }
@@ -1496,7 +1498,7 @@ impl Client {
 }
 
 fn write_close(writer: &mut Writer<'_>) {
-    append(writer, FrameKind::Close, 0, |writer| !writer.u8(0).full());
+    append(writer, FrameKind::CLOSE, 0, |writer| !writer.u8(0).full());
 }
 
 /// After what time to ask again what was refused for now, after so many refusals in a row before.

@@ -6,6 +6,8 @@
 
 use std::net::Ipv6Addr;
 
+use crate::role;
+
 use muster_transport::{Dice, Micros, Role, Server};
 
 use super::{Client, Endpoint, Seat, Session, Side, State, SPREAD};
@@ -18,8 +20,9 @@ impl Client {
     /// clusters of brokers a proxy names those of its own.
     pub(super) fn told_servers(&mut self, now: Micros, side: Side, role: Role, servers: &[Server]) {
         let of = match role {
-            Role::Gateway => Side::Gateway,
-            _ => Side::Proxy,
+            role::GATEWAY => Side::Gateway,
+            role::PROXY => Side::Proxy,
+            _ => return,
         };
         let teller = &self.sessions[side as usize];
         let near = teller.conn.as_ref().is_some_and(|conn| is_loopback(&conn.addr.ip));

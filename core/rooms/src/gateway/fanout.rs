@@ -5,8 +5,10 @@
 
 use std::collections::VecDeque;
 
+use crate::wire::kinds;
+
 use muster_transport::planted::{self, Bug};
-use muster_transport::{append, frames_max, FrameKind, Heard, Micros, Outbox, Wants, Writer, HEADER};
+use muster_transport::{append, frames_max, Heard, Micros, Outbox, Wants, Writer, HEADER};
 
 use super::room::Room;
 use super::{Gateway, Joined};
@@ -318,7 +320,7 @@ fn write_heads(writer: &mut Writer<'_>, joined: &mut [Joined], rooms: &[Option<B
     if !joined.iter().any(|joined| joined.head_due) {
         return false;
     }
-    append(writer, FrameKind::Heads, 0, |writer| {
+    append(writer, kinds::HEADS, 0, |writer| {
         for joined in joined.iter_mut().filter(|joined| joined.head_due) {
             if writer.room() < HEAD {
                 break;
@@ -458,7 +460,7 @@ fn build(
     let until = until.min(if bundle { u64::MAX } else { place + 1 });
     let mut next = place;
     let mut whole = until < room.ring.next();
-    let written = append(writer, FrameKind::Room, 0, |writer| {
+    let written = append(writer, kinds::ROOM, 0, |writer| {
         let mut block = RoomBlock::begin(writer, handle, place, stream, entry.offset);
         while next < until {
             let entry = room.ring.get(arena, next);

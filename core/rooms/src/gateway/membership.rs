@@ -6,7 +6,11 @@
 
 use std::collections::VecDeque;
 
-use muster_transport::{Layer, Micros, Move, Role, Scope};
+use crate::layers::RoomLayers;
+
+use crate::role;
+
+use muster_transport::{Layer, Micros, Move, Scope};
 
 use super::room::Room;
 use super::Gateway;
@@ -82,7 +86,7 @@ impl Gateway {
     /// Begins to tell the routers that are to be its homes from now on.
     pub(super) fn review_homes(&mut self, now: Micros) {
         let links = &self.links;
-        let since = |node| links.since_as(node, Role::Router);
+        let since = |node| links.since_as(node, role::ROUTER);
         let moves = self.homes.review(now, &self.placement, |_| true, since);
         for step in moves {
             match step {

@@ -17,10 +17,16 @@ mod upstream;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
+use crate::wire::kinds;
+
+use crate::layers::{room_placement, RoomLayers};
+
+use crate::role;
+
 use muster_transport::{
-    Arrival, Bucket, ClusterKeys, Code, Control, ControlRecord, Denied, Door, DoorKey, Entropy, FrameKind, Frames,
-    Heard, Homes, Identity, Inbox, KeyedState, LinkChange, Links, Machine, Micros, Node, NodeState, Outbox, PlacedNode,
-    Placement, Question, Records, ResetSecret, Server, ServerKey, Sessions, Wheel, HEADER, PUBLIC_SOCKET,
+    Arrival, Bucket, ClusterKeys, Code, Control, ControlRecord, Denied, Door, DoorKey, Entropy, Frames, Heard, Homes,
+    Identity, Inbox, KeyedState, LinkChange, Links, Machine, Micros, Node, NodeState, Outbox, PlacedNode, Placement,
+    Question, Records, ResetSecret, Server, ServerKey, Sessions, Wheel, HEADER, PUBLIC_SOCKET,
 };
 
 use self::backlog::Backlog;
@@ -270,12 +276,12 @@ impl Gateway {
             segments: Segments::new(k0 ^ k1),
             active: VecDeque::new(),
             room_wheel: Wheel::new(),
-            placement: Placement::default(),
+            placement: room_placement(0, Vec::new(), 1, 1),
             version: 0,
             outgoing: BTreeMap::new(),
             consumed_at: None,
             backlog: Backlog::default(),
-            homes: Homes::new(config.me.node),
+            homes: Homes::new(config.me.node, role::ROUTER),
             feeds: BTreeMap::new(),
             commands: Commands::new(KeyedState::new(k0, k1)),
             owners: Owners::default(),
@@ -298,17 +304,16 @@ impl Gateway {
 
     /// Takes the control plane's picture of who is where; one that is older than what is known changes nothing.
     pub fn set_placement(&mut self, now: Micros, placement: Placement) {
-        use muster_transport::Role;
         if placement.epoch() < self.placement.epoch() {
             return;
         }
         self.now = now;
         self.node.stamp.placement = placement.epoch();
         self.links.place(placement.numbers());
-        let nodes = placement.of(Role::Broker).chain(placement.of(Role::Router));
+        let nodes = placement.of(role::BROKER).chain(placement.of(role::ROUTER));
         self.links
             .dial(now, nodes.map(|node| (node.node, node.role, node.addr)));
-        self.several_brokers |= placement.of(Role::Broker).nth(1).is_some();
+        self.several_brokers |= placement.of(role::BROKER).nth(1).is_some();
         self.owners.placed(now, &placement, &self.links);
         let before = std::mem::replace(&mut self.placement, placement);
         self.repartition(now, before.routers());
@@ -356,7 +361,8 @@ impl Gateway {
 
     /// From now on clients are told of these servers.
     pub fn set_servers(&mut self, now: Micros, gateways: Vec<Server>, proxies: Vec<Server>) {
-        self.sessions.set_servers(now, &mut self.node, gateways, proxies);
+        let servers = [(role::GATEWAY, gateways), (role::PROXY, proxies)];
+        self.sessions.set_servers(now, &mut self.node, servers);
     }
 
     /// Lets nobody in from now on, and sends clients to other servers.
@@ -371,8 +377,7 @@ impl Gateway {
 
     /// Why the gateway cannot serve yet, if it cannot.
     pub fn not_ready(&self) -> Option<&'static str> {
-        use muster_transport::Role;
-        let mut brokers = self.placement.of(Role::Broker);
+        let mut brokers = self.placement.of(role::BROKER);
         let linked = brokers.any(|node| self.links.to(node.node).is_some());
         match (self.homes.are_complete(self.placement.routers().used()), linked) {
             (false, _) => Some("no router is linked"),
@@ -386,11 +391,13 @@ impl Gateway {
         let placement = &self.placement;
         let serving =
             |node: &&PlacedNode| node.state == NodeState::Running && node.partition < placement.routers().used();
-        let mut routers = placement.of(muster_transport::Role::Router).filter(serving);
+        let mut routers = placement.of(role::ROUTER).filter(serving);
         if let Some(router) = routers.find(|node| self.homes.of(node.partition).next().is_none()) {
             return Some(format!("no router of partition {} is linked", router.partition));
         }
-        let partition = self.placement.unreached(|node| self.links.to(node).is_some())?;
+        let partition = self
+            .placement
+            .unreached(role::BROKER, |node| self.links.to(node).is_some())?;
         Some(format!("no broker of partition {partition} is linked"))
     }
 
@@ -460,18 +467,18 @@ impl Gateway {
         let (mut elicits, mut control) = (false, false);
         let mut last: Option<Heard> = None;
         let mut records = std::mem::take(&mut self.records);
-        for frame in Frames::new(&datagram[HEADER..HEADER + len]) {
+        for frame in Frames::new(&datagram[HEADER..HEADER + len], kinds::ALL) {
             let Ok(frame) = frame else {
                 self.sessions.counters.dropped_frame += 1;
                 break;
             };
-            elicits |= frame.kind.elicits();
-            control |= frame.kind != FrameKind::Repair;
+            elicits |= kinds::ALL.elicits(frame.kind);
+            control |= frame.kind != kinds::REPAIR;
             match self.sessions.control(now, slot, arrival.from, &frame, &mut records) {
                 // However many a datagram holds, the rooms are gone through once.
                 Control::Heard(heard) if last.is_some_and(|last| last.status.highest > heard.status.highest) => {}
                 Control::Heard(heard) => last = Some(heard),
-                Control::Other if frame.kind == FrameKind::Repair && self.repair_asked(now, slot, frame.body) => {}
+                Control::Other if frame.kind == kinds::REPAIR && self.repair_asked(now, slot, frame.body) => {}
                 Control::Other => self.sessions.counters.dropped_frame += 1,
                 Control::Closed(_) => break,
                 _ => {}

@@ -1485,6 +1485,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::layers::room_placement;
     use crate::wire::record::{Record, JOIN_GAPS};
     use crate::wire::room::LinkBlock;
     use muster_transport::{Encode, Writer};
@@ -1499,7 +1500,7 @@ mod tests {
                 arena: $arena,
                 counters: $counters,
                 ages: &mut Ages::default(),
-                placement: &Placement::default(),
+                placement: &room_placement(0, Vec::new(), 1, 1),
                 now: 0,
             }
         };
@@ -1705,7 +1706,7 @@ mod tests {
             arena: &mut arena,
             counters: &mut counters,
             ages: &mut Ages::default(),
-            placement: &Placement::default(),
+            placement: &room_placement(0, Vec::new(), 1, 1),
             now: 1,
         };
         room.expire(&mut pen, |_| 1_000, &mut wanted, 4);
@@ -2016,7 +2017,7 @@ mod tests {
             cut in 1usize..9,
         ) {
             let (mut arena, mut counters, mut ages) = (Arena::new(1 << 20), GatewayCounters::default(), Ages::default());
-            let placement = Placement::default();
+            let placement = room_placement(0, Vec::new(), 1, 1);
             let mut pen = Pen {
                 arena: &mut arena,
                 counters: &mut counters,
@@ -2071,7 +2072,7 @@ mod tests {
     fn deep_history_of_two_owners_comes_step_by_step() {
         const EACH: u64 = 3_000;
         let (mut arena, mut counters, mut ages) = (Arena::new(4 << 20), GatewayCounters::default(), Ages::default());
-        let placement = Placement::default();
+        let placement = room_placement(0, Vec::new(), 1, 1);
         let mut pen = Pen {
             arena: &mut arena,
             counters: &mut counters,

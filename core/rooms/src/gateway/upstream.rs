@@ -2,8 +2,14 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
+use crate::wire::kinds;
+
+use crate::layers::RoomLayers;
+
+use crate::role;
+
 use muster_transport::{
-    append, Arrival, Brokers, Control, Frame, FrameKind, Frames, LinkChange, Micros, Outbox, PlacedNode, Role, HEADER,
+    append, Arrival, Control, Frame, Frames, LinkChange, Micros, Outbox, PlacedLayer, PlacedNode, HEADER,
 };
 
 use super::room::{Pen, Room, Waiting, Wanted};
@@ -69,15 +75,15 @@ impl Gateway {
         };
         let mut elicits = false;
         let mut records = std::mem::take(&mut self.records);
-        for frame in Frames::new(&datagram[HEADER..HEADER + len]) {
+        for frame in Frames::new(&datagram[HEADER..HEADER + len], kinds::ALL) {
             let Ok(frame) = frame else {
                 self.links.counters.link_dropped_frame += 1;
                 break;
             };
-            elicits |= frame.kind.elicits();
+            elicits |= kinds::ALL.elicits(frame.kind);
             match self.links.control(now, slot, &frame, &mut records) {
                 Control::Other => {
-                    let allowed = peer.role == Role::Broker;
+                    let allowed = peer.role == role::BROKER;
                     if !allowed || !self.take_broker(now, peer.node, peer.epoch, &frame) {
                         self.links.counters.link_dropped_frame += 1;
                     }
@@ -95,8 +101,8 @@ impl Gateway {
                 continue;
             }
             match record {
-                Record::Covered { offset } if peer.role == Role::Router => self.covered(now, peer.node, offset),
-                Record::RoomRefused { room, code } if matches!(peer.role, Role::Router | Role::Broker) => {
+                Record::Covered { offset } if peer.role == role::ROUTER => self.covered(now, peer.node, offset),
+                Record::RoomRefused { room, code } if matches!(peer.role, role::ROUTER | role::BROKER) => {
                     self.room_refused(now, room, code);
                 }
                 Record::LinkCommand {
@@ -106,7 +112,7 @@ impl Gateway {
                     left_ms,
                     ask,
                     ..
-                } if peer.role == Role::Broker => match ask {
+                } if peer.role == role::BROKER => match ask {
                     Asked::Tell(data) => self.command(now, peer.node, command, (room, check), left_ms, &data),
                     Asked::Count { from } => self.count(now, peer.node, command, (room, check), from),
                 },
@@ -148,9 +154,9 @@ impl Gateway {
             generation,
         };
         match frame.kind {
-            FrameKind::LinkRoom | FrameKind::AgedRoom => {
+            kinds::LINK_ROOM | kinds::AGED_ROOM => {
                 let read = match frame.kind {
-                    FrameKind::AgedRoom => LinkBlock::read_aged(frame.body),
+                    kinds::AGED_ROOM => LinkBlock::read_aged(frame.body),
                     _ => LinkBlock::read(frame.body),
                 };
                 let Some(block) = read else {
@@ -200,7 +206,7 @@ impl Gateway {
                 self.admit_fetched(now, at);
                 true
             }
-            FrameKind::LinkHeads => {
+            kinds::LINK_HEADS => {
                 for head in LinkHead::read_all(frame.body) {
                     let Some(at) = self.by_id.get(&head.room).copied() else {
                         continue;
@@ -239,7 +245,7 @@ impl Gateway {
                 }
                 true
             }
-            FrameKind::LinkLost => {
+            kinds::LINK_LOST => {
                 let Some(lost) = LinkLost::read(frame.body) else {
                     return false;
                 };
@@ -273,17 +279,17 @@ impl Gateway {
         while let Some(change) = self.links.change() {
             match change {
                 LinkChange::Up { slot, peer } => match peer.role {
-                    Role::Router => self.router_up(now, slot),
-                    Role::Broker => self.owner_up(now, peer.node, peer.epoch),
+                    role::ROUTER => self.router_up(now, slot),
+                    role::BROKER => self.owner_up(now, peer.node, peer.epoch),
                     _ => {}
                 },
-                LinkChange::Down { peer, .. } if peer.role == Role::Router => self.home_lost(now, peer.node),
+                LinkChange::Down { peer, .. } if peer.role == role::ROUTER => self.home_lost(now, peer.node),
                 LinkChange::Down { peer, .. } => {
                     // Nobody is left to be asked; rooms with holes ask again, whoever owns them then.
                     if let Some(outgoing) = self.outgoing.get_mut(&peer.node) {
                         outgoing.asks.clear();
                     }
-                    if peer.role == Role::Broker && self.links.to(peer.node).is_none() {
+                    if peer.role == role::BROKER && self.links.to(peer.node).is_none() {
                         self.owners.lost(now, peer.node);
                         for room in self.rooms.iter_mut().flatten() {
                             room.owner_away(peer.node, true);
@@ -365,7 +371,7 @@ impl Gateway {
         let Some(room) = self.rooms[at as usize].as_deref() else {
             return;
         };
-        let route = |brokers: &Brokers| self.owners.route(now, brokers, &self.links, room.id);
+        let route = |brokers: &PlacedLayer| self.owners.route(now, brokers, &self.links, room.id);
         let silent: Vec<u32> = self.silent(now, room).filter_map(route).map(|to| to.node).collect();
         for node in silent {
             self.ask_node(node, Ask::what_there_is(at, false));
@@ -373,8 +379,8 @@ impl Gateway {
     }
 
     /// The clusters whose owner of a room may say where it stands, and has not.
-    fn silent<'a>(&'a self, now: Micros, room: &'a Room) -> impl Iterator<Item = &'a Brokers> {
-        let clusters = self.placement.clusters();
+    fn silent<'a>(&'a self, now: Micros, room: &'a Room) -> impl Iterator<Item = &'a PlacedLayer> {
+        let clusters = self.placement.broker_clusters();
         let silent = clusters.filter(move |(at, brokers)| {
             let may_speak = || {
                 self.owners.awaits_owner(now, brokers, room.id)
@@ -389,7 +395,7 @@ impl Gateway {
     /// has waited for long is not kept waiting by another one's.
     pub(super) fn is_ready(&self, now: Micros, room: &Room) -> bool {
         let patient = |waiting: &Waiting| now < waiting.since + HEADS_WAIT;
-        let waits = self.placement.clusters().nth(1).is_some()
+        let waits = self.placement.broker_clusters().nth(1).is_some()
             && room.live().count() < STREAMS_MAX
             && room.waiting.first().is_none_or(patient);
         room.is_ready() && !(waits && self.silent(now, room).next().is_some())
@@ -398,11 +404,11 @@ impl Gateway {
     /// The brokers that may have something of a room and have not said what, each in its present life: those of its partition in
     /// each cluster, and those whose streams have been seen by who waits. Of those without a link only whose is still awaited.
     pub(super) fn unheard(&self, now: Micros, room: &Room, waiting: &[Waiting]) -> Vec<u32> {
-        let clusters = self.placement.clusters();
+        let clusters = self.placement.broker_clusters();
         let parts: Vec<_> = clusters.map(|(_, brokers)| brokers.layer().hearing(room.id)).collect();
         let streams = waiting.iter().flat_map(|waiting| &waiting.positions.0);
         let had: BTreeSet<u32> = streams.map(|position| position.stream.node).collect();
-        let brokers = self.placement.of(Role::Broker);
+        let brokers = self.placement.of(role::BROKER);
         let hears = |broker: &PlacedNode| parts[usize::from(broker.cluster)].contains(&Some(broker.partition));
         let brokers = brokers.filter(|broker| hears(broker) || had.contains(&broker.node));
         let nodes = brokers.map(|broker| broker.node);
@@ -419,7 +425,7 @@ impl Gateway {
     /// Whether nothing is on its way that an owner of a room numbered: all of them are linked, and have been heard of late.
     pub(super) fn hears_owners(&self, now: Micros, room: &Room) -> bool {
         let streams = room.live().map(|source| source.stream.node);
-        let clusters = self.placement.clusters();
+        let clusters = self.placement.broker_clusters();
         let mut owners = streams.chain(clusters.filter_map(|(_, brokers)| brokers.owner(room.id)));
         owners.all(|node| self.links.heard_at(node).is_some_and(|at| now < at + QUIET))
     }
@@ -572,7 +578,7 @@ impl Gateway {
         links.send(now, node, slot, outbox, |writer, _| {
             written = true;
             if !outgoing.told.is_empty() {
-                append(writer, FrameKind::Consumed, 0, |writer| {
+                append(writer, kinds::CONSUMED, 0, |writer| {
                     outgoing.told.iter().for_each(|(_, consumed)| consumed.write(writer));
                     true
                 });
@@ -666,7 +672,7 @@ mod tests {
         block.finish(&mut writer);
         let len = writer.len();
         let frame = Frame {
-            kind: FrameKind::LinkRoom,
+            kind: kinds::LINK_ROOM,
             flags: 0,
             body: &bytes[..len],
         };

@@ -3,6 +3,8 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use crate::layers::RoomLayers;
+
 use muster_transport::{Code, Encode, KeyedState, Micros};
 
 use super::Proxy;

@@ -8,12 +8,18 @@ mod limits;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use crate::wire::kinds;
+
+use crate::layers::{room_placement, RoomLayers};
+
+use crate::role;
+
 use muster_ahead::fetch;
 
 use muster_transport::{
-    append, Arrival, ClusterKeys, Code, Control, ControlRecord, Denied, Door, DoorKey, Entropy, FrameKind, Frames,
-    Health, Identity, Inbox, KeyedState, LinkChange, Links, Machine, Micros, Node, Outbox, Placement, Question,
-    Reading, Records, ResetSecret, Role, Server, ServerKey, Sessions, HEADER, PUBLIC_SOCKET,
+    append, Arrival, ClusterKeys, Code, Control, ControlRecord, Denied, Door, DoorKey, Entropy, Frames, Health,
+    Identity, Inbox, KeyedState, LinkChange, Links, Machine, Micros, Node, Outbox, Placement, Question, Reading,
+    Records, ResetSecret, Server, ServerKey, Sessions, HEADER, PUBLIC_SOCKET,
 };
 
 use crate::age::{self, Sampler};
@@ -171,7 +177,7 @@ impl Proxy {
             sessions: Sessions::new(public, config.keepalive_ms, config.idle_ms, CONTROL_RATE),
             queues: BTreeMap::new(),
             owners: Owners::default(),
-            placement: Placement::default(),
+            placement: room_placement(0, Vec::new(), 1, 1),
             name_key: config.name_key,
             commands: Commands::new(hash),
             limits: Limits::new(hash),
@@ -192,7 +198,7 @@ impl Proxy {
         self.links.place(placement.numbers());
         self.links.dial(
             now,
-            placement.of(Role::Broker).map(|node| (node.node, node.role, node.addr)),
+            placement.of(role::BROKER).map(|node| (node.node, node.role, node.addr)),
         );
         self.owners.placed(now, &placement, &self.links);
         self.placement = placement;
@@ -244,7 +250,8 @@ impl Proxy {
 
     /// From now on clients are told of these servers.
     pub fn set_servers(&mut self, now: Micros, gateways: Vec<Server>, proxies: Vec<Server>) {
-        self.sessions.set_servers(now, &mut self.node, gateways, proxies);
+        let servers = [(role::GATEWAY, gateways), (role::PROXY, proxies)];
+        self.sessions.set_servers(now, &mut self.node, servers);
     }
 
     /// Lets nobody in from now on, and sends clients to other servers.
@@ -261,14 +268,16 @@ impl Proxy {
     pub fn not_ready(&self) -> Option<&'static str> {
         let linked = self
             .placement
-            .of(Role::Broker)
+            .of(role::BROKER)
             .any(|node| self.links.to(node.node).is_some());
         (!linked).then_some("no broker is linked")
     }
 
     /// What others can do for clients and this proxy cannot, if anything: brokers run that it does not reach.
     pub fn cut_off(&self) -> Option<String> {
-        let partition = self.placement.unreached(|node| self.links.to(node).is_some())?;
+        let partition = self
+            .placement
+            .unreached(role::BROKER, |node| self.links.to(node).is_some())?;
         Some(format!("no broker of partition {partition} is linked"))
     }
 
@@ -291,13 +300,13 @@ impl Proxy {
         };
         let (mut elicits, mut control) = (false, false);
         let mut records = Records::default();
-        for frame in Frames::new(&datagram[HEADER..HEADER + len]) {
+        for frame in Frames::new(&datagram[HEADER..HEADER + len], kinds::ALL) {
             let Ok(frame) = frame else {
                 self.sessions.counters.dropped_frame += 1;
                 break;
             };
-            elicits |= frame.kind.elicits();
-            if frame.kind == FrameKind::Publish {
+            elicits |= kinds::ALL.elicits(frame.kind);
+            if frame.kind == kinds::PUBLISH {
                 self.publish(now, slot, frame.body);
                 continue;
             }
@@ -488,14 +497,14 @@ impl Proxy {
             return;
         };
         let (mut elicits, mut records) = (false, Records::default());
-        for frame in Frames::new(&datagram[HEADER..HEADER + len]) {
+        for frame in Frames::new(&datagram[HEADER..HEADER + len], kinds::ALL) {
             let Ok(frame) = frame else {
                 self.links.counters.link_dropped_frame += 1;
                 break;
             };
-            elicits |= frame.kind.elicits();
+            elicits |= kinds::ALL.elicits(frame.kind);
             match self.links.control(now, slot, &frame, &mut records) {
-                Control::Other if frame.kind == FrameKind::LinkAck && peer.role == Role::Broker => {
+                Control::Other if frame.kind == kinds::LINK_ACK && peer.role == role::BROKER => {
                     match Ack::read_link(frame.body) {
                         Some((session, ack)) => self.acknowledged(session, ack),
                         None => self.links.counters.link_dropped_frame += 1,
@@ -513,7 +522,7 @@ impl Proxy {
             match Record::read(bytes) {
                 Some(Record::LinkCommandDone {
                     command, outcome, page, ..
-                }) if peer.role == Role::Broker => {
+                }) if peer.role == role::BROKER => {
                     self.command_answered(now, Some(peer.node), command, outcome, page);
                 }
                 Some(record) if self.links.link_record(slot, &record) => {}
@@ -618,7 +627,7 @@ impl Proxy {
                     }
                     let start = writer.len();
                     writer.put(frame);
-                    if frame[0] == FrameKind::AgedPublish as u8 {
+                    if frame[0] == kinds::AGED_PUBLISH.code() {
                         age::pass_on(&mut writer.written()[start + PUBLISH_AGE_AT..], now, away);
                     }
                     let cost = Queue::cost(frame.len());
@@ -656,7 +665,7 @@ impl Proxy {
                 |writer, _| {
                     // Acknowledgements are not repeated by us: the publisher asks again by repeating.
                     while let Some(ack) = acks.front() {
-                        if !append(writer, FrameKind::Ack, 0, |writer| !writer.put(ack).full()) {
+                        if !append(writer, kinds::ACK, 0, |writer| !writer.put(ack).full()) {
                             more = true;
                             break;
                         }

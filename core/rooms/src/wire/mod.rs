@@ -3,6 +3,7 @@
 //! Owns these byte layouts (`docs/protocol.md` is their table, `tests/vectors/` their golden examples). Knows no role and
 //! keeps no state: parsing gives borrowed views, writing appends to a [`Writer`].
 
+pub mod kinds;
 pub(crate) mod publish;
 pub(crate) mod record;
 pub(crate) mod room;

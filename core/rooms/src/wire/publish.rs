@@ -1,6 +1,8 @@
 //! Publishing: messages on their way to the room's owner, and the acknowledgements on their way back.
 
-use muster_transport::{append, Code, FrameKind, Reader, Writer, FRAME, HEADER, MISSING_RANGES_MAX};
+use muster_transport::{append, Code, Reader, Writer, FRAME, HEADER, MISSING_RANGES_MAX};
+
+use crate::wire::kinds;
 
 use crate::limits::{CREDIT_BYTES, CREDIT_MESSAGES};
 use crate::wire::room::STREAMS_MAX;
@@ -50,7 +52,7 @@ impl<'a> Publish<'a> {
 
     /// Writes the frame with messages already in wire form.
     pub fn write(&self, writer: &mut Writer<'_>) -> bool {
-        append(writer, FrameKind::Publish, 0, |writer| {
+        append(writer, kinds::PUBLISH, 0, |writer| {
             writer
                 .u32(self.handle)
                 .u32(self.sent_at)
@@ -144,8 +146,8 @@ impl<'a> LinkPublish<'a> {
         let flags = if self.detour { DETOUR } else { 0 };
         let aged = self.age.zip(self.behind());
         let kind = match aged {
-            Some(_) => FrameKind::AgedPublish,
-            None => FrameKind::LinkPublish,
+            Some(_) => kinds::AGED_PUBLISH,
+            None => kinds::LINK_PUBLISH,
         };
         append(writer, kind, flags, |writer| {
             writer
@@ -326,7 +328,7 @@ impl Ack {
     /// Writes from broker to proxy.
     pub fn write_link(&self, writer: &mut Writer<'_>, session: u64) -> bool {
         debug_assert!(self.missing.len() <= ACK_RANGES && self.runs.len() <= ACK_RUNS);
-        append(writer, FrameKind::LinkAck, 0, |writer| {
+        append(writer, kinds::LINK_ACK, 0, |writer| {
             writer.u64(session);
             self.write_to(writer);
             true
@@ -335,7 +337,7 @@ impl Ack {
 
     /// Writes from proxy to client.
     pub fn write(&self, writer: &mut Writer<'_>) -> bool {
-        append(writer, FrameKind::Ack, 0, |writer| {
+        append(writer, kinds::ACK, 0, |writer| {
             self.write_to(writer);
             true
         })
@@ -537,7 +539,7 @@ mod tests {
             prop_assert!(ack.write_link(&mut writer, session));
             let len = writer.len();
             prop_assert_eq!(len, ack.link_len());
-            let frame = Frames::new(&bytes[..len]).next().unwrap().unwrap();
+            let frame = Frames::new(&bytes[..len], kinds::ALL).next().unwrap().unwrap();
             let (back, rest) = Ack::read_link(frame.body).unwrap();
             prop_assert_eq!(back, session);
             prop_assert_eq!(Ack::read(rest), Some(ack));

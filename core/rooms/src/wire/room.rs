@@ -4,7 +4,9 @@
 //! named inline at its first message of the block and by one byte afterwards.
 
 use muster_transport::planted::{self, Bug};
-use muster_transport::{append, FrameKind, Reader, Writer, FRAME, HEADER};
+use muster_transport::{append, Reader, Writer, FRAME, HEADER};
+
+use crate::wire::kinds;
 
 use crate::wire::{GapReason, PublisherId, StreamGap, StreamId};
 
@@ -294,7 +296,7 @@ impl GapPlace {
     }
 
     pub fn write(&self, writer: &mut Writer<'_>) -> bool {
-        append(writer, FrameKind::Gap, 0, |writer| {
+        append(writer, kinds::GAP, 0, |writer| {
             writer.u32(self.handle).u64(self.index);
             self.gap.write(writer);
             true
@@ -336,7 +338,7 @@ impl Skip {
     }
 
     pub fn write(&self, writer: &mut Writer<'_>) -> bool {
-        append(writer, FrameKind::Skip, 0, |writer| {
+        append(writer, kinds::SKIP, 0, |writer| {
             writer
                 .u32(self.handle)
                 .u64(self.index)
@@ -470,7 +472,7 @@ pub fn read_repair(body: &[u8]) -> Option<(u32, u64, impl Iterator<Item = (u64, 
 
 /// Writes a member's repair request of at most [`REPAIR_RANGES`] ranges; with none, nothing is missing below `next` any more.
 pub fn write_repair(writer: &mut Writer<'_>, handle: u32, next: u64, wanted: &[(u64, u64)]) -> bool {
-    append(writer, FrameKind::Repair, 0, |writer| {
+    append(writer, kinds::REPAIR, 0, |writer| {
         writer.u32(handle).u64(next);
         put_ranges(writer, wanted);
         true
@@ -493,7 +495,7 @@ pub fn write_link_repair(
     history: bool,
     wanted: &[(u64, u64)],
 ) -> bool {
-    append(writer, FrameKind::LinkRepair, 0, |writer| {
+    append(writer, kinds::LINK_REPAIR, 0, |writer| {
         writer.u64(room).u32(generation).u8(u8::from(history));
         put_ranges(writer, wanted);
         true
@@ -519,7 +521,7 @@ impl LinkLost {
     }
 
     pub fn write(&self, writer: &mut Writer<'_>) -> bool {
-        append(writer, FrameKind::LinkLost, 0, |writer| {
+        append(writer, kinds::LINK_LOST, 0, |writer| {
             writer.u64(self.room).u32(self.generation).u64(self.first);
             true
         })
@@ -545,7 +547,7 @@ mod tests {
             epoch: 2,
             generation: 3,
         };
-        assert!(append(&mut writer, FrameKind::Room, 0, |writer| {
+        assert!(append(&mut writer, kinds::ROOM, 0, |writer| {
             let mut block = RoomBlock::begin(writer, 1, 1, stream, 1);
             for sequence in 1..=5 {
                 assert!(block.push(
@@ -571,7 +573,7 @@ mod tests {
             let mut writer = Writer::new(&mut bytes);
             let stream = StreamId { node: 1, epoch: 2, generation: 3 };
             let mut taken = Vec::new();
-            append(&mut writer, FrameKind::Room, 0, |writer| {
+            append(&mut writer, kinds::ROOM, 0, |writer| {
                 let mut block = RoomBlock::begin(writer, 5, 6, stream, 7);
                 for (user, sequence, flags, data) in &messages {
                     let message = Message { publisher: PublisherId { user: *user, incarnation: 1 }, sequence: *sequence, flags: *flags, data };
@@ -584,7 +586,7 @@ mod tests {
                 true
             });
             let len = writer.len();
-            let frame = Frames::new(&bytes[..len]).next().unwrap().unwrap();
+            let frame = Frames::new(&bytes[..len], kinds::ALL).next().unwrap().unwrap();
             let block = RoomBlock::read(frame.body).unwrap();
             prop_assert_eq!((block.handle, block.index, block.stream, block.offset), (5, 6, stream, 7));
             prop_assert_eq!(block.messages.collect::<Vec<_>>(), taken);
@@ -608,7 +610,7 @@ mod tests {
             let mut writer = Writer::new(&mut bytes);
             prop_assert!(write_repair(&mut writer, 9, 8, &wanted));
             let len = writer.len();
-            let frame = Frames::new(&bytes[..len]).next().unwrap().unwrap();
+            let frame = Frames::new(&bytes[..len], kinds::ALL).next().unwrap().unwrap();
             let (handle, next, ranges) = read_repair(frame.body).unwrap();
             prop_assert_eq!((handle, next, ranges.collect::<Vec<_>>()), (9, 8, wanted));
         }

@@ -4,6 +4,8 @@
 //! whatever it is told to) and the entry functions of the fuzz targets. A panic of the machine is the finding.
 #![allow(dead_code)]
 
+use muster_rooms::wire::kinds;
+use muster_rooms::{role, room_placement};
 use std::collections::{BTreeMap, VecDeque};
 
 use muster_rooms::command::{Ask, CommandId, Outcome, Page};
@@ -86,10 +88,10 @@ pub fn node_key(node: u32) -> ServerKey {
 
 /// The fakes' numbers, each with its role.
 pub const NODES: [(u32, Role); 4] = [
-    (GATEWAY, Role::Gateway),
-    (PROXY, Role::Proxy),
-    (BROKER, Role::Broker),
-    (ROUTER, Role::Router),
+    (GATEWAY, role::GATEWAY),
+    (PROXY, role::PROXY),
+    (BROKER, role::BROKER),
+    (ROUTER, role::ROUTER),
 ];
 
 /// What links are made with where these nodes are listed, for the one of them that is `own`.
@@ -125,13 +127,13 @@ pub fn membership(version: u64, present: bool) -> Membership {
 
 pub fn placement() -> Placement {
     let nodes = [
-        (GATEWAY, Role::Gateway),
-        (PROXY, Role::Proxy),
-        (BROKER, Role::Broker),
-        (ROUTER, Role::Router),
+        (GATEWAY, role::GATEWAY),
+        (PROXY, role::PROXY),
+        (BROKER, role::BROKER),
+        (ROUTER, role::ROUTER),
     ];
     let nodes = nodes.map(|(node, role)| PlacedNode::new(node, role, addr(9000 + node as u16)));
-    Placement::new(1, nodes.to_vec(), 1, 1)
+    room_placement(1, nodes.to_vec(), 1, 1)
 }
 
 fn identity(node: u32, role: Role) -> Identity {
@@ -255,7 +257,7 @@ impl Peer {
     }
 
     pub fn frames(&self, kind: FrameKind) -> usize {
-        self.counts[kind as usize]
+        self.counts[usize::from(kind.code())]
     }
 }
 
@@ -412,10 +414,10 @@ impl<M: Subject> Rig<M> {
         };
         peer.received += 1;
         let mut elicits = false;
-        for frame in Frames::new(&bytes[HEADER..HEADER + len]) {
+        for frame in Frames::new(&bytes[HEADER..HEADER + len], kinds::ALL) {
             let frame = frame.expect("our own frames are well formed");
-            elicits |= frame.kind.elicits();
-            peer.counts[frame.kind as usize] += 1;
+            elicits |= kinds::ALL.elicits(frame.kind);
+            peer.counts[usize::from(frame.kind.code())] += 1;
             peer.flagged += usize::from(frame.flags != 0);
             peer.got.push_back((frame.kind, frame.body.to_vec()));
             if peer.got.len() > 512 {
@@ -464,7 +466,7 @@ impl<M: Subject> Rig<M> {
         body.extend_from_slice(&1u16.to_le_bytes());
         body.extend_from_slice(&(bytes.len() as u16).to_le_bytes());
         body.extend_from_slice(bytes);
-        self.frame(peer, FrameKind::Log as u8, &body);
+        self.frame(peer, FrameKind::LOG.code(), &body);
         // It came at once: the peer need not repeat it.
         let mut scratch = [0; 1500];
         while self.peers[peer]
@@ -578,7 +580,7 @@ impl<M: Subject> Rig<M> {
             flagged: 0,
         });
         let at = self.peers.len() - 1;
-        self.frame(at, FrameKind::Ping as u8, &[]);
+        self.frame(at, FrameKind::PING.code(), &[]);
         self.turn();
         at
     }
@@ -602,7 +604,7 @@ impl<M: Subject> Rig<M> {
 
     /// A session that has shown no credential.
     pub fn unknown(&mut self, number: u32) -> usize {
-        let me = identity(0, Role::Client);
+        let me = identity(0, Role::CLIENT);
         self.connect(PUBLIC_SOCKET, stranger(number), me)
             .expect("a client is let in")
     }
@@ -672,7 +674,7 @@ pub fn link_room(generation: u32, offset: u64, data: &[&[u8]]) -> Vec<u8> {
 
 pub fn link_room_of(name: &str, generation: u32, offset: u64, data: &[&[u8]]) -> Vec<u8> {
     body(|writer| {
-        append(writer, FrameKind::LinkRoom, 0, |writer| {
+        append(writer, kinds::LINK_ROOM, 0, |writer| {
             let mut block = LinkBlock::begin(writer, room_id(name), generation, 1, offset, None);
             for (at, data) in data.iter().enumerate() {
                 block.push(writer, &message(offset + at as u64, data));
@@ -738,7 +740,7 @@ pub fn publish(handle: u32, low: u64, first: u64, data: &[&[u8]]) -> Vec<u8> {
     })
 }
 
-/// At least one valid frame of every kind but [`FrameKind::Log`], about the state that `settle` makes.
+/// At least one valid frame of every kind but [`FrameKind::LOG`], about the state that `settle` makes.
 pub fn sample_frames() -> Vec<Vec<u8>> {
     let room = room_id(ROOM);
     let place = muster_rooms::FIRST_PLACE;
@@ -768,12 +770,12 @@ pub fn sample_frames() -> Vec<Vec<u8>> {
             }
             .write(writer)
         }),
-        plain(FrameKind::LogAck, 2u64.to_le_bytes().to_vec()),
-        plain(FrameKind::Ping, vec![]),
-        plain(FrameKind::PathChallenge, vec![1; 8]),
-        plain(FrameKind::PathResponse, vec![1; 8]),
+        plain(FrameKind::LOG_ACK, 2u64.to_le_bytes().to_vec()),
+        plain(FrameKind::PING, vec![]),
+        plain(FrameKind::PATH_CHALLENGE, vec![1; 8]),
+        plain(FrameKind::PATH_RESPONSE, vec![1; 8]),
         body(|writer| {
-            append(writer, FrameKind::Room, 0, |writer| {
+            append(writer, kinds::ROOM, 0, |writer| {
                 let mut block = RoomBlock::begin(writer, 0, place, stream(1), 1);
                 block.push(writer, &message(1, b"one"));
                 block.push(writer, &message(2, b"two"));
@@ -803,14 +805,14 @@ pub fn sample_frames() -> Vec<Vec<u8>> {
             .write(writer)
         }),
         plain(
-            FrameKind::Heads,
+            kinds::HEADS,
             [&0u32.to_le_bytes()[..], &(place + 5).to_le_bytes()].concat(),
         ),
         body(|writer| write_repair(writer, 0, place, &[(place, place), (place + 1, place + 3)])),
         link_room(1, 1, &[b"one", b"two"]),
         link_room(1, 5, &[b"five"]),
         body(|writer| {
-            append(writer, FrameKind::LinkHeads, 0, |writer| {
+            append(writer, kinds::LINK_HEADS, 0, |writer| {
                 LinkHead {
                     room,
                     generation: 1,
@@ -831,7 +833,7 @@ pub fn sample_frames() -> Vec<Vec<u8>> {
             .write(writer)
         }),
         body(|writer| {
-            append(writer, FrameKind::Consumed, 0, |writer| {
+            append(writer, kinds::CONSUMED, 0, |writer| {
                 Consumed {
                     room,
                     generation: 1,
@@ -848,7 +850,7 @@ pub fn sample_frames() -> Vec<Vec<u8>> {
         link_publish(5, 1, 4, &[b"four"]),
         body(|writer| ack.write_link(writer, 7)),
         body(|writer| ack.write(writer)),
-        plain(FrameKind::Close, vec![0]),
+        plain(FrameKind::CLOSE, vec![0]),
     ]
 }
 
@@ -889,7 +891,7 @@ pub fn sample_records() -> Vec<Vec<u8>> {
             backoff_max_ms: 0,
         }),
         Record::Control(ControlRecord::Servers {
-            role: Role::Proxy,
+            role: role::PROXY,
             servers: vec![Server {
                 addr: addr(9002),
                 key: server_key().public(),
@@ -1068,11 +1070,11 @@ fn sessions_digest<T: Default>(sessions: &muster_transport::Sessions<T>) -> (usi
 }
 
 impl Subject for Gateway {
-    const ROLE: Role = Role::Gateway;
+    const ROLE: Role = role::GATEWAY;
 
     fn build(seed: u64) -> Self {
         let config = GatewayConfig {
-            me: identity(GATEWAY, Role::Gateway),
+            me: identity(GATEWAY, role::GATEWAY),
             payload: PAYLOAD,
             arena_bytes: 1 << 20,
             keepalive_ms: 1000,
@@ -1142,9 +1144,9 @@ impl Subject for Gateway {
     fn settle(rig: &mut Rig<Self>) {
         rig.session(1);
         rig.session(2);
-        rig.link(BROKER, Role::Broker);
-        rig.link(ROUTER, Role::Router);
-        rig.link(PROXY, Role::Proxy);
+        rig.link(BROKER, role::BROKER);
+        rig.link(ROUTER, role::ROUTER);
+        rig.link(PROXY, role::PROXY);
         rig.join(0, 1, ROOM, Positions::default());
         rig.tell(3, &Record::Covered { offset: 1 << 20 });
         rig.say(2, &link_room(1, 1, &[b"one", b"two"]));
@@ -1153,11 +1155,11 @@ impl Subject for Gateway {
 }
 
 impl Subject for Proxy {
-    const ROLE: Role = Role::Proxy;
+    const ROLE: Role = role::PROXY;
 
     fn build(seed: u64) -> Self {
         let config = ProxyConfig {
-            me: identity(PROXY, Role::Proxy),
+            me: identity(PROXY, role::PROXY),
             payload: PAYLOAD,
             keepalive_ms: 1000,
             idle_ms: 10_000,
@@ -1212,8 +1214,8 @@ impl Subject for Proxy {
     fn settle(rig: &mut Rig<Self>) {
         rig.session(1);
         rig.session(2);
-        rig.link(BROKER, Role::Broker);
-        rig.link(GATEWAY, Role::Gateway);
+        rig.link(BROKER, role::BROKER);
+        rig.link(GATEWAY, role::GATEWAY);
         rig.tell(
             0,
             &Record::Open {
@@ -1264,11 +1266,11 @@ pub fn names_life(rig: &mut Rig<Broker>, router: usize, (node, epoch): (u32, u32
 }
 
 impl Subject for Broker {
-    const ROLE: Role = Role::Broker;
+    const ROLE: Role = role::BROKER;
 
     fn build(seed: u64) -> Self {
         let config = BrokerConfig {
-            me: identity(BROKER, Role::Broker),
+            me: identity(BROKER, role::BROKER),
             payload: PAYLOAD,
             arena_bytes: 1 << 20,
             name_key: NAME_KEY,
@@ -1311,9 +1313,9 @@ impl Subject for Broker {
 
     /// 0: a proxy; 1: the gateway; 2: the router.
     fn settle(rig: &mut Rig<Self>) {
-        rig.link(PROXY, Role::Proxy);
-        rig.link(GATEWAY, Role::Gateway);
-        rig.link(ROUTER, Role::Router);
+        rig.link(PROXY, role::PROXY);
+        rig.link(GATEWAY, role::GATEWAY);
+        rig.link(ROUTER, role::ROUTER);
         names_gateway(rig, 2, GATEWAY, membership(1, true));
         rig.tell(2, &Record::Complete { scope: Scope::ALL });
         rig.say(0, &link_publish(5, 1, 1, &[b"one", b"two", b"three"]));
@@ -1322,11 +1324,11 @@ impl Subject for Broker {
 }
 
 impl Subject for Router {
-    const ROLE: Role = Role::Router;
+    const ROLE: Role = role::ROUTER;
 
     fn build(seed: u64) -> Self {
         let config = RouterConfig {
-            me: identity(ROUTER, Role::Router),
+            me: identity(ROUTER, role::ROUTER),
             payload: PAYLOAD,
             cluster: cluster(),
             reset_secret: [6; 32],
@@ -1360,9 +1362,9 @@ impl Subject for Router {
 
     /// 0: the gateway; 1: the broker; 2: a proxy.
     fn settle(rig: &mut Rig<Self>) {
-        rig.link(GATEWAY, Role::Gateway);
-        rig.link(BROKER, Role::Broker);
-        rig.link(PROXY, Role::Proxy);
+        rig.link(GATEWAY, role::GATEWAY);
+        rig.link(BROKER, role::BROKER);
+        rig.link(PROXY, role::PROXY);
         let (scope, version) = (Scope::ALL, 1);
         rig.tell(0, &Record::SnapshotBegin { scope, version });
         rig.tell(0, &Record::Membership(membership(1, true)));
@@ -1373,7 +1375,7 @@ impl Subject for Router {
 }
 
 impl Subject for Client {
-    const ROLE: Role = Role::Client;
+    const ROLE: Role = Role::CLIENT;
 
     fn build(seed: u64) -> Self {
         let endpoint = |port| {
@@ -1529,7 +1531,7 @@ impl Rig<Client> {
                     conn,
                     addr(port),
                     0,
-                    if port == 9001 { Role::Gateway } else { Role::Proxy },
+                    if port == 9001 { role::GATEWAY } else { role::PROXY },
                 );
                 return;
             }
@@ -1546,32 +1548,32 @@ fn seen<T>(_: T) {}
 
 /// Any bytes as the frames of an opened datagram, every body read as what it says it is.
 pub fn fuzz_frames(data: &[u8]) {
-    for frame in Frames::new(data).flatten() {
+    for frame in Frames::new(data, kinds::ALL).flatten() {
         let body = frame.body;
         match frame.kind {
-            FrameKind::Status => seen(Status::read(body).map(|status| {
+            FrameKind::STATUS => seen(Status::read(body).map(|status| {
                 let mut bytes = [0; 64];
                 status.write(&mut Writer::new(&mut bytes));
             })),
-            FrameKind::Log => seen(muster_transport::LogReceiver::new(1_000).receive(body, |_| {})),
-            FrameKind::Room => seen(RoomBlock::read(body).map(|block| block.messages.count())),
-            FrameKind::LinkRoom => seen(LinkBlock::read(body).map(|block| block.messages.count())),
-            FrameKind::AgedRoom => seen(LinkBlock::read_aged(body).map(|block| block.messages.count())),
-            FrameKind::Gap => seen(GapPlace::read(body)),
-            FrameKind::Skip => seen(Skip::read(body)),
-            FrameKind::Heads => seen(muster_rooms::wire::heads(body).count()),
-            FrameKind::Repair => seen(muster_rooms::wire::read_repair(body).map(|(_, _, ranges)| ranges.count())),
-            FrameKind::LinkRepair => {
+            FrameKind::LOG => seen(muster_transport::LogReceiver::new(1_000).receive(body, |_| {})),
+            kinds::ROOM => seen(RoomBlock::read(body).map(|block| block.messages.count())),
+            kinds::LINK_ROOM => seen(LinkBlock::read(body).map(|block| block.messages.count())),
+            kinds::AGED_ROOM => seen(LinkBlock::read_aged(body).map(|block| block.messages.count())),
+            kinds::GAP => seen(GapPlace::read(body)),
+            kinds::SKIP => seen(Skip::read(body)),
+            kinds::HEADS => seen(muster_rooms::wire::heads(body).count()),
+            kinds::REPAIR => seen(muster_rooms::wire::read_repair(body).map(|(_, _, ranges)| ranges.count())),
+            kinds::LINK_REPAIR => {
                 seen(muster_rooms::wire::read_link_repair(body).map(|(_, _, _, ranges)| ranges.count()))
             }
-            FrameKind::LinkHeads => seen(LinkHead::read_all(body).count()),
-            FrameKind::LinkLost => seen(LinkLost::read(body)),
-            FrameKind::Consumed => seen(Consumed::read_all(body).count()),
-            FrameKind::Publish => seen(Publish::read(body)),
-            FrameKind::LinkPublish => seen(LinkPublish::read(0, body)),
-            FrameKind::AgedPublish => seen(LinkPublish::read_aged(0, body)),
-            FrameKind::LinkAck => seen(Ack::read_link(body).is_some()),
-            FrameKind::Ack => seen(Ack::read(body)),
+            kinds::LINK_HEADS => seen(LinkHead::read_all(body).count()),
+            kinds::LINK_LOST => seen(LinkLost::read(body)),
+            kinds::CONSUMED => seen(Consumed::read_all(body).count()),
+            kinds::PUBLISH => seen(Publish::read(body)),
+            kinds::LINK_PUBLISH => seen(LinkPublish::read(0, body)),
+            kinds::AGED_PUBLISH => seen(LinkPublish::read_aged(0, body)),
+            kinds::LINK_ACK => seen(Ack::read_link(body).is_some()),
+            kinds::ACK => seen(Ack::read(body)),
             _ => {}
         }
     }

@@ -8,98 +8,92 @@ pub const FRAME: usize = 4;
 /// Where a frame's flags stand, from its first byte.
 pub const FLAGS_AT: usize = 1;
 
-/// What a frame is. The whitelist of who may send which is in `docs/protocol.md` and in each role.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-pub enum FrameKind {
-    /// What the receiver has seen ([`Status`]).
-    Status = 1,
-    /// Records of the reliable control log.
-    Log = 2,
-    /// Next control-log offset expected, u64.
-    LogAck = 3,
-    /// Wants a status; empty.
-    Ping = 4,
-    /// Eight bytes to be echoed from a new address.
-    PathChallenge = 5,
-    /// The echo.
-    PathResponse = 6,
-    /// The connection ends; code u8.
-    Close = 7,
-    /// A room's messages, gateway to member ([`crate::wire::room`]).
-    Room = 8,
-    /// One place in a room's sequence that holds a gap, gateway to member.
-    Gap = 9,
-    /// The member's cursor was moved, gateway to member.
-    Skip = 10,
-    /// Heads of rooms, gateway to member.
-    Heads = 11,
-    /// Ask for places again, member to gateway.
-    Repair = 12,
-    /// A room's messages, broker to gateway.
-    LinkRoom = 13,
-    /// Heads of rooms, broker to gateway.
-    LinkHeads = 14,
-    /// Ask for offsets again, gateway to broker.
-    LinkRepair = 15,
-    /// Offsets that the owner no longer has, broker to gateway.
-    LinkLost = 16,
-    /// How far the gateway is, gateway to broker.
-    Consumed = 17,
-    /// Messages to publish, client to proxy ([`crate::wire::publish`]).
-    Publish = 18,
-    /// Messages to publish, proxy to broker.
-    LinkPublish = 19,
-    /// Acknowledgement of publishing, broker to proxy.
-    LinkAck = 20,
-    /// Acknowledgement of publishing, proxy to client.
-    Ack = 21,
-    /// A link publish frame that says how old its messages are.
-    AgedPublish = 22,
-    /// A link room frame that says how old its messages are.
-    AgedRoom = 23,
-}
+/// What a frame is: 1 to 7 are those of every connection, systems have others. A peer may send only the kinds that
+/// `docs/protocol.md` and its role's machine allow.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct FrameKind(u8);
 
 impl FrameKind {
-    pub const ALL: [FrameKind; 23] = [
-        FrameKind::Status,
-        FrameKind::Log,
-        FrameKind::LogAck,
-        FrameKind::Ping,
-        FrameKind::PathChallenge,
-        FrameKind::PathResponse,
-        FrameKind::Close,
-        FrameKind::Room,
-        FrameKind::Gap,
-        FrameKind::Skip,
-        FrameKind::Heads,
-        FrameKind::Repair,
-        FrameKind::LinkRoom,
-        FrameKind::LinkHeads,
-        FrameKind::LinkRepair,
-        FrameKind::LinkLost,
-        FrameKind::Consumed,
-        FrameKind::Publish,
-        FrameKind::LinkPublish,
-        FrameKind::LinkAck,
-        FrameKind::Ack,
-        FrameKind::AgedPublish,
-        FrameKind::AgedRoom,
-    ];
+    /// What the receiver has seen ([`Status`]).
+    pub const STATUS: FrameKind = FrameKind(1);
+    /// Records of the reliable control log.
+    pub const LOG: FrameKind = FrameKind(2);
+    /// Next control-log offset expected, u64.
+    pub const LOG_ACK: FrameKind = FrameKind(3);
+    /// Wants a status; empty.
+    pub const PING: FrameKind = FrameKind(4);
+    /// Eight bytes to be echoed from a new address.
+    pub const PATH_CHALLENGE: FrameKind = FrameKind(5);
+    /// The echo.
+    pub const PATH_RESPONSE: FrameKind = FrameKind(6);
+    /// The connection ends; code u8.
+    pub const CLOSE: FrameKind = FrameKind(7);
 
+    /// Of a system.
+    pub const fn new(code: u8) -> Self {
+        assert!(code > FrameKind::CLOSE.0 && code < KINDS_MAX);
+        FrameKind(code)
+    }
+
+    pub const fn code(self) -> u8 {
+        self.0
+    }
+}
+
+/// Kinds are below: one bit each in a word.
+const KINDS_MAX: u8 = 64;
+
+/// The kinds of frames that a machine understands: those of every connection, and those of its system.
+#[derive(Clone, Copy, Debug)]
+pub struct FrameKinds {
+    known: u64,
+    silent: u64,
+}
+
+impl FrameKinds {
+    /// Those of every connection.
+    pub const TRANSPORT: FrameKinds = {
+        let none = FrameKinds { known: 0, silent: 0 };
+        let known = none.with(&[FrameKind::LOG, FrameKind::PING], false);
+        let silent = [
+            FrameKind::STATUS,
+            FrameKind::LOG_ACK,
+            FrameKind::PATH_CHALLENGE,
+            FrameKind::PATH_RESPONSE,
+            FrameKind::CLOSE,
+        ];
+        known.with(&silent, true)
+    };
+
+    /// These as well. A datagram that has none but `silent` ones need not be covered by a status.
+    pub const fn with(mut self, kinds: &[FrameKind], silent: bool) -> Self {
+        let mut at = 0;
+        while at < kinds.len() {
+            let bit = 1 << kinds[at].0;
+            assert!(self.known & bit == 0, "two frames of one kind");
+            self.known |= bit;
+            if silent {
+                self.silent |= bit;
+            }
+            at += 1;
+        }
+        self
+    }
+
+    /// The kind of this code, if it is understood.
     #[inline]
-    pub fn from_u8(value: u8) -> Option<Self> {
-        FrameKind::ALL.get(usize::from(value).wrapping_sub(1)).copied()
+    pub const fn find(self, code: u8) -> Option<FrameKind> {
+        if code < KINDS_MAX && self.known >> code & 1 != 0 {
+            Some(FrameKind(code))
+        } else {
+            None
+        }
     }
 
     /// Whether a datagram with such a frame must be covered by a status.
     #[inline]
-    pub fn elicits(self) -> bool {
-        use FrameKind::{Close, Consumed, LinkRepair, LogAck, PathChallenge, PathResponse, Repair, Status};
-        !matches!(
-            self,
-            Status | LogAck | PathChallenge | PathResponse | Close | Repair | LinkRepair | Consumed
-        )
+    pub const fn elicits(self, kind: FrameKind) -> bool {
+        self.silent >> kind.0 & 1 == 0
     }
 }
 
@@ -118,12 +112,16 @@ pub struct BadFrame;
 /// Walks the frames of an opened datagram; ends after the first bad one.
 pub struct Frames<'a> {
     reader: Reader<'a>,
+    kinds: FrameKinds,
 }
 
 impl<'a> Frames<'a> {
-    pub fn new(bytes: &'a [u8]) -> Self {
+    /// A kind that is not among `kinds` is bad.
+    #[inline]
+    pub fn new(bytes: &'a [u8], kinds: FrameKinds) -> Self {
         Frames {
             reader: Reader::new(bytes),
+            kinds,
         }
     }
 }
@@ -142,7 +140,7 @@ impl<'a> Iterator for Frames<'a> {
             let flags = self.reader.u8()?;
             let body = self.reader.bytes16()?;
             Some(Frame {
-                kind: FrameKind::from_u8(kind)?,
+                kind: self.kinds.find(kind)?,
                 flags,
                 body,
             })
@@ -166,7 +164,7 @@ pub fn append(
     if writer.room() < FRAME {
         return false;
     }
-    writer.u8(kind as u8).u8(flags).u16(0);
+    writer.u8(kind.code()).u8(flags).u16(0);
     let good = write(writer);
     let len = writer.len() - start - FRAME;
     if !good || writer.full() || len > usize::from(u16::MAX) {
@@ -222,7 +220,7 @@ impl Status {
     }
 
     pub fn write(&self, writer: &mut Writer<'_>) -> bool {
-        append(writer, FrameKind::Status, 0, |writer| {
+        append(writer, FrameKind::STATUS, 0, |writer| {
             writer
                 .u64(self.highest)
                 .u32(self.received)
@@ -262,7 +260,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_frames_or_one_error(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            let frames: Vec<_> = Frames::new(&bytes).collect();
+            let frames: Vec<_> = Frames::new(&bytes, FrameKinds::TRANSPORT).collect();
             prop_assert!(frames.iter().rev().skip(1).all(Result::is_ok));
             prop_assert!(frames.len() <= bytes.len() / FRAME + 1);
         }
@@ -277,8 +275,8 @@ mod tests {
             let mut writer = Writer::new(&mut bytes);
             prop_assert!(status.write(&mut writer));
             let len = writer.len();
-            let frame = Frames::new(&bytes[..len]).next().unwrap().unwrap();
-            prop_assert_eq!(frame.kind, FrameKind::Status);
+            let frame = Frames::new(&bytes[..len], FrameKinds::TRANSPORT).next().unwrap().unwrap();
+            prop_assert_eq!(frame.kind, FrameKind::STATUS);
             prop_assert_eq!(Status::read(frame.body), Some(status));
         }
     }

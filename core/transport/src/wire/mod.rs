@@ -78,37 +78,25 @@ impl Code {
     }
 }
 
-/// What a node is.
+/// What a node is, by a code that each system gives to its own; 0 is none.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-#[repr(u8)]
-pub enum Role {
-    Client = 1,
-    Proxy = 2,
-    Broker = 3,
-    Router = 4,
-    Gateway = 5,
-}
+pub struct Role(u8);
 
 impl Role {
-    pub fn from_u8(value: u8) -> Option<Self> {
-        [Role::Client, Role::Proxy, Role::Broker, Role::Router, Role::Gateway]
-            .into_iter()
-            .find(|role| *role as u8 == value)
+    /// A client of any system.
+    pub const CLIENT: Role = Role(1);
+
+    pub const fn new(code: u8) -> Self {
+        assert!(code > 0, "0 is no role");
+        Role(code)
     }
 
-    /// Whether clients have sessions with it.
-    pub fn serves_clients(self) -> bool {
-        matches!(self, Role::Gateway | Role::Proxy)
+    pub fn from_u8(code: u8) -> Option<Self> {
+        (code > 0).then_some(Role(code))
     }
 
-    pub fn name(self) -> &'static str {
-        match self {
-            Role::Client => "client",
-            Role::Proxy => "proxy",
-            Role::Broker => "broker",
-            Role::Router => "router",
-            Role::Gateway => "gateway",
-        }
+    pub const fn code(self) -> u8 {
+        self.0
     }
 }
 

@@ -117,7 +117,7 @@ impl<'a> ControlRecord<'a> {
                 backoff_max_ms: r.u32()?,
             },
             SERVERS => ControlRecord::Servers {
-                role: Role::from_u8(r.u8()?).filter(|role| role.serves_clients())?,
+                role: Role::from_u8(r.u8()?)?,
                 servers: server::read(r)?,
             },
             LINK_READY => ControlRecord::LinkReady { token: r.array()? },
@@ -154,7 +154,7 @@ impl Encode for ControlRecord<'_> {
                 w.u8(PACE).u32(*backoff_ms).u32(*backoff_max_ms);
             }
             ControlRecord::Servers { role, servers } => {
-                server::write(servers, w.u8(SERVERS).u8(*role as u8));
+                server::write(servers, w.u8(SERVERS).u8(role.code()));
             }
             ControlRecord::LinkReady { token } => {
                 w.u8(LINK_READY).put(token);
@@ -190,7 +190,7 @@ mod tests {
                 backoff_max_ms: 64,
             },
             ControlRecord::Servers {
-                role: Role::Proxy,
+                role: Role::new(2),
                 servers: vec![
                     Server {
                         addr: Addr { ip: [65; 16], port: 66 },
