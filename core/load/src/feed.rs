@@ -15,8 +15,8 @@ use muster_rooms::{
     RouterConfig, Side,
 };
 use muster_transport::{
-    Addr, Arrival, ClusterKeys, Direction, Header, Identity, Inbox, KeyCache, KeySlots, Machine, Micros, Outbox,
-    PlacedNode, Secret, ServerKey, SocketId, HEADER, PUBLIC_SOCKET,
+    Addr, Arrival, ClusterKeys, Direction, HasSessions, Header, Identity, Inbox, KeyCache, KeySlots, Machine, Micros,
+    Outbox, PlacedNode, Secret, ServerKey, SocketId, HEADER, PUBLIC_SOCKET,
 };
 use muster_udp::{Counters, Cursor, Kernel, KernelEntropy, Receiver, Sender, Socket, SocketOptions};
 

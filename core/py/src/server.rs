@@ -11,7 +11,8 @@ use muster_rooms::{
     RouterConfig,
 };
 use muster_transport::{
-    ClusterKeys, Denied, Identity, LinkChange, Machine, Micros, ResetSecret, Role, Server, ServerKey,
+    ClusterKeys, Denied, HasLinks, HasSessions, Identity, LinkChange, Machine, Micros, ResetSecret, Role, Server,
+    ServerKey,
 };
 use muster_udp::{monotonic_now, KernelEntropy, Socket};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
@@ -21,35 +22,66 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 use crate::convert::{self, allow_list, array, Allow, FaultRule};
 
 /// A role's machine as the binding needs it.
-pub trait RoleMachine: Machine {
+pub trait RoleMachine: Machine + HasLinks {
     fn not_ready(&self) -> Option<&'static str>;
     fn set_buffers(&mut self, bytes: &[u32]);
     fn event<'py>(py: Python<'py>, event: Self::Event) -> PyResult<Bound<'py, PyTuple>>;
     fn each_counter(&self, each: &mut dyn FnMut(&'static str, &'static str, u64));
     fn each_gauge(&self, each: &mut dyn FnMut(&'static str, &'static str, f64));
-    fn links(&self) -> &muster_transport::Links;
     /// How old messages were that came, and from which role they come.
     fn ages(&self) -> Option<(&Ages, Role)> {
         None
     }
-    fn take_cluster(&mut self, now: Micros, cluster: ClusterKeys);
+    fn take_cluster(&mut self, now: Micros, cluster: ClusterKeys) {
+        self.set_cluster(now, cluster);
+    }
     fn set_history_max(&mut self, _messages: u32) {}
     /// Why a peer is left out of choices, if it is.
     fn ejected(&self, _node: u32) -> Option<&'static str> {
         None
     }
-    fn set_backoff(&mut self, _first_ms: u32, _max_ms: u32) {}
-    fn set_session_limits(&mut self, _sessions: usize, _prefix_rate: u32) {}
     fn set_command_limit(&mut self, _rate: u32, _burst: u32) {}
-    fn set_servers(&mut self, _now: Micros, _gateways: Vec<Server>, _proxies: Vec<Server>) {}
-    fn drain(&mut self) {}
     fn drained(&self) -> bool {
         true
     }
-    fn stay(&mut self) {}
+    /// What is set of sessions, where the role has them.
+    fn clients(&mut self) -> Option<&mut dyn Clients> {
+        None
+    }
     /// What others can do for clients and this one cannot, if anything.
     fn cut_off(&self) -> Option<String> {
         None
+    }
+}
+
+/// [`HasSessions`] without the type of what a role keeps of a session.
+pub trait Clients {
+    fn set_backoff(&mut self, first_ms: u32, max_ms: u32);
+    fn set_session_limits(&mut self, sessions: usize, prefix_rate: u32);
+    fn set_servers(&mut self, now: Micros, gateways: Vec<Server>, proxies: Vec<Server>);
+    fn drain(&mut self);
+    fn stay(&mut self);
+}
+
+impl<M: HasSessions> Clients for M {
+    fn set_backoff(&mut self, first_ms: u32, max_ms: u32) {
+        HasSessions::set_backoff(self, first_ms, max_ms);
+    }
+
+    fn set_session_limits(&mut self, sessions: usize, prefix_rate: u32) {
+        HasSessions::set_session_limits(self, sessions, prefix_rate);
+    }
+
+    fn set_servers(&mut self, now: Micros, gateways: Vec<Server>, proxies: Vec<Server>) {
+        HasSessions::set_servers(self, now, [(role::GATEWAY, gateways), (role::PROXY, proxies)]);
+    }
+
+    fn drain(&mut self) {
+        HasSessions::drain(self);
+    }
+
+    fn stay(&mut self) {
+        HasSessions::stay(self);
     }
 }
 
@@ -59,7 +91,8 @@ impl RoleMachine for Gateway {
     }
 
     fn set_buffers(&mut self, bytes: &[u32]) {
-        Gateway::set_buffers(self, bytes[0], bytes[1]);
+        self.set_link_buffer(bytes[0]);
+        self.set_session_buffer(bytes[1]);
     }
 
     fn event<'py>(py: Python<'py>, event: GatewayEvent) -> PyResult<Bound<'py, PyTuple>> {
@@ -102,44 +135,20 @@ impl RoleMachine for Gateway {
         );
     }
 
-    fn links(&self) -> &muster_transport::Links {
-        Gateway::links(self)
-    }
-
     fn ages(&self) -> Option<(&Ages, Role)> {
         Some((&self.ages, role::BROKER))
-    }
-
-    fn take_cluster(&mut self, now: Micros, cluster: ClusterKeys) {
-        Gateway::set_cluster(self, now, cluster);
     }
 
     fn set_history_max(&mut self, messages: u32) {
         Gateway::set_history_max(self, messages);
     }
 
-    fn set_backoff(&mut self, first_ms: u32, max_ms: u32) {
-        Gateway::set_backoff(self, first_ms, max_ms);
-    }
-
-    fn set_session_limits(&mut self, sessions: usize, prefix_rate: u32) {
-        Gateway::set_session_limits(self, sessions, prefix_rate);
-    }
-
-    fn set_servers(&mut self, now: Micros, gateways: Vec<Server>, proxies: Vec<Server>) {
-        Gateway::set_servers(self, now, gateways, proxies);
-    }
-
-    fn drain(&mut self) {
-        Gateway::drain(self);
-    }
-
-    fn stay(&mut self) {
-        Gateway::stay(self);
-    }
-
     fn cut_off(&self) -> Option<String> {
         Gateway::cut_off(self)
+    }
+
+    fn clients(&mut self) -> Option<&mut dyn Clients> {
+        Some(self)
     }
 
     fn drained(&self) -> bool {
@@ -153,7 +162,8 @@ impl RoleMachine for Proxy {
     }
 
     fn set_buffers(&mut self, bytes: &[u32]) {
-        Proxy::set_buffers(self, bytes[0], bytes[1]);
+        self.set_link_buffer(bytes[0]);
+        self.set_session_buffer(bytes[1]);
     }
 
     fn event<'py>(py: Python<'py>, event: ProxyEvent) -> PyResult<Bound<'py, PyTuple>> {
@@ -190,44 +200,20 @@ impl RoleMachine for Proxy {
         );
     }
 
-    fn links(&self) -> &muster_transport::Links {
-        Proxy::links(self)
-    }
-
-    fn take_cluster(&mut self, now: Micros, cluster: ClusterKeys) {
-        Proxy::set_cluster(self, now, cluster);
-    }
-
     fn ejected(&self, node: u32) -> Option<&'static str> {
         Some(self.health.ejected(node)?.name())
-    }
-
-    fn set_backoff(&mut self, first_ms: u32, max_ms: u32) {
-        Proxy::set_backoff(self, first_ms, max_ms);
-    }
-
-    fn set_session_limits(&mut self, sessions: usize, prefix_rate: u32) {
-        Proxy::set_session_limits(self, sessions, prefix_rate);
     }
 
     fn set_command_limit(&mut self, rate: u32, burst: u32) {
         Proxy::set_command_limit(self, rate, burst);
     }
 
-    fn set_servers(&mut self, now: Micros, gateways: Vec<Server>, proxies: Vec<Server>) {
-        Proxy::set_servers(self, now, gateways, proxies);
-    }
-
-    fn drain(&mut self) {
-        Proxy::drain(self);
-    }
-
-    fn stay(&mut self) {
-        Proxy::stay(self);
-    }
-
     fn cut_off(&self) -> Option<String> {
         Proxy::cut_off(self)
+    }
+
+    fn clients(&mut self) -> Option<&mut dyn Clients> {
+        Some(self)
     }
 
     fn drained(&self) -> bool {
@@ -241,7 +227,7 @@ impl RoleMachine for Broker {
     }
 
     fn set_buffers(&mut self, bytes: &[u32]) {
-        Broker::set_buffers(self, bytes[0]);
+        self.set_link_buffer(bytes[0]);
     }
 
     fn event<'py>(py: Python<'py>, event: LinkChange) -> PyResult<Bound<'py, PyTuple>> {
@@ -272,17 +258,13 @@ impl RoleMachine for Broker {
         );
     }
 
-    fn links(&self) -> &muster_transport::Links {
-        Broker::links(self)
-    }
-
     fn ages(&self) -> Option<(&Ages, Role)> {
         Some((&self.ages, role::PROXY))
     }
 
     fn take_cluster(&mut self, now: Micros, cluster: ClusterKeys) {
-        Broker::set_reset(self, cluster.reset_root());
-        Broker::set_cluster(self, now, cluster);
+        self.set_reset(cluster.reset_root());
+        self.set_cluster(now, cluster);
     }
 }
 
@@ -292,7 +274,7 @@ impl RoleMachine for Router {
     }
 
     fn set_buffers(&mut self, bytes: &[u32]) {
-        Router::set_buffers(self, bytes[0]);
+        self.set_link_buffer(bytes[0]);
     }
 
     fn event<'py>(py: Python<'py>, event: LinkChange) -> PyResult<Bound<'py, PyTuple>> {
@@ -312,13 +294,9 @@ impl RoleMachine for Router {
         each("interest_max", INTEREST_MAX, self.interest_max() as f64);
     }
 
-    fn links(&self) -> &muster_transport::Links {
-        Router::links(self)
-    }
-
     fn take_cluster(&mut self, now: Micros, cluster: ClusterKeys) {
-        Router::set_reset(self, cluster.reset_root());
-        Router::set_cluster(self, now, cluster);
+        self.set_reset(cluster.reset_root());
+        self.set_cluster(now, cluster);
     }
 }
 
@@ -545,12 +523,16 @@ macro_rules! engine {
             }
 
             fn backoff(&mut self, first_ms: u32, max_ms: u32) -> PyResult<()> {
-                self.get_mut()?.driver.machine_mut().set_backoff(first_ms, max_ms);
+                if let Some(clients) = self.get_mut()?.driver.machine_mut().clients() {
+                    clients.set_backoff(first_ms, max_ms);
+                }
                 Ok(())
             }
 
             fn session_limits(&mut self, sessions: usize, prefix_rate: u32) -> PyResult<()> {
-                self.get_mut()?.driver.machine_mut().set_session_limits(sessions, prefix_rate);
+                if let Some(clients) = self.get_mut()?.driver.machine_mut().clients() {
+                    clients.set_session_limits(sessions, prefix_rate);
+                }
                 Ok(())
             }
 
@@ -566,7 +548,9 @@ macro_rules! engine {
             ) -> PyResult<()> {
                 let (gateways, proxies) = (convert::servers(gateways)?, convert::servers(proxies)?);
                 let driver = &mut self.get_mut()?.driver;
-                driver.machine_mut().set_servers(monotonic_now(), gateways, proxies);
+                if let Some(clients) = driver.machine_mut().clients() {
+                    clients.set_servers(monotonic_now(), gateways, proxies);
+                }
                 driver.kick();
                 Ok(())
             }
@@ -598,7 +582,9 @@ macro_rules! engine {
 
             fn drain(&mut self) -> PyResult<()> {
                 let running = self.get_mut()?;
-                running.driver.machine_mut().drain();
+                if let Some(clients) = running.driver.machine_mut().clients() {
+                    clients.drain();
+                }
                 running.driver.kick();
                 Ok(())
             }
@@ -609,7 +595,9 @@ macro_rules! engine {
             }
 
             fn stay(&mut self) -> PyResult<()> {
-                self.get_mut()?.driver.machine_mut().stay();
+                if let Some(clients) = self.get_mut()?.driver.machine_mut().clients() {
+                    clients.stay();
+                }
                 Ok(())
             }
 

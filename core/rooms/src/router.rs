@@ -16,7 +16,7 @@ use crate::role;
 
 use muster_transport::planted::{self, Bug};
 use muster_transport::{
-    Arrival, ClusterKeys, Code, Control, Door, DoorKey, Encode, Entropy, Frames, Identity, Inbox, KeyedState,
+    Arrival, ClusterKeys, Code, Control, Door, DoorKey, Encode, Entropy, Frames, HasLinks, Identity, Inbox, KeyedState,
     LinkChange, Links, Machine, Micros, Node, NodeState, Outbox, Placement, Records, ResetSecret, Scope, HEADER,
     NODES_MAX,
 };
@@ -209,20 +209,6 @@ impl Router {
         self.review_missing(now);
     }
 
-    /// Takes other secrets of the cluster; links are made anew with the current one.
-    pub fn set_cluster(&mut self, now: Micros, cluster: ClusterKeys) {
-        self.links.set_cluster(now, &mut self.node, cluster);
-    }
-
-    /// From now on resets are proven by what this node makes of a secret that several have.
-    pub fn set_reset(&mut self, shared: &[u8; 32]) {
-        self.links.set_reset(&self.node, shared);
-    }
-
-    pub fn set_buffers(&mut self, link: u32) {
-        self.links.buffer = link;
-    }
-
     /// Why the router cannot serve yet, if it cannot.
     pub fn not_ready(&self) -> Option<&'static str> {
         match (self.started, self.complete) {
@@ -251,10 +237,6 @@ impl Router {
     /// Memberships that there is place for.
     pub fn interest_max(&self) -> usize {
         self.rooms_max
-    }
-
-    pub fn links(&self) -> &Links {
-        &self.links
     }
 
     /// From now on, remembers for `take_kept` what changes, at most so many rooms at a time.
@@ -1013,6 +995,16 @@ impl Seen {
 
     fn is_away(&self) -> bool {
         !self.here && self.peers.is_empty()
+    }
+}
+
+impl HasLinks for Router {
+    fn links(&self) -> &Links {
+        &self.links
+    }
+
+    fn links_mut(&mut self) -> (&mut Links, &mut Node) {
+        (&mut self.links, &mut self.node)
     }
 }
 

@@ -14,8 +14,8 @@ use common::*;
 use muster_rooms::wire::{write_repair, Ack, GapPlace, GapReason, Positions, Record, StreamGap, StreamId};
 use muster_rooms::{Broker, Client, Gateway, Proxy, Router, USER_HELD_MAX};
 use muster_transport::{
-    Code, ControlRecord, DatagramKind, Dice, Encode, FrameKind, Frames, Header, Identity, Role, Server, SocketId,
-    EARLY_BYTES_MAX, EARLY_UNKNOWN_MAX, HEADER, LINK_SOCKET, PUBLIC_SOCKET, SERVERS_MAX,
+    Code, ControlRecord, DatagramKind, Dice, Encode, FrameKind, Frames, HasSessions, Header, Identity, Role, Server,
+    SocketId, EARLY_BYTES_MAX, EARLY_UNKNOWN_MAX, HEADER, LINK_SOCKET, PUBLIC_SOCKET, SERVERS_MAX,
 };
 
 fn dice() -> Dice {

@@ -16,9 +16,9 @@ use muster_rooms::{
     LOST_WAIT, MISSING_WAIT, SESSION_ROOMS, SILENCE_MAX, USER_PUBLICATIONS_MAX,
 };
 use muster_transport::{
-    append, weight, Addr, Code, ControlRecord, DatagramKind, Dice, FrameKind, Header, Identity, Machine, Micros,
-    NodeState, Outbox, PlacedNode, Placement, Role, Scope, Server, Status, Writer, HEADER, NUMBER_MAX, PUBLIC_SOCKET,
-    SLICE_DATAGRAMS,
+    append, weight, Addr, Code, ControlRecord, DatagramKind, Dice, FrameKind, HasSessions, Header, Identity, Machine,
+    Micros, NodeState, Outbox, PlacedNode, Placement, Role, Scope, Server, Status, Writer, HEADER, NUMBER_MAX,
+    PUBLIC_SOCKET, SLICE_DATAGRAMS,
 };
 use std::collections::BTreeSet;
 
@@ -2304,7 +2304,8 @@ fn a_server_names_others_to_who_comes_and_to_who_is_there_but_none_to_strangers(
     assert_eq!(told(&mut rig, 0), [], "there is nothing to tell");
     let stranger = rig.unknown(1);
     let (gateways, proxies) = (named(&[(9001, 1), (9005, 0)]), named(&[(9002, 3)]));
-    rig.machine.set_servers(rig.now, gateways, proxies);
+    rig.machine
+        .set_servers(rig.now, [(role::GATEWAY, gateways), (role::PROXY, proxies)]);
     rig.pass(1_000_000, 10_000);
     let all = [(role::GATEWAY, named(&[(9001, 1)])), (role::PROXY, named(&[(9002, 3)]))];
     assert_eq!(told(&mut rig, 0), all, "one of weight 0 is not named");
@@ -2312,11 +2313,13 @@ fn a_server_names_others_to_who_comes_and_to_who_is_there_but_none_to_strangers(
     let late = rig.session(2);
     assert_eq!(told(&mut rig, late), all);
     // The same again is no news; nor does anybody hear that there is none.
-    rig.machine
-        .set_servers(rig.now, named(&[(9001, 1)]), named(&[(9002, 3)]));
+    rig.machine.set_servers(
+        rig.now,
+        [(role::GATEWAY, named(&[(9001, 1)])), (role::PROXY, named(&[(9002, 3)]))],
+    );
     rig.pass(1_000_000, 10_000);
     assert_eq!(told(&mut rig, 0), []);
-    rig.machine.set_servers(rig.now, vec![], named(&[(9002, 3)]));
+    rig.machine.set_servers(rig.now, [(role::PROXY, named(&[(9002, 3)]))]);
     rig.pass(1_000_000, 10_000);
     assert_eq!(told(&mut rig, 0), [(role::PROXY, named(&[(9002, 3)]))]);
 }

@@ -35,6 +35,7 @@ pub mod planted;
 mod scope;
 mod seal;
 mod sessions;
+mod setters;
 mod table;
 mod timer;
 mod unread;
@@ -68,6 +69,7 @@ pub use sessions::{
     Denied, Question, Sessions, BACKOFF_FIRST, BACKOFF_MAX, EARLY_BYTES_MAX, EARLY_UNKNOWN_MAX, PUBLIC_SOCKET,
     SESSION_BLOCKS, WAITING_BYTES_MAX,
 };
+pub use setters::{HasLinks, HasSessions};
 pub use timer::Wheel;
 pub use wire::frame::{append, Frame, FrameKind, FrameKinds, Frames, Status, FLAGS_AT, FRAME};
 pub use wire::header::{DatagramKind, Header, HEADER, VERSION};

@@ -19,8 +19,9 @@ use crate::role;
 
 use muster_transport::planted::{self, Bug};
 use muster_transport::{
-    Arrival, ClusterKeys, Code, Control, Door, DoorKey, Entropy, Frame, Frames, Homes, Identity, Inbox, KeyedState,
-    LinkChange, Links, Machine, Micros, Move, Node, Outbox, Placement, Records, ResetSecret, Scope, HEADER, NODES_MAX,
+    Arrival, ClusterKeys, Code, Control, Door, DoorKey, Entropy, Frame, Frames, HasLinks, Homes, Identity, Inbox,
+    KeyedState, LinkChange, Links, Machine, Micros, Move, Node, Outbox, Placement, Records, ResetSecret, Scope, HEADER,
+    NODES_MAX,
 };
 
 use crate::age::Ages;
@@ -444,20 +445,6 @@ impl Broker {
         }
     }
 
-    /// Takes other secrets of the cluster; links are made anew with the current one.
-    pub fn set_cluster(&mut self, now: Micros, cluster: ClusterKeys) {
-        self.links.set_cluster(now, &mut self.node, cluster);
-    }
-
-    /// From now on resets are proven by what this node makes of a secret that several have.
-    pub fn set_reset(&mut self, shared: &[u8; 32]) {
-        self.links.set_reset(&self.node, shared);
-    }
-
-    pub fn set_buffers(&mut self, link: u32) {
-        self.links.buffer = link;
-    }
-
     /// Why the broker cannot serve yet, if it cannot.
     pub fn not_ready(&self) -> Option<&'static str> {
         (!self.running).then_some("the interest of gateways is not known yet")
@@ -470,10 +457,6 @@ impl Broker {
 
     pub fn interest(&self) -> &Interest {
         &self.interest
-    }
-
-    pub fn links(&self) -> &Links {
-        &self.links
     }
 
     pub fn arena(&self) -> &Arena {
@@ -1045,6 +1028,16 @@ impl Broker {
             }
         }
         self.sweep_publishers(now);
+    }
+}
+
+impl HasLinks for Broker {
+    fn links(&self) -> &Links {
+        &self.links
+    }
+
+    fn links_mut(&mut self) -> (&mut Links, &mut Node) {
+        (&mut self.links, &mut self.node)
     }
 }
 

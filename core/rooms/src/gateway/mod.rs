@@ -24,9 +24,9 @@ use crate::layers::{room_placement, RoomLayers};
 use crate::role;
 
 use muster_transport::{
-    Arrival, Bucket, ClusterKeys, Code, Control, ControlRecord, Denied, Door, DoorKey, Entropy, Frames, Heard, Homes,
-    Identity, Inbox, KeyedState, LinkChange, Links, Machine, Micros, Node, NodeState, Outbox, PlacedNode, Placement,
-    Question, Records, ResetSecret, Server, ServerKey, Sessions, Wheel, HEADER, PUBLIC_SOCKET,
+    Arrival, Bucket, ClusterKeys, Code, Control, ControlRecord, Denied, Door, DoorKey, Entropy, Frames, HasLinks,
+    HasSessions, Heard, Homes, Identity, Inbox, KeyedState, LinkChange, Links, Machine, Micros, Node, NodeState,
+    Outbox, PlacedNode, Placement, Question, Records, ResetSecret, ServerKey, Sessions, Wheel, HEADER, PUBLIC_SOCKET,
 };
 
 use self::backlog::Backlog;
@@ -245,7 +245,7 @@ pub struct Gateway {
     several_brokers: bool,
     name_key: [u8; 16],
     bundle: bool,
-    /// The machine's clock in milliseconds as of this turn.
+    /// The machine's clock in microseconds as of this turn.
     now: Micros,
     records: Records,
     pub counters: GatewayCounters,
@@ -320,20 +320,9 @@ impl Gateway {
         self.bury(now);
     }
 
-    /// Takes other secrets of the cluster; links are made anew with the current one.
-    pub fn set_cluster(&mut self, now: Micros, cluster: ClusterKeys) {
-        self.links.set_cluster(now, &mut self.node, cluster);
-    }
-
     /// From now on a join may ask for so many messages to come first.
     pub fn set_history_max(&mut self, messages: u32) {
         self.history_max = messages;
-    }
-
-    /// Tells how much the sockets' receive buffers really hold: (links, public).
-    pub fn set_buffers(&mut self, link: u32, public: u32) {
-        self.links.buffer = link;
-        self.sessions.buffer = public;
     }
 
     /// Answers a [`GatewayEvent::Authenticate`]: the user's id, or why it is refused.
@@ -347,32 +336,6 @@ impl Gateway {
             }
             self.sessions.reschedule(now, slot);
         }
-    }
-
-    /// How clients come back from a loss, told to those who come from now on.
-    pub fn set_backoff(&mut self, first_ms: u32, max_ms: u32) {
-        self.sessions.set_backoff(first_ms, max_ms);
-    }
-
-    /// How many sessions may be here, and how many handshakes a second come from one network, from now on.
-    pub fn set_session_limits(&mut self, sessions: usize, prefix_rate: u32) {
-        self.sessions.set_limits(sessions, prefix_rate);
-    }
-
-    /// From now on clients are told of these servers.
-    pub fn set_servers(&mut self, now: Micros, gateways: Vec<Server>, proxies: Vec<Server>) {
-        let servers = [(role::GATEWAY, gateways), (role::PROXY, proxies)];
-        self.sessions.set_servers(now, &mut self.node, servers);
-    }
-
-    /// Lets nobody in from now on, and sends clients to other servers.
-    pub fn drain(&mut self) {
-        self.sessions.drain();
-    }
-
-    /// Lets clients in again.
-    pub fn stay(&mut self) {
-        self.sessions.stay();
     }
 
     /// Why the gateway cannot serve yet, if it cannot.
@@ -399,14 +362,6 @@ impl Gateway {
             .placement
             .unreached(role::BROKER, |node| self.links.to(node).is_some())?;
         Some(format!("no broker of partition {partition} is linked"))
-    }
-
-    pub fn sessions(&self) -> &Sessions<Client> {
-        &self.sessions
-    }
-
-    pub fn links(&self) -> &Links {
-        &self.links
     }
 
     pub fn arena(&self) -> &Arena {
@@ -1000,6 +955,28 @@ impl Gateway {
                 room.ring.trim(&self.arena);
             }
         }
+    }
+}
+
+impl HasLinks for Gateway {
+    fn links(&self) -> &Links {
+        &self.links
+    }
+
+    fn links_mut(&mut self) -> (&mut Links, &mut Node) {
+        (&mut self.links, &mut self.node)
+    }
+}
+
+impl HasSessions for Gateway {
+    type Session = Client;
+
+    fn sessions(&self) -> &Sessions<Client> {
+        &self.sessions
+    }
+
+    fn sessions_mut(&mut self) -> (&mut Sessions<Client>, &mut Node) {
+        (&mut self.sessions, &mut self.node)
     }
 }
 

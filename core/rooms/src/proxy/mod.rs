@@ -17,9 +17,9 @@ use crate::role;
 use muster_ahead::fetch;
 
 use muster_transport::{
-    append, Arrival, ClusterKeys, Code, Control, ControlRecord, Denied, Door, DoorKey, Entropy, Frames, Health,
-    Identity, Inbox, KeyedState, LinkChange, Links, Machine, Micros, Node, Outbox, Placement, Question, Reading,
-    Records, ResetSecret, Server, ServerKey, Sessions, HEADER, PUBLIC_SOCKET,
+    append, Arrival, ClusterKeys, Code, Control, ControlRecord, Denied, Door, DoorKey, Entropy, Frames, HasLinks,
+    HasSessions, Health, Identity, Inbox, KeyedState, LinkChange, Links, Machine, Micros, Node, Outbox, Placement,
+    Question, Reading, Records, ResetSecret, ServerKey, Sessions, HEADER, PUBLIC_SOCKET,
 };
 
 use crate::age::{self, Sampler};
@@ -209,17 +209,6 @@ impl Proxy {
         Owners::are_linked(&self.placement, &self.links)
     }
 
-    /// Takes other secrets of the cluster; links are made anew with the current one.
-    pub fn set_cluster(&mut self, now: Micros, cluster: ClusterKeys) {
-        self.links.set_cluster(now, &mut self.node, cluster);
-    }
-
-    /// Tells how much the sockets' receive buffers really hold: (links, public).
-    pub fn set_buffers(&mut self, link: u32, public: u32) {
-        self.links.buffer = link;
-        self.sessions.buffer = public;
-    }
-
     /// Answers a [`ProxyEvent::Authenticate`]: the user's id, or why it is refused.
     pub fn answer(&mut self, now: Micros, id: u64, user: Result<u64, Denied>) {
         if let Some((slot, waiting)) = self.sessions.answer(now, id, user) {
@@ -238,32 +227,6 @@ impl Proxy {
         self.limits.set(rate, burst);
     }
 
-    /// How clients come back from a loss, told to those who come from now on.
-    pub fn set_backoff(&mut self, first_ms: u32, max_ms: u32) {
-        self.sessions.set_backoff(first_ms, max_ms);
-    }
-
-    /// How many sessions may be here, and how many handshakes a second come from one network, from now on.
-    pub fn set_session_limits(&mut self, sessions: usize, prefix_rate: u32) {
-        self.sessions.set_limits(sessions, prefix_rate);
-    }
-
-    /// From now on clients are told of these servers.
-    pub fn set_servers(&mut self, now: Micros, gateways: Vec<Server>, proxies: Vec<Server>) {
-        let servers = [(role::GATEWAY, gateways), (role::PROXY, proxies)];
-        self.sessions.set_servers(now, &mut self.node, servers);
-    }
-
-    /// Lets nobody in from now on, and sends clients to other servers.
-    pub fn drain(&mut self) {
-        self.sessions.drain();
-    }
-
-    /// Lets clients in again.
-    pub fn stay(&mut self) {
-        self.sessions.stay();
-    }
-
     /// Why the proxy cannot serve yet, if it cannot.
     pub fn not_ready(&self) -> Option<&'static str> {
         let linked = self
@@ -279,14 +242,6 @@ impl Proxy {
             .placement
             .unreached(role::BROKER, |node| self.links.to(node).is_some())?;
         Some(format!("no broker of partition {partition} is linked"))
-    }
-
-    pub fn sessions(&self) -> &Sessions<Publisher> {
-        &self.sessions
-    }
-
-    pub fn links(&self) -> &Links {
-        &self.links
     }
 
     /// Whether nothing waits for a broker.
@@ -679,6 +634,28 @@ impl Proxy {
             }
         }
         self.sessions.reschedule(now, slot);
+    }
+}
+
+impl HasLinks for Proxy {
+    fn links(&self) -> &Links {
+        &self.links
+    }
+
+    fn links_mut(&mut self) -> (&mut Links, &mut Node) {
+        (&mut self.links, &mut self.node)
+    }
+}
+
+impl HasSessions for Proxy {
+    type Session = Publisher;
+
+    fn sessions(&self) -> &Sessions<Publisher> {
+        &self.sessions
+    }
+
+    fn sessions_mut(&mut self) -> (&mut Sessions<Publisher>, &mut Node) {
+        (&mut self.sessions, &mut self.node)
     }
 }
 

@@ -20,10 +20,10 @@ use muster_rooms::{
 };
 use muster_transport::{
     append, prologue, respond, Addr, AllowList, Arrival, ClusterKeys, Code, Conn, ControlRecord, DatagramKind, Demand,
-    Denied, Dice, Door, DoorKey, Encode, Entropy, FrameKind, Frames, Header, Identity, Inbox, InitiatorKey, KeyCache,
-    Knock, Links, Listed, Machine, Micros, Outbox, PlacedNode, Placement, Reader, Records, ResetSecret, ResponderKey,
-    Role, Scope, Server, ServerKey, SocketId, Stamp, Status, Wants, Writer, HEADER, LINK_SOCKET, PUBLIC_SOCKET,
-    VERSION,
+    Denied, Dice, Door, DoorKey, Encode, Entropy, FrameKind, Frames, HasLinks, HasSessions, Header, Identity, Inbox,
+    InitiatorKey, KeyCache, Knock, Links, Listed, Machine, Micros, Outbox, PlacedNode, Placement, Reader, Records,
+    ResetSecret, ResponderKey, Role, Scope, Server, ServerKey, SocketId, Stamp, Status, Wants, Writer, HEADER,
+    LINK_SOCKET, PUBLIC_SOCKET, VERSION,
 };
 
 pub const PAYLOAD: usize = 1200;
