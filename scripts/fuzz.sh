@@ -7,6 +7,6 @@ cargo +nightly fuzz --version >/dev/null 2>&1 || {
     exit 69
 }
 for target in $(cargo +nightly fuzz list); do
-    # No address sanitizer: core/proto forbids unsafe code, and without it a role runs three times as often.
+    # No address sanitizer: the machines' crates forbid unsafe code, and without it a role runs three times as often.
     cargo +nightly fuzz run --sanitizer none "$target" -- -max_len=4096 -max_total_time="${SECONDS_EACH:-60}" "$@"
 done

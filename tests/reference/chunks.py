@@ -1,4 +1,4 @@
-"""Slow, obvious model of `core/proto/src/chunks.rs`: the chunks of each unfinished message in a list.
+"""Slow, obvious model of `core/rooms/src/chunks.rs`: the chunks of each unfinished message in a list.
 
 Not modelled: the bounds of session and process, since they count what the allocator gave.
 """

@@ -1,4 +1,4 @@
-"""Slow, obvious model of `core/proto/src/log.rs`: lists of records, one entry each, looked through every time."""
+"""Slow, obvious model of `core/transport/src/log.rs`: lists of records, one entry each, looked through every time."""
 
 import struct
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Slow, obvious model of `core/proto/src/order.rs`: a list of what was applied, a dict of what is held."""
+"""Slow, obvious model of `core/rooms/src/order.rs`: a list of what was applied, a dict of what is held."""
 
 from dataclasses import dataclass, field
 from typing import Literal

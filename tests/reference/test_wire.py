@@ -1,4 +1,4 @@
-"""The golden vectors of the wire, read by the tables of `docs/protocol.md`; `core/proto/tests/vectors.rs` reads the same."""
+"""The golden vectors of the wire, read by the tables of `docs/protocol.md`; `core/rooms/tests/vectors.rs` reads the same."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Slow, obvious model of `core/proto/src/window.rs`: a set of every number ever taken."""
+"""Slow, obvious model of `core/transport/src/window.rs`: a set of every number ever taken."""
 
 from typing import Literal
 

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use muster_proto::machine::{Micros, SLICE_DATAGRAMS};
+use muster_transport::{Micros, SLICE_DATAGRAMS};
 
 /// A loop that was called later than this after it should have been, or whose clock went on so far within a turn between two
 /// readings, has stood still; what queued up is stale.

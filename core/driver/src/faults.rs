@@ -6,7 +6,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 
-use muster_proto::machine::{Addr, Arrival, Inbox, Micros, Outbox, SocketId, OUTBOX_BYTES};
+use muster_transport::{Addr, Arrival, Inbox, Micros, Outbox, SocketId, OUTBOX_BYTES};
 
 /// Datagrams held back at once, both directions together: at 1,472 B each 96 MiB.
 pub const HELD_MAX: usize = 65_536;
@@ -91,7 +91,7 @@ impl std::fmt::Display for RuleError {
 
 impl std::error::Error for RuleError {}
 
-muster_proto::counters! {
+muster_transport::counters! {
     /// What was done to datagrams that matched a rule. `seen` + `duplicated` = passed on + `lost` + `overflowed` + held.
     pub struct FaultCounters {
         /// Datagrams that a rule of injected faults was for.

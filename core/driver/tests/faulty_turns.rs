@@ -169,12 +169,12 @@ fn without_faults_nothing_is_counted_and_nothing_held() {
 
 /// A driver that has `count` datagrams of one size to send to `to`.
 fn told_sender(
-    to: muster_proto::machine::Addr,
+    to: muster_transport::Addr,
     count: usize,
 ) -> (
     muster_driver::Driver<Toy, common::Told>,
     common::Told,
-    muster_proto::machine::Addr,
+    muster_transport::Addr,
 ) {
     let (mut driver, told, local) = told(Toy::default());
     for number in 0..count {

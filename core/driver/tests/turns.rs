@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use common::{friend, heard, loopback, socket, told, Told, Toy};
 use muster_driver::{Budget, Driver, Turn, AGE_MAX_US, BEAT_US, RETRY_US, ROUND_US, SLICE_MIN, STALL_US};
-use muster_proto::machine::{Inbox, Machine, Micros, Outbox, SLICE_DATAGRAMS};
+use muster_transport::{Inbox, Machine, Micros, Outbox, SLICE_DATAGRAMS};
 use muster_udp::{monotonic_now, Poll};
 
 const SOON: Duration = Duration::from_secs(5);

@@ -1,6 +1,6 @@
 //! The entry functions of the targets: the same that `cargo test` replays the corpus through.
 
-#[path = "../../proto/tests/common/mod.rs"]
+#[path = "../../rooms/tests/common/mod.rs"]
 mod common;
 
 pub use common::{

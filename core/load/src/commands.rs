@@ -5,8 +5,8 @@
 
 use std::collections::HashMap;
 
-use muster_proto::command::{Outcome, Verdict, GRACE};
-use muster_proto::machine::Micros;
+use muster_rooms::command::{Outcome, Verdict, GRACE};
+use muster_transport::Micros;
 
 /// A client ends a command by itself so long after its time; what is answered later is late, give or take one look of a busy core.
 const END_AFTER: Micros = 4 * GRACE;
@@ -135,7 +135,7 @@ impl Ledger {
 
     /// A client did not take a command: it had no place. That is said at once, so it is a refusal.
     pub fn refused(&mut self, now: Micros, room: Option<usize>, intended: Micros) {
-        let outcome = Outcome::refused(muster_proto::wire::Code::Busy);
+        let outcome = Outcome::refused(muster_transport::Code::Busy);
         self.all.push(Command {
             room,
             number: 0,
@@ -285,7 +285,7 @@ mod tests {
         ledger.read(8, 0, 3, Some(2));
         ledger.answered(3_000_000, 3, outcome(Verdict::Expired, 1)); // in truth all had it; late
         ledger.read(7, 0, 4, Some(3));
-        ledger.answered(1, 4, outcome(Verdict::Refused(muster_proto::wire::Code::Busy), 0)); // refused, and told
+        ledger.answered(1, 4, outcome(Verdict::Refused(muster_transport::Code::Busy), 0)); // refused, and told
         ledger.read(7, 0, 5, Some(99));
         ledger.read(7, 0, 5, None);
         ledger.read(7, 1, 5, Some(4));

@@ -4,23 +4,20 @@
 //! of its own. Packets are sealed ahead of time; who calls holds the stop-watch. With sockets each packet leaves from its
 //! own sender's address for one sink, from which anybody may drain it.
 
+use muster_rooms::{role, room_placement};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-use muster_proto::broker::{Broker, BrokerConfig};
-use muster_proto::client::{Client, ClientConfig, ClientEvent, Endpoint, Side};
-use muster_proto::gateway::PUBLIC_SOCKET;
-use muster_proto::handshake::{ClusterKeys, ServerKey};
-use muster_proto::limits::MEMBERSHIPS_MAX;
-use muster_proto::machine::{Addr, Arrival, Inbox, Machine, Micros, Outbox, SocketId};
-use muster_proto::node::Identity;
-use muster_proto::placement::{Node, Placement};
-use muster_proto::proxy::{Proxy, ProxyConfig, ProxyEvent};
-use muster_proto::router::{Router, RouterConfig};
-use muster_proto::seal::{Direction, KeyCache, KeySlots, Secret};
-use muster_proto::wire::header::{Header, HEADER};
-use muster_proto::wire::Role;
+use muster_rooms::limits::MEMBERSHIPS_MAX;
+use muster_rooms::{
+    Broker, BrokerConfig, Client, ClientConfig, ClientEvent, Endpoint, Proxy, ProxyConfig, ProxyEvent, Router,
+    RouterConfig, Side,
+};
+use muster_transport::{
+    Addr, Arrival, ClusterKeys, Direction, HasSessions, Header, Identity, Inbox, KeyCache, KeySlots, Machine, Micros,
+    Outbox, PlacedNode, Secret, ServerKey, SocketId, HEADER, PUBLIC_SOCKET,
+};
 use muster_udp::{Counters, Cursor, Kernel, KernelEntropy, Receiver, Sender, Socket, SocketOptions};
 
 use crate::{own_addr, swarm};
@@ -114,16 +111,16 @@ impl Feed {
         };
         let me = |node, role| Identity { node, role, epoch: 1 };
         let nodes = [
-            (2, Role::Proxy, PROXY_LINK),
-            (3, Role::Broker, BROKER),
-            (4, Role::Router, ROUTER),
+            (2, role::PROXY, PROXY_LINK),
+            (3, role::BROKER, BROKER),
+            (4, role::ROUTER, ROUTER),
         ];
-        let nodes = nodes.map(|(node, role, port)| Node::new(node, role, node_addr(port)));
-        let placement = Placement::new(1, nodes.to_vec(), 1, 1);
+        let nodes = nodes.map(|(node, role, port)| PlacedNode::new(node, role, node_addr(port)));
+        let placement = room_placement(1, nodes.to_vec(), 1, 1);
         let server_key = ServerKey::from_private([2; 32]);
         let public = server_key.public();
         let proxy = ProxyConfig {
-            me: me(2, Role::Proxy),
+            me: me(2, role::PROXY),
             payload: PAYLOAD,
             keepalive_ms: KEEPALIVE_MS,
             idle_ms: 4 * KEEPALIVE_MS,
@@ -134,7 +131,7 @@ impl Feed {
             age_every: 1_024,
         };
         let broker = BrokerConfig {
-            me: me(3, Role::Broker),
+            me: me(3, role::BROKER),
             payload: PAYLOAD,
             arena_bytes: 16 << 20,
             name_key: [9; 16],
@@ -142,7 +139,7 @@ impl Feed {
             reset_secret: [5; 32],
         };
         let router = RouterConfig {
-            me: me(4, Role::Router),
+            me: me(4, role::ROUTER),
             payload: PAYLOAD,
             cluster,
             reset_secret: [6; 32],

@@ -12,10 +12,9 @@ mod swarm;
 use std::time::Duration;
 
 use muster_driver::{Budget, Driver, Faults};
-use muster_proto::client::publication::PublishError;
-use muster_proto::client::{Client, ClientConfig, Endpoint, Side};
-use muster_proto::limits::SESSION_PUBLICATIONS_MAX;
-use muster_proto::machine::{Addr, Micros};
+use muster_rooms::limits::SESSION_PUBLICATIONS_MAX;
+use muster_rooms::{Client, ClientConfig, Endpoint, PublishError, Side};
+use muster_transport::{Addr, Micros};
 use muster_udp::{monotonic_now, Counters, KernelEntropy, Socket, SocketOptions};
 
 pub use commands::{Commanded, Commanding};

@@ -4,20 +4,20 @@
 //! still while anybody has something to say. No sockets: what is counted is the machines' own work, sealing included. Also
 //! owns [`Known`], a router that holds memberships by the million.
 
+use muster_rooms::{role, room_placement};
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
-use muster_proto::broker::{Broker, BrokerConfig};
-use muster_proto::client::{Client, ClientConfig, ClientEvent, Endpoint};
-use muster_proto::gateway::{Gateway, GatewayConfig, GatewayEvent, LINK_SOCKET, PUBLIC_SOCKET, SESSION_ROOMS};
-use muster_proto::handshake::{ClusterKeys, ServerKey};
-use muster_proto::limits::{MEMBERSHIPS_MAX, MEMBERSHIP_AGAIN_MS};
-use muster_proto::machine::{Addr, Arrival, Inbox, Machine, Micros, Outbox, SocketId};
-use muster_proto::node::Identity;
-use muster_proto::placement::{Growth, Layer, Node, Placement, State};
-use muster_proto::router::{Router, RouterConfig};
-use muster_proto::wire::record::Membership;
-use muster_proto::wire::Role;
+use muster_rooms::limits::{MEMBERSHIPS_MAX, MEMBERSHIP_AGAIN_MS};
+use muster_rooms::wire::Membership;
+use muster_rooms::{
+    Broker, BrokerConfig, Client, ClientConfig, ClientEvent, Endpoint, Gateway, GatewayConfig, GatewayEvent, Router,
+    RouterConfig, SESSION_ROOMS,
+};
+use muster_transport::{
+    Addr, Arrival, ClusterKeys, Growth, Identity, Inbox, Layer, Machine, Micros, NodeState, Outbox, PlacedNode, Role,
+    ServerKey, SocketId, LINK_SOCKET, PUBLIC_SOCKET,
+};
 use muster_udp::{thread_cpu_now, KernelEntropy};
 
 use crate::feed::{node_addr, speak, Flying};
@@ -68,7 +68,7 @@ macro_rules! each {
 }
 
 struct Server {
-    node: Node,
+    node: PlacedNode,
     part: Part,
     waiting: Vec<(SocketId, Flying)>,
 }
@@ -80,7 +80,7 @@ pub struct Plane {
     partitions: u16,
     growth: Growth,
     servers: Vec<Server>,
-    ghosts: Vec<Node>,
+    ghosts: Vec<PlacedNode>,
     cost: Cost,
     /// Everybody's, one after the other: to make one is no work of a machine.
     outbox: Outbox,
@@ -113,8 +113,8 @@ impl Plane {
             wanted: 0,
             seed,
         };
-        plane.add(Node::new(GATEWAY, Role::Gateway, node_addr(GATEWAY as u16)));
-        plane.add(Node::new(ROUTER, Role::Router, node_addr(ROUTER as u16)));
+        plane.add(PlacedNode::new(GATEWAY, role::GATEWAY, node_addr(GATEWAY as u16)));
+        plane.add(PlacedNode::new(ROUTER, role::ROUTER, node_addr(ROUTER as u16)));
         (0..partitions).for_each(|partition| plane.add_broker(partition));
         plane.place();
         plane.settle()?;
@@ -124,13 +124,13 @@ impl Plane {
 
     fn add_broker(&mut self, partition: u16) {
         let node = BROKERS + self.servers.len() as u32;
-        self.add(Node {
+        self.add(PlacedNode {
             partition,
-            ..Node::new(node, Role::Broker, node_addr(node as u16))
+            ..PlacedNode::new(node, role::BROKER, node_addr(node as u16))
         });
     }
 
-    fn add(&mut self, node: Node) {
+    fn add(&mut self, node: PlacedNode) {
         let me = Identity {
             node: node.node,
             role: node.role,
@@ -140,7 +140,7 @@ impl Plane {
         let (seed, entropy) = (self.seed + u64::from(node.node), Box::new(KernelEntropy));
         let (reset_secret, name_key) = ([node.node as u8; 32], [9; 16]);
         let part = match node.role {
-            Role::Gateway => {
+            role::GATEWAY => {
                 let config = GatewayConfig {
                     me,
                     payload: PAYLOAD,
@@ -158,7 +158,7 @@ impl Plane {
                 };
                 Part::Gateway(Box::new(Gateway::new(config, seed, entropy)))
             }
-            Role::Router => {
+            role::ROUTER => {
                 let config = RouterConfig {
                     me,
                     payload: PAYLOAD,
@@ -196,7 +196,7 @@ impl Plane {
             .map(|server| server.node)
             .chain(self.ghosts.iter().copied());
         let layer = Layer::new(self.partitions, self.growth);
-        let placement = Placement::new(self.epoch, nodes.collect(), layer, 1);
+        let placement = room_placement(self.epoch, nodes.collect(), layer, 1);
         let mut cost = Cost::default();
         for server in &mut self.servers {
             let (placement, now) = (placement.clone(), self.now);
@@ -393,15 +393,19 @@ impl Plane {
         let partitions = u32::from(self.partitions);
         let missing = nodes.saturating_sub(self.servers.len()) as u32;
         self.ghosts = (0..missing)
-            .map(|at| Node {
+            .map(|at| PlacedNode {
                 partition: if at % 10 == 0 { (at / 10 % partitions) as u16 } else { 0 },
-                state: if at % 10 == 0 { State::Init } else { State::Running },
-                ..Node::new(
+                state: if at % 10 == 0 {
+                    NodeState::Init
+                } else {
+                    NodeState::Running
+                },
+                ..PlacedNode::new(
                     GHOSTS + at,
                     match at % 10 {
-                        0 => Role::Broker,
-                        1..=5 => Role::Gateway,
-                        _ => Role::Proxy,
+                        0 => role::BROKER,
+                        1..=5 => role::GATEWAY,
+                        _ => role::PROXY,
                     },
                     own_addr((GHOSTS + at) as usize),
                 )
@@ -411,14 +415,18 @@ impl Plane {
         let brokers = self
             .servers
             .iter()
-            .filter(|server| server.node.role == Role::Broker)
+            .filter(|server| server.node.role == role::BROKER)
             .count();
         let mut costs = Vec::new();
         for at in 0..times {
             while self.exchange() {}
             self.now += TICK;
             if let Some(ghost) = self.ghosts.first_mut() {
-                ghost.state = if at % 2 == 0 { State::Running } else { State::Draining };
+                ghost.state = if at % 2 == 0 {
+                    NodeState::Running
+                } else {
+                    NodeState::Draining
+                };
             }
             let mut cost = self.place();
             cost.brokers /= brokers.max(1) as u64;
@@ -440,8 +448,8 @@ fn arrival(socket: SocketId, datagram: &Flying, start: usize) -> Arrival {
 impl Cost {
     fn of(&mut self, role: Role) -> &mut u64 {
         match role {
-            Role::Gateway => &mut self.gateway,
-            Role::Router => &mut self.router,
+            role::GATEWAY => &mut self.gateway,
+            role::ROUTER => &mut self.router,
             _ => &mut self.brokers,
         }
     }
@@ -457,7 +465,7 @@ impl Cost {
                 arrivals.push(arrival(*socket, datagram, slab.len()));
                 slab.extend_from_slice(&datagram.bytes);
             }
-            if server.node.role == Role::Broker {
+            if server.node.role == role::BROKER {
                 self.broker_bytes += slab.len() as u64;
             }
             let inbox = &mut Inbox {
@@ -495,7 +503,7 @@ impl Known {
         let config = RouterConfig {
             me: Identity {
                 node: ROUTER,
-                role: Role::Router,
+                role: role::ROUTER,
                 epoch: 1,
             },
             payload: PAYLOAD,

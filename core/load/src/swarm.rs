@@ -3,11 +3,9 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 
-use muster_proto::client::member::{Item, Policy};
-use muster_proto::client::{Client, ClientEvent, Side};
-use muster_proto::machine::{Arrival, Inbox, Machine, Micros, Outbox};
-use muster_proto::wire::header::Header;
-use muster_proto::wire::publish::Positions;
+use muster_rooms::wire::Positions;
+use muster_rooms::{Client, ClientEvent, Item, Policy, Side};
+use muster_transport::{Arrival, Header, Inbox, Machine, Micros, Outbox};
 use muster_udp::monotonic_now;
 
 use crate::commands::Ledger;

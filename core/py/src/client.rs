@@ -4,14 +4,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsRawFd;
 
 use muster_driver::Driver;
-use muster_proto::client::member::{Item, Policy};
-use muster_proto::client::publication::PublishError;
-use muster_proto::client::{Client, ClientConfig, ClientEvent, CommandError, Endpoint, Side};
-use muster_proto::codec::{Reader, Writer};
-use muster_proto::command::Verdict;
-use muster_proto::machine::Addr;
-use muster_proto::wire::publish::Positions;
-use muster_proto::wire::{Code, StreamGap, StreamId};
+use muster_rooms::command::Verdict;
+use muster_rooms::wire::{Positions, StreamGap, StreamId};
+use muster_rooms::{Client, ClientConfig, ClientEvent, CommandError, Endpoint, Item, Policy, PublishError, Side};
+use muster_transport::{Addr, Code, Reader, Writer};
 use muster_udp::{monotonic_now, KernelEntropy, Socket};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;

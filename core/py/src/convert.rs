@@ -1,18 +1,15 @@
 //! Python values as the engines take them, and back.
 
+use muster_rooms::{role, room_placement};
 use std::collections::BTreeSet;
 use std::net::{SocketAddr, ToSocketAddrs};
 
 use muster_driver::{Direction, Faults, Rule};
-use muster_proto::age::{Ages, BOUNDS};
-use muster_proto::allow::{AllowList, Demand, Listed};
-use muster_proto::handshake::ServerKey;
-use muster_proto::links::{LinkChange, Links};
-use muster_proto::machine::{Addr, Micros, SocketId};
-use muster_proto::past::Past;
-use muster_proto::placement::{Growth, Layer, Node, Placement, State, PARTITIONS_MAX};
-use muster_proto::wire::server::Server;
-use muster_proto::wire::Role;
+use muster_rooms::{Ages, AGE_BOUNDS};
+use muster_transport::{
+    Addr, AllowList, Demand, Growth, Layer, LinkChange, Links, Listed, Micros, NodeState, Past, PlacedNode, Placement,
+    Role, Server, ServerKey, SocketId, PARTITIONS_MAX,
+};
 use muster_udp::SocketOptions;
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
@@ -53,10 +50,7 @@ pub fn host_port(addr: Addr) -> (String, u16) {
 }
 
 pub fn role(name: &str) -> PyResult<Role> {
-    [Role::Proxy, Role::Broker, Role::Router, Role::Gateway]
-        .into_iter()
-        .find(|role| role.name() == name)
-        .ok_or_else(|| PyValueError::new_err(format!("no such role: {name}")))
+    role::named(name).ok_or_else(|| PyValueError::new_err(format!("no such role: {name}")))
 }
 
 /// This node's own private key, the list (node, role, public key), and what is done with it.
@@ -80,11 +74,11 @@ pub fn allow_list((own, nodes, demand): Allow) -> PyResult<AllowList> {
     })
 }
 
-fn state(name: &str) -> PyResult<State> {
+fn state(name: &str) -> PyResult<NodeState> {
     match name {
-        "init" => Ok(State::Init),
-        "running" => Ok(State::Running),
-        "draining" => Ok(State::Draining),
+        "init" => Ok(NodeState::Init),
+        "running" => Ok(NodeState::Running),
+        "draining" => Ok(NodeState::Draining),
         _ => Err(PyValueError::new_err(format!("no such state: {name}"))),
     }
 }
@@ -130,12 +124,12 @@ fn layer(count: u16, growth: u8) -> PyResult<Layer> {
     Ok(Layer::new(count, growth))
 }
 
-fn nodes(entries: Vec<NodeEntry>) -> PyResult<Vec<Node>> {
+fn nodes(entries: Vec<NodeEntry>) -> PyResult<Vec<PlacedNode>> {
     let node = |(node, name, host, port, partition, at): NodeEntry| {
-        Ok(Node {
+        Ok(PlacedNode {
             partition,
             state: state(&at)?,
-            ..Node::new(node, role(&name)?, addr(&host, port)?)
+            ..PlacedNode::new(node, role(&name)?, addr(&host, port)?)
         })
     };
     entries.into_iter().map(node).collect()
@@ -145,7 +139,7 @@ fn nodes(entries: Vec<NodeEntry>) -> PyResult<Vec<Node>> {
 /// the new ones prepare, 2 once they serve.
 pub fn placement(epoch: u32, all: Vec<NodeEntry>, partitions: (u16, u16), growth: (u8, u8)) -> PyResult<Placement> {
     let (brokers, routers) = (layer(partitions.0, growth.0)?, layer(partitions.1, growth.1)?);
-    Ok(Placement::new(epoch, nodes(all)?, brokers, routers))
+    Ok(room_placement(epoch, nodes(all)?, brokers, routers))
 }
 
 /// The same with the brokers of more clusters.
@@ -153,7 +147,7 @@ pub fn beside(placement: Placement, clusters: Vec<ClusterEntry>) -> PyResult<Pla
     clusters
         .into_iter()
         .try_fold(placement, |placement, (brokers, partitions, growth)| {
-            Ok(placement.beside(nodes(brokers)?, layer(partitions, growth)?))
+            Ok(placement.beside(role::BROKER, nodes(brokers)?, layer(partitions, growth)?))
         })
 }
 
@@ -204,11 +198,15 @@ pub fn faults(seed: u64, rules: Option<Vec<FaultRule>>, public: Option<SocketId>
 /// A link's coming or going as an event.
 pub fn link_event<'py>(py: Python<'py>, change: &LinkChange) -> PyResult<Bound<'py, PyTuple>> {
     match change {
-        LinkChange::Up { peer, .. } => ("link_up", peer.node, peer.role.name(), peer.epoch).into_pyobject(py),
-        LinkChange::Down { peer, reason, .. } => ("link_down", peer.node, peer.role.name(), *reason).into_pyobject(py),
-        LinkChange::Refused { node, role } => ("link_refused", *node, role.name(), "").into_pyobject(py),
-        LinkChange::Mistaken { node, role, found } => ("link_mistaken", *node, role.name(), *found).into_pyobject(py),
-        LinkChange::Unlisted { node, role } => ("link_unlisted", *node, role.name(), "").into_pyobject(py),
+        LinkChange::Up { peer, .. } => ("link_up", peer.node, role::name(peer.role), peer.epoch).into_pyobject(py),
+        LinkChange::Down { peer, reason, .. } => {
+            ("link_down", peer.node, role::name(peer.role), *reason).into_pyobject(py)
+        }
+        LinkChange::Refused { node, role } => ("link_refused", *node, role::name(*role), "").into_pyobject(py),
+        LinkChange::Mistaken { node, role, found } => {
+            ("link_mistaken", *node, role::name(*role), *found).into_pyobject(py)
+        }
+        LinkChange::Unlisted { node, role } => ("link_unlisted", *node, role::name(*role), "").into_pyobject(py),
         LinkChange::Stranger { node, why } => ("link_stranger", *node, "", why.name()).into_pyobject(py),
     }
 }
@@ -226,7 +224,7 @@ pub fn links<'py>(
         let entry = PyDict::new(py);
         let measured = Some(link.conn.flow.measured()).filter(|rtt| *rtt > 0);
         entry.set_item("node", node)?;
-        entry.set_item("role", link.data.peer.role.name())?;
+        entry.set_item("role", role::name(link.data.peer.role))?;
         entry.set_item("epoch", link.data.peer.epoch)?;
         entry.set_item("address", format!("{:?}", link.conn.addr))?;
         entry.set_item("key_id", link.conn.key_id())?;
@@ -262,7 +260,10 @@ pub fn ages<'py>(py: Python<'py>, ages: &Ages, links: &Links, role: Role) -> PyR
             below += count;
             below
         });
-        let ends = BOUNDS.iter().map(|bound| Some(f64::from(*bound) / 1e6)).chain([None]);
+        let ends = AGE_BOUNDS
+            .iter()
+            .map(|bound| Some(f64::from(*bound) / 1e6))
+            .chain([None]);
         entry.set_item("node", node)?;
         entry.set_item("buckets", ends.zip(cumulative).collect::<Vec<_>>())?;
         entry.set_item("sum_s", histogram.sum_us as f64 / 1e6)?;
@@ -279,7 +280,7 @@ pub fn links_lost<'py>(py: Python<'py>, links: &Links, now: Micros) -> PyResult<
     for (node, role, known) in links.lost(now) {
         let entry = PyDict::new(py);
         entry.set_item("node", node)?;
-        entry.set_item("role", role.name())?;
+        entry.set_item("role", role::name(role))?;
         past(&entry, known, now)?;
         list.append(entry)?;
     }

@@ -1,7 +1,7 @@
 //! Functions without an engine: the static keys of servers, what a room name must be, and who owns a room.
 
-use muster_proto::handshake::ServerKey;
-use muster_proto::name::RoomName;
+use muster_rooms::{RoomLayers, RoomName};
+use muster_transport::ServerKey;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 

@@ -17,7 +17,7 @@ fn version() -> &'static str {
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(version, module)?)?;
-    module.add("SHARED_USER", muster_proto::command::SHARED_USER)?;
+    module.add("SHARED_USER", muster_rooms::command::SHARED_USER)?;
     module.add_function(wrap_pyfunction!(keys::public_key, module)?)?;
     module.add_function(wrap_pyfunction!(keys::key_proves, module)?)?;
     module.add_function(wrap_pyfunction!(keys::room_name_error, module)?)?;

@@ -1,7 +1,7 @@
 //! The load generator's engine.
 
 use muster_load::{Commanded, Commanding, Cost, Feed, FeedConfig, Known, Load, LoadConfig, Outcome, Plane, Tally};
-use muster_proto::client::Endpoint;
+use muster_rooms::Endpoint;
 use pyo3::exceptions::PyTimeoutError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};

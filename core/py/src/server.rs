@@ -1,23 +1,19 @@
 //! The engines of the four server roles: a machine, its sockets, and what Python asks of them.
 
+use muster_rooms::role;
 use std::os::fd::AsRawFd;
 
 use muster_driver::{Budget, Driver, FaultCounters};
-use muster_proto::age::Ages;
-use muster_proto::broker::{Broker, BrokerConfig};
-use muster_proto::gateway::{Gateway, GatewayConfig, GatewayEvent};
-use muster_proto::handshake::{ClusterKeys, ResetSecret, ServerKey};
-use muster_proto::limits::{HISTORY_DEFAULT, MEMBERSHIPS_MAX, MEMBERSHIP_AGAIN_MS};
-use muster_proto::links::LinkChange;
-use muster_proto::machine::{Machine, Micros};
-use muster_proto::name::RoomName;
-use muster_proto::node::Identity;
-use muster_proto::proxy::{Proxy, ProxyConfig, ProxyEvent};
-use muster_proto::router::{Router, RouterConfig};
-use muster_proto::sessions::Denied;
-use muster_proto::wire::record::Membership;
-use muster_proto::wire::server::Server;
-use muster_proto::wire::Role;
+use muster_rooms::limits::{HISTORY_DEFAULT, MEMBERSHIPS_MAX, MEMBERSHIP_AGAIN_MS};
+use muster_rooms::wire::Membership;
+use muster_rooms::{
+    Ages, Broker, BrokerConfig, Gateway, GatewayConfig, GatewayEvent, Proxy, ProxyConfig, ProxyEvent, RoomName, Router,
+    RouterConfig,
+};
+use muster_transport::{
+    ClusterKeys, Denied, HasLinks, HasSessions, Identity, LinkChange, Machine, Micros, ResetSecret, Role, Server,
+    ServerKey,
+};
 use muster_udp::{monotonic_now, KernelEntropy, Socket};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -26,35 +22,66 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 use crate::convert::{self, allow_list, array, Allow, FaultRule};
 
 /// A role's machine as the binding needs it.
-pub trait RoleMachine: Machine {
+pub trait RoleMachine: Machine + HasLinks {
     fn not_ready(&self) -> Option<&'static str>;
     fn set_buffers(&mut self, bytes: &[u32]);
     fn event<'py>(py: Python<'py>, event: Self::Event) -> PyResult<Bound<'py, PyTuple>>;
     fn each_counter(&self, each: &mut dyn FnMut(&'static str, &'static str, u64));
     fn each_gauge(&self, each: &mut dyn FnMut(&'static str, &'static str, f64));
-    fn links(&self) -> &muster_proto::links::Links;
     /// How old messages were that came, and from which role they come.
     fn ages(&self) -> Option<(&Ages, Role)> {
         None
     }
-    fn take_cluster(&mut self, now: Micros, cluster: ClusterKeys);
+    fn take_cluster(&mut self, now: Micros, cluster: ClusterKeys) {
+        self.set_cluster(now, cluster);
+    }
     fn set_history_max(&mut self, _messages: u32) {}
     /// Why a peer is left out of choices, if it is.
     fn ejected(&self, _node: u32) -> Option<&'static str> {
         None
     }
-    fn set_backoff(&mut self, _first_ms: u32, _max_ms: u32) {}
-    fn set_session_limits(&mut self, _sessions: usize, _prefix_rate: u32) {}
     fn set_command_limit(&mut self, _rate: u32, _burst: u32) {}
-    fn set_servers(&mut self, _now: Micros, _gateways: Vec<Server>, _proxies: Vec<Server>) {}
-    fn drain(&mut self) {}
     fn drained(&self) -> bool {
         true
     }
-    fn stay(&mut self) {}
+    /// What is set of sessions, where the role has them.
+    fn clients(&mut self) -> Option<&mut dyn Clients> {
+        None
+    }
     /// What others can do for clients and this one cannot, if anything.
     fn cut_off(&self) -> Option<String> {
         None
+    }
+}
+
+/// [`HasSessions`] without the type of what a role keeps of a session.
+pub trait Clients {
+    fn set_backoff(&mut self, first_ms: u32, max_ms: u32);
+    fn set_session_limits(&mut self, sessions: usize, prefix_rate: u32);
+    fn set_servers(&mut self, now: Micros, gateways: Vec<Server>, proxies: Vec<Server>);
+    fn drain(&mut self);
+    fn stay(&mut self);
+}
+
+impl<M: HasSessions> Clients for M {
+    fn set_backoff(&mut self, first_ms: u32, max_ms: u32) {
+        HasSessions::set_backoff(self, first_ms, max_ms);
+    }
+
+    fn set_session_limits(&mut self, sessions: usize, prefix_rate: u32) {
+        HasSessions::set_session_limits(self, sessions, prefix_rate);
+    }
+
+    fn set_servers(&mut self, now: Micros, gateways: Vec<Server>, proxies: Vec<Server>) {
+        HasSessions::set_servers(self, now, [(role::GATEWAY, gateways), (role::PROXY, proxies)]);
+    }
+
+    fn drain(&mut self) {
+        HasSessions::drain(self);
+    }
+
+    fn stay(&mut self) {
+        HasSessions::stay(self);
     }
 }
 
@@ -64,7 +91,8 @@ impl RoleMachine for Gateway {
     }
 
     fn set_buffers(&mut self, bytes: &[u32]) {
-        Gateway::set_buffers(self, bytes[0], bytes[1]);
+        self.set_link_buffer(bytes[0]);
+        self.set_session_buffer(bytes[1]);
     }
 
     fn event<'py>(py: Python<'py>, event: GatewayEvent) -> PyResult<Bound<'py, PyTuple>> {
@@ -107,44 +135,20 @@ impl RoleMachine for Gateway {
         );
     }
 
-    fn links(&self) -> &muster_proto::links::Links {
-        Gateway::links(self)
-    }
-
     fn ages(&self) -> Option<(&Ages, Role)> {
-        Some((&self.ages, Role::Broker))
-    }
-
-    fn take_cluster(&mut self, now: Micros, cluster: ClusterKeys) {
-        Gateway::set_cluster(self, now, cluster);
+        Some((&self.ages, role::BROKER))
     }
 
     fn set_history_max(&mut self, messages: u32) {
         Gateway::set_history_max(self, messages);
     }
 
-    fn set_backoff(&mut self, first_ms: u32, max_ms: u32) {
-        Gateway::set_backoff(self, first_ms, max_ms);
-    }
-
-    fn set_session_limits(&mut self, sessions: usize, prefix_rate: u32) {
-        Gateway::set_session_limits(self, sessions, prefix_rate);
-    }
-
-    fn set_servers(&mut self, now: Micros, gateways: Vec<Server>, proxies: Vec<Server>) {
-        Gateway::set_servers(self, now, gateways, proxies);
-    }
-
-    fn drain(&mut self) {
-        Gateway::drain(self);
-    }
-
-    fn stay(&mut self) {
-        Gateway::stay(self);
-    }
-
     fn cut_off(&self) -> Option<String> {
         Gateway::cut_off(self)
+    }
+
+    fn clients(&mut self) -> Option<&mut dyn Clients> {
+        Some(self)
     }
 
     fn drained(&self) -> bool {
@@ -158,7 +162,8 @@ impl RoleMachine for Proxy {
     }
 
     fn set_buffers(&mut self, bytes: &[u32]) {
-        Proxy::set_buffers(self, bytes[0], bytes[1]);
+        self.set_link_buffer(bytes[0]);
+        self.set_session_buffer(bytes[1]);
     }
 
     fn event<'py>(py: Python<'py>, event: ProxyEvent) -> PyResult<Bound<'py, PyTuple>> {
@@ -195,44 +200,20 @@ impl RoleMachine for Proxy {
         );
     }
 
-    fn links(&self) -> &muster_proto::links::Links {
-        Proxy::links(self)
-    }
-
-    fn take_cluster(&mut self, now: Micros, cluster: ClusterKeys) {
-        Proxy::set_cluster(self, now, cluster);
-    }
-
     fn ejected(&self, node: u32) -> Option<&'static str> {
         Some(self.health.ejected(node)?.name())
-    }
-
-    fn set_backoff(&mut self, first_ms: u32, max_ms: u32) {
-        Proxy::set_backoff(self, first_ms, max_ms);
-    }
-
-    fn set_session_limits(&mut self, sessions: usize, prefix_rate: u32) {
-        Proxy::set_session_limits(self, sessions, prefix_rate);
     }
 
     fn set_command_limit(&mut self, rate: u32, burst: u32) {
         Proxy::set_command_limit(self, rate, burst);
     }
 
-    fn set_servers(&mut self, now: Micros, gateways: Vec<Server>, proxies: Vec<Server>) {
-        Proxy::set_servers(self, now, gateways, proxies);
-    }
-
-    fn drain(&mut self) {
-        Proxy::drain(self);
-    }
-
-    fn stay(&mut self) {
-        Proxy::stay(self);
-    }
-
     fn cut_off(&self) -> Option<String> {
         Proxy::cut_off(self)
+    }
+
+    fn clients(&mut self) -> Option<&mut dyn Clients> {
+        Some(self)
     }
 
     fn drained(&self) -> bool {
@@ -246,7 +227,7 @@ impl RoleMachine for Broker {
     }
 
     fn set_buffers(&mut self, bytes: &[u32]) {
-        Broker::set_buffers(self, bytes[0]);
+        self.set_link_buffer(bytes[0]);
     }
 
     fn event<'py>(py: Python<'py>, event: LinkChange) -> PyResult<Bound<'py, PyTuple>> {
@@ -277,17 +258,13 @@ impl RoleMachine for Broker {
         );
     }
 
-    fn links(&self) -> &muster_proto::links::Links {
-        Broker::links(self)
-    }
-
     fn ages(&self) -> Option<(&Ages, Role)> {
-        Some((&self.ages, Role::Proxy))
+        Some((&self.ages, role::PROXY))
     }
 
     fn take_cluster(&mut self, now: Micros, cluster: ClusterKeys) {
-        Broker::set_reset(self, cluster.reset_root());
-        Broker::set_cluster(self, now, cluster);
+        self.set_reset(cluster.reset_root());
+        self.set_cluster(now, cluster);
     }
 }
 
@@ -297,7 +274,7 @@ impl RoleMachine for Router {
     }
 
     fn set_buffers(&mut self, bytes: &[u32]) {
-        Router::set_buffers(self, bytes[0]);
+        self.set_link_buffer(bytes[0]);
     }
 
     fn event<'py>(py: Python<'py>, event: LinkChange) -> PyResult<Bound<'py, PyTuple>> {
@@ -317,13 +294,9 @@ impl RoleMachine for Router {
         each("interest_max", INTEREST_MAX, self.interest_max() as f64);
     }
 
-    fn links(&self) -> &muster_proto::links::Links {
-        Router::links(self)
-    }
-
     fn take_cluster(&mut self, now: Micros, cluster: ClusterKeys) {
-        Router::set_reset(self, cluster.reset_root());
-        Router::set_cluster(self, now, cluster);
+        self.set_reset(cluster.reset_root());
+        self.set_cluster(now, cluster);
     }
 }
 
@@ -550,12 +523,16 @@ macro_rules! engine {
             }
 
             fn backoff(&mut self, first_ms: u32, max_ms: u32) -> PyResult<()> {
-                self.get_mut()?.driver.machine_mut().set_backoff(first_ms, max_ms);
+                if let Some(clients) = self.get_mut()?.driver.machine_mut().clients() {
+                    clients.set_backoff(first_ms, max_ms);
+                }
                 Ok(())
             }
 
             fn session_limits(&mut self, sessions: usize, prefix_rate: u32) -> PyResult<()> {
-                self.get_mut()?.driver.machine_mut().set_session_limits(sessions, prefix_rate);
+                if let Some(clients) = self.get_mut()?.driver.machine_mut().clients() {
+                    clients.set_session_limits(sessions, prefix_rate);
+                }
                 Ok(())
             }
 
@@ -571,7 +548,9 @@ macro_rules! engine {
             ) -> PyResult<()> {
                 let (gateways, proxies) = (convert::servers(gateways)?, convert::servers(proxies)?);
                 let driver = &mut self.get_mut()?.driver;
-                driver.machine_mut().set_servers(monotonic_now(), gateways, proxies);
+                if let Some(clients) = driver.machine_mut().clients() {
+                    clients.set_servers(monotonic_now(), gateways, proxies);
+                }
                 driver.kick();
                 Ok(())
             }
@@ -603,7 +582,9 @@ macro_rules! engine {
 
             fn drain(&mut self) -> PyResult<()> {
                 let running = self.get_mut()?;
-                running.driver.machine_mut().drain();
+                if let Some(clients) = running.driver.machine_mut().clients() {
+                    clients.drain();
+                }
                 running.driver.kick();
                 Ok(())
             }
@@ -614,7 +595,9 @@ macro_rules! engine {
             }
 
             fn stay(&mut self) -> PyResult<()> {
-                self.get_mut()?.driver.machine_mut().stay();
+                if let Some(clients) = self.get_mut()?.driver.machine_mut().clients() {
+                    clients.stay();
+                }
                 Ok(())
             }
 
@@ -728,7 +711,7 @@ impl GatewayEngine {
         let config = GatewayConfig {
             me: Identity {
                 node,
-                role: Role::Gateway,
+                role: role::GATEWAY,
                 epoch,
             },
             payload: payload_bytes,
@@ -749,7 +732,7 @@ impl GatewayEngine {
         let mut running = Running::new(
             machine,
             sockets,
-            convert::faults(seed, faults, Some(muster_proto::gateway::PUBLIC_SOCKET))?,
+            convert::faults(seed, faults, Some(muster_transport::PUBLIC_SOCKET))?,
         )?;
         if !(bundle && coalesce) {
             running.driver.set_coalesce(false);
@@ -788,7 +771,7 @@ impl GatewayEngine {
     }
 }
 
-fn room_dict<'py>(py: Python<'py>, room: &muster_proto::gateway::room::Room) -> PyResult<Bound<'py, PyDict>> {
+fn room_dict<'py>(py: Python<'py>, room: &muster_rooms::GatewayRoom) -> PyResult<Bound<'py, PyDict>> {
     let entry = PyDict::new(py);
     entry.set_item("name", &*room.name)?;
     entry.set_item("members", room.members.len())?;
@@ -838,7 +821,7 @@ impl ProxyEngine {
         let config = ProxyConfig {
             me: Identity {
                 node,
-                role: Role::Proxy,
+                role: role::PROXY,
                 epoch,
             },
             payload: payload_bytes,
@@ -852,7 +835,7 @@ impl ProxyEngine {
         };
         let sockets = sockets(&[&link_bind, &bind], recv_buffer, send_buffer)?;
         let machine = Proxy::new(config, seed, Box::new(KernelEntropy));
-        let faults = convert::faults(seed, faults, Some(muster_proto::gateway::PUBLIC_SOCKET))?;
+        let faults = convert::faults(seed, faults, Some(muster_transport::PUBLIC_SOCKET))?;
         Ok(ProxyEngine {
             running: Some(Running::new(machine, sockets, faults)?),
         })
@@ -899,7 +882,7 @@ impl BrokerEngine {
         let name_key = array(name_key, "a name key")?;
         let me = Identity {
             node,
-            role: Role::Broker,
+            role: role::BROKER,
             epoch,
         };
         let config = BrokerConfig {
@@ -948,7 +931,7 @@ impl BrokerEngine {
     }
 }
 
-fn owned_dict<'py>(py: Python<'py>, room: &muster_proto::broker::room::Room) -> PyResult<Bound<'py, PyDict>> {
+fn owned_dict<'py>(py: Python<'py>, room: &muster_rooms::OwnedRoom) -> PyResult<Bound<'py, PyDict>> {
     let entry = PyDict::new(py);
     entry.set_item("id", format!("{:016x}", room.id))?;
     entry.set_item("generation", room.generation)?;
@@ -993,7 +976,7 @@ impl RouterEngine {
         let config = RouterConfig {
             me: Identity {
                 node,
-                role: Role::Router,
+                role: role::ROUTER,
                 epoch,
             },
             payload: payload_bytes,

@@ -2,8 +2,8 @@
 //!
 //! Owns its draw, on top of any other plan. Its processes stand behind the routers, so that nobody else's number is another one.
 
-use muster_proto::machine::Micros;
 use muster_simkit::Draw;
+use muster_transport::Micros;
 
 use crate::plan::{Fault, Kind, Plan, Upkeep, MS, SECOND};
 

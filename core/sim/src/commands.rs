@@ -6,10 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use muster_proto::command::{Outcome, Page, Verdict, GRACE};
-use muster_proto::machine::Micros;
-use muster_proto::router::SETTLE;
-use muster_proto::wire::Code;
+use muster_rooms::command::{Outcome, Page, Verdict, GRACE};
+use muster_rooms::SETTLE;
+use muster_transport::{Code, Micros};
 
 use crate::plan::{MS, SECOND};
 

@@ -2,9 +2,7 @@
 //!
 //! Owns who is listed at each step of replacing the cluster's secret. Knows no link.
 
-use muster_proto::allow::{AllowList, Demand, Listed};
-use muster_proto::handshake::ServerKey;
-use muster_proto::wire::Role;
+use muster_transport::{AllowList, Demand, Listed, Role, ServerKey};
 
 /// The step at which one is shut out; with the next one it is listed again.
 const OUT: usize = 2;

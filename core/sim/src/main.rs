@@ -9,11 +9,11 @@
 
 use std::process::ExitCode;
 
-use muster_proto::machine::Micros;
 use muster_sim::matrix::{self, Cell, STEPS};
 use muster_sim::plan::Kind;
 use muster_sim::{run, Plan, Summary};
 use muster_simkit::{same_twice, Seeds, Sweep};
+use muster_transport::Micros;
 
 /// Whose seeds these are, in the line that replays one.
 const PACKAGE: &str = "muster-sim";

@@ -4,8 +4,8 @@
 
 use std::fmt;
 
-use muster_proto::machine::Micros;
 use muster_simkit::{clock, Draw};
+use muster_transport::Micros;
 
 use crate::plan::{ClientPlan, Fault, Growing, Kind, Plan, Publishing, Weather, MS, SECOND};
 

@@ -4,9 +4,9 @@
 
 use std::collections::BTreeMap;
 
-use muster_proto::client::member::Item;
-use muster_proto::machine::Micros;
-use muster_proto::wire::{GapReason, StreamGap, StreamId};
+use muster_rooms::wire::{GapReason, StreamGap, StreamId};
+use muster_rooms::Item;
+use muster_transport::Micros;
 
 pub struct Published {
     pub sender: u64,

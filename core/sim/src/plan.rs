@@ -2,8 +2,8 @@
 //!
 //! Owns what a plan is. The draws stand below it, each by what a run of it is about.
 
-use muster_proto::client::member::Policy;
-use muster_proto::machine::Micros;
+use muster_rooms::Policy;
+use muster_transport::Micros;
 
 use crate::beside::Beside;
 use crate::identities::Identities;

@@ -5,9 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use muster_proto::handshake::ServerKey;
-use muster_proto::machine::Micros;
 use muster_simkit::{guarded, Setup, System, World, MS, SECOND};
+use muster_transport::{Micros, ServerKey};
 
 use crate::commands::Commands;
 use crate::oracle::Oracle;

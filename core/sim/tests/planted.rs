@@ -1,21 +1,17 @@
 //! Known bugs, one at a time: each is found (`docs/testing.md`). Those that seeds can't show are found by a small test of
 //! the part itself, which passes without the bug.
 
-use muster_proto::codec::Writer;
-use muster_proto::conn::{Conn, Reject, Stamp, TAIL_PROBES};
-use muster_proto::hash::KeyedState;
-use muster_proto::health::{Health, Reading};
-use muster_proto::interest::{Change, Interest};
-use muster_proto::machine::{Addr, Outbox};
-use muster_proto::placement::{Growth, Layer, Node, Placement};
-use muster_proto::planted::{set, Bug};
-use muster_proto::scope::Scope;
-use muster_proto::seal::{KeyCache, Secret};
-use muster_proto::wire::header::{Header, HEADER};
-use muster_proto::wire::record::Membership;
-use muster_proto::wire::room::{Message, RoomBlock};
-use muster_proto::wire::{PublisherId, Role, StreamId};
+use muster_rooms::role;
+use muster_rooms::room_placement;
+use muster_rooms::wire::{Membership, Message, PublisherId, RoomBlock, StreamId};
+use muster_rooms::RoomLayers;
+use muster_rooms::{Change, Interest};
 use muster_sim::{run, Plan};
+use muster_transport::planted::{set, Bug};
+use muster_transport::{
+    Addr, Conn, Growth, Header, Health, KeyCache, KeyedState, Layer, Outbox, PlacedNode, Reading, Reject, Scope,
+    Secret, Stamp, Writer, HEADER, TAIL_PROBES,
+};
 
 /// Seeds that a bug has until it must have been found.
 const SEEDS: u64 = 400;
@@ -293,8 +289,8 @@ fn who_subscribes_hears_only_what_is_new() {
 fn owners_follow_from_the_number_of_brokers() {
     part_finds(Bug::OwnerByNumber, || {
         let of = |count: u32| {
-            let nodes = (1..=count).map(|node| Node::new(node, Role::Broker, Addr::default()));
-            Placement::new(1, nodes.collect(), 1, 1)
+            let nodes = (1..=count).map(|node| PlacedNode::new(node, role::BROKER, Addr::default()));
+            room_placement(1, nodes.collect(), 1, 1)
         };
         let (four, five) = (of(4), of(5));
         let moved = (0..1_000).filter(|room| four.own().owner(*room) != five.own().owner(*room));

@@ -21,10 +21,9 @@ mod seeds;
 mod system;
 mod world;
 
-pub use muster_proto::machine::{Addr, Arrival, Entropy, Inbox, Machine, Micros, Outbox, SocketId};
-pub use muster_proto::node::Dice;
+pub use muster_transport::{Addr, Arrival, Dice, Entropy, Inbox, Machine, Micros, Outbox, SocketId};
 
-use muster_proto::flow::charge;
+use muster_transport::charge;
 
 pub use clock::Clock;
 pub use draw::{clock, Draw, Seeded};

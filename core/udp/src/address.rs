@@ -3,7 +3,7 @@
 //! Owns: the translation between [`Addr`] and `sockaddr`. One `sockaddr_in6` is room enough for either family.
 
 use libc::{sockaddr_in, sockaddr_in6, socklen_t, AF_INET, AF_INET6};
-use muster_proto::machine::Addr;
+use muster_transport::Addr;
 
 const V4_MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 

@@ -3,7 +3,7 @@
 //! Owns: [`Counters`]. Two sums always hold: datagrams handed over = `sent` + every `lost_*` + what is still pending,
 //! and what the kernel handed up = `received` (single datagrams) + `truncated` (whole super-packets).
 
-muster_proto::counters! {
+muster_transport::counters! {
     /// Counters of a set of sockets.
     pub struct Counters {
         /// Datagrams taken from the kernel.

@@ -2,7 +2,7 @@
 //!
 //! Owns: [`KernelEntropy`].
 
-use muster_proto::machine::Entropy;
+use muster_transport::Entropy;
 
 /// Unpredictable bytes by getrandom(2).
 #[derive(Clone, Copy, Debug, Default)]

@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-use muster_proto::machine::Micros;
+use muster_transport::Micros;
 
 /// Events that one wait takes; the rest is level-triggered and comes with the next one.
 pub const EVENTS_MAX: usize = 256;

@@ -2,7 +2,7 @@
 //!
 //! Owns: [`Receiver`]. Knows the format of no datagram; splits super-packets by the size that the kernel tells.
 
-use muster_proto::machine::{Arrival, Inbox, SocketId};
+use muster_transport::{Arrival, Inbox, SocketId};
 
 use crate::address::{self, Name};
 use crate::counters::Counters;

@@ -6,7 +6,7 @@
 use std::marker::PhantomData;
 use std::os::fd::AsFd;
 
-use muster_proto::machine::{Outbox, SocketId, SLICE_DATAGRAMS};
+use muster_transport::{Outbox, SocketId, SLICE_DATAGRAMS};
 
 use crate::address::{self, Name};
 use crate::counters::Counters;

@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use libc::{c_int, SOL_SOCKET};
-use muster_proto::machine::Addr;
+use muster_transport::Addr;
 
 use crate::address;
 use crate::poll::{check, owned};

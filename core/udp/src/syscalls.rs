@@ -6,7 +6,7 @@
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use muster_proto::machine::{Addr, Micros};
+use muster_transport::{Addr, Micros};
 
 use crate::address;
 

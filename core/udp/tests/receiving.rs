@@ -3,7 +3,7 @@
 use std::net::UdpSocket;
 use std::os::fd::BorrowedFd;
 
-use muster_proto::machine::{Addr, Micros};
+use muster_transport::{Addr, Micros};
 use muster_udp::{
     Counters, Errno, Incoming, Kernel, Outgoing, Received, Receiver, Socket, SocketOptions, Syscalls, PLAIN_SLOTS,
     PLAIN_SLOT_BYTES,
@@ -74,7 +74,7 @@ fn a_datagram_longer_than_its_slot_is_dropped_and_counted() {
 
 #[test]
 fn super_packets_in_a_slab_without_room_for_them_are_counted_as_truncated() {
-    use muster_proto::machine::Outbox;
+    use muster_transport::Outbox;
     use muster_udp::{Cursor, Sender};
     let target = socket(true);
     let mut outbox = Outbox::new(true);

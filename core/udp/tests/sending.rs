@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 
-use muster_proto::machine::{Addr, Micros, Outbox};
+use muster_transport::{Addr, Micros, Outbox};
 use muster_udp::{
     Counters, Cursor, Errno, Incoming, Kernel, Outgoing, Receiver, Sender, Sent, Socket, SocketOptions, Syscalls,
 };

@@ -8,7 +8,7 @@ use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 
 use muster_driver::Driver;
-use muster_proto::machine::{Addr, Inbox, Machine, Micros, Outbox, SocketId};
+use muster_transport::{Addr, Inbox, Machine, Micros, Outbox, SocketId};
 use muster_udp::{Errno, Incoming, Kernel, Outgoing, Socket, SocketOptions, Syscalls};
 
 /// Sends what it receives to every member, or back to where it came from if it has none; ticks if told to.

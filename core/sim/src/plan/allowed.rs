@@ -1,6 +1,6 @@
 //! What may go wrong in a run, for all that its plan does: gaps, order, losses.
 
-use muster_proto::machine::Micros;
+use muster_transport::Micros;
 
 use super::{Fault, Kind, Plan, Weather, MS, SECOND};
 use crate::identities::Identities;

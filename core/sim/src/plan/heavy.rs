@@ -1,7 +1,7 @@
 //! Runs with more of one thing than there is room for: joins, rooms, messages behind a hole.
 
-use muster_proto::gateway::SESSION_ROOMS;
-use muster_proto::limits::SESSION_PUBLICATIONS_MAX;
+use muster_rooms::limits::SESSION_PUBLICATIONS_MAX;
+use muster_rooms::SESSION_ROOMS;
 use muster_simkit::Draw;
 
 use super::topology::Topology;

@@ -1,6 +1,6 @@
 //! Runs of everything at once: any topology, load, weather and faults, and what may be added to such a run.
 
-use muster_proto::client::member::Policy;
+use muster_rooms::Policy;
 use muster_simkit::{clock, Draw};
 
 use super::topology::Topology;

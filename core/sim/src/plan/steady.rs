@@ -1,9 +1,8 @@
 //! Runs of steady load on a near network, each with one kind of fault.
 
-use muster_proto::links::{DEAD_AFTER, DIAL_MAX};
-use muster_proto::machine::Micros;
-use muster_proto::missing::MISSING_WAIT;
+use muster_rooms::MISSING_WAIT;
 use muster_simkit::{clock, Draw};
+use muster_transport::{Micros, DEAD_AFTER, DIAL_MAX};
 
 use super::topology::Topology;
 use super::{ClientPlan, Fault, Growing, Plan, Publishing, Weather, MS, SECOND};

@@ -1,7 +1,7 @@
 //! How many brokers and routers there are.
 
-use muster_proto::machine::Micros;
 use muster_simkit::Draw;
+use muster_transport::Micros;
 
 use super::{Fault, Kind, Upkeep, MS, SECOND};
 

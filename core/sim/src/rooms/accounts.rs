@@ -2,7 +2,7 @@
 //!
 //! Owns the sums of the machines' counters, and that they add up.
 
-use muster_proto::age::Ages;
+use muster_rooms::Ages;
 
 use super::{Role, Rooms, Sim};
 use crate::plan::Kind;

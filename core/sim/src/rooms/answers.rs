@@ -2,12 +2,8 @@
 //!
 //! Owns answers to questions for credentials, and what a program may hear of its sessions. Judges messages by the oracle.
 
-use muster_proto::client::{ClientEvent, Side, SPREAD};
-use muster_proto::gateway::GatewayEvent;
-use muster_proto::machine::Machine;
-use muster_proto::proxy::ProxyEvent;
-use muster_proto::sessions::Denied;
-use muster_proto::wire::Code;
+use muster_rooms::{ClientEvent, GatewayEvent, ProxyEvent, Side, SPREAD};
+use muster_transport::{Code, Denied, Machine};
 
 use super::{Event, Role, Rooms, Sim};
 use crate::beside::Beside;

@@ -1,7 +1,7 @@
 //! A server that is told to end: it sends its clients to others, and dies once they are gone.
 
-use muster_proto::machine::Micros;
 use muster_simkit::{Fault, MS, SECOND};
+use muster_transport::{HasSessions, Micros};
 
 use super::{Event, Role, Rooms, Sim};
 

@@ -4,8 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use muster_proto::gateway::Gateway;
-use muster_proto::name::RoomName;
+use muster_rooms::{Gateway, RoomName};
 
 use super::machines::NAME_KEY;
 use super::{Role, Rooms, Sim};

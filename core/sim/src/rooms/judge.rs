@@ -4,12 +4,11 @@
 
 use std::collections::BTreeMap;
 
-use muster_proto::client::member::Policy;
-use muster_proto::command::COPIES;
-use muster_proto::health::{HealthCounters, Reason};
-use muster_proto::wire::publish::Course;
-use muster_proto::wire::StreamId;
+use muster_rooms::command::COPIES;
+use muster_rooms::wire::{Course, StreamId};
+use muster_rooms::Policy;
 use muster_simkit::SECOND;
+use muster_transport::{HasLinks, HasSessions, HealthCounters, Reason};
 
 use super::{Role, Rooms, Sim};
 use crate::beside::Beside;

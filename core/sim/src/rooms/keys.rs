@@ -2,7 +2,7 @@
 //!
 //! Owns the steps, and what must hold of links at each. Who is listed stands in `identities`.
 
-use muster_proto::handshake::ClusterKeys;
+use muster_transport::ClusterKeys;
 
 use super::role::role_of;
 use super::{Event, Rooms, Sim, Snapshot};

@@ -2,18 +2,14 @@
 //!
 //! Owns all settings of machines.
 
-use muster_proto::broker::{Broker, BrokerConfig};
-use muster_proto::client::{Client, ClientConfig, Endpoint};
-use muster_proto::command::COMMAND_RATE;
-use muster_proto::gateway::{Gateway, GatewayConfig};
-use muster_proto::handshake::ServerKey;
-use muster_proto::limits::{HISTORY_DEFAULT, MEMBERSHIPS_MAX, MEMBERSHIP_AGAIN_MS};
-use muster_proto::machine::Entropy;
-use muster_proto::node::Identity;
-use muster_proto::proxy::{Proxy, ProxyConfig};
-use muster_proto::router::{Router, RouterConfig};
-use muster_proto::wire::server::Server;
+use muster_rooms::command::COMMAND_RATE;
+use muster_rooms::limits::{HISTORY_DEFAULT, MEMBERSHIPS_MAX, MEMBERSHIP_AGAIN_MS};
+use muster_rooms::{
+    role, Broker, BrokerConfig, Client, ClientConfig, Endpoint, Gateway, GatewayConfig, Proxy, ProxyConfig, Router,
+    RouterConfig,
+};
 use muster_simkit::{Fault, Seeded};
+use muster_transport::{Entropy, HasSessions, Identity, Role as NodeRole, Server, ServerKey};
 
 use super::role::role_of;
 use super::{Role, Rooms, Sim};
@@ -67,7 +63,7 @@ impl Rooms {
                 };
                 let mut machine = Gateway::new(config, seed, entropy);
                 machine.set_placement(now, placement);
-                machine.set_servers(now, self.named(Kind::Gateway), self.named(Kind::Proxy));
+                machine.set_servers(now, self.servers());
                 Role::Gateway(Box::new(machine))
             }
             Kind::Proxy => {
@@ -88,7 +84,7 @@ impl Rooms {
                 let mut machine = Proxy::new(config, seed, entropy);
                 machine.set_command_limit(COMMAND_RATE, COMMAND_BURST);
                 machine.set_placement(now, placement);
-                machine.set_servers(now, self.named(Kind::Gateway), self.named(Kind::Proxy));
+                machine.set_servers(now, self.servers());
                 Role::Proxy(Box::new(machine))
             }
             Kind::Broker => {
@@ -152,6 +148,14 @@ impl Rooms {
         let (before, rest) = all.split_at(first);
         let stay = rest.iter().chain(before).filter(|known| !ends(known));
         stay.take(count).cloned().collect()
+    }
+
+    /// The servers that clients are told of, by their roles.
+    fn servers(&self) -> [(NodeRole, Vec<Server>); 2] {
+        [
+            (role::GATEWAY, self.named(Kind::Gateway)),
+            (role::PROXY, self.named(Kind::Proxy)),
+        ]
     }
 
     /// What servers name to clients.

@@ -2,11 +2,12 @@
 //!
 //! Owns the placement and its steps. Who hears of it when is the kit's.
 
+use muster_rooms::role;
+use muster_rooms::room_placement;
 use std::collections::BTreeMap;
 
-use muster_proto::machine::Micros;
-use muster_proto::placement::{Growth, Layer, Node, Placement, State as NodeState};
 use muster_simkit::{State, MS, SECOND};
+use muster_transport::{Growth, Layer, Micros, NodeState, PlacedNode, Placement};
 
 use super::machines::LINKS;
 use super::role::role_of;
@@ -51,10 +52,10 @@ pub fn at_start(plan: &Plan) -> BTreeMap<Group, Doubling> {
 impl Rooms {
     /// Who is where, as a process is told it: to a proxy or a broker, with the brokers of its own cluster only.
     pub(super) fn placement(&self, of: usize) -> Placement {
-        let node = |process| Node {
+        let node = |process| PlacedNode {
             partition: self.plan.partition(process) as u16,
             state: [NodeState::Running, NodeState::Draining][usize::from(self.draining.contains(&process))],
-            ..Node::new(
+            ..PlacedNode::new(
                 node_of(process),
                 role_of(self.plan.kind(process)),
                 Sim::addr(process, LINKS),
@@ -70,13 +71,13 @@ impl Rooms {
             .map(node);
         let layer = |group| self.growths[&group].layer;
         let (brokers, routers) = (layer((Kind::Broker, own)), layer((Kind::Router, 0)));
-        let placement = Placement::new(self.placement_epoch, nodes.collect(), brokers, routers);
+        let placement = room_placement(self.placement_epoch, nodes.collect(), brokers, routers);
         if !serves_all || !self.begun {
             return placement;
         }
         let others =
             (0..self.plan.servers()).filter(|process| is_broker(process) && self.plan.cluster(*process) != own);
-        placement.beside(others.filter(placed).map(node), layer((Kind::Broker, 1)))
+        placement.beside(role::BROKER, others.filter(placed).map(node), layer((Kind::Broker, 1)))
     }
 
     /// Whether the placement names a process.

@@ -2,11 +2,10 @@
 //!
 //! Owns what a program knows, and tells the oracles what it does.
 
-use muster_proto::client::member::Item;
-use muster_proto::client::Client;
-use muster_proto::machine::Micros;
-use muster_proto::wire::publish::Positions;
+use muster_rooms::wire::Positions;
+use muster_rooms::{Client, Item};
 use muster_simkit::{MS, SECOND};
+use muster_transport::Micros;
 
 use super::{Event, Role, Rooms, Sim};
 use crate::oracle::content;

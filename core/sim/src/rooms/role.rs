@@ -2,17 +2,10 @@
 //!
 //! Owns what the run does to a machine whichever it is.
 
-use muster_proto::broker::Broker;
-use muster_proto::client::Client;
-use muster_proto::gateway::Gateway;
-use muster_proto::handshake::ClusterKeys;
-use muster_proto::links::Links;
-use muster_proto::machine::Micros;
-use muster_proto::placement::Placement;
-use muster_proto::proxy::Proxy;
-use muster_proto::router::Router;
-use muster_proto::wire::Role as NodeRole;
+use muster_rooms::role;
+use muster_rooms::{Broker, Client, Gateway, Proxy, Router};
 use muster_simkit::{Node, Turn, Turned};
+use muster_transport::{ClusterKeys, HasLinks, Links, Micros, Placement, Role as NodeRole};
 
 use crate::plan::Kind;
 
@@ -91,10 +84,10 @@ impl Role {
 /// What a kind of process is on links.
 pub fn role_of(kind: Kind) -> NodeRole {
     match kind {
-        Kind::Gateway => NodeRole::Gateway,
-        Kind::Proxy => NodeRole::Proxy,
-        Kind::Broker => NodeRole::Broker,
-        Kind::Router => NodeRole::Router,
-        Kind::Client => NodeRole::Client,
+        Kind::Gateway => role::GATEWAY,
+        Kind::Proxy => role::PROXY,
+        Kind::Broker => role::BROKER,
+        Kind::Router => role::ROUTER,
+        Kind::Client => NodeRole::CLIENT,
     }
 }

@@ -1,8 +1,7 @@
 //! The fault that falls into a step of a doubling: it waits until the step is reached, and comes before it is over.
 
-use muster_proto::machine::Micros;
-use muster_proto::placement::{Growth, Layer};
 use muster_simkit::{Fault, State};
+use muster_transport::{Growth, Layer, Micros};
 
 use super::placing::COORDINATED;
 use super::{Event, Rooms, Sim};

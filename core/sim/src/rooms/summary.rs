@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use muster_proto::machine::Micros;
+use muster_transport::Micros;
 
 use super::{Rooms, Sim};
 use crate::matrix::Step;

@@ -1,0 +1,285 @@
+//! When what is missing is asked for: a new hole once mere reordering is unlikely, one that was asked for again after a round trip.
+//!
+//! Owns two marks in a dense numbering and their times. Must not know what the numbers stand for, nor how it is kept what came
+//! early.
+
+use std::collections::BTreeMap;
+
+use muster_transport::Micros;
+
+/// Of so many that come one may have been asked for in vain.
+const VAIN_SHARE: u32 = 16;
+/// So many more, or more one after the other, and holes are given twice the time.
+const VAIN_MAX: u32 = 8;
+/// After so many without that they are given half of it.
+const CALM: u32 = 4_096;
+
+/// Patience with holes.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// How long a hole may be mere reordering: at first, and where much of what was asked for comes by itself.
+    pub reorder: Micros,
+    pub reorder_max: Micros,
+    /// A hole is asked for again after this, or two round trips; later and later while nothing comes.
+    pub again: Micros,
+    pub again_max: Micros,
+}
+
+/// What came early.
+pub trait Came {
+    /// The runs of numbers that have some of `from..below`, in order: the first, and the one behind the last.
+    fn runs(&self, from: u64, below: u64) -> impl Iterator<Item = (u64, u64)>;
+}
+
+impl<T> Came for BTreeMap<u64, T> {
+    fn runs(&self, from: u64, below: u64) -> impl Iterator<Item = (u64, u64)> {
+        self.range(from..below).map(|(at, _)| (*at, at + 1))
+    }
+}
+
+/// What was asked for, and what is to be asked for when.
+#[derive(Debug)]
+pub struct Asking {
+    pace: Pace,
+    /// How long a hole is taken for reordering now, and what came in vain lately.
+    patience: Micros,
+    vain: u32,
+    calm: u32,
+    /// All holes below were asked for once.
+    asked: u64,
+    /// Holes below the mark are due at the time: those that were never asked for, and those that were.
+    fresh: Option<(u64, Micros)>,
+    again: Option<(u64, Micros)>,
+    wait: Micros,
+    /// The first number missing when holes were last asked for again.
+    stood: u64,
+}
+
+impl Asking {
+    pub fn new(pace: Pace) -> Self {
+        Asking {
+            pace,
+            patience: pace.reorder,
+            vain: 0,
+            calm: 0,
+            asked: 0,
+            fresh: None,
+            again: None,
+            wait: pace.again,
+            stood: 0,
+        }
+    }
+
+    /// Starts anew: nothing below `next` is wanted.
+    pub fn restart(&mut self, next: u64) {
+        *self = Asking {
+            asked: next,
+            ..Asking::new(self.pace)
+        };
+    }
+
+    /// Holes below were asked for once.
+    pub fn asked(&self) -> u64 {
+        self.asked
+    }
+
+    /// So many came, and of what had been asked for so many for the second time: the hole was mere reordering. To ask in vain
+    /// costs as much as what is sent again, and to wait costs time: one in sixteen is worth it.
+    #[inline]
+    pub fn came(&mut self, count: u32, vain: u32) {
+        self.vain = (self.vain + vain * VAIN_SHARE).saturating_sub(count);
+        self.calm += count;
+        if self.vain > VAIN_MAX * VAIN_SHARE {
+            self.patience = (self.patience * 2).min(self.pace.reorder_max);
+            (self.vain, self.calm) = (0, 0);
+        } else if self.calm >= CALM {
+            self.patience = (self.patience / 2).max(self.pace.reorder);
+            self.calm = 0;
+        }
+    }
+
+    /// Notes that all below `next` is here and something below `known` exists.
+    #[inline]
+    pub fn note(&mut self, now: Micros, next: u64, known: u64) {
+        if next >= known {
+            if self.again.is_some() || self.fresh.is_some() {
+                (self.fresh, self.again, self.wait) = (None, None, self.pace.again);
+            }
+        } else if self.fresh.is_none() && known > self.asked {
+            self.fresh = Some((known, now + self.patience));
+        }
+    }
+
+    /// All holes are due now: they are known to be no mere reordering.
+    pub fn hurry(&mut self, now: Micros) {
+        for (_, at) in [&mut self.fresh, &mut self.again].into_iter().flatten() {
+            *at = now;
+        }
+    }
+
+    /// When something is to be asked for next.
+    pub fn deadline(&self) -> Option<Micros> {
+        [self.fresh, self.again].into_iter().flatten().map(|(_, at)| at).min()
+    }
+
+    /// Adds ranges to ask for now to `wanted`, up to `max` in all. `held`: what came of the numbers from `next` on.
+    pub fn ask(
+        &mut self,
+        now: Micros,
+        rtt: Micros,
+        (next, known): (u64, u64),
+        held: &impl Came,
+        max: usize,
+        wanted: &mut Vec<(u64, u64)>,
+    ) {
+        if next >= known {
+            self.note(now, next, known);
+            return;
+        }
+        if let Some((below, _)) = self.again.filter(|(_, at)| now >= *at) {
+            self.wait = if next > self.stood {
+                self.pace.again
+            } else {
+                (self.wait * 5 / 4).min(self.pace.again_max)
+            };
+            self.stood = next;
+            self.again = None;
+            holes(held, next, below.min(known), max, wanted);
+        }
+        if let Some((below, _)) = self.fresh.filter(|(_, at)| now >= *at && wanted.len() < max) {
+            self.asked = holes(held, next.max(self.asked), below.min(known), max, wanted);
+            self.fresh = None;
+            if self.asked < below {
+                self.fresh = Some((below, now));
+            } else {
+                self.note(now, next, known);
+            }
+        }
+        if self.again.is_none() && self.asked > next {
+            self.again = Some((self.asked, now + self.wait.max(2 * rtt)));
+        }
+    }
+}
+
+/// Adds the ranges of `from..below` that are not held, up to `max` in all. Gives the number up to which all are told.
+fn holes(held: &impl Came, mut from: u64, below: u64, max: usize, wanted: &mut Vec<(u64, u64)>) -> u64 {
+    if from >= below {
+        return from;
+    }
+    for (first, end) in held.runs(from, below).chain([(below, below)]) {
+        if first > from {
+            if wanted.len() >= max {
+                return from;
+            }
+            wanted.push((from, first - 1));
+        }
+        from = end;
+    }
+    below
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PACE: Pace = Pace {
+        reorder: 5,
+        reorder_max: 15,
+        again: 20,
+        again_max: 500,
+    };
+
+    fn asked(asking: &mut Asking, now: Micros, next: u64, known: u64, held: &[u64]) -> Vec<(u64, u64)> {
+        let held: BTreeMap<u64, ()> = held.iter().map(|at| (*at, ())).collect();
+        let mut wanted = Vec::new();
+        asking.note(now, next, known);
+        if asking.deadline().is_some_and(|at| now >= at) {
+            asking.ask(now, 1, (next, known), &held, 16, &mut wanted);
+        }
+        wanted
+    }
+
+    #[test]
+    fn a_hole_is_asked_for_after_reordering_and_again_after_a_while() {
+        let mut asking = Asking::new(PACE);
+        assert_eq!(asked(&mut asking, 0, 3, 6, &[5]), []);
+        assert_eq!(asked(&mut asking, 5, 3, 6, &[5]), [(3, 4)]);
+        assert_eq!(asked(&mut asking, 24, 3, 6, &[5]), []);
+        assert_eq!(asked(&mut asking, 25, 3, 6, &[5]), [(3, 4)]);
+        assert_eq!(asked(&mut asking, 26, 6, 6, &[]), []);
+        assert_eq!(asking.deadline(), None);
+    }
+
+    /// One of so many datagrams of five is overtaken, by more than the longest patience: how long is waited in the end?
+    fn patience(overtaken: u32) -> Micros {
+        let mut asking = Asking::new(PACE);
+        for datagram in 1..20_000 {
+            asking.came(5, if datagram % overtaken == 0 { 5 } else { 0 });
+        }
+        asking.patience
+    }
+
+    #[test]
+    fn holes_are_given_more_time_where_many_fill_by_themselves() {
+        assert_eq!(patience(100), PACE.reorder);
+        assert_eq!(patience(25), PACE.reorder);
+        assert_eq!(patience(5), PACE.reorder_max);
+        let mut asking = Asking::new(PACE);
+        asking.came(10, 10);
+        assert_eq!(asking.patience, 2 * PACE.reorder);
+        asking.came(10, 10);
+        assert_eq!(asking.patience, PACE.reorder_max);
+        asking.came(2 * CALM, 0);
+        assert_eq!(asking.patience, PACE.reorder_max / 2);
+        asking.came(CALM, 0);
+        assert_eq!(asking.patience, PACE.reorder, "and less again where they do no more");
+    }
+
+    /// Holes that kept coming were all asked for at the pace of the first that did not fill: half a second each.
+    #[test]
+    fn new_holes_do_not_wait_for_old_ones() {
+        let mut asking = Asking::new(PACE);
+        let mut held: Vec<u64> = Vec::new();
+        for now in 0..1_000 {
+            let known = 5 + now; // 3 never comes; of the others every tenth comes when it is asked for
+            if known % 10 != 1 {
+                held.push(known - 1);
+            }
+            for (first, last) in asked(&mut asking, now, 3, known, &held) {
+                held.extend((first..=last).filter(|at| *at != 3));
+            }
+            held.sort_unstable();
+            let oldest = (4..known).find(|at| held.binary_search(at).is_err());
+            assert!(
+                oldest.is_none_or(|at| known - at <= 2 * PACE.reorder + 1),
+                "{oldest:?} of {known}"
+            );
+        }
+    }
+
+    #[test]
+    fn more_ranges_than_fit_are_asked_for_at_once_after_them() {
+        let mut asking = Asking::new(PACE);
+        let held: Vec<u64> = (0..40).map(|at| at * 2 + 1).collect();
+        asking.note(0, 0, 80);
+        assert_eq!(asked(&mut asking, 5, 0, 80, &held).len(), 16);
+        assert_eq!(
+            asked(&mut asking, 5, 0, 80, &held),
+            (16..32).map(|at| (at * 2, at * 2)).collect::<Vec<_>>()
+        );
+        assert_eq!(asked(&mut asking, 5, 0, 80, &held).len(), 8);
+        assert_eq!(asked(&mut asking, 6, 0, 80, &held), []);
+    }
+
+    #[test]
+    fn progress_keeps_the_pace_and_silence_slows_it() {
+        let mut asking = Asking::new(PACE);
+        let mut times = Vec::new();
+        for now in 0..200 {
+            if !asked(&mut asking, now, 3, 6, &[5]).is_empty() {
+                times.push(now);
+            }
+        }
+        assert_eq!(times, [5, 25, 45, 70, 101, 139, 186]);
+    }
+}

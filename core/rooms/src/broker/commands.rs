@@ -1,0 +1,531 @@
+//! Commands, and questions for a room's members, at the broker: which gateways are told, and what all of them have said.
+//!
+//! A command is known by who sent it, so another copy only asks again, and is answered as well. Every gateway that wants the room
+//! is told, in each of its lives, until all have answered or time is over. A broker knows gateways and no members: these are
+//! counted by them. What happens to one gateway, or to its interest in one room, has that one looked at and no other.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use muster_transport::planted::{self, Bug};
+use muster_transport::{soonest, Code, Encode, KeyedState, Micros};
+
+use super::Broker;
+use crate::command::{
+    left_ms, until, Ask, CommandId, Hop, Outcome, Page, Verdict, AWAITED_MAX, AWAY_GRACE, COMMANDS_MAX, COPIES, GRACE,
+    HOPS_MAX, KNOWN_MAX, LOOK_EVERY, REMEMBER, RETRY,
+};
+use crate::shares::{Holder, Shares};
+use crate::wire::record::Record;
+
+/// What a gateway was told, and has said.
+struct Told {
+    epoch: u32,
+    /// On the link that came up then.
+    since: Micros,
+    /// When it was told.
+    at: Micros,
+    said: Option<Said>,
+    /// It had too much to do then, and told nobody.
+    busy: Option<Micros>,
+}
+
+/// How many members a gateway has reached, or counts, and who they are if that was asked.
+struct Said {
+    members: u32,
+    /// Its time was over before all of them had said that they have it.
+    over: bool,
+    page: Page,
+    /// When it said so.
+    at: Micros,
+}
+
+struct Awaited {
+    /// In which it wanted the room, or was told.
+    life: u32,
+    /// Since when another life of it is known, which does not want the room.
+    over_since: Option<Micros>,
+}
+
+struct Command {
+    room: u64,
+    check: u64,
+    until: Micros,
+    ask: Ask<'static>,
+    /// Who asks, the latest last: sessions of proxies, each of another one. At most [`COPIES`].
+    askers: Vec<(u32, u64)>,
+    gateways: BTreeMap<u32, Told>,
+    /// Those that want the room, or did, and have not answered.
+    awaited: BTreeMap<u32, Awaited>,
+    /// So many wanted it when it came.
+    wanted_by: usize,
+    /// Members that gateways have reached whose life is over.
+    before: u32,
+    /// Some gateway's members may have it, though that life of it, or its link, ended before it said so.
+    doubtful: bool,
+    /// A gateway that may have members was not waited for, as it is gone.
+    passed_over: bool,
+    outcome: Option<Outcome>,
+}
+
+impl Command {
+    fn holders(&self, id: CommandId) -> [Holder; 2] {
+        [Holder::User(id.user), Holder::Room(self.room)]
+    }
+
+    /// When it ends at the latest or, where it has, is forgotten.
+    fn ends_at(&self) -> Micros {
+        match self.outcome {
+            None => self.until + 2 * GRACE,
+            Some(_) => self.until + REMEMBER,
+        }
+    }
+
+    /// Whether gateways are told it: until it is done or, where one was passed over, for all of its time, for who comes back.
+    fn is_told(&self, now: Micros) -> bool {
+        self.outcome.is_none() || self.passed_over && now < self.until
+    }
+
+    fn asked_by(&mut self, proxy: u32, session: u64) {
+        self.askers
+            .retain(|(known, _)| *known != proxy && !planted::is(Bug::LastAskerAnswered));
+        if self.askers.len() >= COPIES {
+            self.askers.remove(0);
+        }
+        self.askers.push((proxy, session));
+    }
+
+    /// Whether every gateway that was told, and each that is waited for was, was too busy to tell anybody.
+    fn is_nobodys(&self) -> bool {
+        let busy = |told: &Told| told.busy.is_some();
+        let mut awaited = self.awaited.keys().map(|gateway| self.gateways.get(gateway));
+        !self.doubtful
+            && self.before == 0
+            && awaited.all(|told| told.is_some_and(busy))
+            && self.gateways.values().all(busy)
+    }
+
+    fn said(&self) -> impl Iterator<Item = &Said> + Clone {
+        self.gateways.values().filter_map(|told| told.said.as_ref())
+    }
+
+    fn members(&self) -> u32 {
+        self.said()
+            .map(|said| said.members)
+            .fold(self.before, u32::saturating_add)
+    }
+
+    fn merged(&self) -> Option<Page> {
+        if !matches!(self.ask, Ask::Count { .. }) {
+            return None;
+        }
+        let mut page = Page::merged(self.said().map(|said| &said.page));
+        let answered = self
+            .gateways
+            .iter()
+            .filter_map(|(node, told)| Some((node, told.at, told.said.as_ref()?.at)));
+        page.hops = answered.map(|(node, asked, at)| Hop::new(*node, asked, at)).collect();
+        page.hops.sort_by_key(|hop| std::cmp::Reverse(hop.took_us));
+        page.hops.truncate(HOPS_MAX - 1); // and us
+        Some(page)
+    }
+}
+
+/// What a proxy passes on.
+pub(super) struct Asked<'a> {
+    pub id: CommandId,
+    pub session: u64,
+    pub room: u64,
+    pub check: u64,
+    pub left_ms: u32,
+    pub ask: Ask<'a>,
+}
+
+/// All commands that are not done, or have been done lately.
+pub(super) struct Commands {
+    known: HashMap<CommandId, Command, KeyedState>,
+    /// Those that are not done, and of those that are the ones that gateways may still be told, by room.
+    open: BTreeSet<(u64, CommandId)>,
+    /// When each ends at the latest, or is forgotten.
+    ends: BTreeSet<(Micros, CommandId)>,
+    /// When what a gateway has to do with one is looked at again: it was too busy, or wants the room no more.
+    again: BTreeSet<(Micros, CommandId, u32)>,
+    /// When all that are not done are looked at: it was not known who wants what, or that is another part now.
+    all_at: Option<Micros>,
+    /// What there may be of those that are not done, of those that are known, and of gateways' answers to them.
+    undone: Shares,
+    remembered: Shares,
+    answers: Shares,
+}
+
+impl Commands {
+    pub(super) fn new(hash: KeyedState) -> Self {
+        Commands {
+            known: HashMap::with_hasher(hash),
+            open: BTreeSet::new(),
+            ends: BTreeSet::new(),
+            again: BTreeSet::new(),
+            all_at: None,
+            undone: Shares::new(COMMANDS_MAX, hash),
+            remembered: Shares::new(KNOWN_MAX, hash),
+            answers: Shares::new(AWAITED_MAX, hash),
+        }
+    }
+
+    pub(super) fn deadline(&self) -> Option<Micros> {
+        let ends = self.ends.first().map(|(at, _)| *at);
+        let again = self.again.first().map(|(at, ..)| *at);
+        [ends, again, self.all_at].into_iter().flatten().min()
+    }
+
+    /// Whether there is place for a command that so many gateways are told.
+    fn have_place(&self, who: [Holder; 2], gateways: usize) -> bool {
+        self.undone.allow(who, 1) && self.remembered.allow(who, 1) && self.answers.allow(who, gateways)
+    }
+
+    fn add(&mut self, id: CommandId, command: Command) {
+        let who = command.holders(id);
+        self.undone.take(who, 1);
+        self.remembered.take(who, 1);
+        self.answers.take(who, command.wanted_by);
+        self.open.insert((command.room, id));
+        self.ends.insert((command.ends_at(), id));
+        self.known.insert(id, command);
+    }
+
+    /// Those to a room that gateways may be told.
+    fn open_in(&self, room: u64) -> Vec<CommandId> {
+        let open = self.open.range((room, CommandId::FIRST)..=(room, CommandId::LAST));
+        open.map(|(_, id)| *id).collect()
+    }
+
+    /// Those to any room.
+    fn all_open(&self) -> Vec<CommandId> {
+        self.open.iter().map(|(_, id)| *id).collect()
+    }
+}
+
+impl Broker {
+    /// A proxy passes a command on.
+    pub(super) fn command(&mut self, now: Micros, proxy: u32, asked: Asked<'_>) {
+        let id = asked.id;
+        if let Some(known) = self.commands.known.get_mut(&id) {
+            return match known.outcome {
+                Some(outcome) => self.tell_outcome(now, (proxy, asked.session), id, outcome, None),
+                None => known.asked_by(proxy, asked.session),
+            };
+        }
+        let gateways: Vec<u32> = self.interest.who_wants(asked.room, asked.check).collect();
+        let command = Command {
+            room: asked.room,
+            check: asked.check,
+            until: until(now, asked.left_ms),
+            ask: asked.ask.keep(),
+            askers: vec![(proxy, asked.session)],
+            gateways: BTreeMap::new(),
+            awaited: BTreeMap::new(),
+            wanted_by: gateways.len(),
+            before: 0,
+            doubtful: false,
+            passed_over: false,
+            outcome: None,
+        };
+        let refused = match self.knows() && self.may_own(asked.room) {
+            false => Some(Code::NotReady),
+            true if !self.commands.have_place(command.holders(id), gateways.len()) => Some(Code::Busy),
+            true => None,
+        };
+        if let Some(code) = refused {
+            let outcome = Outcome::refused(code);
+            return self.tell_outcome(now, (proxy, asked.session), id, outcome, None);
+        }
+        self.counters.commands_received += 1;
+        self.commands.add(id, command);
+        for gateway in gateways {
+            self.review_command(now, id, gateway);
+        }
+        self.settle_command(now, id);
+    }
+
+    /// A gateway says how many of its members it has reached: all, or those that said so in time; or that it is too busy.
+    pub(super) fn command_handled(
+        &mut self,
+        now: Micros,
+        (gateway, epoch): (u32, u32),
+        id: CommandId,
+        outcome: Outcome,
+        page: Option<Page>,
+    ) {
+        let Some(command) = self.commands.known.get_mut(&id) else {
+            return;
+        };
+        let told = command.gateways.get_mut(&gateway);
+        let Some(told) = told.filter(|told| told.epoch == epoch && told.said.is_none()) else {
+            return;
+        };
+        if matches!(outcome.verdict, Verdict::Refused(_)) {
+            told.busy = Some(now);
+            self.commands.again.insert((now + RETRY, id, gateway));
+        } else {
+            told.said = Some(Said {
+                members: outcome.members,
+                over: outcome.verdict == Verdict::Expired,
+                page: page.unwrap_or_default(),
+                at: now,
+            });
+        }
+        self.review_command(now, id, gateway);
+        self.settle_command(now, id);
+    }
+
+    /// What a gateway has to do with a command: it is told where it wants the room, or did and has not answered, and was not told on
+    /// this link and in this life, or is asked again after it was busy. It is waited for until it has answered, or is gone.
+    fn review_command(&mut self, now: Micros, id: CommandId, gateway: u32) {
+        let Some(room) = self.commands.known.get(&id).map(|known| known.room) else {
+            return;
+        };
+        let gone_at = self.gone_at(gateway, room);
+        let Some(command) = self.commands.known.get_mut(&id).filter(|known| known.is_told(now)) else {
+            return;
+        };
+        let (check, tells) = (command.check, matches!(command.ask, Ask::Tell(_)));
+        let known_in = self.interest.epoch_of(gateway);
+        let told = command
+            .gateways
+            .get(&gateway)
+            .filter(|told| known_in == Some(told.epoch));
+        // Whose last member went says what became of it.
+        let says = told.is_some_and(|told| told.said.is_none() && told.busy.is_none());
+        let wants = self.interest.wants(gateway, room) == Some(check) || says;
+        let link = self.links.to(gateway).zip(self.links.since(gateway));
+        let awaited = command.awaited.get_mut(&gateway);
+        if let Some(awaited) = awaited.filter(|awaited| tells && !wants && known_in != Some(awaited.life)) {
+            // Who was there in the life before comes back in a moment, here or elsewhere, and is told there.
+            let over_at = match known_in {
+                Some(_) => Some(*awaited.over_since.get_or_insert(now) + AWAY_GRACE),
+                None if link.is_some() => None,
+                None => Some(gone_at.unwrap_or(now)),
+            };
+            return self.await_command(now, id, gateway, over_at);
+        }
+        let Some(epoch) = known_in.filter(|_| wants && told.is_none_or(|told| told.said.is_none())) else {
+            command.awaited.remove(&gateway);
+            return;
+        };
+        let awaited = Awaited {
+            life: epoch,
+            over_since: None,
+        };
+        command.awaited.insert(gateway, awaited);
+        let Some((slot, since)) = link else {
+            // Who was there comes back elsewhere, and is told there.
+            return self.await_command(now, id, gateway, gone_at);
+        };
+        let linked = self.links.table.get(slot).map(|link| link.data.peer.epoch);
+        // On a new link again: what the one before had not delivered ended with it.
+        let again = |told: &Told| told.since != since || told.busy.is_some_and(|at| now >= at + RETRY);
+        if linked != Some(epoch) || !told.is_none_or(again) {
+            return;
+        }
+        let said = (tells && planted::is(Bug::ToldIsDelivered)).then(|| Said {
+            members: 1,
+            over: false,
+            page: Page::default(),
+            at: now,
+        });
+        if said.is_some() {
+            command.awaited.remove(&gateway);
+        }
+        let told = Told {
+            epoch,
+            since,
+            at: now,
+            said,
+            busy: None,
+        };
+        // Who was told was told; who was counted is gone with that life.
+        if let (Some(earlier), true) = (command.gateways.insert(gateway, told), tells) {
+            let said = earlier.said.map_or(0, |said| said.members);
+            command.before = command.before.saturating_add(said);
+            command.doubtful |= earlier.busy.is_none();
+        }
+        let record = Record::LinkCommand {
+            command: id,
+            session: 0,
+            room: command.room,
+            check: command.check,
+            left_ms: left_ms(now, command.until),
+            ask: command.ask.by_ref(),
+        };
+        let bytes = record.encode(<[u8]>::to_vec);
+        self.counters.commands_sent += 1;
+        self.links.log(now, slot, &bytes);
+    }
+
+    /// Waits for a gateway until then at the latest, and passes it over from then on.
+    fn await_command(&mut self, now: Micros, id: CommandId, gateway: u32, over_at: Option<Micros>) {
+        let (Some(at), Some(command)) = (over_at, self.commands.known.get_mut(&id)) else {
+            return;
+        };
+        if at <= now {
+            command.awaited.remove(&gateway);
+            command.passed_over = true;
+        } else {
+            self.commands.again.insert((at, id, gateway));
+        }
+    }
+
+    /// Ends a command that all who want its room have answered, or that all of them are too busy for.
+    fn settle_command(&mut self, now: Micros, id: CommandId) {
+        let knows = self.knows();
+        let Some(command) = self.commands.known.get(&id).filter(|known| known.outcome.is_none()) else {
+            return;
+        };
+        if !knows {
+            return soonest(&mut self.commands.all_at, Some(now + LOOK_EVERY));
+        }
+        if !self.scope().has(command.room) {
+            // Others know who wants the room now, and what its gateways have answered.
+            return self.end_command(now, id, Outcome::refused(Code::NotReady));
+        }
+        let members = command.members();
+        if !command.awaited.is_empty() {
+            if command.is_nobodys() {
+                self.end_command(now, id, Outcome::refused(Code::Busy));
+            }
+        } else if command.said().any(|said| said.over) {
+            self.end_command(now, id, Outcome::expired(members));
+        } else {
+            self.end_command(now, id, Outcome::of(members));
+        }
+    }
+
+    /// A gateway began or ceased to want a room. One that ceased may say in a moment that it does again, in its next life.
+    pub(super) fn command_wanted(&mut self, now: Micros, gateway: u32, room: u64, wants: bool) {
+        for id in self.commands.open_in(room) {
+            match wants {
+                true => self.review_command(now, id, gateway),
+                false => drop(self.commands.again.insert((now + LOOK_EVERY, id, gateway))),
+            }
+        }
+    }
+
+    /// A gateway has another link, or none any more, or routers say so, or the map. What it is to be told and was not, it is told
+    /// then, also what did not wait for it.
+    pub(super) fn commands_reached(&mut self, now: Micros, gateway: u32) {
+        for id in self.commands.all_open() {
+            self.review_command(now, id, gateway);
+            self.settle_command(now, id);
+        }
+    }
+
+    /// Who wants what is known of another part of all rooms.
+    pub(super) fn commands_placed(&mut self, now: Micros) {
+        soonest(&mut self.commands.all_at, Some(now));
+    }
+
+    /// Says what became of a command to all who ask, and remembers it.
+    fn end_command(&mut self, now: Micros, id: CommandId, outcome: Outcome) {
+        let Commands {
+            known,
+            open,
+            ends,
+            undone,
+            remembered,
+            answers,
+            ..
+        } = &mut self.commands;
+        let Some(command) = known.get_mut(&id) else {
+            return;
+        };
+        let (page, who) = (command.merged(), command.holders(id));
+        ends.remove(&(command.ends_at(), id));
+        undone.give_back(who, 1);
+        answers.give_back(who, command.wanted_by);
+        command.outcome = Some(outcome);
+        command.passed_over &= page.is_none() && open.len() < COMMANDS_MAX;
+        if !command.is_told(now) {
+            open.remove(&(command.room, id));
+            command.ask = Ask::default();
+            command.gateways = BTreeMap::new();
+            command.awaited = BTreeMap::new();
+        }
+        let askers = std::mem::take(&mut command.askers);
+        if page.is_some() || outcome.is_put_off() {
+            open.remove(&(command.room, id));
+            known.remove(&id); // who asks again wants to know how it is then
+            remembered.give_back(who, 1);
+        } else {
+            ends.insert((command.ends_at(), id));
+        }
+        for asker in askers {
+            self.tell_outcome(now, asker, id, outcome, page.clone());
+        }
+    }
+
+    fn tell_outcome(
+        &mut self,
+        now: Micros,
+        (proxy, session): (u32, u64),
+        command: CommandId,
+        outcome: Outcome,
+        page: Option<Page>,
+    ) {
+        let Some(slot) = self.links.to(proxy) else {
+            return; // it, or another one, asks again
+        };
+        let done = Record::LinkCommandDone {
+            command,
+            session,
+            outcome,
+            page,
+        };
+        self.links.record(now, slot, &done);
+    }
+
+    /// Ends what is over, looks again at what is due, and forgets what ended long ago.
+    pub(super) fn expire_commands(&mut self, now: Micros) {
+        while let Some((at, id, gateway)) = self.commands.again.first().copied().filter(|(at, ..)| *at <= now) {
+            self.commands.again.remove(&(at, id, gateway));
+            self.review_command(now, id, gateway);
+            self.settle_command(now, id);
+        }
+        if self.commands.all_at.is_some_and(|at| at <= now) {
+            self.commands.all_at = None;
+            self.review_all(now);
+        }
+        while let Some((at, id)) = self.commands.ends.first().copied().filter(|(at, _)| *at <= now) {
+            self.commands.ends.remove(&(at, id));
+            let Some(command) = self.commands.known.get(&id) else {
+                continue;
+            };
+            let (members, who) = (command.members(), command.holders(id));
+            if command.outcome.is_none() {
+                self.end_command(now, id, Outcome::expired(members));
+            } else {
+                let room = command.room;
+                self.commands.open.remove(&(room, id));
+                self.commands.known.remove(&id);
+                self.commands.remembered.give_back(who, 1);
+            }
+        }
+    }
+
+    /// Looks at all gateways for all that is not done; where it is not known who wants what, that waits.
+    fn review_all(&mut self, now: Micros) {
+        if !self.knows() {
+            self.commands.all_at = (!self.commands.open.is_empty()).then_some(now + LOOK_EVERY);
+            return;
+        }
+        for id in self.commands.all_open() {
+            let Some(command) = self.commands.known.get(&id) else {
+                continue;
+            };
+            let want = self.interest.who_wants(command.room, command.check);
+            let gateways: BTreeSet<u32> = want.chain(command.awaited.keys().copied()).collect();
+            for gateway in gateways {
+                self.review_command(now, id, gateway);
+            }
+            self.settle_command(now, id);
+        }
+    }
+}

@@ -1,0 +1,578 @@
+//! What leaves to gateways and proxies: room blocks by cursor, heads, repairs, acknowledgements.
+
+use muster_transport::{append, frames_max, Heard, Micros, Outbox, Wants, Writer, FLAGS_AT, FRAME, HEADER};
+
+use crate::wire::kinds;
+
+use crate::layers::RoomLayers;
+
+use crate::role;
+
+use super::publish::Acks;
+use super::resends::{Range, Resends};
+use super::room::Room;
+use super::{enqueue, Broker, GatewayPeer, NOTHING_MAX};
+use crate::ring::{Arena, Entry};
+use crate::segments::Built;
+use crate::wire::publish::Ack;
+use crate::wire::room::{
+    read_link_repair, Consumed, LinkBlock, LinkHead, LinkLost, Message, ENDED, LINK_AGE_AT, LINK_BASE_AT, OLD,
+};
+use crate::{age, limits};
+
+/// Where messages wait too, one datagram in so many is for history first.
+const HISTORY_TURN: u32 = 4;
+/// Carriers that are remembered per gateway; beyond, the oldest are taken for covered.
+const RECENT_MAX: usize = 65_536;
+
+impl Broker {
+    /// A room has new messages: its gateways' queues learn of it.
+    pub(super) fn room_grew(&mut self, at: u32) {
+        let Broker {
+            rooms, gateways, links, ..
+        } = self;
+        let count = rooms.len();
+        let Some(room) = rooms[at as usize].as_deref_mut() else {
+            return;
+        };
+        for cursor in room.gateways.iter_mut().filter(|cursor| !cursor.queued) {
+            let Some(gateway) = gateways.get_mut(&cursor.gateway) else {
+                continue;
+            };
+            cursor.queued = true;
+            enqueue(&mut gateway.pending, at, count);
+            links.table.mark(gateway.link);
+        }
+    }
+
+    /// A gateway's status came: heads of rooms whose carriers were lost are told again, and a window may have opened.
+    pub(super) fn heard(&mut self, slot: u32, node: u32, heard: &Heard) {
+        let Some(gateway) = self.gateways.get_mut(&node) else {
+            return;
+        };
+        let mut lost = Vec::new();
+        while let Some((carrier, at)) = gateway.recent.front().copied() {
+            if carrier > heard.status.highest {
+                break;
+            }
+            if heard.lost(carrier) {
+                lost.push(at);
+            }
+            gateway.recent.pop_front();
+        }
+        if !gateway.pending.is_empty() || !gateway.heads.is_empty() || gateway.resends() {
+            self.links.table.mark(slot);
+        }
+        lost.sort_unstable();
+        lost.dedup();
+        for at in lost {
+            self.head_due(at, node);
+        }
+    }
+
+    /// Tails that are to be probed: the heads of rooms carried by what no status covers yet.
+    pub(super) fn probe_tails(&mut self) {
+        let mut due = Vec::new();
+        for (node, gateway) in &self.gateways {
+            if self.links.table.get(gateway.link).is_some_and(|link| link.data.probe) {
+                let mut rooms: Vec<u32> = gateway.recent.iter().map(|(_, at)| *at).collect();
+                rooms.sort_unstable();
+                rooms.dedup();
+                due.extend(rooms.into_iter().map(|at| (at, *node)));
+            }
+        }
+        for (at, node) in due {
+            self.head_due(at, node);
+        }
+    }
+
+    /// Takes a gateway's request to have offsets again. `false`: malformed.
+    pub(super) fn repair_asked(&mut self, now: Micros, slot: u32, node: u32, body: &[u8]) -> bool {
+        let Some((id, generation, history, ranges)) = read_link_repair(body) else {
+            return false;
+        };
+        let ranges: Vec<(u64, u64)> = ranges.collect();
+        // Who asks for a room that is not here cannot reach its owner.
+        let wants = || {
+            self.interest
+                .wants(node, id)
+                .filter(|_| ranges.is_empty() && self.may_own(id))
+        };
+        let known = self.by_id.get(&id).copied();
+        if history && generation == 0 {
+            self.was_asked(now, slot, node, id, known);
+            return true;
+        }
+        // Nor can who asks where one stands that ended here: nobody published to it meanwhile. Who drains begins nothing again.
+        let me = self.node.me.node;
+        let rests = |at: &u32| {
+            let room = self.rooms[*at as usize].as_deref();
+            generation == 0 && room.is_some_and(|room| room.ended) && self.placement.own().replicas(id).contains(&me)
+        };
+        let at = match known {
+            Some(at) if !rests(&at) => Some(at),
+            known => wants().and_then(|check| self.open_room(now, id, check).ok()).or(known),
+        };
+        let Some(at) = at else { return true };
+        let Some(room) = self.rooms[at as usize].as_deref_mut() else {
+            return true;
+        };
+        if generation != room.generation || ranges.is_empty() {
+            self.head_due(at, node);
+            return true;
+        }
+        let next = room.ring.next();
+        let Some(gateway) = self.gateways.get_mut(&node) else {
+            return true;
+        };
+        let resends = if history {
+            &mut gateway.history
+        } else {
+            &mut gateway.holes
+        };
+        resends.grow(now);
+        for (first, last) in ranges {
+            let last = last.min(next - 1);
+            if first == 0 || first > last {
+                continue;
+            }
+            match resends.ask(at, first, last) {
+                Some(fresh) => self.counters.repairs_served += u64::from(fresh),
+                None => self.counters.dropped_repair_limit += 1,
+            }
+        }
+        self.links.table.mark(slot);
+        true
+    }
+
+    /// A gateway asks what was here of a room, to tell who comes back: the head of what there is, or that there is nothing. Where
+    /// its interest is not known yet it asks again, for what is numbered before that could come in between.
+    fn was_asked(&mut self, now: Micros, slot: u32, node: u32, id: u64, known: Option<u32>) {
+        let life = self.life_of(node);
+        let room = known.and_then(|at| Some((at, self.rooms[at as usize].as_deref_mut()?)));
+        if let Some((at, room)) = room {
+            if room.ended {
+                room.add_gateway(now, node, life);
+                // It may have wanted the room before, and then not; what it had passed on by then it asks for as history.
+                if let Some(cursor) = room.cursor(node) {
+                    cursor.base = cursor.base.max(cursor.consumed);
+                }
+            }
+            return self.head_due(at, node);
+        }
+        let knows = !self.may_own(id) || self.interest.wants(node, id).is_some();
+        let gateway = self.gateways.get_mut(&node);
+        if let Some(gateway) = gateway.filter(|gateway| knows && gateway.nothing.len() < NOTHING_MAX) {
+            gateway.nothing.push_back(id);
+            self.links.table.mark(slot);
+        }
+    }
+
+    /// Takes a gateway's progress.
+    pub(super) fn consumed(&mut self, now: Micros, node: u32, body: &[u8]) -> bool {
+        if body.len() % Consumed::LEN != 0 {
+            return false;
+        }
+        for consumed in Consumed::read_all(body) {
+            let Some(at) = self.by_id.get(&consumed.room).copied() else {
+                continue;
+            };
+            let Some(room) = self.rooms[at as usize]
+                .as_deref_mut()
+                .filter(|room| room.generation == consumed.generation)
+            else {
+                continue;
+            };
+            let next = room.ring.next();
+            if let Some(cursor) = room.cursor(node) {
+                cursor.consumed = cursor.consumed.max(consumed.next.min(next));
+                cursor.kept = (consumed.kept > 0).then_some(consumed.kept.min(next));
+                cursor.told_at = now;
+            }
+            let (ended, withholds) = (room.ended, !room.withheld.is_empty());
+            if ended {
+                self.head_due(at, node); // it would say nothing if it knew, and an older head may have come after that
+            }
+            if withholds {
+                self.release_room(now, at);
+            }
+        }
+        true
+    }
+
+    /// Sends what links have to say.
+    pub(super) fn transmit_links(&mut self, now: Micros, outbox: &mut Outbox) -> bool {
+        let mut turns = self.links.table.ready_len();
+        while turns > 0 && outbox.room() > 0 {
+            turns -= 1;
+            let Some(slot) = self.links.table.next_ready() else {
+                break;
+            };
+            let Some(peer) = self.links.table.get(slot).map(|link| link.data.peer) else {
+                continue;
+            };
+            match peer.role {
+                role::GATEWAY => self.serve_gateway(now, slot, peer.node, outbox),
+                role::PROXY => self.serve_proxy(now, slot, peer.node, outbox),
+                _ => {
+                    if let Some(link) = self.links.table.get_mut(slot) {
+                        link.data.probe = false;
+                    }
+                    if self.links.send(now, &mut self.node, slot, outbox, |_, _| false) {
+                        self.links.table.mark(slot);
+                    }
+                }
+            }
+        }
+        self.links.table.ready_len() > 0
+    }
+
+    fn serve_proxy(&mut self, now: Micros, slot: u32, proxy: u32, outbox: &mut Outbox) {
+        let limit = frames_max(self.node.payload);
+        while outbox.room() > 0 {
+            let mut waiting: Vec<(u64, Ack)> = Vec::new();
+            let mut bytes = 0;
+            // Acknowledgements are not repeated by us: the publisher asks again by repeating.
+            while bytes + Ack::LEN_MAX <= limit - 64 {
+                let Some((session, ack)) = self.next_ack(now, proxy) else {
+                    break;
+                };
+                bytes += ack.link_len();
+                waiting.push((session, ack));
+            }
+            let Some(link) = self.links.table.get_mut(slot) else {
+                return;
+            };
+            link.data.probe = false;
+            let (all, mut written) = (waiting.len(), 0);
+            let sent = self.links.send(now, &mut self.node, slot, outbox, |writer, _| {
+                let fits = |(session, ack): &&(u64, Ack)| ack.write_link(writer, *session);
+                written = waiting.iter().take_while(fits).count();
+                false
+            });
+            self.counters.acknowledgements_sent += written as u64;
+            if written < all {
+                self.keep_acks(proxy, waiting.split_off(written));
+            }
+            if !sent || self.acks.get(&proxy).is_none_or(Acks::is_empty) {
+                return;
+            }
+        }
+        self.links.table.mark(slot);
+    }
+
+    fn serve_gateway(&mut self, now: Micros, slot: u32, node: u32, outbox: &mut Outbox) {
+        let payload = self.node.payload;
+        let limit = frames_max(payload);
+        loop {
+            let Broker {
+                links,
+                gateways,
+                rooms,
+                arena,
+                segments,
+                node: me,
+                counters,
+                ..
+            } = self;
+            let (Some(link), Some(gateway)) = (links.table.get_mut(slot), gateways.get_mut(&node)) else {
+                return;
+            };
+            let probe = std::mem::take(&mut link.data.probe);
+            let conn = &mut link.conn;
+            let free = conn.flow.available(payload);
+            if free == 0 && !probe && !conn.control_due(now) {
+                break;
+            }
+            if outbox.room() == 0 {
+                link.data.probe = probe;
+                links.table.mark(slot);
+                break;
+            }
+            let next = conn.flow.next();
+            let away = conn.flow.measured() / 2;
+            let spare = outbox.room() > 1 && free > 1;
+            let buffer = outbox.reserve(payload);
+            let mut writer = Writer::new(&mut buffer[HEADER..HEADER + limit]);
+            let mut wants = conn.control(now, &mut writer);
+            let before = writer.len();
+            let mut more = false;
+            write_heads(gateway, rooms, node, next, &mut writer);
+            if free > 0 {
+                gateway.turn = gateway.turn.wrapping_add(1);
+                resend(
+                    &mut gateway.holes,
+                    Some((now, away)),
+                    node,
+                    rooms,
+                    arena,
+                    &mut writer,
+                    counters,
+                );
+                if gateway.turn % HISTORY_TURN == 0 {
+                    resend(&mut gateway.history, None, node, rooms, arena, &mut writer, counters);
+                }
+                'rooms: while let Some(at) = gateway.pending.front().copied() {
+                    let Some(room) = rooms[at as usize].as_deref_mut() else {
+                        gateway.pending.pop_front();
+                        continue;
+                    };
+                    let head = room.ring.next();
+                    let Some(place) = room.gateways.iter().position(|cursor| cursor.gateway == node) else {
+                        gateway.pending.pop_front();
+                        continue;
+                    };
+                    let mut cursor = room.gateways[place];
+                    let begins = cursor.next;
+                    while cursor.next < head {
+                        let first = cursor.next;
+                        let segment = match first < room.ring.first() {
+                            true => None,
+                            false => segments.get(room.frames, first, head, limit, |writer| {
+                                build(room, arena, first, head, true, writer)
+                            }),
+                        };
+                        let fits = match &segment {
+                            Some((bytes, _)) => bytes.len() <= writer.room(),
+                            None => {
+                                let lost = LinkLost {
+                                    room: room.id,
+                                    generation: room.generation,
+                                    first: room.ring.readable(arena, first).max(first + 1).min(head),
+                                };
+                                cursor.next = lost.first;
+                                lost.write(&mut writer)
+                            }
+                        };
+                        if !fits {
+                            more = true;
+                            cursor.next = first;
+                            room.gateways[place] = cursor;
+                            if first > begins {
+                                // It has had its turn; one that is numbered faster than it leaves would keep all others waiting.
+                                gateway.pending.rotate_left(1);
+                            }
+                            break 'rooms;
+                        }
+                        note_carrier(gateway, next, at);
+                        let Some((bytes, after)) = segment else { continue };
+                        let start = writer.len();
+                        writer.put(bytes);
+                        let old = is_old(room, arena, now, after - 1);
+                        address(&mut writer, start, cursor.base, old, now, away);
+                        counters.messages_sent += after - first;
+                        cursor.next = after;
+                    }
+                    cursor.queued = false;
+                    room.gateways[place] = cursor;
+                    gateway.pending.pop_front();
+                }
+                if !more {
+                    resend(&mut gateway.history, None, node, rooms, arena, &mut writer, counters);
+                }
+                more |= gateway.resends();
+            }
+            more |= !gateway.heads.is_empty();
+            if writer.len() > before {
+                wants = Wants::Probes;
+            }
+            let len = writer.len();
+            if len == 0 {
+                break;
+            }
+            let total = HEADER + len + muster_transport::TAG;
+            let pad = if more && spare && total * 4 >= payload * 3 {
+                payload
+            } else {
+                0
+            };
+            let total = conn.seal(now, &mut me.keys, me.stamp, buffer, len, wants, pad);
+            outbox.commit(conn.socket, conn.addr, total);
+            gateway.holes.sent(total);
+            gateway.history.sent(total);
+            if !more {
+                break;
+            }
+        }
+        self.links.after(now, slot, false);
+    }
+}
+
+fn note_carrier(gateway: &mut GatewayPeer, carrier: u64, at: u32) {
+    if gateway.recent.back() != Some(&(carrier, at)) {
+        if gateway.recent.len() >= RECENT_MAX {
+            gateway.recent.pop_front();
+        }
+        gateway.recent.push_back((carrier, at));
+    }
+}
+
+/// Writes heads that are due, as many as fit.
+fn write_heads(
+    gateway: &mut GatewayPeer,
+    rooms: &mut [Option<Box<super::Room>>],
+    node: u32,
+    carrier: u64,
+    writer: &mut Writer<'_>,
+) {
+    if gateway.heads.is_empty() && gateway.nothing.is_empty() {
+        return;
+    }
+    // Those that have ended go into a frame of their own.
+    let (mut on, mut ended) = (Vec::new(), Vec::new());
+    let fits = |count: usize, writer: &Writer<'_>| (count + 1) * LinkHead::LEN + 2 * FRAME <= writer.room();
+    while fits(on.len(), writer) {
+        let Some(room) = gateway.nothing.pop_front() else { break };
+        on.push(LinkHead::nothing(room));
+    }
+    while fits(on.len() + ended.len(), writer) {
+        let Some(at) = gateway.heads.pop_front() else { break };
+        let Some(room) = rooms[at as usize].as_deref_mut() else {
+            continue;
+        };
+        let (id, generation, end) = (room.id, room.generation, room.ended.then_some(room.ring.next()));
+        let Some(cursor) = room.cursor(node) else { continue };
+        cursor.head_due = false;
+        let heads = if end.is_some() { &mut ended } else { &mut on };
+        heads.push(LinkHead {
+            room: id,
+            generation,
+            base: cursor.base,
+            next: end.unwrap_or(cursor.next),
+        });
+        note_carrier(gateway, carrier, at);
+    }
+    for (flags, heads) in [(0, on), (ENDED, ended)] {
+        append(writer, kinds::LINK_HEADS, flags, |writer| {
+            heads.iter().for_each(|head| head.write(writer));
+            !heads.is_empty()
+        });
+    }
+}
+
+/// Resends into the datagram, as far as it has space and the gateway may have it. With `live`, the time now and how long the way
+/// takes, what became old is flagged, and else its age told; history is wanted however old it is.
+fn resend(
+    resends: &mut Resends,
+    live: Option<(Micros, Micros)>,
+    node: u32,
+    rooms: &[Option<Box<super::Room>>],
+    arena: &Arena,
+    writer: &mut Writer<'_>,
+    counters: &mut super::BrokerCounters,
+) {
+    while let Some(mut range) = resends.take() {
+        let Some(room) = rooms[range.room as usize].as_deref() else {
+            resends.done(&range);
+            continue;
+        };
+        let before = writer.len();
+        let fitted = resend_range(&mut range, live, node, room, arena, writer, counters);
+        resends.spend(writer.len() - before);
+        if range.next > range.last {
+            resends.done(&range);
+        } else {
+            resends.put_back(range);
+        }
+        if !fitted {
+            return;
+        }
+    }
+}
+
+/// Writes one frame of a range. `false`: it did not fit.
+fn resend_range(
+    range: &mut Range,
+    live: Option<(Micros, Micros)>,
+    node: u32,
+    room: &super::Room,
+    arena: &Arena,
+    writer: &mut Writer<'_>,
+    counters: &mut super::BrokerCounters,
+) -> bool {
+    if room.ring.get(arena, range.next).is_none() {
+        let lost = LinkLost {
+            room: room.id,
+            generation: room.generation,
+            first: room.ring.readable(arena, range.next).max(range.next + 1),
+        };
+        let written = lost.write(writer);
+        range.next = if written { lost.first } else { range.next };
+        return written;
+    }
+    let start = writer.len();
+    let young = live.is_some_and(|(now, _)| !is_old(room, arena, now, range.next));
+    let Some(built) = build(room, arena, range.next, range.last + 1, young, writer) else {
+        return false;
+    };
+    let cursor = room.gateways.iter().find(|cursor| cursor.gateway == node);
+    let base = cursor.map_or(range.next, |cursor| cursor.base);
+    let (now, away) = live.unwrap_or_default();
+    let old = live.is_some() && is_old(room, arena, now, built.next - 1);
+    address(writer, start, base, old, now, away);
+    counters.messages_repaired += built.next - range.next;
+    range.next = built.next;
+    true
+}
+
+/// Builds one frame of a room's messages `first..until`; `base` is filled in per gateway. With `aged`, those that were born together
+/// stand in a frame of their own, in which stands when, until it leaves.
+fn build(
+    room: &super::Room,
+    arena: &Arena,
+    first: u64,
+    until: u64,
+    aged: bool,
+    writer: &mut Writer<'_>,
+) -> Option<Built> {
+    let mut next = first;
+    let mut whole = until < room.ring.next();
+    let born_of = |entry: &Entry<'_>| if aged { entry.born } else { 0 };
+    let born = room.ring.get(arena, first).map_or(0, |entry| born_of(&entry));
+    let kind = match born {
+        0 => kinds::LINK_ROOM,
+        _ => kinds::AGED_ROOM,
+    };
+    let written = append(writer, kind, 0, |writer| {
+        let age = (born != 0).then_some(born);
+        let mut block = LinkBlock::begin(writer, room.id, room.generation, 0, first, age);
+        while next < until {
+            let entry = room.ring.get(arena, next);
+            let Some(entry) = entry.filter(|entry| born_of(entry) == born) else {
+                whole = true;
+                break;
+            };
+            let message = Message {
+                publisher: entry.publisher,
+                sequence: entry.sequence,
+                flags: entry.flags,
+                data: entry.data,
+            };
+            if !block.push(writer, &message) {
+                whole = true;
+                break;
+            }
+            next += 1;
+        }
+        block.finish(writer) > 0
+    });
+    written.then_some(Built { next, whole })
+}
+
+/// The frame at `start` is the same for all gateways, but for where each one's interest began, whether it comes too late, and how
+/// old it will be when it comes.
+fn address(writer: &mut Writer<'_>, start: usize, base: u64, old: bool, now: Micros, away: Micros) {
+    let frame = &mut writer.written()[start..];
+    if frame[0] == kinds::AGED_ROOM.code() {
+        age::pass_on(&mut frame[LINK_AGE_AT..], now, away);
+    }
+    frame[LINK_BASE_AT..LINK_BASE_AT + 8].copy_from_slice(&base.to_le_bytes());
+    frame[FLAGS_AT] |= if old { OLD } else { 0 };
+}
+
+/// Whether a message waited so long for its gateway that members of a live room do not want it any more.
+fn is_old(room: &Room, arena: &Arena, now: Micros, offset: u64) -> bool {
+    room.ring
+        .age(arena, now, offset)
+        .is_some_and(|age| age > limits::MESSAGE_AGE_MAX)
+}

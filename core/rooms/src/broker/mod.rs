@@ -1,0 +1,1331 @@
+//! The broker: numbers its rooms' messages, keeps them in rings, and gives each gateway that wants a room one copy.
+//!
+//! This file orders the shared parts. Publishing stands in `publish`, what leaves to gateways in `fanout`, commands in `commands`.
+
+mod commands;
+mod fanout;
+mod publish;
+mod resends;
+pub mod room;
+pub mod users;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+
+use crate::wire::kinds;
+
+use crate::layers::{room_placement, RoomLayers};
+
+use crate::role;
+
+use muster_transport::planted::{self, Bug};
+use muster_transport::{
+    Arrival, ClusterKeys, Code, Control, Door, DoorKey, Entropy, Frame, Frames, HasLinks, Homes, Identity, Inbox,
+    KeyedState, LinkChange, Links, Machine, Micros, Move, Node, Outbox, Placement, Records, ResetSecret, Scope, HEADER,
+    NODES_MAX,
+};
+
+use crate::age::Ages;
+use crate::command::AWAY_GRACE;
+use crate::interest::{Change, Interest};
+use crate::limits::{GATEWAY_LEASE, LINK_LOG_BYTES, ROOMS_MAX};
+use crate::missing::MISSING_WAIT;
+use crate::name::RoomName;
+use crate::ring::Arena;
+use crate::segments::Segments;
+use crate::shards;
+use crate::untold::Untold;
+use crate::wire::record::Record;
+use crate::wire::PublisherId;
+use commands::{Asked, Commands};
+use publish::{Acks, Publication};
+use resends::Resends;
+use room::Room;
+use users::Users;
+
+/// Publishers at once, each about 150 B while idle.
+pub const PUBLISHERS_MAX: usize = 1 << 20;
+/// Of these, one user's: whoever opens rooms to publish without end leaves the others most of the places.
+pub const USER_PUBLICATIONS_MAX: usize = PUBLISHERS_MAX / 4;
+/// A room that nobody wants or publishes to is forgotten after this; made again it is a new stream.
+pub const ROOM_IDLE: Micros = 60_000_000;
+/// A room that somebody else owns ends here when nothing was published to it for so long.
+pub const DETOUR_IDLE: Micros = 5_000_000;
+/// Credit is withheld for a gateway that is late or behind for this long at most.
+pub const WITHHOLD_MAX: Micros = 500_000;
+/// So long a paced room goes on by one credit of each publisher in that time, while a member would lose something otherwise.
+pub const PACED_MAX: Micros = 5_000_000;
+/// How often withheld credit and idle state are looked at.
+const WITHHOLD_EVERY: Micros = 20_000;
+const SWEEP_EVERY: Micros = 1_000_000;
+/// Idle state looked at in one sweep: about a millisecond, and all of it within two minutes.
+const SWEPT_AT_ONCE: usize = 8_192;
+/// Rooms that became ours and are begun at once, and how often: half a millisecond of each, and a million within a second.
+const GAINED_AT_ONCE: usize = 1_024;
+const GAIN_EVERY: Micros = 1_000;
+/// Place for changes of membership that stays.
+const CHANGES_KEPT: usize = 1_024;
+/// Rooms at once of which a gateway is to hear that there is nothing here; it asks again for others.
+const NOTHING_MAX: usize = 4_096;
+/// Places in a gateway's queue of rooms beyond two for each room, before it is looked through.
+const QUEUE_SPARE: usize = 1_024;
+
+/// How a broker is set up.
+pub struct BrokerConfig {
+    pub me: Identity,
+    pub payload: usize,
+    pub arena_bytes: usize,
+    /// For `room` by name; a broker otherwise knows rooms by id.
+    pub name_key: [u8; 16],
+    pub cluster: ClusterKeys,
+    pub reset_secret: [u8; 32],
+}
+
+muster_transport::counters! {
+    /// What a broker did for rooms.
+    pub struct BrokerCounters {
+        /// Messages taken from proxies.
+        messages_received,
+        /// Messages numbered.
+        messages_published,
+        /// Messages that had been numbered before.
+        messages_repeated,
+        /// Messages held because an earlier one is missing.
+        messages_held,
+        /// Messages dropped: too far ahead of what is missing; the publisher repeats them.
+        dropped_ahead,
+        /// Messages dropped that had been held: they were numbered elsewhere, or their publisher came no more.
+        dropped_held,
+        /// Messages dropped: malformed publish frames.
+        dropped_malformed,
+        /// Messages dropped: this broker does not know all interest yet.
+        dropped_not_ready,
+        /// Messages dropped: another broker owns the room.
+        dropped_not_owner,
+        /// Messages dropped: too many rooms or publishers.
+        dropped_full,
+        /// Messages dropped: another name has the room's number.
+        dropped_name_collision,
+        /// Rooms refused to gateways: too many.
+        refused_full,
+        /// Rooms refused to gateways: another name has the number.
+        refused_name_collision,
+        /// Messages sent to gateways, repairs not counted.
+        messages_sent,
+        /// Messages sent to gateways again because they asked.
+        messages_repaired,
+        /// Repair requests of gateways that were taken.
+        repairs_served,
+        /// Repair requests dropped: beyond what the requester may have resent.
+        dropped_repair_limit,
+        /// Times that credit was withheld because a gateway was late or behind.
+        credit_withheld,
+        /// Rooms made, each a new stream.
+        rooms_made,
+        /// Rooms ended because another broker goes on.
+        rooms_handed_over,
+        /// Rooms forgotten because nobody used them.
+        rooms_forgotten,
+        /// Acknowledgements sent to proxies.
+        acknowledgements_sent,
+        /// Gateways forgotten because no router knows them any more.
+        gateways_expired,
+        /// Commands, and questions for a room's members, taken from proxies, each once.
+        commands_received,
+        /// Commands and such questions told to gateways.
+        commands_sent,
+    }
+}
+
+/// What a router has told since this broker subscribed to it.
+struct Told {
+    scope: Scope,
+    gateways: BTreeSet<u32>,
+    /// Those that no router of its partition has a link to, and since when it is known here.
+    away: BTreeMap<u32, Micros>,
+    complete: bool,
+}
+
+/// Whether what is known of interest may have been overtaken: who was cut off from everybody, or stood still, may have been taken
+/// for dead, and joins are answered without it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Doubt {
+    None,
+    /// It is cut off.
+    Alone,
+    /// It was. Somebody is there again; where no router is, it goes on at that time with what it knew.
+    Until(Micros),
+}
+
+/// One gateway, across its links.
+struct GatewayPeer {
+    link: u32,
+    epoch: u32,
+    /// Rooms with something to send, and what recent datagrams carried.
+    pending: VecDeque<u32>,
+    heads: VecDeque<u32>,
+    /// Rooms of which it is to hear that there is nothing here.
+    nothing: VecDeque<u64>,
+    recent: VecDeque<(u64, u32)>,
+    /// What it asked to have again: where something is missing, and what members that came back want from before.
+    holes: Resends,
+    history: Resends,
+    /// Datagrams, to know whose turn it is.
+    turn: u32,
+}
+
+/// Puts a room into a gateway's queue. One that came and went may be in it several times, so now and then it is looked through.
+fn enqueue(queue: &mut VecDeque<u32>, at: u32, rooms: usize) {
+    queue.push_back(at);
+    if queue.len() > 2 * rooms + QUEUE_SPARE {
+        let mut known = HashSet::new();
+        queue.retain(|at| known.insert(*at));
+    }
+}
+
+impl GatewayPeer {
+    /// Whether something may be resent now.
+    fn resends(&self) -> bool {
+        self.holes.is_due() || self.history.is_due()
+    }
+}
+
+/// The broker.
+pub struct Broker {
+    node: Node,
+    links: Links,
+    interest: Interest,
+    rooms: Vec<Option<Box<Room>>>,
+    free: Vec<u32>,
+    by_id: HashMap<u64, u32, KeyedState>,
+    publishers: HashMap<(u64, PublisherId), u32, KeyedState>,
+    publications: Vec<Option<Box<Publication>>>,
+    free_publications: Vec<u32>,
+    users: Users,
+    gateways: BTreeMap<u32, GatewayPeer>,
+    /// Per proxy node.
+    acks: BTreeMap<u32, Acks>,
+    commands: Commands,
+    arena: Arena,
+    segments: Segments,
+    placement: Placement,
+    name_key: [u8; 16],
+    generation: u32,
+    rooms_max: usize,
+    untold: Untold,
+    /// Parts of its rooms of which some router has told everything. A broker that has heard all is running from then on.
+    complete: BTreeSet<Scope>,
+    running: bool,
+    doubt: Doubt,
+    homes: Homes,
+    /// Those that it has subscribed to.
+    routers: BTreeMap<u32, Told>,
+    /// Gateways that no router of a part names though one has named all that it knows, and since when.
+    unnamed: BTreeMap<(u32, Scope), Micros>,
+    /// Gateways that the placement named and names no more.
+    dropped: BTreeSet<u32>,
+    /// Rooms that are ours since the placement changed, with gateways that want them, and when the next ones are begun. Who asks
+    /// for one or publishes to it begins it before.
+    gained: VecDeque<Change>,
+    gain_at: Micros,
+    withheld: Vec<u32>,
+    withheld_at: Option<Micros>,
+    sweep_at: Micros,
+    sweep_next: usize,
+    sweep_publication: usize,
+    records: Records,
+    changes: Vec<Change>,
+    pub counters: BrokerCounters,
+    /// How old messages were when they were numbered, by the proxy that they came from.
+    pub ages: Ages,
+    events: VecDeque<LinkChange>,
+}
+
+impl Broker {
+    pub fn new(config: BrokerConfig, seed: u64, mut entropy: Box<dyn Entropy>) -> Self {
+        let door = Door::new(
+            DoorKey::Cluster(Box::new(config.cluster.clone())),
+            ResetSecret::new(config.reset_secret),
+            entropy.as_mut(),
+        );
+        let mut node = Node::new(config.me, config.payload, seed, entropy);
+        let hash = KeyedState::new(node.secret_u64(), node.secret_u64());
+        Broker {
+            links: Links::new(door, config.cluster, LINK_LOG_BYTES),
+            interest: Interest::new(hash),
+            rooms: Vec::new(),
+            free: Vec::new(),
+            by_id: HashMap::with_hasher(hash),
+            publishers: HashMap::with_hasher(hash),
+            publications: Vec::new(),
+            free_publications: Vec::new(),
+            users: Users::new(hash),
+            gateways: BTreeMap::new(),
+            acks: BTreeMap::new(),
+            commands: Commands::new(hash),
+            arena: Arena::new(config.arena_bytes),
+            segments: Segments::new(node.secret_u64()),
+            placement: room_placement(0, Vec::new(), 1, 1),
+            name_key: config.name_key,
+            generation: 0,
+            rooms_max: ROOMS_MAX,
+            untold: Untold::default(),
+            complete: BTreeSet::new(),
+            running: false,
+            doubt: Doubt::None,
+            homes: Homes::new(config.me.node, role::ROUTER),
+            routers: BTreeMap::new(),
+            unnamed: BTreeMap::new(),
+            dropped: BTreeSet::new(),
+            gained: VecDeque::new(),
+            gain_at: 0,
+            withheld: Vec::new(),
+            withheld_at: None,
+            sweep_at: 0,
+            sweep_next: 0,
+            sweep_publication: 0,
+            records: Records::default(),
+            changes: Vec::new(),
+            counters: BrokerCounters::default(),
+            ages: Ages::default(),
+            events: VecDeque::new(),
+            node,
+        }
+    }
+
+    /// Takes the control plane's picture of who is where; one that is older than what is known changes nothing.
+    pub fn set_placement(&mut self, now: Micros, placement: Placement) {
+        if placement.epoch() < self.placement.epoch() {
+            return;
+        }
+        self.node.stamp.placement = placement.epoch();
+        self.links.place(placement.numbers());
+        let me = self.node.me.node;
+        let scope = placement.scope(me);
+        let needed = placement.of(role::ROUTER);
+        let needed = needed.filter(|node| placement.scope_of(node).meet(scope).is_some());
+        self.links
+            .dial(now, needed.map(|node| (node.node, node.role, node.addr)));
+        let narrowed = scope != self.scope();
+        let before = std::mem::replace(&mut self.placement, placement);
+        self.drop_gateways(now, &before);
+        if narrowed {
+            // Rooms that are others' now have ended here: who had them is served on until they are forgotten.
+            self.interest.keep(scope);
+            self.commands_placed(now);
+            if planted::is(Bug::NarrowingForgets) {
+                let others = self.rooms.iter_mut().flatten().filter(|room| !scope.has(room.id));
+                others.for_each(|room| room.gateways.clear());
+            }
+        }
+        self.resubscribe(now);
+        self.review_homes(now);
+        if !before.own().owns_as(self.placement.own()) {
+            self.placed(now, &before);
+        }
+    }
+
+    /// Notes which gateways the placement names no more.
+    fn drop_gateways(&mut self, now: Micros, before: &Placement) {
+        let named = |placement: &Placement| -> BTreeSet<u32> {
+            let gateways = placement.of(role::GATEWAY);
+            gateways.map(|node| node.node).collect()
+        };
+        let (before, after) = (named(before), named(&self.placement));
+        self.dropped
+            .retain(|gateway| !after.contains(gateway) && self.interest.epoch_of(*gateway).is_some());
+        for gateway in before.difference(&after) {
+            self.dropped.insert(*gateway);
+            self.commands_reached(now, *gateway);
+        }
+    }
+
+    /// From when on a gateway counts as one that has no members of a room any more: it is not linked here, nor to a router, as those
+    /// say that tell of the room, or is on the map no more, and who was there had the time to go elsewhere.
+    fn gone_at(&self, gateway: u32, room: u64) -> Option<Micros> {
+        if self.links.to(gateway).is_some() {
+            return None;
+        }
+        let since = match self.dropped.contains(&gateway) || planted::is(Bug::AwayUnasked) {
+            true => 0,
+            false => {
+                let telling = self.routers.values().filter(|told| told.scope.has(room));
+                let away: Option<Vec<Micros>> = telling.map(|told| told.away.get(&gateway).copied()).collect();
+                away?.into_iter().max()?
+            }
+        };
+        Some(since.max(self.links.lost_at(gateway).unwrap_or(0)) + AWAY_GRACE)
+    }
+
+    /// The rooms of this broker's partition.
+    fn scope(&self) -> Scope {
+        self.placement.scope(self.node.me.node)
+    }
+
+    /// The part of its rooms that a router's partition has, if any.
+    fn part(&self, router: u16) -> Option<Scope> {
+        self.placement.part(self.node.me.node, role::ROUTER, router)
+    }
+
+    /// Asks routers anew of whose partition this broker now needs another part.
+    fn resubscribe(&mut self, now: Micros) {
+        let partition = |router: u32| self.placement.node(router).map(|node| node.partition);
+        let asked = self.routers.iter().filter_map(|(router, told)| {
+            let partition = partition(*router)?;
+            let other = self.part(partition).is_some_and(|part| part != told.scope);
+            other.then_some((partition, *router))
+        });
+        for (partition, router) in asked.collect::<Vec<_>>() {
+            self.subscribe(now, partition, router);
+        }
+    }
+
+    /// Whether all that the placement asks is done: it hears from routers of every partition that has some of its rooms, and
+    /// they have told it everything.
+    pub fn settled(&self) -> bool {
+        self.running && self.is_told()
+    }
+
+    /// Whether its present routers have told it everything.
+    fn is_told(&self) -> bool {
+        let told = |partition: u16, part: Scope| {
+            let mut homes = self.homes.of(partition).filter_map(|router| self.routers.get(&router));
+            homes.any(|told| told.complete && told.scope == part)
+        };
+        let mut partitions = 0..self.placement.routers().all();
+        partitions.all(|partition| self.part(partition).is_none_or(|part| told(partition, part)))
+    }
+
+    /// Whether it knows who wants what: only then are messages numbered.
+    fn knows(&self) -> bool {
+        self.running && self.doubt == Doubt::None
+    }
+
+    /// What it knew is still so, or as good as it gets.
+    fn review_doubt(&mut self, now: Micros) {
+        let over = matches!(self.doubt, Doubt::Until(at) if at <= now);
+        if over || self.is_told() {
+            self.doubt = Doubt::None;
+        }
+    }
+
+    /// Subscribes to the routers that are to tell it from now on.
+    fn review_homes(&mut self, now: Micros) {
+        let (links, placement) = (&self.links, &self.placement);
+        let me = self.node.me.node;
+        let needed = |router| placement.part(me, role::ROUTER, router).is_some();
+        let since = |node| links.since_as(node, role::ROUTER);
+        let moves = self.homes.review(now, placement, needed, since);
+        for step in moves {
+            match step {
+                Move::Begin { partition, node } => self.subscribe(now, partition, node),
+                Move::End { node } => self.unsubscribe(now, node),
+            }
+        }
+    }
+
+    fn subscribe(&mut self, now: Micros, partition: u16, router: u32) {
+        let (Some(scope), Some(slot)) = (self.part(partition), self.links.to(router)) else {
+            return;
+        };
+        self.links.record(now, slot, &Record::Subscribe { scope });
+        let told = Told {
+            scope,
+            gateways: BTreeSet::new(),
+            away: BTreeMap::new(),
+            complete: false,
+        };
+        self.routers.insert(router, told);
+    }
+
+    fn unsubscribe(&mut self, now: Micros, router: u32) {
+        self.routers.remove(&router);
+        self.interest.leave(router);
+        if let Some(slot) = self.links.to(router) {
+            self.links.record(now, slot, &Record::Unsubscribe);
+        }
+    }
+
+    /// Why the broker cannot serve yet, if it cannot.
+    pub fn not_ready(&self) -> Option<&'static str> {
+        (!self.running).then_some("the interest of gateways is not known yet")
+    }
+
+    /// Whether all interest is known: only then are messages numbered.
+    pub fn is_running(&self) -> bool {
+        self.running
+    }
+
+    pub fn interest(&self) -> &Interest {
+        &self.interest
+    }
+
+    pub fn arena(&self) -> &Arena {
+        &self.arena
+    }
+
+    /// A room by its name.
+    pub fn room(&self, name: &RoomName<'_>) -> Option<&Room> {
+        let at = self.by_id.get(&name.key(&self.name_key).id)?;
+        self.rooms[*at as usize].as_deref()
+    }
+
+    /// Messages held now, because an earlier one is missing.
+    pub fn held(&self) -> u64 {
+        let publications = self.publications.iter().flatten();
+        publications.map(|publication| publication.held()).sum()
+    }
+
+    /// Their bytes, with what each costs beside them.
+    pub fn held_bytes(&self) -> usize {
+        self.users.held()
+    }
+
+    pub fn rooms(&self) -> impl Iterator<Item = &Room> {
+        self.rooms.iter().flatten().map(|room| &**room)
+    }
+
+    pub fn rooms_len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    /// Those in at most `limit` places from one on, and the next place, if there is one.
+    pub fn rooms_from(&self, place: usize, limit: usize) -> (impl Iterator<Item = &Room>, Option<usize>) {
+        shards::places(&self.rooms, place, limit)
+    }
+
+    /// Memberships that there is place for, as there is for rooms.
+    pub fn interest_max(&self) -> usize {
+        self.rooms_max
+    }
+
+    fn owns(&self, room: u64) -> bool {
+        self.placement.own().owner(room) == Some(self.node.me.node)
+    }
+
+    /// Whether the room may be numbered here while its owner cannot be reached.
+    fn may_own(&self, room: u64) -> bool {
+        let me = self.placement.node(self.node.me.node);
+        let scope = me.and_then(|me| Scope::new(self.placement.own().layer().used(), me.partition));
+        scope.is_some_and(|scope| scope.has(room))
+    }
+
+    /// The newest life of a gateway that anything is known of.
+    fn life_of(&self, gateway: u32) -> u32 {
+        let linked = self.links.epoch_of(gateway);
+        self.interest.epoch_of(gateway).max(linked).unwrap_or(0)
+    }
+
+    /// The room's slot; made if it is new. Where it is, or goes on after it had ended here, the gateways that want it hear of its
+    /// head.
+    fn open_room(&mut self, now: Micros, id: u64, check: u64) -> Result<u32, Code> {
+        let known = self.by_id.get(&id).copied();
+        if let Some((at, room)) = known.and_then(|at| Some((at, self.rooms[at as usize].as_deref_mut()?))) {
+            if room.check != check {
+                return Err(Code::NameCollision);
+            }
+            if std::mem::take(&mut room.ended) {
+                room.used_at = now;
+                self.tell_heads(at);
+            }
+            return Ok(at);
+        }
+        if self.by_id.len() >= self.rooms_max {
+            return Err(Code::Busy);
+        }
+        if self.generation == 0 || !planted::is(Bug::GenerationKept) {
+            self.generation = self.generation.wrapping_add(1).max(1); // 0 says that nothing is here
+        }
+        let mut room = Box::new(Room::new(id, check, self.generation, self.segments.name(), now));
+        for gateway in self.interest.who_wants(id, check) {
+            room.add_gateway(now, gateway, self.life_of(gateway));
+        }
+        let at = match self.free.pop() {
+            Some(at) => {
+                self.rooms[at as usize] = Some(room);
+                at
+            }
+            None => {
+                self.rooms.push(Some(room));
+                self.rooms.len() as u32 - 1
+            }
+        };
+        self.by_id.insert(id, at);
+        self.counters.rooms_made += 1;
+        self.tell_heads(at);
+        Ok(at)
+    }
+
+    /// All gateways that want a room are to be told its head.
+    fn tell_heads(&mut self, at: u32) {
+        for place in 0.. {
+            let room = self.rooms[at as usize].as_deref();
+            let Some(gateway) = room.and_then(|room| Some(room.gateways.get(place)?.gateway)) else {
+                return;
+            };
+            self.head_due(at, gateway);
+        }
+    }
+
+    /// Another broker goes on with a room: who has it is told where it ends here.
+    fn end_room(&mut self, at: u32) {
+        let Some(room) = self.rooms[at as usize].as_deref_mut().filter(|room| !room.ended) else {
+            return;
+        };
+        room.ended = true;
+        self.counters.rooms_handed_over += 1;
+        self.tell_heads(at);
+    }
+
+    /// The placement changed: rooms that are others' now end here, those that are ours now begin.
+    fn placed(&mut self, now: Micros, before: &Placement) {
+        let me = self.node.me.node;
+        for at in 0..self.rooms.len() {
+            let room = self.rooms[at].as_deref();
+            let lost = |room: &Room| before.own().owner(room.id) == Some(me) && !self.owns(room.id);
+            if room.is_some_and(lost) {
+                self.end_room(at as u32);
+            }
+        }
+        let mut gained = std::mem::take(&mut self.gained);
+        for (gateway, _) in self.interest.gateways() {
+            let wanted = self.interest.rooms_of(gateway, Scope::ALL);
+            let wanted = wanted.filter(|known| self.owns(known.room) && before.own().owner(known.room) != Some(me));
+            gained.extend(wanted.map(|known| Change {
+                gateway,
+                room: known.room,
+                check: known.check,
+                present: true,
+            }));
+        }
+        self.gained = gained;
+        self.gain(now);
+    }
+
+    /// Begins some of the rooms that became ours, so that gateways learn where they stand; all at once would take longer than
+    /// others wait for a sign of life.
+    fn gain(&mut self, now: Micros) {
+        if self.gained.is_empty() || now < self.gain_at {
+            return;
+        }
+        self.gain_at = now + GAIN_EVERY;
+        for change in self
+            .gained
+            .drain(..GAINED_AT_ONCE.min(self.gained.len()))
+            .collect::<Vec<_>>()
+        {
+            let wants = self.interest.wants(change.gateway, change.room) == Some(change.check);
+            if wants && self.owns(change.room) {
+                self.interest_changed(now, change);
+            }
+        }
+    }
+
+    fn take_link(&mut self, now: Micros, arrival: Arrival, datagram: &mut [u8]) {
+        let received = self.links.receive(now, &mut self.node, arrival, datagram);
+        self.link_changes(now);
+        let Some((slot, len)) = received else { return };
+        let Some(peer) = self.links.table.get(slot).map(|link| link.data.peer) else {
+            return;
+        };
+        let mut elicits = false;
+        let mut records = std::mem::take(&mut self.records);
+        for frame in Frames::new(&datagram[HEADER..HEADER + len], kinds::ALL) {
+            let Ok(frame) = frame else {
+                self.links.counters.link_dropped_frame += 1;
+                break;
+            };
+            elicits |= kinds::ALL.elicits(frame.kind);
+            match self.links.control(now, slot, &frame, &mut records) {
+                Control::Heard(heard) if peer.role == role::GATEWAY => self.heard(slot, peer.node, &heard),
+                Control::Other if !self.frame(now, slot, peer, &frame) => self.links.counters.link_dropped_frame += 1,
+                Control::Closed(_) => break,
+                _ => {}
+            }
+        }
+        for bytes in records.iter() {
+            let Some(record) = Record::read(bytes) else {
+                self.links.counters.link_dropped_frame += 1;
+                continue;
+            };
+            if !self.links.link_record(slot, &record) && !self.record(now, peer, &record) {
+                self.links.counters.link_dropped_frame += 1;
+            }
+        }
+        records.clear();
+        self.records = records;
+        self.links.after(now, slot, elicits);
+        self.link_changes(now);
+    }
+
+    /// Takes a role's frame. `false`: malformed or not this peer's to send.
+    fn frame(&mut self, now: Micros, slot: u32, peer: Identity, frame: &Frame<'_>) -> bool {
+        match (peer.role, frame.kind) {
+            (role::PROXY, kinds::LINK_PUBLISH | kinds::AGED_PUBLISH) => self.publish(now, slot, peer.node, frame),
+            (role::GATEWAY, kinds::LINK_REPAIR) => self.repair_asked(now, slot, peer.node, frame.body),
+            (role::GATEWAY, kinds::CONSUMED) => self.consumed(now, peer.node, frame.body),
+            _ => false,
+        }
+    }
+
+    /// Takes a role's record. `false`: not this peer's to send.
+    fn record(&mut self, now: Micros, peer: Identity, record: &Record<'_>) -> bool {
+        match (peer.role, record) {
+            (
+                role::PROXY,
+                Record::LinkCommand {
+                    command,
+                    session,
+                    room,
+                    check,
+                    left_ms,
+                    ask,
+                },
+            ) => {
+                let (id, session, room, check, left_ms) = (*command, *session, *room, *check, *left_ms);
+                let asked = Asked {
+                    id,
+                    session,
+                    room,
+                    check,
+                    left_ms,
+                    ask: ask.by_ref(),
+                };
+                self.command(now, peer.node, asked);
+                true
+            }
+            (
+                role::GATEWAY,
+                Record::LinkCommandDone {
+                    command, outcome, page, ..
+                },
+            ) => {
+                self.command_handled(now, (peer.node, peer.epoch), *command, *outcome, page.clone());
+                true
+            }
+            (role::ROUTER, _) => self.membership(now, peer.node, record),
+            _ => false,
+        }
+    }
+
+    /// Takes a router's record. `false`: not a router's to send.
+    fn membership(&mut self, now: Micros, router: u32, record: &Record<'_>) -> bool {
+        let mut changes = std::mem::take(&mut self.changes);
+        let told = self.routers.get_mut(&router);
+        match (told, record) {
+            (
+                Some(told),
+                Record::GatewayBegin {
+                    node,
+                    epoch,
+                    scope,
+                    version,
+                },
+            ) => {
+                let (life, snapshot) = ((*node, *epoch), (*scope, *version));
+                if self.interest.begin(router, life, snapshot, &mut changes) {
+                    told.gateways.insert(*node);
+                }
+            }
+            (
+                Some(_),
+                Record::GatewayMembership {
+                    node,
+                    epoch,
+                    membership,
+                },
+            ) => {
+                let life = (*node, *epoch);
+                let lives = self.interest.epoch_of(*node) == Some(*epoch);
+                let full = membership.present && self.interest.len() >= self.rooms_max;
+                if full && lives && self.interest.wants(*node, membership.room).is_none() {
+                    self.refuse_room(now, life, membership.room, Code::Busy);
+                    if self.links.to_life(life).is_none() {
+                        self.untold.note(life, membership.room);
+                    }
+                } else {
+                    self.untold.taken(life, membership.room);
+                    self.interest.apply(router, life, membership, &mut changes);
+                }
+            }
+            (
+                Some(_),
+                Record::GatewayEnd {
+                    node,
+                    epoch,
+                    scope,
+                    version,
+                },
+            ) => {
+                let (life, snapshot) = ((*node, *epoch), (*scope, *version));
+                self.interest.end(router, life, snapshot, &mut changes);
+            }
+            (Some(told), Record::GatewayGone { node, scope, .. }) => {
+                // The router has waited long enough.
+                told.gateways.remove(node);
+                told.away.remove(node);
+                self.unnamed.insert((*node, *scope), now.saturating_sub(GATEWAY_LEASE));
+                self.forget_unnamed(now);
+            }
+            (Some(told), Record::GatewaySeen { node, up }) => {
+                if *up || told.away.len() >= NODES_MAX {
+                    told.away.remove(node);
+                } else {
+                    told.away.entry(*node).or_insert(now);
+                }
+                self.commands_reached(now, *node);
+            }
+            (Some(told), Record::Complete { scope }) => {
+                // What was asked before may have been another part.
+                told.complete |= told.scope.within(*scope);
+                let settled = told.complete;
+                self.complete.insert(*scope);
+                self.running |= self.is_complete();
+                self.review_doubt(now);
+                if let Some(old) = settled.then(|| self.homes.settled(router)).flatten() {
+                    self.unsubscribe(now, old);
+                }
+            }
+            // What it sent before it heard that it is asked no more.
+            (
+                None,
+                Record::GatewayBegin { .. }
+                | Record::GatewayMembership { .. }
+                | Record::GatewayEnd { .. }
+                | Record::GatewayGone { .. }
+                | Record::GatewaySeen { .. }
+                | Record::Complete { .. },
+            ) => {}
+            _ => return false,
+        }
+        for change in changes.drain(..) {
+            self.interest_changed(now, change);
+        }
+        changes.shrink_to(CHANGES_KEPT);
+        self.changes = changes;
+        true
+    }
+
+    /// Whether of every part of this broker's rooms everything was told.
+    fn is_complete(&self) -> bool {
+        let mut parts = (0..self.placement.routers().all()).filter_map(|router| self.part(router));
+        parts.all(|part| self.complete.iter().any(|scope| part.within(*scope)))
+    }
+
+    fn interest_changed(&mut self, now: Micros, change: Change) {
+        self.command_wanted(now, change.gateway, change.room, change.present);
+        if !change.present {
+            if let Some(room) = self
+                .by_id
+                .get(&change.room)
+                .and_then(|at| self.rooms[*at as usize].as_deref_mut())
+            {
+                room.gateways.retain(|cursor| cursor.gateway != change.gateway);
+                room.used_at = now;
+            }
+            return;
+        }
+        let at = if self.owns(change.room) {
+            match self.open_room(now, change.room, change.check) {
+                Ok(at) => at,
+                Err(code) => {
+                    let epoch = self.interest.epoch_of(change.gateway).unwrap_or(0);
+                    return self.refuse_room(now, (change.gateway, epoch), change.room, code);
+                }
+            }
+        } else {
+            // Somebody else's: who wants it is told what came of it here.
+            match self.by_id.get(&change.room) {
+                Some(at) => *at,
+                None => return,
+            }
+        };
+        let life = self.life_of(change.gateway);
+        let Some(room) = self.rooms[at as usize].as_deref_mut() else {
+            return;
+        };
+        room.add_gateway(now, change.gateway, life);
+        // The gateway learns the stream at once, so that the first message is no surprise to it.
+        self.head_due(at, change.gateway);
+    }
+
+    /// Tells a gateway that nothing will come of its interest in a room.
+    fn refuse_room(&mut self, now: Micros, life: (u32, u32), room: u64, code: Code) {
+        match code {
+            Code::NameCollision => self.counters.refused_name_collision += 1,
+            _ => self.counters.refused_full += 1,
+        }
+        if let Some(slot) = self.links.to_life(life) {
+            self.links.record(now, slot, &Record::RoomRefused { room, code });
+        }
+    }
+
+    fn link_changes(&mut self, now: Micros) {
+        while let Some(change) = self.links.change() {
+            match change {
+                LinkChange::Up { slot, peer } if peer.role == role::GATEWAY => self.gateway_up(now, slot, peer),
+                LinkChange::Up { peer, .. } if peer.role == role::ROUTER => self.review_homes(now),
+                LinkChange::Down { peer, .. } if peer.role == role::ROUTER => {
+                    self.routers.remove(&peer.node);
+                    self.interest.leave(peer.node);
+                    if planted::is(Bug::RouterTakesItAlong) {
+                        self.interest = Interest::new(KeyedState::new(1, 2));
+                        self.rooms.iter_mut().flatten().for_each(|room| room.gateways.clear());
+                    }
+                    self.homes.lost(peer.node);
+                    self.review_homes(now);
+                }
+                LinkChange::Down { peer, .. } if peer.role == role::PROXY => self.forget_acks(peer.node),
+                LinkChange::Down { peer, .. } => {
+                    self.gateways.remove(&peer.node);
+                    self.commands_reached(now, peer.node);
+                }
+                LinkChange::Up { .. }
+                | LinkChange::Refused { .. }
+                | LinkChange::Mistaken { .. }
+                | LinkChange::Unlisted { .. }
+                | LinkChange::Stranger { .. } => {}
+            }
+            self.doubt = match (change, self.doubt) {
+                (LinkChange::Up { .. }, Doubt::Alone) => Doubt::Until(now + MISSING_WAIT),
+                (LinkChange::Down { .. }, _) if self.links.proven().next().is_none() => Doubt::Alone,
+                (_, doubt) => doubt,
+            };
+            self.events.push_back(change);
+        }
+    }
+
+    fn gateway_up(&mut self, now: Micros, slot: u32, peer: Identity) {
+        self.commands_reached(now, peer.node);
+        let mut gateway = GatewayPeer {
+            link: slot,
+            epoch: peer.epoch,
+            pending: VecDeque::new(),
+            heads: VecDeque::new(),
+            nothing: VecDeque::new(),
+            recent: VecDeque::new(),
+            holes: Resends::new(),
+            history: Resends::new(),
+            turn: 0,
+        };
+        // What was in flight on the link before is lost as far as anyone knows: all heads are told again.
+        for (at, room) in self.rooms.iter_mut().enumerate() {
+            let Some(cursor) = room
+                .as_deref_mut()
+                .and_then(|room| room.renew(now, peer.node, peer.epoch))
+            else {
+                continue;
+            };
+            cursor.head_due = true;
+            cursor.queued = true;
+            gateway.heads.push_back(at as u32);
+            gateway.pending.push_back(at as u32);
+        }
+        self.gateways.insert(peer.node, gateway);
+        self.links.table.mark(slot);
+        let code = Code::Busy;
+        for room in self.untold.take(peer.node, peer.epoch) {
+            self.links.record(now, slot, &Record::RoomRefused { room, code });
+        }
+        // What it could not be told then, or may have now.
+        let lacks = |(room, _): &(u64, u64)| {
+            let known = self.by_id.get(room).and_then(|at| self.rooms[*at as usize].as_deref());
+            !known.is_some_and(|room| room.gateways.iter().any(|cursor| cursor.gateway == peer.node))
+        };
+        let wanted = self.interest.rooms_of(peer.node, Scope::ALL);
+        let wanted = wanted.map(|known| (known.room, known.check));
+        let lacking: Vec<(u64, u64)> = wanted.filter(lacks).collect();
+        for (room, check) in lacking {
+            let change = Change {
+                gateway: peer.node,
+                room,
+                check,
+                present: true,
+            };
+            self.interest_changed(now, change);
+        }
+    }
+
+    /// A gateway is to be told a room's head.
+    fn head_due(&mut self, at: u32, node: u32) {
+        let Some(gateway) = self.gateways.get_mut(&node) else {
+            return;
+        };
+        let slot = gateway.link;
+        let Some(cursor) = self.rooms[at as usize]
+            .as_deref_mut()
+            .and_then(|room| room.cursor(node))
+        else {
+            return;
+        };
+        if !cursor.head_due {
+            cursor.head_due = true;
+            enqueue(&mut gateway.heads, at, self.rooms.len());
+        }
+        self.links.table.mark(slot);
+    }
+
+    /// Forgets gateways that are linked neither here nor to a router: a router that started without one cannot tell the end of
+    /// what it never knew.
+    fn forget_unnamed(&mut self, now: Micros) {
+        let asked: BTreeSet<Scope> = self
+            .routers
+            .values()
+            .filter(|told| told.complete)
+            .map(|told| told.scope)
+            .collect();
+        let named = |node, scope| {
+            let mut telling = self.routers.values().filter(|told| Scope::within(scope, told.scope));
+            telling.any(|told| told.gateways.contains(&node))
+        };
+        let lives = |node, epoch| {
+            let peer = self.gateways.get(&node);
+            peer.is_some_and(|peer| peer.epoch == epoch)
+        };
+        let mut away = BTreeMap::new();
+        for (node, epoch) in self.interest.gateways() {
+            let unnamed = asked.iter().filter(|scope| !named(node, **scope));
+            away.extend(unnamed.map(|scope| ((node, *scope), (epoch, lives(node, epoch)))));
+        }
+        self.unnamed.retain(|of, _| away.contains_key(of));
+        let mut changes = Vec::new();
+        for ((node, scope), (epoch, lives)) in away {
+            let since = *self.unnamed.entry((node, scope)).or_insert(now);
+            if !lives && now >= since + GATEWAY_LEASE {
+                self.unnamed.remove(&(node, scope));
+                self.interest.gone(node, epoch, scope, &mut changes);
+                self.untold.forget(node);
+                self.counters.gateways_expired += 1;
+            }
+        }
+        for change in changes {
+            self.interest_changed(now, change);
+        }
+    }
+
+    fn sweep(&mut self, now: Micros) {
+        if now < self.sweep_at {
+            return;
+        }
+        self.sweep_at = now + SWEEP_EVERY;
+        self.forget_unnamed(now);
+        for _ in 0..self.rooms.len().min(SWEPT_AT_ONCE) {
+            self.sweep_next = (self.sweep_next + 1) % self.rooms.len();
+            let at = self.sweep_next;
+            let Some(room) = self.rooms[at].as_deref_mut() else {
+                continue;
+            };
+            room.ring.trim(&self.arena);
+            let idle = now.saturating_sub(room.used_at);
+            let (id, ended) = (room.id, room.ended);
+            let unused = (room.gateways.is_empty() || ended) && room.withheld.is_empty();
+            if !ended && idle >= DETOUR_IDLE && !self.owns(id) {
+                self.end_room(at as u32);
+            } else if unused && idle >= ROOM_IDLE {
+                self.by_id.remove(&id);
+                self.rooms[at] = None;
+                self.free.push(at as u32);
+                self.counters.rooms_forgotten += 1;
+            }
+        }
+        self.sweep_publishers(now);
+    }
+}
+
+impl HasLinks for Broker {
+    fn links(&self) -> &Links {
+        &self.links
+    }
+
+    fn links_mut(&mut self) -> (&mut Links, &mut Node) {
+        (&mut self.links, &mut self.node)
+    }
+}
+
+impl Machine for Broker {
+    type Event = LinkChange;
+
+    fn receive(&mut self, now: Micros, inbox: &mut Inbox<'_>) {
+        for index in 0..inbox.arrivals.len() {
+            let (arrival, datagram) = inbox.datagram(index);
+            self.take_link(now, arrival, datagram);
+        }
+    }
+
+    fn expire(&mut self, now: Micros) {
+        self.links.expire(now, &mut self.node);
+        self.link_changes(now);
+        self.review_doubt(now);
+        if self.homes.due().is_some_and(|at| at <= now) {
+            self.review_homes(now);
+        }
+        self.probe_tails();
+        self.acknowledge_late(now);
+        self.release_withheld(now);
+        self.expire_commands(now);
+        self.gain(now);
+        self.sweep(now);
+        self.node.sweep(now);
+    }
+
+    fn transmit(&mut self, now: Micros, outbox: &mut Outbox) -> bool {
+        let more = self.links.transmit(now, &mut self.node, outbox);
+        self.transmit_links(now, outbox) || more
+    }
+
+    fn deadline(&self) -> Option<Micros> {
+        let sweep = (!self.rooms.is_empty() || !self.publishers.is_empty()).then_some(self.sweep_at);
+        let late = self.acks.values().filter_map(Acks::deadline).min();
+        let doubt = match self.doubt {
+            Doubt::Until(at) => Some(at),
+            Doubt::None | Doubt::Alone => None,
+        };
+        [
+            doubt,
+            (!self.gained.is_empty()).then_some(self.gain_at),
+            self.links.deadline(),
+            self.withheld_at,
+            late,
+            sweep,
+            self.homes.due(),
+            self.commands.deadline(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    fn drain_events(&mut self, events: &mut Vec<LinkChange>) {
+        events.extend(self.events.drain(..));
+    }
+
+    fn stalled(&mut self, _now: Micros) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::{Ask, CommandId};
+    use crate::ring::Entry;
+    use muster_transport::fixtures::{cluster, me, Zeros};
+
+    fn broker() -> Broker {
+        let config = BrokerConfig {
+            me: me(role::BROKER),
+            payload: 1_200,
+            arena_bytes: 0,
+            name_key: [1; 16],
+            cluster: cluster(),
+            reset_secret: [1; 32],
+        };
+        let mut broker = Broker::new(config, 1, Box::new(Zeros));
+        let node = muster_transport::PlacedNode::new(1, role::BROKER, Default::default());
+        broker.placement = room_placement(1, vec![node], 1, 1);
+        let told = Told {
+            scope: Scope::ALL,
+            gateways: BTreeSet::new(),
+            away: BTreeMap::new(),
+            complete: false,
+        };
+        broker.routers.insert(4, told);
+        let (node, epoch, scope, version) = (2, 1, Scope::ALL, 0);
+        assert!(broker.membership(
+            0,
+            4,
+            &Record::GatewayBegin {
+                node,
+                epoch,
+                scope,
+                version
+            }
+        ));
+        assert!(broker.membership(
+            0,
+            4,
+            &Record::GatewayEnd {
+                node,
+                epoch,
+                scope,
+                version
+            }
+        ));
+        broker
+    }
+
+    /// What a router says of a room of gateway 2.
+    fn told(room: u64, version: u64, present: bool) -> Record<'static> {
+        let membership = crate::wire::record::Membership {
+            room,
+            check: room,
+            version,
+            present,
+        };
+        Record::GatewayMembership {
+            node: 2,
+            epoch: 1,
+            membership,
+        }
+    }
+
+    #[test]
+    fn a_router_cannot_tell_a_broker_of_more_rooms_than_there_may_be() {
+        let mut broker = broker();
+        broker.rooms_max = 3;
+        for room in 10..20 {
+            assert!(broker.membership(0, 4, &told(room, room, room % 2 == 0)));
+        }
+        assert_eq!((broker.interest.len(), broker.counters.refused_full), (3, 2));
+        assert!(broker.membership(0, 4, &told(12, 30, false)), "what is known may end");
+        assert_eq!(broker.interest.wanted(), [(2, 10), (2, 14)]);
+    }
+
+    #[test]
+    fn a_gateway_without_a_link_hears_what_it_was_refused_when_it_has_one() {
+        let mut broker = broker();
+        broker.rooms_max = 1;
+        for room in [10, 11, 12] {
+            assert!(broker.membership(0, 4, &told(room, room, true)));
+        }
+        assert!(broker.membership(0, 4, &told(12, 13, false)));
+        assert_eq!(broker.untold.take(2, 1), [11]);
+    }
+
+    #[test]
+    fn what_a_late_router_tells_of_a_life_that_is_over_is_refused_to_nobody() {
+        let mut broker = broker();
+        broker.rooms_max = 1;
+        assert!(broker.membership(0, 4, &told(10, 1, true)));
+        assert!(broker.interest.begin(4, (2, 2), (Scope::ALL, 0), &mut Vec::new()));
+        broker.rooms_max = 0;
+        assert!(broker.membership(0, 4, &told(11, 2, true)));
+        assert_eq!(
+            (broker.counters.refused_full, broker.untold.take(2, 1)),
+            (0, Vec::new())
+        );
+    }
+
+    /// No router tells this broker any more that the life is over: after its partition doubled the room is another's.
+    #[test]
+    fn a_gateway_that_starts_again_is_owed_nothing_of_its_earlier_life() {
+        let mut broker = broker();
+        assert!(broker.membership(0, 4, &told(10, 1, true)));
+        let room = broker.rooms[0].as_deref_mut().expect("the room");
+        for offset in 1..=5 {
+            let entry = Entry {
+                offset,
+                ..Entry::default()
+            };
+            room.ring.push(&mut broker.arena, 0, &entry);
+        }
+        let mut base = |epoch| {
+            let (node, role) = (2, role::GATEWAY);
+            broker.gateway_up(0, 0, Identity { node, role, epoch });
+            let room = broker.rooms[0].as_deref_mut().expect("the room");
+            room.cursor(2).map(|cursor| (cursor.base, cursor.next))
+        };
+        assert_eq!([1, 2].map(&mut base), [Some((1, 1)), Some((6, 6))]);
+    }
+
+    /// It stood for a quarter of a second where it gained 300,000, and its links would have been given up at a million.
+    #[test]
+    fn rooms_that_become_ours_are_begun_in_turns_and_at_once_where_they_are_needed() {
+        let map = |epoch, node| {
+            let node = muster_transport::PlacedNode::new(node, role::BROKER, Default::default());
+            room_placement(epoch, vec![node], 1, 1)
+        };
+        let mut broker = broker();
+        broker.set_placement(0, map(2, 9));
+        let count = 3 * GAINED_AT_ONCE as u64;
+        for room in 1..=count {
+            assert!(broker.membership(0, 4, &told(room, room, true)));
+        }
+        assert_eq!(broker.rooms().count(), 0, "another one's");
+        broker.set_placement(0, map(3, 1));
+        assert_eq!(broker.rooms().count(), GAINED_AT_ONCE);
+        let unbegun = broker.gained.back().map(|change| change.room).expect("the last one");
+        assert!(broker.open_room(0, unbegun, unbegun).is_ok());
+        assert_eq!(broker.rooms().count(), GAINED_AT_ONCE + 1);
+        let left = broker.gained.front().map(|change| change.room).expect("the next one");
+        assert!(broker.membership(0, 4, &told(left, count + 1, false)));
+        broker.expire(0);
+        assert_eq!(broker.deadline(), Some(GAIN_EVERY));
+        (1..=2).for_each(|turn| broker.expire(turn * GAIN_EVERY));
+        assert_eq!(
+            broker.rooms().count() as u64,
+            count - 1,
+            "all but the one that was left"
+        );
+        assert!(broker.gained.is_empty());
+        let gateways = |room: &Room| room.gateways.len();
+        assert!(broker.rooms().all(|room| gateways(room) == 1));
+    }
+
+    /// Each coming put its head into a queue that a link without a window never empties.
+    #[test]
+    fn rooms_that_come_and_go_wait_once_for_a_gateway() {
+        let mut broker = broker();
+        let peer = Identity {
+            node: 2,
+            role: role::GATEWAY,
+            epoch: 1,
+        };
+        broker.gateway_up(0, 0, peer);
+        for version in 1..10_000 {
+            assert!(broker.membership(0, 4, &told(10 + version / 2 % 3, version, version % 2 == 0)));
+        }
+        let gateway = &broker.gateways[&2];
+        let waiting = gateway.heads.len() + gateway.pending.len();
+        assert!(waiting <= 2 * (QUEUE_SPARE + 2 * broker.rooms.len()), "{waiting} wait");
+        assert!(gateway.heads.contains(&0));
+    }
+
+    #[test]
+    fn no_room_gets_the_generation_that_says_that_nothing_is_here() {
+        let mut broker = broker();
+        broker.generation = u32::MAX - 1;
+        for room in [10, 11, 12] {
+            assert!(broker.open_room(0, room, room).is_ok());
+        }
+        let generations = broker.rooms().map(|room| room.generation);
+        assert_eq!(generations.collect::<Vec<_>>(), [u32::MAX, 1, 2]);
+    }
+
+    #[test]
+    fn a_broker_without_place_refuses_rooms_to_gateways_and_publishers_alike() {
+        let mut broker = broker();
+        broker.rooms_max = 1;
+        for room in [10, 11] {
+            let change = Change {
+                gateway: 2,
+                room,
+                check: room,
+                present: true,
+            };
+            broker.interest_changed(0, change);
+        }
+        assert_eq!((broker.rooms().count(), broker.counters.refused_full), (1, 1));
+        assert_eq!(broker.open_room(0, 11, 11), Err(Code::Busy));
+        assert_eq!(broker.open_room(0, 10, 11), Err(Code::NameCollision));
+        assert_eq!(broker.open_room(0, 10, 10), Ok(0));
+    }
+
+    /// Nobody wants any room here, so each is answered at once.
+    #[test]
+    fn a_hundred_thousand_commands_of_five_thousand_users_at_one_a_second_are_all_taken() {
+        let mut broker = broker();
+        broker.running = true;
+        for number in 0..100_000 {
+            let now = number * 200;
+            broker.expire_commands(now);
+            let asked = commands::Asked {
+                id: CommandId { user: 1, number },
+                session: 1,
+                room: number % 1_000,
+                check: 0,
+                left_ms: 5_000,
+                ask: Ask::tell(b"now"),
+            };
+            broker.command(now, 3, asked);
+            assert_eq!(broker.counters.commands_received, number + 1);
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! One room at its owner: the ring of numbered messages and a cursor for each gateway that wants them.
+
+use muster_transport::Micros;
+
+use super::{PACED_MAX, WITHHOLD_MAX};
+use crate::limits::CONSUMED_WAIT;
+use crate::ring::{Arena, Ring};
+
+/// A gateway's place in a room.
+#[derive(Clone, Copy, Debug)]
+pub struct Cursor {
+    pub gateway: u32,
+    /// The gateway's life, which is owed nothing that was numbered before it wanted the room.
+    pub life: u32,
+    /// The first offset that this gateway is to have.
+    pub base: u64,
+    /// The next offset to send.
+    pub next: u64,
+    /// The first offset that the gateway has not passed on, as it said last, and when it said so.
+    pub consumed: u64,
+    /// The first offset that a member may still ask it for, in a paced room.
+    pub kept: Option<u64>,
+    pub told_at: Micros,
+    /// In the gateway's queue of rooms with something to send.
+    pub queued: bool,
+    pub head_due: bool,
+    /// Since when it is more than half a ring behind.
+    pub behind_since: Option<Micros>,
+    /// Since when what it passes on is late.
+    pub late_since: Option<Micros>,
+}
+
+impl Cursor {
+    fn new(now: Micros, gateway: u32, life: u32, next: u64) -> Self {
+        Cursor {
+            gateway,
+            life,
+            base: next,
+            next,
+            consumed: next,
+            kept: None,
+            told_at: now,
+            queued: false,
+            head_due: false,
+            behind_since: None,
+            late_since: None,
+        }
+    }
+}
+
+/// A message that waits at a gateway for so long, besides the way there and back, is late.
+const LATE: Micros = 60_000;
+/// Fewer messages that wait are no sign of a gateway that can't keep up, but of a word that was lost.
+const LATE_MESSAGES: u64 = 4;
+/// Who has said nothing for so long is not slow but away: its rooms do not wait for it here.
+const AWAY: Micros = 100_000;
+
+/// Whether what is so since then may hold publishers up, for so long.
+fn holds(since: &mut Option<Micros>, so: bool, now: Micros, longest: Micros) -> bool {
+    if !so {
+        *since = None;
+        return false;
+    }
+    now < *since.get_or_insert(now) + longest
+}
+
+/// One room.
+pub struct Room {
+    pub id: u64,
+    /// The other 64 bits of the name's hash: whoever names the room first has it.
+    pub check: u64,
+    pub generation: u32,
+    /// What its built frames are known by.
+    pub frames: u32,
+    pub ring: Ring,
+    pub gateways: Vec<Cursor>,
+    /// Publishers that were told to wait, and since when.
+    pub withheld: Vec<(u32, Micros)>,
+    pub used_at: Micros,
+    /// Another broker goes on; what is here can still be had.
+    pub ended: bool,
+}
+
+impl Room {
+    pub fn new(id: u64, check: u64, generation: u32, frames: u32, now: Micros) -> Self {
+        Room {
+            id,
+            check,
+            generation,
+            frames,
+            ring: Ring::new(1),
+            gateways: Vec::new(),
+            withheld: Vec::new(),
+            used_at: now,
+            ended: false,
+        }
+    }
+
+    /// A gateway that is to have what is numbered from now on.
+    pub fn add_gateway(&mut self, now: Micros, gateway: u32, life: u32) {
+        if self.cursor(gateway).is_none() {
+            let cursor = Cursor::new(now, gateway, life, self.ring.next());
+            if self.gateways.is_empty() {
+                self.gateways.reserve_exact(1); // most rooms have one; a list by itself makes place for four
+            }
+            self.gateways.push(cursor);
+        }
+    }
+
+    /// The cursor of a gateway whose link is up in this life; an earlier one's begins anew.
+    pub fn renew(&mut self, now: Micros, gateway: u32, life: u32) -> Option<&mut Cursor> {
+        let next = self.ring.next();
+        let cursor = self.cursor(gateway)?;
+        if cursor.life < life {
+            *cursor = Cursor::new(now, gateway, life, next);
+        }
+        Some(cursor)
+    }
+
+    pub fn cursor(&mut self, gateway: u32) -> Option<&mut Cursor> {
+        self.gateways.iter_mut().find(|cursor| cursor.gateway == gateway)
+    }
+
+    /// Whether a gateway that is there passes messages on too late; `rtt` is that of its link.
+    fn is_late(&self, arena: &Arena, now: Micros, cursor: &Cursor, rtt: Micros) -> bool {
+        let waiting = self.ring.next().saturating_sub(cursor.consumed);
+        if waiting < LATE_MESSAGES || now > cursor.told_at + AWAY {
+            return false;
+        }
+        self.ring
+            .age(arena, now, cursor.consumed)
+            .is_some_and(|age| age > LATE + CONSUMED_WAIT + rtt)
+    }
+
+    /// Whether publishers are to wait for a gateway that passes on too late, or is more than half a ring behind, or one of whose
+    /// members is, in a paced room, and would lose something. `rtt`: that of a gateway's link, if it has one.
+    pub fn withholds(&mut self, arena: &Arena, now: Micros, rtt: impl Fn(u32) -> Option<Micros>) -> bool {
+        let half = arena.room_bytes_max() / 2;
+        let mut withholds = false;
+        for at in 0..self.gateways.len() {
+            let cursor = self.gateways[at];
+            let rtt = rtt(cursor.gateway);
+            let from = cursor.kept.unwrap_or(cursor.consumed);
+            let behind = rtt.is_some() && self.ring.bytes_from(from) > half;
+            let late = rtt.is_some_and(|rtt| self.is_late(arena, now, &cursor, rtt));
+            let longest = if cursor.kept.is_some() { PACED_MAX } else { WITHHOLD_MAX };
+            let lost = cursor.kept.is_some_and(|kept| kept < self.ring.first());
+            let cursor = &mut self.gateways[at];
+            withholds |= holds(&mut cursor.behind_since, behind, now, longest) && !lost;
+            withholds |= holds(&mut cursor.late_since, late, now, WITHHOLD_MAX);
+        }
+        withholds
+    }
+
+    /// Publishers of whom credit is not to be withheld any longer: all but where `withholds`, else those who have waited enough.
+    pub fn release(&mut self, now: Micros, withholds: bool) -> impl Iterator<Item = u32> {
+        let waits = |since: Micros| withholds && now < since + WITHHOLD_MAX;
+        let (waiting, released) = self.withheld.iter().partition(|(_, since)| waits(*since));
+        self.withheld = waiting;
+        let released: Vec<(u32, Micros)> = released;
+        released.into_iter().map(|(publication, _)| publication)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ring::Entry;
+
+    const RTT: Micros = 10_000;
+
+    /// A room that numbered a message every 10 ms, of which its gateway has passed on the first two.
+    fn room(arena: &mut Arena, messages: u64) -> (Room, Micros) {
+        let mut room = Room::new(1, 2, 3, 4, 0);
+        for offset in 1..=messages {
+            let entry = Entry {
+                offset,
+                ..Entry::default()
+            };
+            room.ring.push(arena, offset * 10_000, &entry);
+        }
+        let now = messages * 10_000;
+        room.gateways.push(Cursor {
+            base: 1,
+            consumed: 3,
+            ..Cursor::new(now, 7, 1, messages + 1)
+        });
+        (room, now)
+    }
+
+    fn withholds(room: &mut Room, arena: &Arena, now: Micros) -> bool {
+        room.withholds(arena, now, |_| Some(RTT))
+    }
+
+    #[test]
+    fn a_room_of_one_gateway_has_no_place_for_more() {
+        let mut room = Room::new(1, 2, 3, 4, 0);
+        room.add_gateway(0, 7, 1);
+        assert_eq!(room.gateways.capacity(), 1);
+    }
+
+    #[test]
+    fn publishers_wait_for_a_gateway_that_says_that_it_is_late() {
+        let mut arena = Arena::new(1 << 20);
+        let (mut room, now) = room(&mut arena, 20);
+        assert!(withholds(&mut room, &arena, now), "the third message waits for 170 ms");
+        room.gateways[0].consumed = 14;
+        assert!(!withholds(&mut room, &arena, now), "the 14th for 60 ms");
+    }
+
+    #[test]
+    fn nobody_waits_for_a_gateway_that_says_nothing_or_has_no_link() {
+        let mut arena = Arena::new(1 << 20);
+        let (mut room, now) = room(&mut arena, 20);
+        assert!(!room.withholds(&arena, now, |_| None));
+        assert!(!withholds(&mut room, &arena, now + AWAY + 1_000));
+    }
+
+    #[test]
+    fn a_far_gateway_and_one_whose_word_was_lost_are_not_late() {
+        let mut arena = Arena::new(1 << 20);
+        let (mut room, now) = room(&mut arena, 20);
+        assert!(!room.withholds(&arena, now, |_| Some(200_000)));
+        room.gateways[0].consumed = 22 - LATE_MESSAGES;
+        assert!(!withholds(&mut room, &arena, now + AWAY));
+    }
+
+    #[test]
+    fn a_late_gateway_is_waited_for_but_so_long() {
+        let mut arena = Arena::new(1 << 20);
+        let (mut room, now) = room(&mut arena, 20);
+        assert!(withholds(&mut room, &arena, now));
+        let later = now + WITHHOLD_MAX;
+        room.gateways[0].told_at = later;
+        assert!(!withholds(&mut room, &arena, later));
+    }
+
+    /// A room of which the ring has all, and of whose first message a member in a paced room is in need.
+    fn paced(arena: &mut Arena) -> (Room, Micros) {
+        let (mut room, now) = room(arena, 1);
+        let data = [0; 1 << 10];
+        for offset in 2..=100 {
+            let entry = Entry {
+                offset,
+                data: &data,
+                ..Entry::default()
+            };
+            room.ring.push(arena, now, &entry);
+        }
+        room.gateways[0].consumed = room.ring.next();
+        room.gateways[0].kept = Some(1);
+        (room, now)
+    }
+
+    #[test]
+    fn a_paced_room_waits_for_what_a_member_lacks_until_the_ring_has_lost_it() {
+        let mut arena = Arena::new(1 << 20);
+        let (mut room, now) = paced(&mut arena);
+        assert!(withholds(&mut room, &arena, now));
+        assert!(withholds(&mut room, &arena, now + PACED_MAX - 1));
+        assert!(
+            !withholds(&mut room, &arena, now + PACED_MAX),
+            "it was waited for long enough"
+        );
+        room.gateways[0].kept = Some(90);
+        assert!(
+            !withholds(&mut room, &arena, now + PACED_MAX),
+            "few messages are between"
+        );
+        room.gateways[0].kept = Some(1);
+        assert!(withholds(&mut room, &arena, now + PACED_MAX), "another one");
+        while room.ring.first() < 2 {
+            let entry = Entry {
+                data: &[0; 1 << 10],
+                ..Entry::default()
+            };
+            room.ring.push(&mut arena, now, &entry);
+        }
+        assert!(!withholds(&mut room, &arena, now), "there is nothing to wait for");
+        room.gateways[0].kept = None;
+        assert!(!withholds(&mut room, &arena, now), "what a live room has sent is had");
+    }
+
+    #[test]
+    fn a_publisher_waits_half_a_second_at_most() {
+        let mut arena = Arena::new(1 << 20);
+        let (mut room, now) = paced(&mut arena);
+        room.withheld = vec![(1, now), (2, now + 1)];
+        let mut released = |at, withholds| room.release(at, withholds).collect::<Vec<_>>();
+        assert!(released(now + WITHHOLD_MAX - 1, true).is_empty());
+        assert_eq!(released(now + WITHHOLD_MAX, true), [1]);
+        assert_eq!(released(now + WITHHOLD_MAX, false), [2]);
+    }
+}

@@ -1,0 +1,113 @@
+//! What each user takes of a broker: places for publishers, and bytes held because something before them is missing.
+//!
+//! Owns the counts and their bounds. Knows no publisher and no message.
+
+use std::collections::HashMap;
+
+use muster_transport::KeyedState;
+
+use super::USER_PUBLICATIONS_MAX;
+
+/// Bytes held for all publishers: 85 of whom each has [`HELD_BYTES_MAX`](crate::limits::HELD_BYTES_MAX) held, or what comes
+/// in half a second at 1 Gbit/s.
+pub const HELD_MAX: usize = 64 << 20;
+/// The same with what is remembered: publishers of order beyond what is held are not kept waiting by four that leave holes.
+const REMEMBERED_MAX: usize = 4 * HELD_MAX;
+/// Of these, one user's: whoever leaves holes without end leaves the others most of it.
+pub const USER_HELD_MAX: usize = HELD_MAX / 4;
+
+#[derive(Default)]
+struct User {
+    publications: u32,
+    held: usize,
+}
+
+/// All users that publish.
+pub struct Users {
+    by_id: HashMap<u64, User, KeyedState>,
+    held: usize,
+}
+
+impl Users {
+    pub fn new(hash: KeyedState) -> Self {
+        Users {
+            by_id: HashMap::with_hasher(hash),
+            held: 0,
+        }
+    }
+
+    /// Bytes held in all.
+    pub fn held(&self) -> usize {
+        self.held
+    }
+
+    /// One more publisher of a user. `false`: there are too many.
+    pub fn enter(&mut self, user: u64) -> bool {
+        let user = self.by_id.entry(user).or_default();
+        let enters = (user.publications as usize) < USER_PUBLICATIONS_MAX;
+        user.publications += u32::from(enters);
+        enters
+    }
+
+    /// A publisher of a user is no more; nothing is held for it.
+    pub fn leave(&mut self, id: u64) {
+        if let Some(user) = self.by_id.get_mut(&id) {
+            user.publications -= 1;
+            if user.publications == 0 {
+                self.by_id.remove(&id);
+            }
+        }
+    }
+
+    /// So many bytes more are to be remembered for a user, also where no more is held. `false`: that is more than it may have.
+    pub fn remember(&mut self, user: u64, bytes: usize) -> bool {
+        let Some(user) = self.by_id.get_mut(&user) else {
+            return false;
+        };
+        let may = user.held + bytes <= USER_HELD_MAX && self.held + bytes <= REMEMBERED_MAX;
+        if may {
+            user.held += bytes;
+            self.held += bytes;
+        }
+        may
+    }
+
+    /// So many bytes more are to be held for a user. `false`: that is more than it may have.
+    pub fn hold(&mut self, user: u64, bytes: usize) -> bool {
+        let Some(user) = self.by_id.get_mut(&user) else {
+            return false;
+        };
+        if user.held + bytes > USER_HELD_MAX || self.held + bytes > HELD_MAX {
+            return false;
+        }
+        user.held += bytes;
+        self.held += bytes;
+        true
+    }
+
+    /// So many are held no more.
+    pub fn release(&mut self, user: u64, bytes: usize) {
+        if let Some(user) = self.by_id.get_mut(&user) {
+            user.held -= bytes;
+            self.held -= bytes;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_that_has_all_its_part_held_leaves_the_others_theirs() {
+        let mut users = Users::new(KeyedState::new(1, 2));
+        (1..=5).for_each(|user| assert!(users.enter(user)));
+        assert!(users.hold(1, USER_HELD_MAX));
+        assert!(!users.hold(1, 1));
+        (2..=4).for_each(|user| assert!(users.hold(user, USER_HELD_MAX)));
+        assert!(!users.hold(5, 1), "all is taken");
+        users.release(1, 1);
+        assert!(users.hold(5, 1) && !users.hold(1, 1));
+        assert_eq!(users.held(), HELD_MAX);
+    }
+}

@@ -1,0 +1,354 @@
+//! Commands, and questions for a room's members, at the client: those that its program sends, until it knows what became of them, and
+//! those that come to its rooms.
+//!
+//! A command goes by each session with a proxy that there is, up to three at once, and the first proxy that says what became of it is
+//! believed (ROOM-14). A question goes by the main one: who asks again is told how it is then.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use muster_transport::{Bucket, Micros};
+
+use super::spares::SPARE_IDLE;
+use super::{Client, ClientEvent, Seat, Side, State};
+use crate::command::{
+    left_ms, Ask, CommandId, Outcome, Page, Verdict, COMMAND_BYTES_MAX, COPIES, GRACE, LIFETIME_MAX, SPREAD_BURST,
+    SPREAD_RATE,
+};
+use crate::limits::NAME_BYTES_MAX;
+use crate::wire::record::Record;
+
+/// Commands at once that nobody has said the outcome of.
+const COMMANDS_MAX: usize = 256;
+
+/// Why a command is not taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CommandError {
+    /// Too many are not done.
+    WouldBlock,
+    /// Data, or the room's name, is too long.
+    TooLong,
+}
+
+/// How far a command is by one session with a proxy.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+enum Way {
+    #[default]
+    Untold,
+    /// It stands in the log of the session that there is.
+    Told,
+    /// The proxy did not try it; it may be asked once more then.
+    Refused {
+        again_at: Micros,
+    },
+    Answered,
+}
+
+/// What a proxy says of a command.
+struct Answer {
+    outcome: Outcome,
+    retry_ms: u32,
+    page: Option<Page>,
+}
+
+impl Answer {
+    /// Which one to believe where proxies say different things: brokers hear at different times who wants a room, and of two one may
+    /// have found a member that was gone for the other.
+    fn weight(&self) -> u8 {
+        match self.outcome.verdict {
+            Verdict::Refused(_) => 0,
+            Verdict::Expired if self.outcome.members == 0 => 1,
+            Verdict::NoMember => 2,
+            Verdict::Expired => 3,
+            Verdict::Delivered => 4,
+        }
+    }
+}
+
+struct Command {
+    name: Box<str>,
+    ask: Ask<'static>,
+    until: Micros,
+    /// It goes by the spares as well.
+    spread: bool,
+    /// By the main session and the spares.
+    ways: [Way; COPIES],
+    /// A session by which it went ended before its proxy said anything: it may have been tried, so it counts as refused no more.
+    doubtful: bool,
+    /// The best that was heard.
+    answer: Option<Answer>,
+    /// Until then another proxy may know better.
+    settles_at: Option<Micros>,
+}
+
+impl Command {
+    fn is_refused(&self) -> bool {
+        self.answer.as_ref().is_none_or(|answer| answer.weight() == 0)
+    }
+
+    /// Whether what was heard is what became of it.
+    fn is_done(&self, now: Micros) -> bool {
+        let Some(answer) = &self.answer else { return false };
+        let open = self.ways.contains(&Way::Told);
+        match answer.outcome.verdict {
+            Verdict::Delivered => true,
+            Verdict::Refused(code) => !code.retry() || !open && !self.doubtful,
+            Verdict::NoMember | Verdict::Expired => !open || self.settles_at.is_none_or(|at| now >= at),
+        }
+    }
+
+    /// When it is over here, though nobody said so.
+    fn ends_at(&self) -> Micros {
+        self.until + 4 * GRACE
+    }
+
+    /// When it is to be looked at.
+    fn deadline(&self) -> Micros {
+        let again = self.ways.iter().filter_map(|way| match way {
+            Way::Refused { again_at } if self.doubtful => Some(*again_at),
+            _ => None,
+        });
+        let first = again.chain(self.settles_at).min();
+        first.map_or(self.ends_at(), |at| at.min(self.ends_at()))
+    }
+}
+
+/// What the program sent, by number.
+pub(super) struct Commands {
+    sent: BTreeMap<u64, Command>,
+    /// Which go by the spares as well. The others go to one proxy alone, so that several sessions are no way to send more.
+    rate: Bucket,
+    /// When the last one ended that went by spares.
+    ended_at: Option<Micros>,
+    /// What the gateway is to hear of commands that came: the log had no place.
+    taken: VecDeque<(CommandId, bool)>,
+}
+
+impl Default for Commands {
+    fn default() -> Self {
+        Commands {
+            sent: BTreeMap::new(),
+            rate: Bucket::new(SPREAD_RATE, SPREAD_BURST),
+            ended_at: None,
+            taken: VecDeque::new(),
+        }
+    }
+}
+
+impl Commands {
+    /// The gateway is another one, or forgets who was there.
+    pub(super) fn lost_gateway(&mut self) {
+        self.taken.clear();
+    }
+
+    /// A session with a proxy is over: the next one is told all that is not done.
+    pub(super) fn lost_session(&mut self, seat: Seat) {
+        let lost = way_by(seat);
+        for command in self.sent.values_mut() {
+            if std::mem::take(&mut command.ways[lost]) == Way::Told {
+                command.doubtful |= matches!(command.ask, Ask::Tell(_));
+            }
+        }
+    }
+
+    /// Until when spares are of use: for ever while there are commands.
+    pub(super) fn spares_until(&self) -> Option<Micros> {
+        match self.sent.values().any(|command| command.spread) {
+            true => Some(Micros::MAX),
+            false => self.ended_at.map(|at| at + SPARE_IDLE),
+        }
+    }
+
+    /// When a command is to be looked at.
+    pub(super) fn deadline(&self) -> Option<Micros> {
+        self.sent.values().map(Command::deadline).min()
+    }
+}
+
+/// The place of a session with a proxy among those that a command goes by.
+fn way_by(seat: Seat) -> usize {
+    seat.at() - Seat::PROXY.at()
+}
+
+impl Client {
+    /// Tells every member of a room, within `lifetime`. [`ClientEvent::Commanded`] names the number when it is known what became
+    /// of it.
+    pub fn command(&mut self, now: Micros, name: &str, data: &[u8], lifetime: Micros) -> Result<u64, CommandError> {
+        match data.len() > COMMAND_BYTES_MAX {
+            true => Err(CommandError::TooLong),
+            false => self.ask_all(now, name, Ask::tell(data), lifetime),
+        }
+    }
+
+    /// Asks how many members a room has and, from a user on, who they are, those whose gateways answer within `lifetime`.
+    /// [`ClientEvent::Commanded`] tells it with a page, or without one where no broker has said anything.
+    pub fn count(&mut self, now: Micros, name: &str, from: Option<u64>, lifetime: Micros) -> Result<u64, CommandError> {
+        self.ask_all(now, name, Ask::Count { from }, lifetime)
+    }
+
+    fn ask_all(&mut self, now: Micros, name: &str, ask: Ask<'_>, lifetime: Micros) -> Result<u64, CommandError> {
+        if name.len() > NAME_BYTES_MAX {
+            return Err(CommandError::TooLong);
+        }
+        if self.commands.sent.len() >= COMMANDS_MAX {
+            return Err(CommandError::WouldBlock);
+        }
+        let number = self.node.secret_u64();
+        let within = self.commands.rate.take(now, 1);
+        let command = Command {
+            name: name.into(),
+            spread: within && matches!(ask, Ask::Tell(_)),
+            ask: ask.keep(),
+            until: now + lifetime.min(LIFETIME_MAX),
+            ways: Default::default(),
+            doubtful: false,
+            answer: None,
+            settles_at: None,
+        };
+        self.commands.sent.insert(number, command);
+        self.open(now, Side::Proxy);
+        self.keep_spares(now);
+        Ok(number)
+    }
+
+    /// Puts into the logs what is not there yet.
+    pub(super) fn tell_commands(&mut self, now: Micros) {
+        for (way, session) in self.sessions[Side::Proxy as usize..].iter_mut().enumerate() {
+            let Some(conn) = session.conn.as_mut().filter(|_| session.state == State::Ready) else {
+                continue;
+            };
+            let sent = self.commands.sent.iter_mut();
+            for (number, command) in sent.filter(|(_, command)| way == 0 || command.spread) {
+                if command.ways[way] != Way::Untold {
+                    continue;
+                }
+                let record = Record::Command {
+                    number: *number,
+                    name: command.name.as_bytes(),
+                    left_ms: left_ms(now, command.until),
+                    ask: command.ask.by_ref(),
+                };
+                if conn.record(&record).is_none() {
+                    break; // tried again when something of the log is acknowledged
+                }
+                command.ways[way] = Way::Told;
+            }
+        }
+        if let Some(conn) = &mut self.sessions[Side::Gateway as usize].conn {
+            while let Some((command, taken)) = self.commands.taken.front().copied() {
+                if conn.record(&Record::CommandTaken { command, taken }).is_none() {
+                    return;
+                }
+                self.commands.taken.pop_front();
+            }
+        }
+    }
+
+    /// A command to a room came.
+    pub(super) fn commanded(&mut self, handle: u32, id: CommandId, data: &[u8]) {
+        let room = self
+            .handles
+            .iter()
+            .find(|(known, _)| *known == handle)
+            .map(|(_, room)| *room);
+        let member = room.and_then(|room| self.rooms[room as usize].as_deref_mut());
+        let mut taken = false;
+        if let (Some(room), Some(member)) = (room, member) {
+            taken = member.command(id, data);
+            if taken && !member.told {
+                member.told = true;
+                self.events.push_back(ClientEvent::Readable { room });
+            }
+        }
+        self.commands.taken.push_back((id, taken));
+    }
+
+    /// A proxy says what became of a command.
+    pub(super) fn command_answered(
+        &mut self,
+        now: Micros,
+        seat: Seat,
+        number: u64,
+        outcome: Outcome,
+        retry_ms: u32,
+        page: Option<Page>,
+    ) {
+        if seat == Seat::Main(Side::Gateway) {
+            self.counters.datagrams_dropped += 1;
+            return;
+        }
+        let Some(command) = self.commands.sent.get_mut(&number) else {
+            return; // another proxy was sooner
+        };
+        command.ways[way_by(seat)] = match outcome.is_put_off() {
+            true => Way::Refused {
+                again_at: now + Micros::from(retry_ms.clamp(10, 60_000)) * 1_000,
+            },
+            false => Way::Answered,
+        };
+        let answer = Answer {
+            outcome,
+            retry_ms,
+            page,
+        };
+        if answer.weight() > 0 {
+            command.settles_at.get_or_insert(now + GRACE);
+        }
+        let known = command.answer.as_ref();
+        // Of several that refuse it for now the last to take it counts, as it is tried by all of them again.
+        let better = |known: &Answer| match (known.weight(), answer.weight()) {
+            (0, 0) => !outcome.is_put_off() || known.outcome.is_put_off() && answer.retry_ms > known.retry_ms,
+            (known, answer) => answer > known,
+        };
+        if known.is_none_or(better) {
+            command.answer = Some(answer);
+        }
+        if command.is_done(now) {
+            self.end_command(now, number);
+        }
+    }
+
+    /// Tells the program what became of a command: the best that was heard, or else that its time is over.
+    fn end_command(&mut self, now: Micros, number: u64) {
+        let Some(command) = self.commands.sent.remove(&number) else {
+            return;
+        };
+        if command.spread {
+            self.commands.ended_at = Some(now);
+        }
+        let known = command.is_done(now) || !command.is_refused();
+        let answer = command.answer.filter(|_| known).unwrap_or(Answer {
+            outcome: Outcome::expired(0),
+            retry_ms: 0,
+            page: None,
+        });
+        self.events.push_back(ClientEvent::Commanded {
+            number,
+            outcome: answer.outcome,
+            retry_ms: answer.retry_ms,
+            page: answer.page,
+        });
+    }
+
+    /// Ends commands of which nobody says anything, or nothing better; asks once more by those who refused what may have been tried.
+    pub(super) fn expire_commands(&mut self, now: Micros) {
+        if self.commands.deadline().is_none_or(|at| now < at) {
+            return;
+        }
+        let mut over = Vec::new();
+        for (number, command) in &mut self.commands.sent {
+            let doubtful = command.doubtful;
+            for way in &mut command.ways {
+                let again = matches!(way, Way::Refused { again_at } if doubtful && now >= *again_at);
+                if again {
+                    *way = Way::Untold;
+                }
+            }
+            if now >= command.ends_at() || command.is_done(now) {
+                over.push(*number);
+            }
+        }
+        for number in over {
+            self.end_command(now, number);
+        }
+    }
+}

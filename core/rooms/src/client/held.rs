@@ -1,0 +1,431 @@
+//! What came of a room ahead of a hole: blocks as they came, and gaps.
+//!
+//! What comes behind a hole waits only for the hole, so of a block nothing is taken apart before its turn: it is kept in one
+//! piece of memory, as often as there are holes in between. Knows no reader and no hole.
+
+use std::collections::VecDeque;
+
+use crate::asking::Came;
+use crate::wire::room::{BlockMessages, Message};
+use crate::wire::{StreamGap, StreamId};
+
+/// Messages held ahead of a hole, and bytes of what keeps their blocks.
+pub const HELD_MAX: usize = 16_384;
+pub const HELD_BYTES_MAX: usize = 4 << 20;
+/// The first chunk of memory for blocks, and later ones, which are as large as what is held.
+const CHUNK_MIN: usize = 2 << 10;
+const CHUNK_MAX: usize = 32 << 10;
+
+/// A block as it came: messages at consecutive places.
+#[derive(Clone, Copy)]
+pub struct Block<B> {
+    /// Place and offset of the first.
+    pub first: u64,
+    pub stream: StreamId,
+    pub offset: u64,
+    /// How many there are, all of them well formed.
+    pub count: u32,
+    pub bytes: B,
+}
+
+/// Where in which chunk.
+#[derive(Clone, Copy)]
+struct Span {
+    chunk: u32,
+    at: u32,
+    len: u32,
+}
+
+enum Kept {
+    Block(Block<Span>),
+    Gap(StreamGap),
+}
+
+/// What is held from a place on, up to the one before `end`.
+struct Part {
+    from: u64,
+    end: u64,
+    kept: Kept,
+}
+
+/// A part that was taken out, with the chunk that its block lies in.
+pub struct Taken {
+    part: Part,
+    chunk: Vec<u8>,
+}
+
+/// What was taken: a block, or a gap at one place.
+pub enum Content<'a> {
+    Block(Block<&'a [u8]>),
+    Gap(StreamGap),
+}
+
+impl Taken {
+    /// The place behind it.
+    pub fn end(&self) -> u64 {
+        self.part.end
+    }
+
+    pub fn content(&self) -> Content<'_> {
+        match self.part.kept {
+            Kept::Gap(gap) => Content::Gap(gap),
+            Kept::Block(block) => {
+                let Span { at, len, .. } = block.bytes;
+                Content::Block(block.with(&self.chunk[at as usize..(at + len) as usize]))
+            }
+        }
+    }
+}
+
+impl<B> Block<B> {
+    /// The same block, whose bytes are elsewhere.
+    fn with<C>(&self, bytes: C) -> Block<C> {
+        Block {
+            first: self.first,
+            stream: self.stream,
+            offset: self.offset,
+            count: self.count,
+            bytes,
+        }
+    }
+}
+
+impl<'a> Block<&'a [u8]> {
+    /// Place, offset and message of each from a place on.
+    pub fn messages(&self, from: u64) -> impl Iterator<Item = (u64, u64, Message<'a>)> {
+        let numbers = (self.first..).zip(self.offset..);
+        let all = numbers.zip(BlockMessages::of(self.count as usize, self.bytes));
+        all.map(|((place, offset), message)| (place, offset, message))
+            .skip_while(move |(place, ..)| *place < from)
+    }
+}
+
+/// Memory of blocks, one after the other as they came: what came together is released together, so a chunk is soon free as
+/// a whole, and a block costs no allocation of its own.
+#[derive(Default)]
+struct Chunks {
+    all: Vec<Chunk>,
+    /// Those without a block.
+    free: Vec<u32>,
+    /// The one that the next block goes to.
+    filling: u32,
+    /// In all that have a block.
+    bytes: usize,
+}
+
+#[derive(Default)]
+struct Chunk {
+    bytes: Vec<u8>,
+    blocks: u32,
+}
+
+impl Chunks {
+    fn push(&mut self, bytes: &[u8]) -> Span {
+        let fits = |chunk: &Chunk| chunk.bytes.capacity() - chunk.bytes.len() >= bytes.len();
+        let filling = self.all.get(self.filling as usize);
+        if !filling.is_some_and(fits) {
+            if filling.is_none_or(|chunk| chunk.blocks > 0) {
+                self.filling = self.free.pop().unwrap_or(self.all.len() as u32);
+                if self.filling as usize == self.all.len() {
+                    self.all.push(Chunk::default());
+                }
+            }
+            let capacity = self.bytes.clamp(CHUNK_MIN, CHUNK_MAX).max(bytes.len());
+            self.all[self.filling as usize].bytes = Vec::with_capacity(capacity);
+        }
+        let chunk = &mut self.all[self.filling as usize];
+        let at = chunk.bytes.len() as u32;
+        chunk.bytes.extend_from_slice(bytes);
+        chunk.blocks += 1;
+        self.bytes += bytes.len();
+        Span {
+            chunk: self.filling,
+            at,
+            len: bytes.len() as u32,
+        }
+    }
+
+    fn lend(&mut self, span: Span) -> Vec<u8> {
+        std::mem::take(&mut self.all[span.chunk as usize].bytes)
+    }
+
+    fn give_back(&mut self, span: Span, bytes: Vec<u8>) {
+        self.all[span.chunk as usize].bytes = bytes;
+    }
+
+    fn forget(&mut self, span: Span) {
+        let chunk = &mut self.all[span.chunk as usize];
+        chunk.blocks -= 1;
+        if chunk.blocks == 0 {
+            self.bytes -= chunk.bytes.len();
+            chunk.bytes.clear();
+            if span.chunk != self.filling {
+                chunk.bytes = Vec::new();
+                self.free.push(span.chunk);
+            }
+        }
+    }
+}
+
+/// All that is held, by place; no two parts have one in common. What comes is mostly behind all that is here, and what goes
+/// is before it.
+#[derive(Default)]
+pub struct Held {
+    parts: VecDeque<Part>,
+    places: usize,
+    chunks: Chunks,
+}
+
+impl Held {
+    pub fn is_empty(&self) -> bool {
+        self.parts.is_empty()
+    }
+
+    /// Places that are held.
+    pub fn places(&self) -> usize {
+        self.places
+    }
+
+    /// Bytes of the memory that keeps them, in which there may be some that have gone.
+    pub fn bytes(&self) -> usize {
+        self.chunks.bytes
+    }
+
+    pub fn clear(&mut self) {
+        *self = Held::default();
+    }
+
+    pub fn has(&self, place: u64) -> bool {
+        self.end_before(self.behind(place)) > place
+    }
+
+    /// Where the part ends that is before another one.
+    fn end_before(&self, index: usize) -> u64 {
+        let before = index.checked_sub(1).and_then(|before| self.parts.get(before));
+        before.map_or(0, |part| part.end)
+    }
+
+    /// Which is the first part that begins behind a place.
+    fn behind(&self, place: u64) -> usize {
+        match self.parts.back() {
+            Some(last) if last.from > place => self.parts.partition_point(|part| part.from <= place),
+            _ => self.parts.len(),
+        }
+    }
+
+    /// Keeps what a block brings from a place on, if there is room. Gives how much of it was held already.
+    pub fn block(&mut self, from: u64, block: Block<&[u8]>) -> u64 {
+        let (mut at, end, mut known) = (from, block.first + u64::from(block.count), 0);
+        while at < end {
+            let index = self.behind(at);
+            let held = self.end_before(index);
+            if held > at {
+                known += held.min(end) - at;
+                at = held;
+                continue;
+            }
+            let until = self.parts.get(index).map_or(end, |next| next.from.min(end));
+            if self.has_room((until - at) as usize, block.bytes.len()) {
+                let kept = block.with(self.chunks.push(block.bytes));
+                self.insert(index, at, until, Kept::Block(kept));
+            }
+            at = until;
+        }
+        known
+    }
+
+    /// Keeps a gap, if there is room. `false`: the place is held already.
+    pub fn gap(&mut self, place: u64, gap: StreamGap) -> bool {
+        let index = self.behind(place);
+        if self.end_before(index) > place {
+            return false;
+        }
+        if self.has_room(1, 0) {
+            self.insert(index, place, place + 1, Kept::Gap(gap));
+        }
+        true
+    }
+
+    /// What finds no room is asked for when its turn comes.
+    fn has_room(&self, places: usize, bytes: usize) -> bool {
+        self.places + places <= HELD_MAX && self.chunks.bytes + bytes <= HELD_BYTES_MAX
+    }
+
+    fn insert(&mut self, index: usize, from: u64, end: u64, kept: Kept) {
+        self.places += (end - from) as usize;
+        self.parts.insert(index, Part { from, end, kept });
+    }
+
+    /// Takes the first part if it begins below a place, and drops what lies before `next` wholly. It is to be put back, or done with.
+    pub fn take(&mut self, next: u64, below: u64) -> Option<Taken> {
+        while self.parts.front().is_some_and(|part| part.from < below) {
+            let part = self.parts.pop_front()?;
+            self.places -= (part.end - part.from) as usize;
+            let mut chunk = Vec::new();
+            if let Kept::Block(block) = &part.kept {
+                chunk = self.chunks.lend(block.bytes);
+            }
+            let taken = Taken { part, chunk };
+            if taken.end() > next {
+                return Some(taken);
+            }
+            self.done(taken);
+        }
+        None
+    }
+
+    /// What was taken is done with.
+    pub fn done(&mut self, taken: Taken) {
+        if self.parts.is_empty() {
+            self.clear(); // rooms without a hole, most of the time all of them, keep no memory for it
+        } else if let Kept::Block(block) = taken.part.kept {
+            self.chunks.give_back(block.bytes, taken.chunk);
+            self.chunks.forget(block.bytes);
+        }
+    }
+
+    /// Puts back what is left of a part that was taken.
+    pub fn put_back(&mut self, from: u64, taken: Taken) {
+        let Part { end, kept, .. } = taken.part;
+        if let Kept::Block(block) = &kept {
+            self.chunks.give_back(block.bytes, taken.chunk);
+        }
+        self.insert(0, from, end, kept);
+    }
+}
+
+impl Came for Held {
+    fn runs(&self, from: u64, below: u64) -> impl Iterator<Item = (u64, u64)> {
+        let parts = self.parts.range(self.behind(from).saturating_sub(1)..);
+        parts
+            .map(|part| (part.from, part.end))
+            .skip_while(move |(_, end)| *end <= from)
+            .take_while(move |(first, _)| *first < below)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::room::{BlockWriter, WHOLE};
+    use crate::wire::{GapReason, PublisherId};
+    use muster_transport::Writer;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    const STREAM: StreamId = StreamId {
+        node: 1,
+        epoch: 2,
+        generation: 3,
+    };
+    /// What is at a place has this offset, and says its place.
+    const AHEAD: u64 = 1_000;
+
+    fn block(first: u64, count: u64) -> Vec<u8> {
+        let mut bytes = [0; 4096];
+        let mut writer = Writer::new(&mut bytes);
+        let mut block = BlockWriter::begin(&mut writer);
+        for place in first..first + count {
+            let publisher = PublisherId {
+                user: place % 3,
+                incarnation: 1,
+            };
+            let message = Message {
+                publisher,
+                sequence: place,
+                flags: WHOLE,
+                data: &place.to_le_bytes(),
+            };
+            assert!(block.push(&mut writer, &message));
+        }
+        block.finish(&mut writer);
+        writer.written()[1..].to_vec()
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Block(u64, u64),
+        Gap(u64),
+        /// Takes what is in turn, so many places at most.
+        Take(usize),
+        /// Goes on elsewhere.
+        Skip(u64),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            6 => (0u64..60, 1u64..20).prop_map(|(ahead, count)| Step::Block(ahead, count)),
+            1 => (0u64..60).prop_map(Step::Gap),
+            2 => (1usize..30).prop_map(Step::Take),
+            1 => (0u64..40).prop_map(Step::Skip),
+        ]
+    }
+
+    proptest! {
+        /// What comes out, and what is missing, is as if each message were kept by itself.
+        #[test]
+        fn each_place_is_held_once_and_comes_in_its_turn(steps in prop::collection::vec(step(), 0..60)) {
+            let (mut held, mut model, mut next, mut most_parts) = (Held::default(), BTreeMap::<u64, bool>::new(), 1u64, 0);
+            for step in steps {
+                match step {
+                    Step::Block(ahead, count) => {
+                        let first = (next + ahead).saturating_sub(10).max(1);
+                        let bytes = block(first, count);
+                        let came = Block { first, stream: STREAM, offset: first + AHEAD, count: count as u32, bytes: &bytes[..] };
+                        let known = held.block(first.max(next), came);
+                        let places = first.max(next)..first + count;
+                        prop_assert_eq!(known, places.clone().filter(|place| model.contains_key(place)).count() as u64);
+                        places.for_each(|place| { model.entry(place).or_insert(true); });
+                    }
+                    Step::Gap(ahead) => {
+                        let gap = StreamGap { stream: STREAM, first: 1, last: 1, reason: GapReason::Slow };
+                        prop_assert_eq!(held.gap(next + ahead, gap), !model.contains_key(&(next + ahead)));
+                        model.entry(next + ahead).or_insert(false);
+                    }
+                    Step::Take(mut most) => while most > 0 {
+                        let Some(taken) = held.take(next, next + 1) else {
+                            prop_assert!(!model.contains_key(&next));
+                            break;
+                        };
+                        match taken.content() {
+                            Content::Gap(_) => {
+                                prop_assert_eq!(model.remove(&next), Some(false));
+                                (next, most) = (next + 1, most - 1);
+                            }
+                            Content::Block(block) => for (place, offset, message) in block.messages(next) {
+                                if place == taken.end() || most == 0 {
+                                    break;
+                                }
+                                prop_assert_eq!((place, offset), (next, place + AHEAD));
+                                prop_assert_eq!((message.data, message.sequence), (&place.to_le_bytes()[..], place));
+                                prop_assert_eq!(model.remove(&next), Some(true));
+                                (next, most) = (next + 1, most - 1);
+                            }
+                        }
+                        if next < taken.end() {
+                            held.put_back(next, taken);
+                        } else {
+                            held.done(taken);
+                        }
+                    },
+                    Step::Skip(by) => {
+                        next += by;
+                        model = model.split_off(&next);
+                    }
+                }
+                let (chunks, parts) = (&held.chunks.all, &held.parts);
+                most_parts = parts.len().max(most_parts);
+                prop_assert!(chunks.len() <= most_parts + 1);
+                prop_assert_eq!(held.bytes(), chunks.iter().map(|chunk| chunk.bytes.len()).sum::<usize>());
+                prop_assert!(held.bytes() <= parts.len().max(1) * CHUNK_MAX);
+                for place in next..next + 100 {
+                    prop_assert_eq!(held.has(place), model.contains_key(&place));
+                }
+                let runs = held.runs(next, next + 100).flat_map(|(first, end)| first.max(next)..end);
+                prop_assert_eq!(runs.collect::<Vec<_>>(), model.keys().copied().collect::<Vec<_>>());
+            }
+            while held.take(u64::MAX, u64::MAX).is_some() {}
+            prop_assert_eq!((held.places(), held.bytes()), (0, 0));
+        }
+    }
+}

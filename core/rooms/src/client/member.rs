@@ -1,0 +1,895 @@
+//! One room at a member: what came, in order; what is missing, asked for; what the reader has not taken yet.
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::ops::RangeInclusive;
+
+use muster_transport::planted::{self, Bug};
+use muster_transport::{KeyedState, Micros};
+
+use crate::asking::{Asking, Pace};
+use crate::chunks::{Abandoned, Assembler, Budget, Outcome, Reason};
+use crate::client::held::{Block, Content, Held, HELD_BYTES_MAX, HELD_MAX};
+use crate::client::seen::Seen;
+use crate::command::CommandId;
+use crate::wire::publish::{Course, Positions};
+use crate::wire::room::{GapPlace, Message, RoomBlock, Skip, FIRST, REPAIR_RANGES, WHOLE};
+use crate::wire::{GapReason, PublisherId, StreamGap, StreamId};
+
+/// When holes are asked for.
+pub const PACE: Pace = Pace {
+    reorder: 1_500,
+    reorder_max: 6_000,
+    again: 20_000,
+    again_max: 500_000,
+};
+/// What an unread item counts beside its bytes, and how many of them are always kept.
+const ITEM: usize = 64;
+const GAPS_MIN: usize = 1_024;
+/// Publishers of a room of whom is remembered what came; of so many the quarter that is unheard for longest is forgotten at once,
+/// so that it is looked for once in 1,024 new ones.
+const PUBLISHERS_MAX: usize = 4_096;
+/// Commands that are kept unread, and those that are remembered to have come.
+const COMMANDS_UNREAD_MAX: usize = 1_024;
+const COMMANDS_KNOWN_MAX: usize = 4_096;
+
+/// What happens when the reader is slower than the room.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Policy {
+    /// The oldest unread message makes way.
+    #[default]
+    DropOldest,
+    /// The newest is not taken.
+    DropNewest,
+    /// Nothing more is taken from the gateway; a live room then drops for this member, a paced one waits.
+    Block,
+}
+
+/// One thing for the reader.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Item {
+    /// A message: `data` is the next `len` bytes of the inbox.
+    Message {
+        stream: StreamId,
+        /// Its offset, that of its last chunk, and where its chunks begin that follow each other up to there.
+        offset: u64,
+        first: u64,
+        sender: u64,
+        len: u32,
+    },
+    Gap(StreamGap),
+    /// A command: `data` is the next `len` bytes.
+    Command {
+        sender: u64,
+        number: u64,
+        len: u32,
+    },
+}
+
+/// Counts of one room.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub struct MemberCounters {
+    pub delivered: u64,
+    pub delivered_bytes: u64,
+    pub gaps: u64,
+    pub lost: u64,
+    pub duplicates: u64,
+    pub repeats: u64,
+    pub asked: u64,
+    /// Messages that came after they had been asked for.
+    pub repaired: u64,
+    pub dropped_reader: u64,
+    pub commands: u64,
+    /// Times that the room was joined again because a session was lost.
+    pub rejoined: u64,
+}
+
+/// Unread items and their bytes.
+#[derive(Default)]
+pub struct Reading {
+    pub items: VecDeque<Item>,
+    /// Bytes of the messages among `items`, one after the other.
+    pub bytes: VecDeque<u8>,
+    /// Commands, which are read first.
+    commands: VecDeque<(CommandId, Box<[u8]>)>,
+}
+
+impl Reading {
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty() && self.commands.is_empty()
+    }
+}
+
+/// What the shared parts of a client are to a room.
+pub struct Shared<'a> {
+    pub budget: &'a mut Budget,
+    pub now: Micros,
+}
+
+/// What a gateway says to a join.
+pub struct Answer {
+    pub handle: u32,
+    pub index: u64,
+    pub start: Positions,
+    pub heads: Vec<u64>,
+    pub gaps: Vec<StreamGap>,
+    pub history: u32,
+    pub whole: bool,
+}
+
+/// What to tell the gateway of what is missing in a room.
+pub struct Lack {
+    pub handle: u32,
+    /// The first place that is not here.
+    pub next: u64,
+    /// Places to ask for; none when all is here again.
+    pub ranges: Vec<(u64, u64)>,
+}
+
+/// One room of a member.
+pub struct Member {
+    pub name: Box<str>,
+    pub request: u32,
+    pub handle: Option<u32>,
+    /// The gateway owes an answer to the join.
+    pub asked: bool,
+    /// What the gateway calls the room for a join that was taken back, while this one waits: it holds a member already.
+    pub owed: Option<u32>,
+    pub policy: Policy,
+    pub inbox_bytes: usize,
+    pub positions: Positions,
+    /// Where the reader is: behind `positions` by what is unread.
+    read: Positions,
+    /// Messages that the program wants first, and what the gateway said of that: how many come, and whether that is all.
+    pub history: u32,
+    pub given: Option<(u32, bool)>,
+    /// The first offsets that the gateway had not heard of when it answered the last join, and whether everything before them, from
+    /// where this membership stood, has come so far or still may.
+    heads: Vec<(StreamId, u64)>,
+    whole: bool,
+    /// Messages delivered until then.
+    delivered: u64,
+    /// Joined with positions, by the program: a message that begins before them is lost, not new.
+    resumed: bool,
+    pub reading: Reading,
+    pub counters: MemberCounters,
+    /// The reader was told that there is something to read.
+    pub told: bool,
+    /// Retry of a refused join, and how often in a row it was refused.
+    pub retry_at: Option<Micros>,
+    pub refusals: u32,
+    /// For good: it is asked for no more.
+    pub refused: bool,
+    next: u64,
+    known: u64,
+    held: Held,
+    asking: Asking,
+    /// The gateway was told that something is missing, and not yet that nothing is.
+    lacks_told: bool,
+    /// What came of each publisher, and when it was heard of last.
+    seen: HashMap<PublisherId, (Seen, u64), KeyedState>,
+    /// Messages that came.
+    heard: u64,
+    assembler: Assembler<PublisherId>,
+    /// Publishers in the middle of whose message this membership began.
+    middle: BTreeSet<PublisherId>,
+    /// Offsets of the chunks of unfinished messages.
+    partial: BTreeMap<PublisherId, Vec<(StreamId, u64)>>,
+    /// Commands that came lately, the newest last.
+    commands: VecDeque<CommandId>,
+    blocked: bool,
+}
+
+impl Member {
+    pub fn new(
+        name: &str,
+        request: u32,
+        positions: Positions,
+        policy: Policy,
+        inbox_bytes: usize,
+        hash: KeyedState,
+    ) -> Self {
+        Member {
+            name: name.into(),
+            request,
+            handle: None,
+            asked: false,
+            owed: None,
+            policy,
+            inbox_bytes,
+            read: positions.clone(),
+            resumed: !positions.0.is_empty(),
+            positions,
+            history: 0,
+            given: None,
+            heads: Vec::new(),
+            whole: false,
+            delivered: 0,
+            reading: Reading::default(),
+            counters: MemberCounters::default(),
+            told: false,
+            retry_at: None,
+            refusals: 0,
+            refused: false,
+            next: 0,
+            known: 0,
+            held: Held::default(),
+            asking: Asking::new(PACE),
+            lacks_told: false,
+            seen: HashMap::with_hasher(hash),
+            heard: 0,
+            assembler: Assembler::new(),
+            middle: BTreeSet::new(),
+            partial: BTreeMap::new(),
+            commands: VecDeque::new(),
+            blocked: false,
+        }
+    }
+
+    /// Takes a command, once. `false`: the reader has left too many unread.
+    pub fn command(&mut self, id: CommandId, data: &[u8]) -> bool {
+        if self.commands.contains(&id) && !planted::is(Bug::CommandsForgotten) {
+            return true;
+        }
+        if self.reading.commands.len() >= COMMANDS_UNREAD_MAX {
+            self.counters.dropped_reader += 1;
+            return false;
+        }
+        if self.commands.len() >= COMMANDS_KNOWN_MAX {
+            self.commands.pop_front();
+        }
+        self.commands.push_back(id);
+        self.counters.commands += 1;
+        self.reading.commands.push_back((id, data.into()));
+        true
+    }
+
+    /// The gateway made this a member.
+    pub fn joined(&mut self, now: Micros, answer: &Answer) {
+        let Answer {
+            handle,
+            index,
+            start,
+            heads,
+            gaps,
+            history,
+            whole,
+        } = answer;
+        let (handle, index) = (*handle, *index);
+        if self.handle == Some(handle) && self.next > 0 {
+            return; // a repeated answer
+        }
+        let resumes = !self.positions.0.is_empty();
+        self.counters.rejoined += u64::from(self.given.is_some());
+        self.given.get_or_insert((*history, *whole));
+        self.heads = start
+            .0
+            .iter()
+            .map(|start| start.stream)
+            .zip(heads.iter().copied())
+            .collect();
+        self.whole = resumes && *whole && gaps.is_empty();
+        self.delivered = self.counters.delivered;
+        self.handle = Some(handle);
+        (self.asked, self.owed) = (false, None);
+        (self.retry_at, self.refusals) = (None, 0);
+        self.next = index;
+        self.known = index;
+        self.asking.restart(index);
+        self.lacks_told = false;
+        self.held.clear();
+        self.blocked = false;
+        self.assembler.renew(now);
+        for gap in gaps {
+            self.gap(*gap);
+        }
+        for start in start.0.iter().copied() {
+            if self.positions.of(start.stream).is_none() {
+                if self.reading.items.is_empty() {
+                    self.read.begin(start);
+                }
+                self.positions.begin(start);
+            }
+        }
+    }
+
+    /// Whether the last join went on where the membership stood with nothing lost; `None`: what its gateway had then is on its way.
+    pub fn recovered(&self) -> Option<bool> {
+        match self.whole {
+            true => self.is_caught_up().then_some(true),
+            false => Some(false),
+        }
+    }
+
+    /// Whether all is here, or is known to be lost, that the gateway had when it answered the last join.
+    pub fn is_caught_up(&self) -> bool {
+        let unfinished = |(stream, offset): &(StreamId, u64)| self.is_before_head(*stream, *offset);
+        let behind = |(stream, head): &(StreamId, u64)| {
+            let had = self.positions.of(*stream);
+            // What had ended there may have gone on.
+            had.is_none_or(|had| had.course != Course::Lost && had.offset + 1 < *head)
+        };
+        let comes = self.handle.is_none() || self.partial.values().flatten().any(unfinished);
+        !comes && !self.heads.iter().any(behind)
+    }
+
+    fn is_before_head(&self, stream: StreamId, offset: u64) -> bool {
+        let mut heads = self.heads.iter();
+        heads.any(|(known, head)| *known == stream && offset < *head)
+    }
+
+    /// Something from `first` on does not come to the reader: of what the gateway had when it answered, or before the first message.
+    fn note_lost(&mut self, stream: StreamId, first: u64) {
+        self.whole &= !self.is_before_head(stream, first) && self.delivered < self.counters.delivered;
+    }
+
+    /// What a later join goes on from: after all that was read, before what is unread or unfinished.
+    pub fn resume_from(&self) -> &Positions {
+        if self.reading.items.is_empty() && self.partial.is_empty() {
+            &self.positions
+        } else {
+            &self.read
+        }
+    }
+
+    /// The session is gone; what is had so far is kept for the next join.
+    pub fn lost_session(&mut self) {
+        self.handle = None;
+        (self.asked, self.owed) = (false, None);
+        self.next = 0;
+        self.lacks_told = false;
+        self.held.clear();
+        self.blocked = false;
+    }
+
+    pub fn block(&mut self, shared: &mut Shared<'_>, block: RoomBlock<'_>) {
+        let (stream, first, bytes) = (block.stream, block.index, block.messages.bytes());
+        let (mut index, duplicates) = (first, self.counters.duplicates);
+        for (offset, message) in (block.offset..).zip(block.messages) {
+            if index >= self.next && index < self.asking.asked() && !self.held.has(index) {
+                self.counters.repaired += 1;
+            }
+            if index == self.next && !self.full() {
+                self.next += 1;
+                self.message(shared, stream, offset, &message);
+                if !self.held.is_empty() {
+                    self.release(shared);
+                }
+            } else if index < self.next {
+                self.counters.duplicates += 1;
+            }
+            index += 1;
+        }
+        if index > self.next {
+            let came = Block {
+                first,
+                stream,
+                offset: block.offset,
+                count: (index - first) as u32,
+                bytes,
+            };
+            self.counters.duplicates += self.held.block(first.max(self.next), came);
+        }
+        // What was lost comes once: whatever comes twice had been asked for too soon.
+        let twice = self.counters.duplicates - duplicates;
+        self.asking.came((index - first) as u32, twice as u32);
+        self.note_known(shared.now, index);
+    }
+
+    pub fn gap_place(&mut self, shared: &mut Shared<'_>, place: GapPlace) {
+        if place.index == self.next && !self.full() {
+            self.next += 1;
+            self.gap(place.gap);
+            self.release(shared);
+        } else if place.index >= self.next {
+            self.counters.duplicates += u64::from(!self.held.gap(place.index, place.gap));
+        }
+        self.note_known(shared.now, place.index + 1);
+    }
+
+    pub fn head(&mut self, now: Micros, index: u64) {
+        self.note_known(now, index);
+    }
+
+    /// Everything below the skip's place that is not here is lost.
+    pub fn skip(&mut self, shared: &mut Shared<'_>, skip: &Skip) {
+        if skip.index <= self.next {
+            return;
+        }
+        while let Some(taken) = self.held.take(self.next, skip.index) {
+            match taken.content() {
+                Content::Gap(gap) => {
+                    self.lost_before(gap.stream, gap.first, skip.reason);
+                    self.gap(gap);
+                }
+                Content::Block(block) => {
+                    let ends = taken.end().min(skip.index);
+                    for (_, offset, message) in block.messages(self.next).take_while(|(place, ..)| *place < ends) {
+                        self.lost_before(block.stream, offset, skip.reason);
+                        self.message(shared, block.stream, offset, &message);
+                    }
+                }
+            }
+            if taken.end() > skip.index {
+                self.held.put_back(skip.index, taken);
+                break;
+            }
+            self.next = taken.end();
+            self.held.done(taken);
+        }
+        // A stream that went on, and that the gateway names no more, has an end that nobody knows.
+        for left in self.positions.clone().0 {
+            let named = |(stream, _): &(StreamId, u64)| *stream == left.stream;
+            let went_on = left.course == Course::GoesOn;
+            if went_on && !skip.resume.is_empty() && !skip.resume.iter().any(named) {
+                self.lost_before(left.stream, u64::MAX, skip.reason);
+            }
+        }
+        for (stream, next) in &skip.resume {
+            self.lost_before(*stream, *next, skip.reason);
+        }
+        self.next = skip.index;
+        self.release(shared);
+        self.note_known(shared.now, skip.index);
+    }
+
+    /// Announces what of `stream` is missing before offset `next`.
+    fn lost_before(&mut self, stream: StreamId, next: u64, reason: GapReason) {
+        let first = self.positions.of(stream).map_or(0, |had| had.offset) + 1;
+        if next > first {
+            let last = if next == u64::MAX { StreamGap::OPEN } else { next - 1 };
+            self.gap(StreamGap {
+                stream,
+                first,
+                last,
+                reason,
+            });
+        }
+    }
+
+    /// Takes what is held and in turn.
+    fn release(&mut self, shared: &mut Shared<'_>) {
+        while !self.full() {
+            let Some(taken) = self.held.take(self.next, self.next + 1) else {
+                break;
+            };
+            match taken.content() {
+                Content::Gap(gap) => {
+                    self.next += 1;
+                    self.gap(gap);
+                }
+                Content::Block(block) => {
+                    for (place, offset, message) in block.messages(self.next) {
+                        if place == taken.end() || self.full() {
+                            break;
+                        }
+                        self.next += 1;
+                        self.message(shared, block.stream, offset, &message);
+                    }
+                }
+            }
+            if self.next < taken.end() {
+                self.held.put_back(self.next, taken);
+            } else {
+                self.held.done(taken);
+            }
+        }
+    }
+
+    fn note_known(&mut self, now: Micros, index: u64) {
+        self.known = self.known.max(index);
+        self.asking.note(now, self.next, self.known);
+    }
+
+    fn full(&mut self) -> bool {
+        if self.policy == Policy::Block {
+            self.blocked = self.reading.bytes.len() + self.reading.items.len() * 64 >= self.inbox_bytes;
+        }
+        self.blocked
+    }
+
+    /// Whether the reader's policy keeps the gateway from sending.
+    pub fn is_blocked(&self) -> bool {
+        self.blocked
+    }
+
+    /// Whether so much waits behind a hole that the gateway is to send the missing first, and little else.
+    pub fn is_crowded(&self) -> bool {
+        self.held.bytes() > HELD_BYTES_MAX / 4 || self.held.places() > HELD_MAX / 4
+    }
+
+    /// Forgets the publishers of whom nothing came for longest.
+    fn forget_unheard(&mut self) {
+        let mut heard: Vec<u64> = self.seen.values().map(|(_, heard)| *heard).collect();
+        let (_, &mut oldest, _) = heard.select_nth_unstable(PUBLISHERS_MAX / 4);
+        self.seen.retain(|_, (_, heard)| *heard >= oldest);
+        self.middle.retain(|publisher| self.seen.contains_key(publisher));
+    }
+
+    fn message(&mut self, shared: &mut Shared<'_>, stream: StreamId, offset: u64, message: &Message<'_>) {
+        if !self.positions.advance(stream, offset) {
+            self.counters.repeats += 1; // a gateway that was behind the one before
+            return;
+        }
+        if self.seen.len() >= PUBLISHERS_MAX && !self.seen.contains_key(&message.publisher) {
+            self.forget_unheard();
+        }
+        self.heard += 1;
+        let seen = match self.seen.entry(message.publisher) {
+            Entry::Vacant(place) => {
+                place.insert((Seen::new(message.sequence), self.heard));
+                false
+            }
+            Entry::Occupied(mut known) => {
+                let (seen, heard) = known.get_mut();
+                *heard = self.heard;
+                if !seen.take(message.sequence) {
+                    self.counters.repeats += 1; // numbered again by another owner
+                    return;
+                }
+                true
+            }
+        };
+        if message.flags & FIRST != 0 && !self.middle.is_empty() {
+            self.middle.remove(&message.publisher);
+        }
+        if message.flags & WHOLE == WHOLE && !self.partial.contains_key(&message.publisher) {
+            self.deliver(stream, offset..=offset, message.publisher.user, message.data);
+            return;
+        }
+        let (outcome, abandoned) = self.assembler.push(
+            shared.now,
+            message.publisher,
+            message.sequence,
+            message.flags,
+            message.data,
+            shared.budget,
+        );
+        if let Some(abandoned) = abandoned {
+            self.abandon(message.publisher, abandoned);
+        }
+        if matches!(outcome, Outcome::Dropped(_)) {
+            self.forget(message.publisher, message.sequence, 1);
+        }
+        match outcome {
+            Outcome::Complete(data) => {
+                let mut chunks = self.partial.remove(&message.publisher).unwrap_or_default();
+                let mut first = offset;
+                while let Some((of, before)) = chunks.pop() {
+                    if (of, before + 1) != (stream, first) {
+                        break; // others' messages came between
+                    }
+                    first = before;
+                }
+                let data = data.into_owned();
+                self.deliver(stream, first..=offset, message.publisher.user, &data);
+            }
+            Outcome::Partial => self
+                .partial
+                .entry(message.publisher)
+                .or_default()
+                .push((stream, offset)),
+            // Who joins in the middle of a message starts with the next one: nothing is lost, unless something was.
+            Outcome::Dropped(Reason::NoFirst) if !seen && !self.resumed && self.counters.gaps == 0 => {
+                self.middle.insert(message.publisher);
+            }
+            Outcome::Dropped(Reason::NoFirst) if self.middle.contains(&message.publisher) => {}
+            Outcome::Dropped(_) => self.lost_chunks(&[(stream, offset)]),
+        }
+    }
+
+    /// The unfinished message of a publisher will not be whole by these chunks: they are gaps. Another owner may bring all of them.
+    fn abandon(&mut self, publisher: PublisherId, abandoned: Abandoned) {
+        self.forget(publisher, abandoned.first_seq, abandoned.count);
+        if let Some(chunks) = self.partial.remove(&publisher) {
+            self.lost_chunks(&chunks);
+        }
+    }
+
+    /// What came of no use may come again.
+    fn forget(&mut self, publisher: PublisherId, first: u64, count: u64) {
+        if let Some((seen, _)) = self.seen.get_mut(&publisher) {
+            (first..first.saturating_add(count)).for_each(|sequence| seen.forget(sequence));
+        }
+    }
+
+    fn lost_chunks(&mut self, chunks: &[(StreamId, u64)]) {
+        for (stream, offset) in chunks {
+            self.push_gap(StreamGap {
+                stream: *stream,
+                first: *offset,
+                last: *offset,
+                reason: GapReason::Unrepaired,
+            });
+            self.counters.lost += 1;
+        }
+    }
+
+    /// Takes a gap, but for what was had of a gateway that knew more.
+    fn gap(&mut self, mut gap: StreamGap) {
+        let had = self.positions.of(gap.stream);
+        gap.first = gap.first.max(had.map_or(0, |had| had.offset + 1));
+        let told = gap.last == StreamGap::OPEN && had.is_some_and(|had| had.course == Course::Lost);
+        if told || gap.first > gap.last {
+            return;
+        }
+        if gap.reason == GapReason::Ended {
+            self.positions.end(gap.stream, gap.first, Course::Ended);
+            self.reading.items.push_back(Item::Gap(gap)); // for where the reader is, who never sees it
+            return;
+        }
+        advance_past(&mut self.positions, &gap);
+        if gap.last != StreamGap::OPEN {
+            self.counters.lost = self
+                .counters
+                .lost
+                .saturating_add(gap.last.saturating_sub(gap.first).saturating_add(1));
+        }
+        self.push_gap(gap);
+    }
+
+    fn push_gap(&mut self, gap: StreamGap) {
+        self.note_lost(gap.stream, gap.first);
+        if let Some(Item::Gap(last)) = self.reading.items.back_mut() {
+            let next = last.last.checked_add(1) == Some(gap.first);
+            if next && (last.stream, last.reason) == (gap.stream, gap.reason) {
+                last.last = gap.last;
+                return;
+            }
+        }
+        self.counters.gaps += 1;
+        let max = (self.inbox_bytes / ITEM).max(GAPS_MIN);
+        if self.reading.items.len() >= max {
+            // A gap takes space as well: beyond what the reader may have unread, neighbours of one stream become one.
+            if let Some(Item::Gap(last)) = self.reading.items.back_mut() {
+                if last.stream == gap.stream {
+                    last.last = last.last.max(gap.last);
+                    return;
+                }
+            }
+            if self.reading.items.len() >= 2 * max {
+                return; // no honest room has so many streams
+            }
+        }
+        self.reading.items.push_back(Item::Gap(gap));
+    }
+
+    fn deliver(&mut self, stream: StreamId, offsets: RangeInclusive<u64>, sender: u64, data: &[u8]) {
+        let (first, offset) = offsets.into_inner();
+        let inbox_bytes = self.inbox_bytes;
+        let reading = &mut self.reading;
+        let full = |reading: &Reading| reading.bytes.len() + data.len() + (reading.items.len() + 1) * 64 > inbox_bytes;
+        if self.policy == Policy::DropNewest && full(reading) {
+            self.dropped(stream, first, offset);
+            return;
+        }
+        if self.policy == Policy::DropOldest {
+            while full(&self.reading) {
+                let Some(at) = self
+                    .reading
+                    .items
+                    .iter()
+                    .position(|item| matches!(item, Item::Message { .. }))
+                else {
+                    break;
+                };
+                let Some(Item::Message {
+                    stream,
+                    offset,
+                    first,
+                    len,
+                    ..
+                }) = self.reading.items.get(at).copied()
+                else {
+                    break;
+                };
+                self.reading.bytes.drain(..len as usize);
+                self.counters.dropped_reader += 1;
+                self.note_lost(stream, first);
+                let gap = StreamGap {
+                    stream,
+                    first,
+                    last: offset,
+                    reason: GapReason::Reader,
+                };
+                // Neighbouring drops become one gap.
+                let merged = match at.checked_sub(1).and_then(|before| self.reading.items.get_mut(before)) {
+                    Some(Item::Gap(known)) if known.reason == GapReason::Reader && known.stream == stream => {
+                        known.last = offset;
+                        true
+                    }
+                    _ => false,
+                };
+                if merged {
+                    self.reading.items.remove(at);
+                } else {
+                    self.reading.items[at] = Item::Gap(gap);
+                }
+            }
+        }
+        self.counters.delivered += 1;
+        self.counters.delivered_bytes += data.len() as u64;
+        self.reading.items.push_back(Item::Message {
+            stream,
+            offset,
+            first,
+            sender,
+            len: data.len() as u32,
+        });
+        self.reading.bytes.extend(data);
+    }
+
+    fn dropped(&mut self, stream: StreamId, first: u64, offset: u64) {
+        self.counters.dropped_reader += 1;
+        self.note_lost(stream, first);
+        match self.reading.items.back_mut() {
+            Some(Item::Gap(gap)) if gap.reason == GapReason::Reader && gap.stream == stream => gap.last = offset,
+            _ => self.push_gap(StreamGap {
+                stream,
+                first,
+                last: offset,
+                reason: GapReason::Reader,
+            }),
+        }
+    }
+
+    /// Takes the next unread item; a message's bytes go to the end of `data`.
+    pub fn read(&mut self, data: &mut Vec<u8>) -> Option<Item> {
+        if let Some((id, bytes)) = self.reading.commands.pop_front() {
+            data.extend_from_slice(&bytes);
+            return Some(Item::Command {
+                sender: id.user,
+                number: id.number,
+                len: bytes.len() as u32,
+            });
+        }
+        let item = loop {
+            let item = self.reading.items.pop_front()?;
+            match item {
+                Item::Message { stream, offset, .. } => {
+                    self.read.advance(stream, offset);
+                }
+                Item::Gap(gap) => advance_past(&mut self.read, &gap),
+                Item::Command { .. } => {}
+            }
+            if !matches!(item, Item::Gap(gap) if gap.reason == GapReason::Ended) {
+                break item;
+            }
+        };
+        if let Item::Message { len, .. } = item {
+            let len = len as usize;
+            let (front, back) = self.reading.bytes.as_slices();
+            if front.len() >= len {
+                data.extend_from_slice(&front[..len]);
+            } else {
+                data.extend_from_slice(front);
+                data.extend_from_slice(&back[..len - front.len()]);
+            }
+            self.reading.bytes.drain(..len);
+        }
+        Some(item)
+    }
+
+    /// After reading: goes on where the policy had stopped. True: the gateway may send again.
+    pub fn unblock(&mut self, shared: &mut Shared<'_>) -> bool {
+        if !self.blocked || self.full() {
+            return false;
+        }
+        self.release(shared);
+        self.note_known(shared.now, self.known);
+        self.asking.hurry(shared.now); // what was passed over while blocked is no mere reordering
+        !self.blocked
+    }
+
+    /// When this room needs time next.
+    pub fn deadline(&self) -> Option<Micros> {
+        let hole = self
+            .asking
+            .deadline()
+            .filter(|_| !self.blocked && self.handle.is_some());
+        [hole, self.old_at(), self.retry_at].into_iter().flatten().min()
+    }
+
+    /// When chunks are too old; while there is no session their rest can't come, and does afterwards, if there is an afterwards.
+    fn old_at(&self) -> Option<Micros> {
+        self.assembler
+            .deadline()
+            .filter(|_| self.handle.is_some() || self.refused)
+    }
+
+    /// Whether the gateway takes it that something is missing and nothing is any more.
+    pub fn is_whole_again(&self) -> bool {
+        self.lacks_told && self.next >= self.known && !self.blocked
+    }
+
+    /// What to tell the gateway now, if anything.
+    pub fn ask(&mut self, now: Micros, rtt: Micros) -> Option<Lack> {
+        let handle = self.handle.filter(|_| !self.blocked)?;
+        let mut ranges = Vec::new();
+        let places = (self.next, self.known);
+        self.asking
+            .ask(now, rtt, places, &self.held, REPAIR_RANGES, &mut ranges);
+        let whole_again = self.is_whole_again();
+        self.counters.asked += u64::from(!ranges.is_empty());
+        self.lacks_told = !ranges.is_empty() || self.lacks_told && !whole_again;
+        let next = self.next;
+        (whole_again || !ranges.is_empty()).then_some(Lack { handle, next, ranges })
+    }
+
+    /// Gives up chunks that are too old.
+    pub fn expire(&mut self, shared: &mut Shared<'_>) {
+        if self.old_at().is_none_or(|at| shared.now < at) {
+            return;
+        }
+        let mut old = Vec::new();
+        self.assembler
+            .expire(shared.now, shared.budget, |publisher, abandoned| {
+                old.push((publisher, abandoned))
+            });
+        old.into_iter()
+            .for_each(|(publisher, abandoned)| self.abandon(publisher, abandoned));
+    }
+
+    /// Gives back what the process shares.
+    pub fn close(&mut self, budget: &mut Budget) {
+        self.assembler.clear(budget);
+    }
+}
+
+/// A gap is behind; of one without an end, only what lies before it.
+fn advance_past(positions: &mut Positions, gap: &StreamGap) {
+    if gap.last == StreamGap::OPEN {
+        let ended = gap.reason == GapReason::Ended;
+        positions.end(gap.stream, gap.first, if ended { Course::Ended } else { Course::Lost });
+    } else {
+        positions.advance(gap.stream, gap.last);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_many_publishers_those_who_are_heard_of_are_remembered() {
+        let mut budget = Budget::new(1 << 20);
+        let mut shared = Shared {
+            budget: &mut budget,
+            now: 0,
+        };
+        let hash = KeyedState::new(1, 2);
+        let mut member = Member::new("room", 1, Positions::default(), Policy::DropOldest, 1 << 10, hash);
+        let mut say = |node: u32, offset: u64, user: u64, sequence: u64| {
+            let publisher = PublisherId { user, incarnation: 1 };
+            let (stream, flags) = (
+                StreamId {
+                    node,
+                    epoch: 1,
+                    generation: 1,
+                },
+                WHOLE,
+            );
+            let message = Message {
+                publisher,
+                sequence,
+                flags,
+                data: b"x",
+            };
+            member.message(&mut shared, stream, offset, &message);
+            (member.counters.delivered, member.counters.repeats, member.seen.len())
+        };
+        say(1, 1, 1, 1);
+        let others = 3 * PUBLISHERS_MAX as u64;
+        for other in 0..others {
+            say(1, 2 + 2 * other, 2 + other, 1);
+            say(1, 3 + 2 * other, 1, 2 + other);
+        }
+        let (delivered, repeats, seen) = say(2, 1, 1, 1);
+        assert_eq!(
+            (delivered, repeats),
+            (1 + 2 * others, 1),
+            "another owner numbered it again"
+        );
+        assert!(seen <= PUBLISHERS_MAX);
+    }
+}

@@ -1,0 +1,1610 @@
+//! The client: a session with a gateway to be a member of rooms, a session with a proxy to publish, both found again when lost, and
+//! spare ones with other proxies while there are commands.
+//!
+//! This file keeps the sessions; a room that is read stands in `member`, one that is written in `publication`, what is to reach
+//! every member of a room in `commands`, and which spare sessions there are in `spares`.
+
+mod choice;
+mod commands;
+pub mod held;
+mod lulls;
+pub mod member;
+pub mod publication;
+mod seen;
+mod servers;
+mod spares;
+
+use std::collections::VecDeque;
+
+use crate::wire::kinds;
+
+use muster_transport::{
+    append, frames_max, reset_token, same, soonest, Addr, Arrival, Code, Conn, Control, ControlRecord, DatagramKind,
+    Dice, Entropy, Frame, FrameKind, Frames, Header, Identity, Inbox, InitiatorKey, KeyedState, Knock, Machine, Micros,
+    Node, Outbox, Records, Role, SocketId, Wants, Writer, BACKOFF_FIRST, BACKOFF_MAX, HEADER, SESSION_BLOCKS,
+    SESSION_LOG_BYTES,
+};
+
+use crate::chunks::Budget;
+use crate::command::{Outcome, Page};
+use crate::limits::SESSION_PUBLICATIONS_MAX;
+use crate::name::RoomName;
+use crate::wire::publish::{publish_body_max, Ack, Positions, PUBLISHED};
+use crate::wire::record::Record;
+use crate::wire::room::{heads, message_max, write_repair, GapPlace, RoomBlock, Skip};
+use crate::wire::StreamGap;
+use choice::Choice;
+pub use commands::CommandError;
+use commands::Commands;
+use lulls::Lulls;
+use member::{Answer, Item, Member, Policy, Shared};
+use publication::{Publication, PublishError, Published};
+use servers::distinct;
+
+/// What a server may say of these: the first wait, and ten times the second figure for the longest.
+const PACE_MIN: Micros = 10_000;
+const PACE_MAX: Micros = 60_000_000;
+/// The longest where nobody is there: hellos to nobody cost no server anything, and one that is back is soon found. One that
+/// gives a cookie and no more has too much to do.
+pub const UNANSWERED_MAX: Micros = 500_000;
+/// Hellos of one attempt follow each other after this, doubled up to the second figure, and never before their answers can
+/// have come: each that comes to a server costs it a handshake.
+pub const HELLO_FIRST: Micros = 50_000;
+pub const HELLO_MAX: Micros = 200_000;
+/// An attempt ends after this, and the next address is tried.
+pub const ATTEMPT_MAX: Micros = 2_000_000;
+/// A session that owes us an answer for this long is lost. Where another server can be tried, after so many round trips and the
+/// second figure at least: it was asked some fifteen times then, and who was given up for nothing costs one session more.
+pub const SILENCE_MAX: Micros = 2_000_000;
+const SILENCE_MIN: Micros = 750_000;
+const SILENCE_RTTS: u64 = 5;
+/// Who has been heard of often is asked after twice its longest lull of late and this at least, and not only after a keepalive.
+const LULL_MIN: Micros = 250_000;
+/// Why a session was lost, where the server said that it knows none such.
+const RESET: &str = "reset";
+/// Why it was lost where nothing was heard any more. Its server may well be there, and wait for us.
+const SILENT: &str = "silent";
+/// Why it was lost where nobody is there who could hear that we go.
+const GONE: [&str; 3] = [RESET, "closed", "unreachable"];
+/// Where the first draw among all servers says another one.
+pub const SPREAD: &str = "spread";
+/// Where another server is tried for a better way.
+const FAR: &str = "far";
+/// What nobody answers is asked again after this, doubled up to the second figure, and a random part more.
+pub const ASK_FIRST: Micros = 100_000;
+pub const ASK_MAX: Micros = 200_000;
+/// The same of who has not yet heard all that came.
+const ASK_BEHIND: Micros = 500_000;
+/// For so long, and a round trip, before a session is taken for lost it asks this often: of a burst of losses a few questions do not
+/// see the end, and twenty more cost less than another session.
+const ASK_LAST: Micros = 500_000;
+const ASK_LAST_EVERY: Micros = 20_000;
+/// What the gateway may have on its way while a room holds much behind a hole: 13 full datagrams, repairs first.
+const CROWDED_WINDOW: u32 = 32 * 1024;
+/// What is refused for now is asked again after what the server says, twice that with each refusal in a row up to this, and a random
+/// part more: many are refused at once.
+pub const REFUSED_MAX: Micros = 2_000_000;
+/// What finds no place in the log of a session is tried again after this.
+const LOG_FULL_WAIT: Micros = 50_000;
+/// Rooms whose messages are remembered to have come before the answer to their join: the 256 of a session that joins them all
+/// at once, and as many that it has just left.
+const EARLY_MAX: usize = 512;
+
+/// Where a server listens, and the key that it proves itself by.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Endpoint {
+    pub addr: Addr,
+    pub key: [u8; 32],
+}
+
+/// How a client is set up.
+pub struct ClientConfig {
+    pub gateways: Vec<Endpoint>,
+    pub proxies: Vec<Endpoint>,
+    /// Whether servers are used that others name, of gateways and of proxies.
+    pub learns: [bool; 2],
+    pub credential: Vec<u8>,
+    pub payload: usize,
+    /// Unread bytes per room.
+    pub inbox_bytes: usize,
+    pub socket: SocketId,
+}
+
+/// The two kinds of session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[repr(usize)]
+pub enum Side {
+    Gateway = 0,
+    Proxy = 1,
+}
+
+const SIDES: usize = 2;
+
+/// One of a client's sessions, by its place: the two that the program hears of, and those that carry copies of commands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Seat {
+    Main(Side),
+    Spare(usize),
+}
+
+impl Seat {
+    const PROXY: Seat = Seat::Main(Side::Proxy);
+
+    fn at(self) -> usize {
+        match self {
+            Seat::Main(side) => side as usize,
+            Seat::Spare(spare) => SIDES + spare,
+        }
+    }
+
+    /// All of so many sessions.
+    fn all(sessions: usize) -> impl Iterator<Item = Seat> {
+        let sides = [Seat::Main(Side::Gateway), Seat::PROXY];
+        sides
+            .into_iter()
+            .chain((SIDES..sessions).map(|at| Seat::Spare(at - SIDES)))
+    }
+}
+
+/// What the program hears of.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ClientEvent {
+    /// A session is authenticated.
+    Ready {
+        side: Side,
+        user: u64,
+    },
+    /// A session was lost and is being opened again, or was refused for good (`retry` is false).
+    Down {
+        side: Side,
+        reason: &'static str,
+        retry: bool,
+    },
+    /// A member of a room, the first time or again.
+    Joined {
+        room: u32,
+        gaps: Vec<StreamGap>,
+    },
+    /// A join or an open was refused for good.
+    Refused {
+        room: u32,
+        publication: bool,
+        code: Code,
+    },
+    /// A room has something to read.
+    Readable {
+        room: u32,
+    },
+    /// A room can be published to again.
+    Writable {
+        publication: u32,
+    },
+    /// A room can be opened for publishing again.
+    Vacant,
+    Published(Published),
+    /// What became of a command, or who the members are; what was refused may be sent again after `retry_ms`.
+    Commanded {
+        number: u64,
+        outcome: Outcome,
+        retry_ms: u32,
+        page: Option<Page>,
+    },
+}
+
+/// A room that was opened for publishing, and the one that was closed for it as the one not used for longest.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Opened {
+    pub publication: u32,
+    pub closed: Option<u32>,
+}
+
+#[derive(PartialEq, Eq, Clone, Copy, Debug)]
+enum State {
+    Idle,
+    Waiting,
+    Knocking,
+    Opening,
+    Ready,
+    Refused,
+}
+
+struct Session {
+    /// The first `given` are the program's, the others were named by servers.
+    endpoints: Vec<Endpoint>,
+    given: usize,
+    learns: bool,
+    /// It is to be opened once a server is known.
+    wanted: bool,
+    /// There was a draw among all that are named, which says to go there, or went there with the so manieth loss.
+    spread: bool,
+    drawn: Option<usize>,
+    drawn_at: u64,
+    at: usize,
+    /// How well each of them was reached.
+    choice: Choice,
+    state: State,
+    knock: Option<Knock>,
+    conn: Option<Box<Conn<SESSION_BLOCKS>>>,
+    /// The one before, whose server is to hear that we are gone.
+    left: Option<Box<Conn<SESSION_BLOCKS>>>,
+    /// The last one that fell silent: its server hears it once another one is ours, as before that nothing may leave here.
+    unheard: Option<Box<Conn<SESSION_BLOCKS>>>,
+    token: Option<[u8; 16]>,
+    attempts: u32,
+    next_at: Micros,
+    attempt_until: Micros,
+    hello_due: bool,
+    /// Between hellos, and between questions that nobody answers.
+    wait: Micros,
+    /// The round trip of the session before, or as the cookie has it; 0 where nothing is known.
+    rtt: Micros,
+    keepalive: Micros,
+    lulls: Lulls,
+    asked_at: Option<Micros>,
+    ready: bool,
+    probe: bool,
+    challenge: Option<[u8; 8]>,
+    losses: u64,
+    /// The first and the longest wait, as the last server said.
+    backoff: (Micros, Micros),
+}
+
+impl Session {
+    fn new(endpoints: Vec<Endpoint>, learns: bool, at: usize) -> Self {
+        Session {
+            given: endpoints.len(),
+            learns,
+            wanted: false,
+            spread: false,
+            drawn: None,
+            drawn_at: u64::MAX - 1,
+            at,
+            choice: Choice::of(endpoints.len()),
+            endpoints,
+            state: State::Idle,
+            knock: None,
+            conn: None,
+            left: None,
+            unheard: None,
+            token: None,
+            attempts: 0,
+            next_at: 0,
+            attempt_until: 0,
+            hello_due: false,
+            wait: 0,
+            rtt: 0,
+            keepalive: 1_000_000,
+            lulls: Lulls::default(),
+            asked_at: None,
+            ready: false,
+            probe: false,
+            challenge: None,
+            losses: 0,
+            backoff: (BACKOFF_FIRST, BACKOFF_MAX),
+        }
+    }
+
+    /// An attempt is made then, and what was begun is over.
+    fn restart(&mut self, at: Micros) {
+        self.knock = None;
+        self.conn = None;
+        self.ready = false;
+        self.state = State::Waiting;
+        self.attempts = 0;
+        self.next_at = at;
+    }
+
+    /// A hello leaves, and the next one not before its answer can have come.
+    fn hello(&mut self, now: Micros, wait: Micros) {
+        self.wait = wait.max(self.rtt + self.rtt / 2);
+        self.next_at = now + self.wait;
+        self.hello_due = true;
+    }
+
+    /// After what silence to ask whether anybody is there.
+    fn patience(&self) -> Micros {
+        (2 * self.lulls.longest()).max(LULL_MIN).min(self.keepalive)
+    }
+
+    /// For how long an answer may be owed.
+    fn silence_max(&self, rtt: Micros) -> Micros {
+        match self.endpoints.len() > 1 {
+            true => (SILENCE_RTTS * rtt).clamp(SILENCE_MIN, SILENCE_MAX),
+            false => SILENCE_MAX,
+        }
+    }
+}
+
+muster_transport::counters! {
+    /// What a client counted.
+    pub struct ClientCounters {
+        /// Datagrams taken.
+        datagrams_received,
+        /// Datagrams dropped, whatever the reason.
+        datagrams_dropped,
+        /// Datagrams sent.
+        datagrams_sent,
+        /// Sessions that were lost; not those that only carried copies of commands.
+        sessions_lost,
+        /// Frames of rooms that this client is no member of (yet).
+        frames_unknown_room,
+        /// Messages acknowledged.
+        published,
+        /// Messages sent again.
+        publish_repeated,
+    }
+}
+
+/// The client.
+pub struct Client {
+    node: Node,
+    credential: Vec<u8>,
+    socket: SocketId,
+    inbox_bytes: usize,
+    /// The two sides, and once there was a command the spares.
+    sessions: Vec<Session>,
+    rooms: Vec<Option<Box<Member>>>,
+    /// Rooms by handle; a client has few.
+    handles: Vec<(u32, u32)>,
+    /// At most [`SESSION_PUBLICATIONS_MAX`].
+    publications: Vec<Publication>,
+    commands: Commands,
+    /// The program was told that there is no place for another.
+    full: bool,
+    /// Messages taken for publishing.
+    taken: u64,
+    /// Which of them fills the next datagram first: a narrow window is everybody's.
+    publish_at: usize,
+    repairs: VecDeque<u32>,
+    /// Joins that were taken back before they were answered.
+    orphans: Vec<(u32, Box<str>)>,
+    /// Handle and known places of rooms whose join is not answered yet.
+    early: Vec<(u32, u64)>,
+    /// Handles whose leave found no place in the log yet. Joins wait for them.
+    leaves: VecDeque<u32>,
+    request: u32,
+    incarnation: u64,
+    hash: KeyedState,
+    budget: Budget,
+    window: u32,
+    check_at: Option<Micros>,
+    /// More than was heard lay in the sockets then.
+    behind_at: Option<Micros>,
+    /// When it was looked last whether there was more.
+    looked_at: Micros,
+    closing: bool,
+    pub counters: ClientCounters,
+    events: VecDeque<ClientEvent>,
+}
+
+impl Client {
+    pub fn new(config: ClientConfig, seed: u64, entropy: Box<dyn Entropy>) -> Self {
+        let me = Identity {
+            node: 0,
+            role: Role::CLIENT,
+            epoch: 0,
+        };
+        let mut node = Node::new(me, config.payload, seed, entropy);
+        let [gateways, proxies] = config.learns;
+        let sessions = [(config.gateways, gateways), (config.proxies, proxies)].map(|(endpoints, learns)| {
+            let endpoints = distinct(endpoints);
+            let at = node.dice.below(endpoints.len() as u64) as usize;
+            Session::new(endpoints, learns, at)
+        });
+        let sessions = Vec::from(sessions);
+        let incarnation = node.secret_u64();
+        let hash = KeyedState::new(node.secret_u64(), node.secret_u64());
+        Client {
+            credential: config.credential,
+            socket: config.socket,
+            inbox_bytes: config.inbox_bytes,
+            sessions,
+            rooms: Vec::new(),
+            handles: Vec::new(),
+            publications: Vec::new(),
+            commands: Commands::default(),
+            full: false,
+            taken: 0,
+            publish_at: 0,
+            repairs: VecDeque::new(),
+            orphans: Vec::new(),
+            early: Vec::new(),
+            leaves: VecDeque::new(),
+            request: 0,
+            incarnation,
+            hash,
+            budget: Budget::default(),
+            window: 212_992,
+            check_at: None,
+            behind_at: None,
+            looked_at: 0,
+            closing: false,
+            counters: ClientCounters::default(),
+            events: VecDeque::new(),
+            node,
+        }
+    }
+
+    /// Tells how much the socket's receive buffer really holds.
+    pub fn set_buffer(&mut self, bytes: u32) {
+        self.window = bytes;
+    }
+
+    /// Opens a session, and keeps it open.
+    pub fn open(&mut self, now: Micros, side: Side) {
+        let session = &mut self.sessions[side as usize];
+        session.wanted = true;
+        session.begin(now);
+        if session.endpoints.is_empty() && session.learns {
+            self.open_teller(now, side);
+        }
+    }
+
+    /// The servers are elsewhere, or want another credential. A session that is good stays; one that waits for a server that is no
+    /// more, or had the other credential, is soon opened anew. Where those that are given stay the same, so do those that it has
+    /// learned of.
+    pub fn redirect(&mut self, now: Micros, gateways: Vec<Endpoint>, proxies: Vec<Endpoint>, credential: Vec<u8>) {
+        let other = self.credential != credential;
+        let (gateways, proxies) = (distinct(gateways), distinct(proxies));
+        self.credential = credential;
+        let evenly = |endpoints: Vec<Endpoint>| endpoints.into_iter().map(|endpoint| (endpoint, 1)).collect();
+        let [gateways, proxies]: [Vec<_>; 2] = [gateways, proxies].map(evenly);
+        for seat in Seat::all(self.sessions.len()) {
+            let given = match seat {
+                Seat::Main(Side::Gateway) => gateways.clone(),
+                Seat::Main(Side::Proxy) => proxies.clone(),
+                Seat::Spare(_) => self.sessions[Side::Proxy as usize].weighed(),
+            };
+            let session = &mut self.sessions[seat.at()];
+            let before = session.endpoints[..session.given].iter();
+            let changed = !before.eq(given.iter().map(|(endpoint, _)| endpoint));
+            let stays = !changed || session.give(now, &mut self.node.dice, given);
+            let again = match session.state {
+                State::Idle | State::Ready => false,
+                State::Refused => changed || other,
+                State::Waiting | State::Knocking | State::Opening => !stays || other,
+            };
+            if again {
+                let due = now + self.node.dice.below(session.backoff.0);
+                let (attempts, next_at) = (session.attempts, session.next_at);
+                let waits = session.state == State::Waiting && next_at > now;
+                session.restart(if waits { due.min(next_at) } else { due });
+                session.attempts = attempts;
+            }
+            session.begin(now);
+        }
+        self.keep_spares(now);
+    }
+
+    /// Whether a session is authenticated.
+    pub fn is_ready(&self, side: Side) -> bool {
+        self.sessions[side as usize].state == State::Ready
+    }
+
+    /// Smoothed round trip of a session in microseconds.
+    pub fn rtt(&self, side: Side) -> Option<Micros> {
+        self.sessions[side as usize].conn.as_ref().map(|conn| conn.flow.rtt())
+    }
+
+    /// Becomes a member of a room. The name is judged by the gateway.
+    pub fn join(&mut self, now: Micros, name: &str, positions: Positions, policy: Policy) -> u32 {
+        self.enter(now, name, (positions, 0), policy)
+    }
+
+    /// Becomes a member of a room, whose last messages come first, up to so many.
+    pub fn join_last(&mut self, now: Micros, name: &str, history: u32, policy: Policy) -> u32 {
+        self.enter(now, name, (Positions::default(), history), policy)
+    }
+
+    fn enter(&mut self, now: Micros, name: &str, (positions, history): (Positions, u32), policy: Policy) -> u32 {
+        if !self.is_joining() {
+            self.early.clear(); // of rooms that were left, whose handles may be others' by now
+        }
+        self.request += 1;
+        let mut member = Member::new(name, self.request, positions, policy, self.inbox_bytes, self.hash);
+        member.history = history;
+        let room = match self.rooms.iter().position(Option::is_none) {
+            Some(at) => {
+                self.rooms[at] = Some(Box::new(member));
+                at as u32
+            }
+            None => {
+                self.rooms.push(Some(Box::new(member)));
+                self.rooms.len() as u32 - 1
+            }
+        };
+        self.open(now, Side::Gateway);
+        self.ask_join(now, room);
+        room
+    }
+
+    fn ask_join(&mut self, now: Micros, room: u32) {
+        let Some(member) = self.rooms[room as usize].as_deref_mut() else {
+            return;
+        };
+        let session = &mut self.sessions[Side::Gateway as usize];
+        if !session.ready || member.refused {
+            return;
+        }
+        let free = self.leaves.is_empty() || planted_late_leaves();
+        if let Some(conn) = &mut session.conn {
+            let join = Record::Join {
+                request: member.request,
+                name: member.name.as_bytes(),
+                positions: member.positions.clone(),
+                history: if member.positions.0.is_empty() {
+                    member.history
+                } else {
+                    0
+                },
+            };
+            member.asked = free && conn.record(&join).is_some();
+            member.retry_at = (!member.asked).then_some(now + LOG_FULL_WAIT);
+            soonest(&mut self.check_at, member.retry_at);
+        }
+    }
+
+    /// Stops being a member. What is unread is dropped.
+    pub fn leave(&mut self, room: u32) {
+        let Some(mut member) = self.rooms.get_mut(room as usize).and_then(Option::take) else {
+            return;
+        };
+        member.close(&mut self.budget);
+        if let Some(handle) = member.owed {
+            self.tell_leave(handle);
+        }
+        match member.handle {
+            // At once, so that it comes before a join that follows: the room keeps its handle.
+            Some(handle) => {
+                self.handles.retain(|(known, _)| *known != handle);
+                self.tell_leave(handle);
+            }
+            None if member.asked => self.orphans.push((member.request, member.name)),
+            None => {}
+        }
+        self.set_window();
+    }
+
+    fn tell_leave(&mut self, handle: u32) {
+        self.leaves.push_back(handle);
+        if !planted_late_leaves() {
+            self.tell_leaves();
+        }
+    }
+
+    fn tell_leaves(&mut self) {
+        let Some(conn) = &mut self.sessions[Side::Gateway as usize].conn else {
+            return;
+        };
+        while let Some(handle) = self.leaves.front().copied() {
+            if conn.record(&Record::Leave { handle }).is_none() {
+                return;
+            }
+            self.leaves.pop_front();
+        }
+    }
+
+    /// A room that was joined.
+    pub fn room(&self, room: u32) -> Option<&Member> {
+        self.rooms.get(room as usize)?.as_deref()
+    }
+
+    /// Reads the next item of a room; a message's bytes go to the end of `data`.
+    pub fn read(&mut self, now: Micros, room: u32, data: &mut Vec<u8>) -> Option<Item> {
+        let member = self.rooms.get_mut(room as usize)?.as_deref_mut()?;
+        let item = member.read(data);
+        if item.is_none() {
+            member.told = false;
+        }
+        if member.is_blocked()
+            && member.unblock(&mut Shared {
+                budget: &mut self.budget,
+                now,
+            })
+        {
+            soonest(&mut self.check_at, member.deadline());
+            self.set_window();
+        }
+        item
+    }
+
+    /// Opens a room for publishing, unless it is open. `None`: all places are taken by rooms whose messages are not
+    /// acknowledged; [`ClientEvent::Vacant`] tells when one is free.
+    pub fn publication(&mut self, now: Micros, name: &str) -> Option<Opened> {
+        if let Some(known) = self.publications.iter().find(|known| &*known.name == name) {
+            return Some(Opened {
+                publication: known.number,
+                closed: None,
+            });
+        }
+        let idle = match self.publications.len() < SESSION_PUBLICATIONS_MAX {
+            true => None,
+            false => match self.idle_publication() {
+                Some(at) => Some(at),
+                None => {
+                    self.full = true;
+                    return None;
+                }
+            },
+        };
+        let closed = idle.map(|at| self.publications[at].number);
+        let number = closed.map_or(self.publications.len() as u32, |number| {
+            number.wrapping_add(SESSION_PUBLICATIONS_MAX as u32)
+        });
+        self.request += 1;
+        // A new life of this client's publishing in the room, should the room be opened a second time.
+        let incarnation = self.incarnation.wrapping_add(u64::from(self.request));
+        let publication = Publication::new(name, number, self.request, incarnation);
+        match idle {
+            Some(at) => {
+                let old = std::mem::replace(&mut self.publications[at], publication);
+                if let (Some(handle), Some(conn)) = (old.handle, &mut self.sessions[Side::Proxy as usize].conn) {
+                    conn.record(&Record::Close { handle });
+                }
+            }
+            None => self.publications.push(publication),
+        }
+        self.open(now, Side::Proxy);
+        self.ask_open(now, number as usize % SESSION_PUBLICATIONS_MAX);
+        Some(Opened {
+            publication: number,
+            closed,
+        })
+    }
+
+    /// The publication that can be closed and was not used for longest.
+    fn idle_publication(&self) -> Option<usize> {
+        let session = &self.sessions[Side::Proxy as usize];
+        let log_full = session.conn.as_ref().is_some_and(|conn| conn.log.is_crowded());
+        // One that was asked for and not answered cannot be named.
+        let named = |known: &Publication| known.handle.is_some() || known.refused.is_some() || !session.ready;
+        let publications = self.publications.iter().enumerate();
+        let idle = publications.filter(|(_, known)| !log_full && known.is_idle() && named(known));
+        idle.min_by_key(|(_, known)| known.used).map(|(at, _)| at)
+    }
+
+    fn ask_open(&mut self, now: Micros, at: usize) {
+        let publication = &mut self.publications[at];
+        let session = &mut self.sessions[Side::Proxy as usize];
+        if !session.ready || publication.refused.is_some() {
+            return;
+        }
+        if let Some(conn) = &mut session.conn {
+            let asked = conn.record(&Record::Open {
+                request: publication.request,
+                name: publication.name.as_bytes(),
+                incarnation: publication.incarnation,
+            });
+            publication.retry_at = asked.is_none().then_some(now + LOG_FULL_WAIT);
+        }
+    }
+
+    /// Publishes a message. Unless `ticket` is 0, [`ClientEvent::Published`] names it when the owner has numbered it.
+    pub fn publish(&mut self, publication: u32, data: &[u8], ticket: u64) -> Result<(), PublishError> {
+        let chunk_max = chunk_max(self.node.payload);
+        let place = self
+            .publications
+            .get_mut(publication as usize % SESSION_PUBLICATIONS_MAX);
+        let Some(known) = place.filter(|known| known.number == publication) else {
+            return Err(PublishError::Refused(Code::Unknown));
+        };
+        self.taken += 1;
+        known.used = self.taken;
+        known.push(data, ticket, chunk_max)
+    }
+
+    /// A room that is published to, while it is open.
+    pub fn publishing(&self, publication: u32) -> Option<&Publication> {
+        let place = self.publications.get(publication as usize % SESSION_PUBLICATIONS_MAX)?;
+        (place.number == publication).then_some(place)
+    }
+
+    /// Closes the sessions: the next slice says so to the servers.
+    pub fn close(&mut self) {
+        self.closing = true;
+    }
+
+    /// Whether everything that is to be said at the end was said.
+    pub fn is_closed(&self) -> bool {
+        self.closing && self.sessions.iter().all(|session| session.conn.is_none())
+    }
+
+    /// What the gateway may have on its way, which is everybody's: nothing while one room is blocked, little while one is
+    /// crowded. It is told at once when it may send again, since it waits for nothing else.
+    fn set_window(&mut self) {
+        let Some(conn) = &mut self.sessions[Side::Gateway as usize].conn else {
+            return;
+        };
+        let rooms = || self.rooms.iter().flatten();
+        let window = if rooms().any(|room| room.is_blocked()) {
+            0
+        } else if rooms().any(|room| room.is_crowded()) {
+            self.window.min(CROWDED_WINDOW)
+        } else {
+            self.window
+        };
+        if std::mem::replace(&mut conn.receive_window, window) == 0 && window > 0 {
+            conn.tell_status();
+        }
+    }
+
+    /// The ids that datagrams to it bear, for whoever has several clients at one socket.
+    pub fn connections(&self) -> impl Iterator<Item = u64> + '_ {
+        let ids = |session: &Session| {
+            [
+                session.knock.as_ref().map(|knock| knock.id),
+                session.conn.as_ref().map(|conn| conn.id),
+            ]
+        };
+        self.sessions.iter().flat_map(ids).flatten()
+    }
+
+    fn find(&self, connection: u64) -> Option<Seat> {
+        Seat::all(self.sessions.len()).find(|seat| {
+            self.sessions[seat.at()]
+                .conn
+                .as_ref()
+                .is_some_and(|conn| conn.id == connection)
+        })
+    }
+
+    fn datagram(&mut self, now: Micros, arrival: Arrival, datagram: &mut [u8]) {
+        self.counters.datagrams_received += 1;
+        let Ok(header) = Header::read(datagram) else {
+            self.counters.datagrams_dropped += 1;
+            return;
+        };
+        match header.kind {
+            DatagramKind::Data => {
+                let opened = self.find(header.connection).and_then(|seat| {
+                    let session = &mut self.sessions[seat.at()];
+                    let conn = session.conn.as_mut()?;
+                    let before = conn.heard_at;
+                    let len = conn.open(now, &mut self.node.keys, &header, datagram).ok()?;
+                    session.lulls.hear(now.saturating_sub(before));
+                    Some((seat, len))
+                });
+                match opened {
+                    Some((seat, len)) => self.frames(now, seat, &datagram[HEADER..HEADER + len]),
+                    None => self.counters.datagrams_dropped += 1,
+                }
+            }
+            DatagramKind::Cookie | DatagramKind::Accept => self.handshake(now, arrival, &header, datagram),
+            DatagramKind::Reset => self.reset(now, &header, datagram),
+            DatagramKind::Hello => self.counters.datagrams_dropped += 1,
+        }
+    }
+
+    fn handshake(&mut self, now: Micros, arrival: Arrival, header: &Header, datagram: &[u8]) {
+        for seat in Seat::all(self.sessions.len()) {
+            let session = &mut self.sessions[seat.at()];
+            let Some(endpoint) = session.endpoints.get(session.at) else {
+                continue;
+            };
+            let Some(knock) = session.knock.as_mut().filter(|knock| knock.id == header.connection) else {
+                continue;
+            };
+            if endpoint.addr != arrival.from {
+                continue;
+            }
+            if header.kind == DatagramKind::Cookie {
+                if knock.cookie(datagram) {
+                    if session.rtt == 0 {
+                        session.rtt = (now + ATTEMPT_MAX - session.attempt_until).min(HELLO_MAX);
+                    }
+                    session.hello(now, HELLO_FIRST);
+                }
+                return;
+            }
+            let Some(opened) = knock.accept(datagram) else { break };
+            let id = knock.id;
+            let mut conn = Conn::new(
+                id,
+                opened.peer,
+                self.socket,
+                endpoint.addr,
+                opened.secret,
+                true,
+                0,
+                SESSION_LOG_BYTES,
+                now,
+            );
+            conn.receive_window = self.window;
+            conn.record(&Record::Control(ControlRecord::Authenticate {
+                credential: &self.credential,
+            }));
+            session.knock = None;
+            session.conn = Some(Box::new(conn));
+            session.token = None; // it was that of another connection
+            session.state = State::Opening;
+            session.attempt_until = now + ATTEMPT_MAX * 2;
+            session.choice.begin(now);
+            session.ready = true;
+            session.asked_at = None;
+            match seat {
+                Seat::Main(Side::Gateway) => (0..self.rooms.len() as u32).for_each(|room| self.ask_join(now, room)),
+                Seat::Main(Side::Proxy) => (0..self.publications.len()).for_each(|at| self.ask_open(now, at)),
+                Seat::Spare(_) => {}
+            }
+            return;
+        }
+        self.counters.datagrams_dropped += 1;
+    }
+
+    fn reset(&mut self, now: Micros, header: &Header, datagram: &[u8]) {
+        let token = reset_token(datagram);
+        let seat = Seat::all(self.sessions.len()).find(|seat| {
+            let session = &self.sessions[seat.at()];
+            session.conn.as_ref().is_some_and(|conn| conn.peer == header.connection)
+                && session
+                    .token
+                    .zip(token)
+                    .is_some_and(|(known, token)| same(&known, &token))
+        });
+        match seat {
+            Some(seat) => self.lose(now, seat, RESET),
+            None => self.counters.datagrams_dropped += 1,
+        }
+    }
+
+    /// A session is gone: open another, soon if it was good until now. Who was reset goes back, as its server is there again.
+    fn lose(&mut self, now: Micros, seat: Seat, reason: &'static str) {
+        let taken = self.taken(seat);
+        let session = &mut self.sessions[seat.at()];
+        let was_ready = session.state == State::Ready;
+        let unanswered = session.knock.as_ref().is_some_and(|knock| !knock.is_answered());
+        let (first, longest) = session.backoff;
+        let longest = if unanswered { UNANSWERED_MAX.max(first) } else { longest };
+        let conn = session.conn.take();
+        let measured = conn.as_ref().map_or(0, |conn| conn.flow.measured());
+        session.rtt = conn.as_ref().map_or(0, |conn| conn.flow.rtt());
+        match reason {
+            SILENT => session.unheard = conn,
+            _ => session.left = conn.filter(|_| !GONE.contains(&reason)),
+        }
+        session.knock = None;
+        session.ready = false;
+        session.state = State::Waiting;
+        session.losses += 1;
+        session.attempts = if was_ready { 0 } else { session.attempts + 1 };
+        if let Some(drawn) = session.drawn.take() {
+            (session.at, session.drawn_at) = (drawn, session.losses);
+        } else if !was_ready || reason != RESET || session.is_kept(session.at) {
+            session.choice.fail(now, session.at, measured);
+            session.turn(now, &mut self.node.dice, &taken);
+        }
+        let bound = if reason == SPREAD {
+            1
+        } else if was_ready {
+            first
+        } else {
+            (first << session.attempts.min(8)).min(longest)
+        };
+        session.next_at = now + self.node.dice.below(bound);
+        let Seat::Main(side) = seat else {
+            return self.commands.lost_session(seat);
+        };
+        self.counters.sessions_lost += 1;
+        match side {
+            Side::Gateway => {
+                self.handles.clear();
+                self.orphans.clear();
+                self.leaves.clear();
+                self.early.clear();
+                self.commands.lost_gateway();
+                self.repairs.clear();
+                self.rooms.iter_mut().flatten().for_each(|member| member.lost_session());
+            }
+            Side::Proxy => {
+                let publications = self.publications.iter_mut();
+                publications.for_each(|publication| publication.lost_session());
+                self.commands.lost_session(seat);
+            }
+        }
+        self.events.push_back(ClientEvent::Down {
+            side,
+            reason,
+            retry: true,
+        });
+    }
+
+    fn frames(&mut self, now: Micros, seat: Seat, bytes: &[u8]) {
+        let mut elicits = false;
+        for frame in Frames::new(bytes, kinds::ALL) {
+            let Ok(frame) = frame else {
+                self.counters.datagrams_dropped += 1;
+                break;
+            };
+            elicits |= kinds::ALL.elicits(frame.kind);
+            let Some(conn) = self.sessions[seat.at()].conn.as_mut() else {
+                return;
+            };
+            let mut records = Records::default();
+            let control = conn.control_frame(now, &frame, &mut records);
+            let rtt = conn.flow.measured();
+            match control {
+                Control::Other => self.role_frame(now, seat, &frame),
+                // Members stay where they are: what a gateway has for them is there.
+                Control::Heard(heard) if seat == Seat::PROXY => {
+                    let session = &mut self.sessions[seat.at()];
+                    if session.choice.hear(now, session.at, rtt, &heard.status) && session.state == State::Ready {
+                        self.lose(now, seat, FAR);
+                        return;
+                    }
+                }
+                Control::Closed(_) => {
+                    self.lose(now, seat, "closed");
+                    return;
+                }
+                _ => {}
+            }
+            // At once: the messages behind the answer to a join may follow in the same datagram.
+            for bytes in records.iter() {
+                if self.sessions[seat.at()].conn.is_none() {
+                    return; // refused by the record before
+                }
+                if let Some(record) = Record::read(bytes) {
+                    self.record(now, seat, record);
+                }
+            }
+        }
+        if let Some(conn) = self.sessions[seat.at()].conn.as_mut() {
+            if elicits {
+                conn.elicited(now);
+            }
+        }
+    }
+
+    fn role_frame(&mut self, now: Micros, seat: Seat, frame: &Frame<'_>) {
+        match (seat, frame.kind) {
+            (_, FrameKind::PATH_CHALLENGE) => {
+                self.sessions[seat.at()].challenge = frame.body.try_into().ok();
+            }
+            (Seat::Main(Side::Gateway), kinds::ROOM) => {
+                if let Some(block) = RoomBlock::read(frame.body) {
+                    let handle = block.handle;
+                    let upto = block.index.saturating_add(block.messages.left() as u64);
+                    self.with_room(now, handle, upto, |member, shared| member.block(shared, block));
+                }
+            }
+            (Seat::Main(Side::Gateway), kinds::GAP) => {
+                if let Some(place) = GapPlace::read(frame.body) {
+                    self.with_room(now, place.handle, place.index.saturating_add(1), |member, shared| {
+                        member.gap_place(shared, place)
+                    });
+                }
+            }
+            (Seat::Main(Side::Gateway), kinds::SKIP) => {
+                if let Some(skip) = Skip::read(frame.body) {
+                    self.with_room(now, skip.handle, skip.index, |member, shared| {
+                        member.skip(shared, &skip)
+                    });
+                }
+            }
+            (Seat::Main(Side::Gateway), kinds::HEADS) => {
+                for (handle, index) in heads(frame.body) {
+                    self.with_room(now, handle, index, |member, shared| member.head(shared.now, index));
+                }
+            }
+            (Seat::PROXY, kinds::ACK) => {
+                if let Some(ack) = Ack::read(frame.body) {
+                    self.acknowledged(now, &ack);
+                }
+            }
+            _ => self.counters.datagrams_dropped += 1,
+        }
+    }
+
+    /// Lets the room of `handle` take what tells of its places below `upto`.
+    fn with_room(&mut self, now: Micros, handle: u32, upto: u64, act: impl FnOnce(&mut Member, &mut Shared<'_>)) {
+        let found = self
+            .handles
+            .iter()
+            .find(|(known, _)| *known == handle)
+            .map(|(_, room)| *room);
+        let Some(member) = found.and_then(|room| self.rooms[room as usize].as_deref_mut()) else {
+            self.counters.frames_unknown_room += 1;
+            self.note_early(handle, upto);
+            return;
+        };
+        act(
+            member,
+            &mut Shared {
+                budget: &mut self.budget,
+                now,
+            },
+        );
+        let narrow = member.is_blocked() || member.is_crowded();
+        let whole_again = member.is_whole_again();
+        soonest(&mut self.check_at, member.deadline());
+        if !member.told && !member.reading.is_empty() {
+            member.told = true;
+            self.events.push_back(ClientEvent::Readable {
+                room: found.unwrap_or_default(),
+            });
+        }
+        let conn = self.sessions[Side::Gateway as usize].conn.as_deref();
+        if conn.is_some_and(|conn| narrow || conn.receive_window != self.window) {
+            self.set_window();
+        }
+        if let Some(room) = found.filter(|room| whole_again && !self.repairs.contains(room)) {
+            self.repairs.push_back(room);
+        }
+    }
+
+    /// Messages of a room whose join is not answered yet, as the answer was lost or overtaken: to the gateway they have
+    /// arrived, so the member must know by itself that there is something to ask for.
+    fn note_early(&mut self, handle: u32, upto: u64) {
+        if !self.is_joining() {
+            return;
+        }
+        if let Some((_, known)) = self.early.iter_mut().find(|(known, _)| *known == handle) {
+            *known = upto.max(*known);
+        } else if self.early.len() < EARLY_MAX {
+            self.early.push((handle, upto));
+        }
+    }
+
+    fn is_joining(&self) -> bool {
+        let mut rooms = self.rooms.iter().flatten();
+        rooms.any(|member| member.handle.is_none() && !member.refused)
+    }
+
+    fn acknowledged(&mut self, now: Micros, ack: &Ack) {
+        let mut known = self.publications.iter_mut();
+        let Some(publication) = known.find(|known| known.handle == Some(ack.handle) && known.refused.is_none()) else {
+            return;
+        };
+        let (events, before) = (&mut self.events, publication.published);
+        publication.acknowledged(now, ack, |published| {
+            events.push_back(ClientEvent::Published(published))
+        });
+        self.counters.published += publication.published - before;
+        let number = publication.number;
+        if let Some(code) = publication.refused {
+            events.push_back(ClientEvent::Refused {
+                room: number,
+                publication: true,
+                code,
+            });
+        } else if publication.take_writable() {
+            events.push_back(ClientEvent::Writable { publication: number });
+        }
+    }
+
+    fn record(&mut self, now: Micros, seat: Seat, record: Record<'_>) {
+        match record {
+            Record::Control(ControlRecord::Ready {
+                user,
+                token,
+                keepalive_ms,
+            }) => {
+                let session = &mut self.sessions[seat.at()];
+                session.token = Some(token);
+                session.keepalive = Micros::from(keepalive_ms.clamp(50, 600_000)) * 1_000;
+                session.lulls = Lulls::new(session.keepalive);
+                session.state = State::Ready;
+                session.attempts = 0;
+                if session.unheard.is_some() {
+                    session.left = session.unheard.take();
+                }
+                if let Seat::Main(side) = seat {
+                    self.events.push_back(ClientEvent::Ready { side, user });
+                }
+                self.keep_spares(now);
+            }
+            Record::Control(ControlRecord::Pace {
+                backoff_ms,
+                backoff_max_ms,
+            }) => {
+                let first = (Micros::from(backoff_ms) * 1_000).clamp(PACE_MIN, PACE_MAX);
+                let longest = (Micros::from(backoff_max_ms) * 1_000).clamp(first, 10 * PACE_MAX);
+                self.sessions[seat.at()].backoff = (first, longest);
+            }
+            Record::Control(ControlRecord::Servers { role, servers }) => {
+                if let Seat::Main(side) = seat {
+                    self.told_servers(now, side, role, &servers);
+                    self.keep_spares(now);
+                }
+            }
+            Record::Control(ControlRecord::Refused {
+                request: 0,
+                code,
+                retry_ms,
+            }) => {
+                let session = &self.sessions[seat.at()];
+                let (named, before) = (session.disbelieves(), session.endpoints.get(session.at).cloned());
+                self.lose(now, seat, code.name());
+                let session = &mut self.sessions[seat.at()];
+                // Who ends will not be there then, and others have said nothing.
+                if code.retry() && code != Code::Draining && before.as_ref() == session.endpoints.get(session.at) {
+                    let wait = put_off(&mut self.node.dice, retry_ms, 0);
+                    session.next_at = session.next_at.max(now + wait);
+                }
+                if !code.retry() && !named {
+                    let session = &mut self.sessions[seat.at()];
+                    session.state = State::Refused;
+                    if let Seat::Main(side) = seat {
+                        self.events.pop_back();
+                        self.events.push_back(ClientEvent::Down {
+                            side,
+                            reason: code.name(),
+                            retry: false,
+                        });
+                    }
+                }
+            }
+            Record::Control(ControlRecord::Refused {
+                request,
+                code,
+                retry_ms,
+            }) => self.refused(now, request, code, retry_ms),
+            Record::Joined {
+                request,
+                handle,
+                index,
+                start,
+                heads,
+                gaps,
+                history,
+                whole,
+            } => {
+                let found = self
+                    .rooms
+                    .iter()
+                    .position(|room| room.as_deref().is_some_and(|room| room.request == request));
+                let Some(at) = found else {
+                    self.orphan_joined(request, handle);
+                    return;
+                };
+                self.handles
+                    .retain(|(known, room)| *known != handle && *room != at as u32);
+                self.handles.push((handle, at as u32));
+                let early = self.early.iter().position(|(known, _)| *known == handle);
+                let early = early.map(|at| self.early.swap_remove(at).1);
+                let answer = Answer {
+                    handle,
+                    index,
+                    start,
+                    heads,
+                    gaps,
+                    history,
+                    whole,
+                };
+                if let Some(member) = self.rooms[at].as_deref_mut() {
+                    member.joined(now, &answer);
+                    if let Some(upto) = early {
+                        member.head(now, upto);
+                    }
+                    soonest(&mut self.check_at, member.deadline());
+                    if !member.told && !member.reading.is_empty() {
+                        member.told = true;
+                        self.events.push_back(ClientEvent::Readable { room: at as u32 });
+                    }
+                }
+                let gaps = answer.gaps;
+                self.events.push_back(ClientEvent::Joined { room: at as u32, gaps });
+            }
+            Record::CommandTold { handle, command, data } => self.commanded(handle, command, data),
+            Record::CommandDone {
+                number,
+                outcome,
+                retry_ms,
+                page,
+            } => self.command_answered(now, seat, number, outcome, retry_ms, page),
+            Record::Opened { request, handle } => {
+                let mut known = self.publications.iter_mut();
+                if let Some(publication) = known.find(|known| known.request == request) {
+                    publication.opened(now, handle);
+                }
+            }
+            _ => self.counters.datagrams_dropped += 1,
+        }
+    }
+
+    /// A join was answered that nobody waits for any more: leave, unless the room has been joined once more since, for
+    /// then the gateway holds one membership for both.
+    fn orphan_joined(&mut self, request: u32, handle: u32) {
+        let Some(at) = self.orphans.iter().position(|(known, _)| *known == request) else {
+            return;
+        };
+        let (_, name) = self.orphans.swap_remove(at);
+        let mut rooms = self.rooms.iter_mut().flatten();
+        match rooms.find(|member| same_room(&member.name, &name)) {
+            Some(again) => again.owed = Some(handle).filter(|_| again.handle.is_none()),
+            None => self.tell_leave(handle),
+        }
+    }
+
+    fn refused(&mut self, now: Micros, request: u32, code: Code, retry_ms: u32) {
+        self.orphans.retain(|(known, _)| *known != request);
+        for (at, member) in self
+            .rooms
+            .iter_mut()
+            .enumerate()
+            .filter_map(|(at, room)| Some((at, room.as_deref_mut()?)))
+        {
+            if member.request == request {
+                member.asked = false;
+                if code.retry() {
+                    member.retry_at = Some(now + put_off(&mut self.node.dice, retry_ms, member.refusals));
+                    member.refusals += 1;
+                    soonest(&mut self.check_at, member.retry_at);
+                } else {
+                    member.refused = true;
+                    soonest(&mut self.check_at, member.deadline());
+                    self.events.push_back(ClientEvent::Refused {
+                        room: at as u32,
+                        publication: false,
+                        code,
+                    });
+                }
+                return;
+            }
+        }
+        let mut known = self.publications.iter_mut();
+        let Some(publication) = known.find(|known| known.request == request) else {
+            return;
+        };
+        if code.retry() {
+            publication.retry_at = Some(now + put_off(&mut self.node.dice, retry_ms, publication.refusals));
+            publication.refusals += 1;
+            return;
+        }
+        publication.refuse(code);
+        self.events.push_back(ClientEvent::Refused {
+            room: publication.number,
+            publication: true,
+            code,
+        });
+    }
+
+    fn expire_rooms(&mut self, now: Micros) {
+        if self.check_at.is_none_or(|at| now < at) {
+            return;
+        }
+        self.check_at = None;
+        let mut joins = Vec::new();
+        for (at, room) in self.rooms.iter_mut().enumerate() {
+            let Some(member) = room.as_deref_mut() else { continue };
+            member.expire(&mut Shared {
+                budget: &mut self.budget,
+                now,
+            });
+            if !member.told && !member.reading.is_empty() {
+                // The gap of a message that nobody finishes: nothing else may come to tell it with.
+                member.told = true;
+                self.events.push_back(ClientEvent::Readable { room: at as u32 });
+            }
+            if member.retry_at.is_some_and(|at| now >= at) {
+                member.retry_at = None;
+                joins.push(at as u32);
+            }
+            if member.deadline().is_some_and(|due| now >= due) && !self.repairs.contains(&(at as u32)) {
+                self.repairs.push_back(at as u32);
+            } else {
+                soonest(&mut self.check_at, member.deadline());
+            }
+        }
+        joins.into_iter().for_each(|room| self.ask_join(now, room));
+    }
+
+    fn expire_session(&mut self, now: Micros, seat: Seat) {
+        let behind = self.behind_at == Some(now);
+        let session = &mut self.sessions[seat.at()];
+        if behind {
+            // The answer may lie in the socket: the time since the last look does not count. A server that falls behind is not helped
+            // by more questions either.
+            session.asked_at = session
+                .asked_at
+                .map(|at| at + now.saturating_sub(at.max(self.looked_at)));
+            session.attempt_until = session.attempt_until.max(now + 1);
+        }
+        match session.state {
+            State::Waiting if now >= session.next_at && !self.closing => {
+                let Some(endpoint) = session.endpoints.get(session.at).cloned() else {
+                    return;
+                };
+                let id = self.node.secret_u64();
+                let session = &mut self.sessions[seat.at()];
+                session.knock = Some(Knock::new(
+                    id,
+                    InitiatorKey::Client(&endpoint.key),
+                    0,
+                    &[],
+                    self.node.entropy.as_mut(),
+                ));
+                session.state = State::Knocking;
+                session.attempt_until = now + ATTEMPT_MAX;
+                session.hello(now, HELLO_FIRST);
+            }
+            State::Knocking | State::Opening if now >= session.attempt_until => self.lose(now, seat, "unreachable"),
+            State::Knocking if now >= session.next_at => {
+                session.hello(now, (2 * session.wait).min(HELLO_MAX));
+                session.next_at += self.node.dice.below(session.wait / 2);
+            }
+            State::Ready | State::Opening => {
+                let rtt = session.conn.as_ref().map_or(0, |conn| conn.flow.rtt());
+                let (patience, silence_max) = (session.patience(), session.silence_max(rtt));
+                let Some(conn) = session.conn.as_mut() else { return };
+                if session.asked_at.is_some_and(|at| conn.heard_at >= at) {
+                    session.asked_at = None;
+                }
+                if session.asked_at.is_some_and(|at| now >= at + silence_max) {
+                    self.lose(now, seat, SILENT);
+                    return;
+                }
+                let mut ask = conn.flow.timeout(now);
+                ask |= now >= ask_at(conn, session.asked_at, patience, session.wait);
+                if conn.tail_due(now) {
+                    session.probe = true;
+                    ask = true;
+                }
+                if ask {
+                    conn.ask_status();
+                    let wait = match session.asked_at {
+                        Some(_) => (2 * session.wait).min(ASK_MAX),
+                        None => ASK_FIRST,
+                    };
+                    let wait = wait.max(2 * rtt);
+                    let left = session
+                        .asked_at
+                        .map_or(silence_max, |at| (at + silence_max).saturating_sub(now));
+                    let last = left.saturating_sub(ASK_LAST + rtt).max(ASK_LAST_EVERY);
+                    session.wait = match behind {
+                        true => ASK_BEHIND,
+                        false => (wait + self.node.dice.below(wait / 2)).min(last),
+                    };
+                    session.asked_at.get_or_insert(now);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn session_deadline(&self, seat: Seat) -> Option<Micros> {
+        let session = &self.sessions[seat.at()];
+        match session.state {
+            State::Idle | State::Refused => None,
+            State::Waiting => (!session.endpoints.is_empty()).then_some(session.next_at),
+            State::Knocking => Some(session.next_at.min(session.attempt_until)),
+            State::Opening | State::Ready => {
+                let conn = session.conn.as_ref()?;
+                let keepalive = ask_at(conn, session.asked_at, session.patience(), session.wait);
+                let silence = session.asked_at.map(|at| at + session.silence_max(conn.flow.rtt()));
+                let attempt = (session.state == State::Opening).then_some(session.attempt_until);
+                [conn.deadline(), Some(keepalive), silence, attempt]
+                    .into_iter()
+                    .flatten()
+                    .min()
+            }
+        }
+    }
+
+    fn serve(&mut self, now: Micros, seat: Seat, outbox: &mut Outbox) -> bool {
+        let Client {
+            node,
+            sessions,
+            rooms,
+            publications,
+            publish_at,
+            repairs,
+            counters,
+            closing,
+            socket,
+            ..
+        } = self;
+        let session = &mut sessions[seat.at()];
+        if session.hello_due && outbox.room() > 0 {
+            session.hello_due = false;
+            if let (Some(knock), Some(endpoint)) = (&session.knock, session.endpoints.get(session.at)) {
+                knock.hello(*socket, endpoint.addr, node.payload, outbox);
+            }
+        }
+        let payload = node.payload;
+        if let Some(mut conn) = session.left.take_if(|_| outbox.room() > 0) {
+            let buffer = outbox.reserve(payload);
+            let mut writer = Writer::new(&mut buffer[HEADER..HEADER + frames_max(payload)]);
+            write_close(&mut writer);
+            let len = writer.len();
+            let total = conn.seal(now, &mut node.keys, node.stamp, buffer, len, Wants::Nothing, 0);
+            outbox.commit(conn.socket, conn.addr, total);
+            counters.datagrams_sent += 1;
+        }
+        loop {
+            let Some(conn) = session.conn.as_mut() else {
+                return session.left.is_some();
+            };
+            let free = conn.flow.available(payload);
+            let probe = std::mem::take(&mut session.probe);
+            let due = seat == Seat::PROXY
+                && session.state == State::Ready
+                && free > 0
+                && publications.iter().any(|known| known.is_due());
+            let asks = seat == Seat::Main(Side::Gateway) && !repairs.is_empty();
+            if !due && !asks && !probe && !*closing && session.challenge.is_none() && !conn.control_due(now) {
+                return false;
+            }
+            if outbox.room() == 0 {
+                session.probe = probe;
+                return true;
+            }
+            let rtt = conn.flow.rtt();
+            if asks {
+                conn.offer_status(); // who repairs must know our window
+                if session.asked_at.is_some() {
+                    conn.ask_status(); // nothing else leaves while requests do, and nobody need answer those
+                }
+            }
+            let buffer = outbox.reserve(payload);
+            let mut writer = Writer::new(&mut buffer[HEADER..HEADER + frames_max(payload)]);
+            let mut wants = conn.control(now, &mut writer);
+            if let Some(challenge) = session.challenge.take() {
+                append(&mut writer, FrameKind::PATH_RESPONSE, 0, |writer| {
+                    !writer.put(&challenge).full()
+                });
+            }
+            if asks {
+                while let Some(room) = repairs.front().copied() {
+                    if let Some(member) = rooms[room as usize].as_deref_mut() {
+                        if writer.room() < 256 {
+                            break;
+                        }
+                        if let Some(lack) = member.ask(now, rtt) {
+                            write_repair(&mut writer, lack.handle, lack.next, &lack.ranges);
+                        }
+                        soonest(&mut self.check_at, member.deadline());
+                    }
+                    repairs.pop_front();
+                }
+            }
+            if due {
+                let count = publications.len();
+                let first = *publish_at;
+                let mut opened = false;
+                for at in (0..count).map(|step| (first + step) % count) {
+                    let publication = &mut publications[at];
+                    let before = publication.repeated;
+                    while publication.write(now, publish_body_max(payload), &mut writer) {
+                        // The datagram is mostly this one's: the next begins behind it.
+                        if !std::mem::replace(&mut opened, true) {
+                            *publish_at = at + 1;
+                        }
+                        wants = Wants::Probes;
+                    }
+                    counters.publish_repeated += publication.repeated - before;
+                    if publication.is_due() {
+                        break; // what is left of the datagram is too small for what comes next
+                    }
+                }
+            }
+            if *closing {
+                write_close(&mut writer);
+            }
+            let len = writer.len();
+            if len == 0 {
+                return false;
+            }
+            let total = conn.seal(now, &mut node.keys, node.stamp, buffer, len, wants, 0);
+            outbox.commit(conn.socket, conn.addr, total);
+            counters.datagrams_sent += 1;
+            if *closing {
+                session.conn = None;
+                session.state = State::Idle;
+                return false;
+            }
+        }
+    }
+}
+
+fn write_close(writer: &mut Writer<'_>) {
+    append(writer, FrameKind::CLOSE, 0, |writer| !writer.u8(0).full());
+}
+
+/// After what time to ask again what was refused for now, after so many refusals in a row before.
+fn put_off(dice: &mut Dice, retry_ms: u32, refusals: u32) -> Micros {
+    let said = Micros::from(retry_ms.clamp(10, 60_000)) * 1_000;
+    let wait = (said << refusals.min(8)).min(REFUSED_MAX.max(said));
+    wait + dice.below(wait)
+}
+
+fn planted_late_leaves() -> bool {
+    muster_transport::planted::is(muster_transport::planted::Bug::LeaveOvertakesJoin)
+}
+
+/// When a silent peer is asked whether it is there: after `patience`, and `wait` after something was sent to it in vain.
+fn ask_at(conn: &Conn<SESSION_BLOCKS>, asked_at: Option<Micros>, patience: Micros, wait: Micros) -> Micros {
+    match asked_at {
+        Some(_) => conn.heard_at.max(conn.sent_at) + wait.min(patience),
+        None => conn.heard_at + patience,
+    }
+}
+
+/// Whether two names mean one room.
+fn same_room(one: &str, other: &str) -> bool {
+    match (RoomName::parse(one), RoomName::parse(other)) {
+        (Ok(one), Ok(other)) => one == other,
+        _ => one == other,
+    }
+}
+
+/// Data bytes of one chunk in datagrams of `payload` bytes: what fits into a publish frame, and with its publisher into a
+/// room block.
+pub const fn chunk_max(payload: usize) -> usize {
+    let published = publish_body_max(payload) - PUBLISHED;
+    let delivered = message_max(payload);
+    if published < delivered {
+        published
+    } else {
+        delivered
+    }
+}
+
+impl Machine for Client {
+    type Event = ClientEvent;
+
+    // What waited in the socket while the program slept is what it wants to read; the gateway decides what is too old.
+    const DISCARDS_STALE: bool = false;
+
+    fn receive(&mut self, now: Micros, inbox: &mut Inbox<'_>) {
+        for index in 0..inbox.arrivals.len() {
+            let (arrival, datagram) = inbox.datagram(index);
+            self.datagram(now, arrival, datagram);
+        }
+    }
+
+    fn expire(&mut self, now: Micros) {
+        for seat in Seat::all(self.sessions.len()) {
+            self.expire_session(now, seat);
+        }
+        self.looked_at = now;
+        self.keep_spares(now);
+        self.expire_rooms(now);
+        self.expire_commands(now);
+        for at in 0..self.publications.len() {
+            let publication = &mut self.publications[at];
+            publication.expire(now);
+            if publication.retry_at.is_some_and(|at| now >= at) {
+                publication.retry_at = None;
+                self.ask_open(now, at);
+            }
+        }
+    }
+
+    fn transmit(&mut self, now: Micros, outbox: &mut Outbox) -> bool {
+        self.tell_leaves();
+        self.tell_commands(now);
+        let mut more = false;
+        for seat in Seat::all(self.sessions.len()) {
+            more |= self.serve(now, seat, outbox);
+        }
+        more
+    }
+
+    fn deadline(&self) -> Option<Micros> {
+        let publications = self
+            .publications
+            .iter()
+            .filter_map(|publication| publication.deadline())
+            .min();
+        Seat::all(self.sessions.len())
+            .map(|seat| self.session_deadline(seat))
+            .chain([self.check_at, publications, self.commands.deadline(), self.spares_end()])
+            .flatten()
+            .min()
+    }
+
+    fn drain_events(&mut self, events: &mut Vec<ClientEvent>) {
+        if self.full && self.idle_publication().is_some() {
+            self.full = false;
+            self.events.push_back(ClientEvent::Vacant);
+        }
+        events.extend(self.events.drain(..));
+    }
+
+    fn stalled(&mut self, _now: Micros) {}
+
+    fn behind(&mut self, now: Micros) {
+        self.behind_at = Some(now);
+    }
+}

@@ -1,0 +1,184 @@
+//! Servers that a client learns of: which it keeps beside those that its program gave it, and how long (ROOM-25).
+//!
+//! Those that were given stay, whatever is said. Of those that servers name, the latest list holds, but for the one that is used;
+//! it is believed as the server that sent it is, which the client knew by its key, and no further than it goes: nobody can keep a
+//! client from those that it was given.
+
+use std::net::Ipv6Addr;
+
+use crate::role;
+
+use muster_transport::{Dice, Micros, Role, Server};
+
+use super::{Client, Endpoint, Seat, Session, Side, State, SPREAD};
+
+/// After so many attempts in a row that failed, every so many more, one of those that were given is tried.
+const GIVEN_EVERY: u32 = 2;
+
+impl Client {
+    /// A server says which others there are. Of a kind that there is a session with, only such a server is asked: of several
+    /// clusters of brokers a proxy names those of its own.
+    pub(super) fn told_servers(&mut self, now: Micros, side: Side, role: Role, servers: &[Server]) {
+        let of = match role {
+            role::GATEWAY => Side::Gateway,
+            role::PROXY => Side::Proxy,
+            _ => return,
+        };
+        let teller = &self.sessions[side as usize];
+        let near = teller.conn.as_ref().is_some_and(|conn| is_loopback(&conn.addr.ip));
+        let session = &mut self.sessions[of as usize];
+        if session.learns && (of == side || session.state != State::Ready) {
+            let sound = servers.iter().filter(|server| is_sound(server, near));
+            session.learn(now, &mut self.node.dice, sound);
+            session.begin(now);
+            if of == side {
+                self.spread(now, side);
+            }
+        }
+    }
+
+    /// A kind that nobody is known of is heard of by a server of the other one.
+    pub(super) fn open_teller(&mut self, now: Micros, side: Side) {
+        let other = match side {
+            Side::Gateway => Side::Proxy,
+            Side::Proxy => Side::Gateway,
+        };
+        let session = &mut self.sessions[other as usize];
+        session.wanted = true;
+        session.begin(now);
+    }
+
+    /// Who has heard for the first time whom else there is goes where the draw says, before anything is on its way: else all would
+    /// stay with those few that programs are given.
+    fn spread(&mut self, now: Micros, side: Side) {
+        let busy = match side {
+            Side::Gateway => !self.handles.is_empty(),
+            Side::Proxy => self.publications.iter().any(|known| known.handle.is_some()),
+        };
+        let session = &mut self.sessions[side as usize];
+        let others = session.endpoints.len() > session.given;
+        if session.state != State::Ready || std::mem::replace(&mut session.spread, true) || busy || !others {
+            return;
+        }
+        let drawn = session.choice.draw(&mut self.node.dice);
+        if drawn != session.at {
+            session.drawn = Some(drawn);
+            self.lose(now, Seat::Main(side), SPREAD);
+        }
+    }
+}
+
+impl Session {
+    /// Begins to open itself, where that is wanted and somebody is known.
+    pub(super) fn begin(&mut self, now: Micros) {
+        if self.wanted && self.state == State::Idle && !self.endpoints.is_empty() {
+            self.state = State::Waiting;
+            self.next_at = now;
+        }
+    }
+
+    /// Takes what servers are named now. The one that is used, or tried, stays where it is.
+    fn learn<'a>(&mut self, now: Micros, dice: &mut Dice, named: impl Iterator<Item = &'a Server> + Clone) {
+        let used = !matches!(self.state, State::Idle | State::Waiting | State::Refused);
+        let given = self.endpoints[..self.given].iter().map(|given| {
+            let same = named
+                .clone()
+                .find(|server| (server.addr, server.key) == (given.addr, given.key));
+            (given.clone(), same.map_or(0, |server| server.weight))
+        });
+        let mut list: Vec<(Endpoint, u16)> = given.collect();
+        for server in named {
+            let Server { addr, key, weight } = *server;
+            if !list.iter().any(|(known, _)| known.addr == addr) {
+                list.push((Endpoint { addr, key }, weight));
+            }
+        }
+        self.take(now, dice, list, used);
+    }
+
+    /// Its servers, with their weights.
+    pub(super) fn weighed(&self) -> Vec<(Endpoint, u16)> {
+        let endpoints = self.endpoints.iter().cloned().enumerate();
+        endpoints
+            .map(|(at, endpoint)| (endpoint, self.choice.weight(at)))
+            .collect()
+    }
+
+    /// Takes others as those that are given. Whether the one that it turned to is still there, as one that serves is.
+    pub(super) fn give(&mut self, now: Micros, dice: &mut Dice, given: Vec<(Endpoint, u16)>) -> bool {
+        self.given = given.len();
+        self.take(now, dice, given, self.state == State::Ready)
+    }
+
+    /// Has this list from now on, and keeps what is known of those that stay. The one that it turned to is kept where it is `used`;
+    /// whether it is there.
+    fn take(&mut self, now: Micros, dice: &mut Dice, mut list: Vec<(Endpoint, u16)>, used: bool) -> bool {
+        let current = self.endpoints.get(self.at).cloned();
+        if let Some(current) = current.clone().filter(|_| used) {
+            if !list.iter().any(|(known, _)| *known == current) {
+                list.push((current, 0));
+            }
+        }
+        let place = |known: &Endpoint| self.endpoints.iter().position(|before| before == known);
+        let places: Vec<_> = list.iter().map(|(known, weight)| (place(known), *weight)).collect();
+        self.choice.keep(places.into_iter());
+        self.endpoints = list.into_iter().map(|(known, _)| known).collect();
+        let place = |current: Endpoint| self.endpoints.iter().position(|known| *known == current);
+        let stands = current.and_then(place);
+        self.at = match stands {
+            Some(at) => at,
+            None => self.choice.next(now, dice, usize::MAX, 0..self.endpoints.len(), &[]),
+        };
+        stands.is_some()
+    }
+
+    /// The one that is used failed: turns to another, and forgets it if it was kept only as long as it served.
+    pub(super) fn turn(&mut self, now: Micros, dice: &mut Dice, taken: &[usize]) {
+        let (before, all) = (self.at, self.endpoints.len());
+        let drawn = self.attempts == 1 && self.losses == self.drawn_at + 1;
+        let given = self.given > 0 && (drawn || self.attempts > 0 && self.attempts % GIVEN_EVERY == 0);
+        let of = if given { 0..self.given } else { 0..all };
+        self.at = self.choice.next(now, dice, before, of, taken);
+        if before < all && self.is_kept(before) && self.at != before {
+            self.endpoints.remove(before);
+            self.choice.remove(before);
+            self.at -= usize::from(self.at > before);
+        }
+    }
+
+    /// Whether this one is in no list any more, and is there only as long as it serves.
+    pub(super) fn is_kept(&self, at: usize) -> bool {
+        at >= self.given && self.choice.weight(at) == 0
+    }
+
+    /// Whether what the server that is used says for good is to be heard from one that was given as well.
+    pub(super) fn disbelieves(&self) -> bool {
+        self.at >= self.given && self.given > 0
+    }
+}
+
+/// Each once.
+pub(super) fn distinct(endpoints: Vec<Endpoint>) -> Vec<Endpoint> {
+    let mut known: Vec<Endpoint> = Vec::with_capacity(endpoints.len());
+    for endpoint in endpoints {
+        if !known.contains(&endpoint) {
+            known.push(endpoint);
+        }
+    }
+    known
+}
+
+fn is_loopback(ip: &[u8; 16]) -> bool {
+    let ip = Ipv6Addr::from(*ip);
+    ip.to_ipv4_mapped().map_or(ip.is_loopback(), |ip| ip.is_loopback())
+}
+
+/// Whether anybody can be there; `near`: who names it is on this machine.
+fn is_sound(server: &Server, near: bool) -> bool {
+    let ip = Ipv6Addr::from(server.addr.ip);
+    let nowhere = match ip.to_ipv4_mapped() {
+        Some(ip) => ip.is_unspecified() || ip.is_multicast() || ip.is_broadcast(),
+        None => ip.is_unspecified() || ip.is_multicast(),
+    };
+    server.addr.port != 0 && server.weight > 0 && !nowhere && (near || !is_loopback(&server.addr.ip))
+}

@@ -1,0 +1,110 @@
+//! Spare sessions: while it sends commands, a client is at up to three proxies at once, so that none of them can hold one up
+//! (ROOM-14).
+//!
+//! Owns when there are any, and at which proxies. They carry copies of commands and nothing else, and the program hears nothing of
+//! them. How a session is opened, kept and lost is that of all sessions.
+
+use muster_transport::{Addr, Micros};
+
+use super::{Client, Seat, Session, Side, State, SIDES};
+use crate::command::COPIES;
+
+/// Beside the session that there is anyway.
+const SPARES: usize = COPIES - 1;
+/// Spares are closed so long after the last command ended: who sends one every few seconds does not pay two handshakes for each, and
+/// who seldom sends one leaves no sessions behind that cost a keepalive a second.
+pub(super) const SPARE_IDLE: Micros = 30_000_000;
+
+impl Session {
+    /// Where it is, or tries to be.
+    fn stands(&self) -> Option<Addr> {
+        match &self.conn {
+            Some(conn) => Some(conn.addr),
+            None => self.endpoints.get(self.at).map(|endpoint| endpoint.addr),
+        }
+    }
+}
+
+impl Client {
+    /// Opens spares while there are commands, one at each proxy; moves those that stand where another session is, and closes them in
+    /// the end.
+    pub(super) fn keep_spares(&mut self, now: Micros) {
+        let wanted = self.commands.spares_until().is_some_and(|until| now < until);
+        if self.closing || !wanted && self.sessions.len() == SIDES {
+            return;
+        }
+        let known = self.sessions[Side::Proxy as usize].endpoints.len();
+        let count = if wanted { SPARES.min(known.saturating_sub(1)) } else { 0 };
+        while self.sessions.len() < SIDES + count {
+            self.sessions.push(Session::new(Vec::new(), false, 0));
+        }
+        for spare in 0..self.sessions.len() - SIDES {
+            let seat = Seat::Spare(spare);
+            if spare >= count || self.is_doubled(seat) {
+                self.close_spare(now, seat);
+            }
+            if spare < count && self.sessions[seat.at()].state == State::Idle {
+                let proxies = self.sessions[Side::Proxy as usize].weighed();
+                let session = &mut self.sessions[seat.at()];
+                if session.weighed() != proxies {
+                    session.give(now, &mut self.node.dice, proxies); // servers named others meanwhile
+                }
+                let taken = self.taken(seat);
+                let session = &mut self.sessions[seat.at()];
+                let at = session.choice.next(now, &mut self.node.dice, known, 0..known, &taken);
+                if !taken.contains(&at) {
+                    session.at = at;
+                    session.restart(now);
+                } // else two of the list have one address: there are fewer than it has places
+            }
+        }
+    }
+
+    /// When the spares are closed, if there are any.
+    pub(super) fn spares_end(&self) -> Option<Micros> {
+        let open = self.sessions[SIDES..]
+            .iter()
+            .any(|session| session.state != State::Idle);
+        self.commands
+            .spares_until()
+            .filter(|until| open && *until < Micros::MAX)
+    }
+
+    /// The proxies that a spare leaves to the others: places in its list.
+    pub(super) fn taken(&self, seat: Seat) -> Vec<usize> {
+        let Seat::Spare(_) = seat else { return Vec::new() };
+        let others = (Side::Proxy as usize..self.sessions.len()).filter(|other| *other != seat.at());
+        let stands: Vec<Addr> = others
+            .map(|other| &self.sessions[other])
+            .filter(|other| other.state != State::Idle)
+            .filter_map(Session::stands)
+            .collect();
+        let endpoints = self.sessions[seat.at()].endpoints.iter().enumerate();
+        endpoints
+            .filter(|(_, endpoint)| stands.contains(&endpoint.addr))
+            .map(|(at, _)| at)
+            .collect()
+    }
+
+    /// Whether a session before this one is where it is; it only knocks there yet, as long as this one is of use.
+    fn is_doubled(&self, seat: Seat) -> bool {
+        let session = &self.sessions[seat.at()];
+        let before = &self.sessions[Side::Proxy as usize..seat.at()];
+        let doubled = |other: &&Session| {
+            let counts = other.state == State::Ready || session.state != State::Ready;
+            counts && other.state != State::Idle && other.stands() == session.stands()
+        };
+        session.state != State::Idle && before.iter().find(doubled).is_some()
+    }
+
+    /// Says goodbye to a proxy.
+    fn close_spare(&mut self, now: Micros, seat: Seat) {
+        let session = &mut self.sessions[seat.at()];
+        if session.state != State::Idle {
+            session.left = session.conn.take();
+            session.restart(now);
+            session.state = State::Idle;
+            self.commands.lost_session(seat);
+        }
+    }
+}

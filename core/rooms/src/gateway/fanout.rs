@@ -1,0 +1,486 @@
+//! What leaves to members: sessions take from their rooms' rings by cursor, as far as their windows allow.
+//!
+//! No queue per member. A frame of a (room, range) is built once and copied for each member that stands there. Rooms take
+//! turns slice by slice; a session that can take more than the slice had space for goes to the ready queue.
+
+use std::collections::VecDeque;
+
+use crate::wire::kinds;
+
+use muster_transport::planted::{self, Bug};
+use muster_transport::{append, frames_max, Heard, Micros, Outbox, Wants, Writer, HEADER};
+
+use super::room::Room;
+use super::{Gateway, Joined};
+use crate::ring::Arena;
+use crate::segments::Built;
+use crate::wire::room::{read_repair, GapPlace, Message, RoomBlock, Skip, HEAD};
+use crate::wire::{GapReason, StreamGap};
+
+/// Bytes that a member may have resent at once, at first; it grows by a quarter of what is sent to it and 64 KiB/s.
+pub const ALLOWANCE_FIRST: i32 = 256 * 1024;
+const ALLOWANCE_MAX: i32 = 4 << 20;
+const ALLOWANCE_A_SECOND: u64 = 64 * 1024;
+/// Repair ranges of one session that wait.
+const REPAIRS_MAX: usize = 64;
+/// A datagram of a run is padded to full size from here on, so that the run can leave as one super-packet.
+const PAD_FROM: (usize, usize) = (3, 4);
+
+impl Gateway {
+    /// Puts a room into the fan-out queue; every member is looked at once from now.
+    pub(super) fn activate(&mut self, at: u32) {
+        let Some(room) = self.rooms[at as usize].as_deref_mut() else {
+            return;
+        };
+        room.age(&self.arena, self.now);
+        room.serve_left = room.members.len();
+        if !room.active && room.serve_left > 0 {
+            room.active = true;
+            self.active.push_back(at);
+        }
+        self.note_consumed(at);
+    }
+
+    /// Fills the slice. True: more waits.
+    pub(super) fn fan_out(&mut self, now: Micros, outbox: &mut Outbox) -> bool {
+        let mut turns = self.sessions.table.ready_len();
+        // Sessions that want much (history, repairs) leave rooms with news half of the slice.
+        let left = if self.active.is_empty() { 0 } else { outbox.limit() / 2 };
+        while turns > 0 && outbox.room() > left {
+            turns -= 1;
+            let Some(slot) = self.sessions.table.next_ready() else {
+                break;
+            };
+            self.serve(now, slot, outbox, left);
+        }
+        // Who had the last slice comes after those that have come since.
+        if self.active.len() > 1 {
+            self.active.rotate_left(1);
+        }
+        while outbox.room() > 0 {
+            let Some(at) = self.active.front().copied() else { break };
+            let Some(room) = self.rooms[at as usize]
+                .as_deref_mut()
+                .filter(|room| room.serve_left > 0 && !room.members.is_empty())
+            else {
+                if let Some(room) = self.rooms[at as usize].as_deref_mut() {
+                    room.active = false;
+                }
+                self.active.pop_front();
+                continue;
+            };
+            room.serve_left -= 1;
+            room.serve_at = if room.serve_at + 1 >= room.members.len() {
+                0
+            } else {
+                room.serve_at + 1
+            };
+            let slot = room.members[room.serve_at];
+            self.serve(now, slot, outbox, 0);
+        }
+        !self.active.is_empty() || self.sessions.table.ready_len() > 0
+    }
+
+    /// Sends to one session what it may have now, and leaves space for `left` datagrams in the slice.
+    fn serve(&mut self, now: Micros, slot: u32, outbox: &mut Outbox, left: usize) {
+        self.sessions.challenge(now, &mut self.node, slot, outbox);
+        let limit = frames_max(self.node.payload);
+        let payload = self.node.payload;
+        let (mut moved, mut full) = (false, false);
+        loop {
+            let Gateway {
+                sessions,
+                rooms,
+                arena,
+                segments,
+                node,
+                counters,
+                ..
+            } = self;
+            let Some(peer) = sessions.table.get_mut(slot) else {
+                return;
+            };
+            let (conn, session) = (&mut peer.conn, &mut peer.data);
+            let probe = std::mem::take(&mut session.probe);
+            let client = &mut session.data;
+            let free = conn.flow.available(payload);
+            if free == 0 && !probe && !conn.control_due(now) {
+                break;
+            }
+            if outbox.room() <= left {
+                session.probe = probe;
+                full = true;
+                break;
+            }
+            let next = conn.flow.next();
+            if probe {
+                let uncovered = conn.flow.in_flight() as u32;
+                for joined in &mut client.joined {
+                    joined.head_due |= (next as u32).wrapping_sub(joined.carrier) <= uncovered;
+                }
+            }
+            let spare = outbox.room() > 1 && free > 1;
+            let buffer = outbox.reserve(payload);
+            let mut writer = Writer::new(&mut buffer[HEADER..HEADER + limit]);
+            let mut wants = conn.control(now, &mut writer);
+            if write_heads(&mut writer, &mut client.joined, rooms, next as u32) {
+                wants = wants.max(if probe { Wants::Status } else { Wants::Probes });
+            }
+            let mut more = false;
+            if free > 0 {
+                let before = writer.len();
+                repairs(client, rooms, arena, &mut writer, now, counters);
+                let count = client.joined.len();
+                for step in 0..count {
+                    let index = (client.turn as usize + step) % count;
+                    let joined = &mut client.joined[index];
+                    let Some(room) = rooms[joined.room as usize].as_deref() else {
+                        continue;
+                    };
+                    let head = room.ring.next();
+                    while joined.cursor < head {
+                        let oldest = room.oldest_for(joined.cursor, joined.joined_at);
+                        moved |= room.paced;
+                        if joined.cursor < oldest && !skip(room, arena, joined, oldest, next, &mut writer, counters) {
+                            more = true;
+                            break;
+                        }
+                        let place = joined.cursor;
+                        let segment = segments.get(room.frames, place, head, limit, |writer| {
+                            build(room, arena, joined.room, place, head, self.bundle, writer)
+                        });
+                        let Some((bytes, after)) = segment else {
+                            // The arena overwrote the entry under the cursor: go on behind what is gone.
+                            if !skip(room, arena, joined, place, next, &mut writer, counters) {
+                                more = true;
+                                break;
+                            }
+                            if joined.cursor == place {
+                                break;
+                            }
+                            continue;
+                        };
+                        if bytes.len() > writer.room() {
+                            more = true;
+                            break;
+                        }
+                        writer.put(bytes);
+                        counters.messages_sent += after - place;
+                        joined.cursor = after;
+                        joined.carrier = next as u32;
+                        if !self.bundle {
+                            more |= after < head;
+                            break;
+                        }
+                    }
+                    if more || !self.bundle && writer.len() > before {
+                        client.turn = index as u32;
+                        break;
+                    }
+                }
+                if client.turn as usize >= count {
+                    client.turn = 0;
+                }
+                if writer.len() > before {
+                    wants = Wants::Probes;
+                }
+                more |= !client.repairs.is_empty();
+            }
+            let len = writer.len();
+            if len == 0 {
+                break;
+            }
+            let total = HEADER + len + muster_transport::TAG;
+            let pad = if more && spare && total * PAD_FROM.1 >= payload * PAD_FROM.0 {
+                payload
+            } else {
+                0
+            };
+            let total = conn.seal(now, &mut node.keys, node.stamp, buffer, len, wants, pad);
+            outbox.commit(conn.socket, conn.addr, total);
+            client.allowance = client.allowance.saturating_add(total as i32 / 4).min(ALLOWANCE_MAX);
+            if !more {
+                break;
+            }
+        }
+        if full {
+            self.sessions.table.mark(slot);
+        }
+        if moved {
+            self.note_cursors(slot);
+        }
+        self.sessions.reschedule(now, slot);
+    }
+
+    /// A session stands elsewhere in some of its rooms.
+    pub(super) fn note_cursors(&mut self, slot: u32) {
+        let Some(peer) = self.sessions.table.get_mut(slot) else {
+            return;
+        };
+        let mut moved = Vec::new();
+        for joined in &mut peer.data.data.joined {
+            let room = self.rooms[joined.room as usize].as_deref_mut();
+            let Some(room) = room.filter(|room| room.paced && joined.counted != Some(joined.cursor)) else {
+                continue;
+            };
+            if let Some(before) = joined.counted.replace(joined.cursor) {
+                room.cursors.remove(before);
+            }
+            room.cursors.add(joined.cursor);
+            moved.push(joined.room);
+        }
+        moved.into_iter().for_each(|at| self.note_paced(at));
+    }
+
+    /// The slowest member of a room may have moved, or lacks something else: who publishes there waits for that if it is paced.
+    pub(super) fn note_paced(&mut self, at: u32) {
+        if let Some(room) = self.rooms[at as usize].as_deref_mut().filter(|room| room.paced) {
+            room.tell_owners(None);
+            self.note_consumed(at);
+        }
+    }
+
+    /// A session's status came: lost carriers have their heads told again, and a window may have opened.
+    pub(super) fn heard(&mut self, slot: u32, heard: &Heard) {
+        let now = self.now;
+        let Some(peer) = self.sessions.table.get_mut(slot) else {
+            return;
+        };
+        let next = peer.conn.flow.next();
+        let mut pending = !peer.data.data.repairs.is_empty();
+        for joined in &mut peer.data.data.joined {
+            let Some(room) = self.rooms[joined.room as usize].as_deref_mut() else {
+                continue;
+            };
+            if heard.missing {
+                let carrier = next - u64::from((next as u32).wrapping_sub(joined.carrier));
+                if heard.lost(carrier) && carrier + 8_192 > next {
+                    joined.head_due = true;
+                    pending = true;
+                }
+            }
+            if joined.cursor < room.ring.next() {
+                room.age(&self.arena, now);
+                pending = true;
+            }
+        }
+        if pending {
+            self.sessions.table.mark(slot);
+        }
+    }
+
+    /// Takes a member's request to have places again. `false`: malformed.
+    pub(super) fn repair_asked(&mut self, now: Micros, slot: u32, body: &[u8]) -> bool {
+        let Some((handle, next, ranges)) = read_repair(body) else {
+            return false;
+        };
+        let Some(peer) = self.sessions.table.get_mut(slot) else {
+            return true;
+        };
+        let client = &mut peer.data.data;
+        let Some(joined) = client.joined.iter().find(|joined| joined.room == handle) else {
+            return true;
+        };
+        let cursor = joined.cursor;
+        let mut lacks = false;
+        let grown = (now.saturating_sub(client.allowance_at)).saturating_mul(ALLOWANCE_A_SECOND) / 1_000_000;
+        client.allowance_at = now;
+        client.allowance = client
+            .allowance
+            .saturating_add(i32::try_from(grown).unwrap_or(i32::MAX))
+            .min(ALLOWANCE_MAX);
+        for (first, last) in ranges {
+            lacks = true;
+            // Places that were never sent are not repaired: they come by themselves.
+            if first >= cursor || last < first {
+                continue;
+            }
+            let last = last.min(cursor - 1);
+            let repairs = &mut client.repairs;
+            let shared = planted::is(Bug::RequestLimitShared) && self.counters.repairs_served >= 100;
+            if client.allowance <= 0 || repairs.len() >= REPAIRS_MAX || shared {
+                self.counters.dropped_repair_limit += 1;
+            } else if !repairs.contains(&(handle, first, last)) {
+                repairs.push_back((handle, first, last));
+                self.counters.repairs_served += 1;
+            }
+        }
+        if let Some(room) = self.rooms[handle as usize].as_deref_mut().filter(|room| room.paced) {
+            if room.holes.note(now, slot, (lacks && next < cursor).then_some(next)) {
+                self.note_paced(handle);
+            }
+        }
+        self.sessions.table.mark(slot);
+        true
+    }
+}
+
+/// Writes the heads that are due. Returns whether any were.
+fn write_heads(writer: &mut Writer<'_>, joined: &mut [Joined], rooms: &[Option<Box<Room>>], carrier: u32) -> bool {
+    if !joined.iter().any(|joined| joined.head_due) {
+        return false;
+    }
+    append(writer, kinds::HEADS, 0, |writer| {
+        for joined in joined.iter_mut().filter(|joined| joined.head_due) {
+            if writer.room() < HEAD {
+                break;
+            }
+            joined.head_due = false;
+            if rooms[joined.room as usize].is_some() {
+                joined.carrier = carrier;
+                writer.u32(joined.room).u64(joined.cursor);
+            }
+        }
+        true
+    })
+}
+
+/// Serves waiting repairs into the datagram, as far as it has space and the session has allowance.
+fn repairs(
+    client: &mut super::Client,
+    rooms: &[Option<Box<Room>>],
+    arena: &Arena,
+    writer: &mut Writer<'_>,
+    _now: Micros,
+    counters: &mut super::GatewayCounters,
+) {
+    let queue = &mut client.repairs;
+    if queue.is_empty() {
+        return;
+    }
+    while let Some((at, first, last)) = queue.front_mut() {
+        if client.allowance <= 0 {
+            break;
+        }
+        let (at, last) = (*at, *last);
+        let Some(room) = rooms[at as usize].as_deref() else {
+            queue.pop_front();
+            continue;
+        };
+        let readable = if room.ring.get(arena, *first).is_some() {
+            *first
+        } else {
+            room.ring.readable(arena, *first)
+        };
+        if readable > *first {
+            // Everything below is gone, for this member as for all.
+            let before = writer.len();
+            let told = skip_frame(room, arena, at, readable).write(writer);
+            if !told {
+                return;
+            }
+            client.allowance = client.allowance.saturating_sub((writer.len() - before) as i32);
+            *first = readable;
+        }
+        if *first > last {
+            queue.pop_front();
+            continue;
+        }
+        let before = writer.len();
+        match build(room, arena, at, *first, last + 1, true, writer) {
+            Some(built) => {
+                counters.messages_repaired += built.next - *first;
+                client.allowance = client.allowance.saturating_sub((writer.len() - before) as i32);
+                *first = built.next;
+                if *first > last {
+                    queue.pop_front();
+                }
+            }
+            None => return,
+        }
+    }
+    // What is beyond the allowance is asked for again, by who still lacks it then.
+    counters.dropped_repair_limit += queue.len() as u64;
+    *queue = VecDeque::new();
+}
+
+/// Moves a cursor to the first readable place from `target` on and tells so in the datagram of this sequence. `false`: no space.
+fn skip(
+    room: &Room,
+    arena: &Arena,
+    joined: &mut Joined,
+    target: u64,
+    carrier: u64,
+    writer: &mut Writer<'_>,
+    counters: &mut super::GatewayCounters,
+) -> bool {
+    let target = room.ring.readable(arena, target);
+    if target > joined.cursor {
+        if !skip_frame(room, arena, joined.room, target).write(writer) {
+            return false;
+        }
+        counters.cursors_moved += 1;
+        joined.cursor = target;
+        joined.carrier = carrier as u32; // no message may follow that would be
+    }
+    true
+}
+
+/// Says that all before `index` is lost.
+fn skip_frame(room: &Room, arena: &Arena, handle: u32, index: u64) -> Skip {
+    Skip {
+        handle,
+        index,
+        reason: GapReason::Slow,
+        resume: room.resume_at(arena, index),
+    }
+}
+
+/// Builds one frame from `place` on: a block of messages, or one gap.
+fn build(
+    room: &Room,
+    arena: &Arena,
+    handle: u32,
+    place: u64,
+    until: u64,
+    bundle: bool,
+    writer: &mut Writer<'_>,
+) -> Option<Built> {
+    let entry = room.ring.get(arena, place)?;
+    let of = entry.stream;
+    let stream = room.sources().get(usize::from(of))?.stream;
+    if entry.gap {
+        let gap = StreamGap {
+            stream,
+            first: entry.offset,
+            last: entry.sequence,
+            reason: entry.reason(),
+        };
+        let written = GapPlace {
+            handle,
+            index: place,
+            gap,
+        }
+        .write(writer);
+        return written.then_some(Built {
+            next: place + 1,
+            whole: true,
+        });
+    }
+    let until = until.min(if bundle { u64::MAX } else { place + 1 });
+    let mut next = place;
+    let mut whole = until < room.ring.next();
+    let written = append(writer, kinds::ROOM, 0, |writer| {
+        let mut block = RoomBlock::begin(writer, handle, place, stream, entry.offset);
+        while next < until {
+            let entry = room.ring.get(arena, next);
+            let Some(entry) = entry.filter(|entry| !entry.gap && entry.stream == of) else {
+                whole = true;
+                break;
+            };
+            let message = Message {
+                publisher: entry.publisher,
+                sequence: entry.sequence,
+                flags: entry.flags,
+                data: entry.data,
+            };
+            if !block.push(writer, &message) {
+                whole = true;
+                break;
+            }
+            next += 1;
+        }
+        block.finish(writer) > 0
+    });
+    written.then_some(Built { next, whole })
+}

@@ -1,0 +1,1042 @@
+//! The gateway: holds end clients, takes one copy of each room message from its owner and gives it to every member.
+//!
+//! This file orders the shared parts: sessions on one side, links on the other, rooms between them. What a room is stands in
+//! `room`, what leaves to members in `fanout`, whether that is behind in `backlog`, what is said with brokers and routers in
+//! `upstream`, what routers are told of rooms in `membership`, commands in `commands`.
+
+mod awaited;
+mod backlog;
+mod commands;
+mod cursors;
+mod fanout;
+mod holes;
+mod membership;
+pub mod room;
+mod turns;
+mod upstream;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use crate::wire::kinds;
+
+use crate::layers::{room_placement, RoomLayers};
+
+use crate::role;
+
+use muster_transport::{
+    Arrival, Bucket, ClusterKeys, Code, Control, ControlRecord, Denied, Door, DoorKey, Entropy, Frames, HasLinks,
+    HasSessions, Heard, Homes, Identity, Inbox, KeyedState, LinkChange, Links, Machine, Micros, Node, NodeState,
+    Outbox, PlacedNode, Placement, Question, Records, ResetSecret, ServerKey, Sessions, Wheel, HEADER, PUBLIC_SOCKET,
+};
+
+use self::backlog::Backlog;
+use self::commands::Commands;
+use crate::age::Ages;
+use crate::interest::Page;
+use crate::limits::{LINK_LOG_BYTES, ROOMS_MAX};
+use crate::name::{RoomKey, RoomName};
+use crate::owners::Owners;
+use crate::ring::Arena;
+use crate::segments::Segments;
+use crate::shards;
+use crate::wire::publish::Positions;
+use crate::wire::record::Record;
+use crate::wire::room::REPAIR_RANGES;
+use crate::wire::StreamId;
+use room::{Lack, Pen, Room, Start, Waiting, Wanted, BACKFILL_WAIT};
+
+/// Rooms that one session may be a member of.
+pub const SESSION_ROOMS: usize = 256;
+/// Joins a second of one session, and at once (a reconnect joins all its rooms).
+pub const JOINS_A_SECOND: u32 = 5;
+/// Control records a second from one session.
+pub const CONTROL_RATE: u32 = 20;
+/// Messages a second that owners are asked for so that one session's joins go on where it was, and at once: four rooms of
+/// the most that is fetched for one, or all its rooms with 1,024 each.
+pub const HISTORY_A_SECOND: u32 = 1_024;
+pub const HISTORY_FIRST: u32 = 4 * room::BACKFILL_MAX as u32;
+/// A leave is told to the router after the room was empty for this long.
+pub const LEAVE_HOLD: Micros = 2_000_000;
+/// A join whose history does not come is answered without it after this.
+const JOIN_WAIT: Micros = 2 * BACKFILL_WAIT;
+/// A join to a room whose owner says nothing is refused after this: longer than a broker or a router takes to start again,
+/// shorter than a program waits.
+pub const ANSWER_WAIT: Micros = 4_000_000;
+/// An owner that was not heard of a room is asked for its head after this, then less and less often.
+const HEAD_FIRST: Micros = 20_000;
+const HEAD_MAX: Micros = 200_000;
+/// How often idle rooms forget what the arena has overwritten.
+const TRIM_EVERY: Micros = 1_000_000;
+
+/// How a gateway is set up.
+pub struct GatewayConfig {
+    pub me: Identity,
+    pub payload: usize,
+    pub arena_bytes: usize,
+    pub keepalive_ms: u32,
+    pub idle_ms: u32,
+    pub name_key: [u8; 16],
+    /// Messages that a join may ask to come first.
+    pub history_max: u32,
+    /// What is told a router and not acknowledged after this is sent once more; 0: not before it may be lost (ROOM-11).
+    pub membership_again_ms: u32,
+    /// Namespaces whose owner waits for the slowest member.
+    pub paced: Vec<String>,
+    /// Whether several messages may share a datagram (off only to measure).
+    pub bundle: bool,
+    pub server_key: ServerKey,
+    pub cluster: ClusterKeys,
+    pub reset_secret: [u8; 32],
+}
+
+muster_transport::counters! {
+    /// What a gateway did for rooms.
+    pub struct GatewayCounters {
+        /// Room messages taken from owners.
+        messages_received,
+        /// Room messages given a place, each once.
+        messages_placed,
+        /// Room messages that had come before.
+        messages_duplicate,
+        /// Messages sent to members, repairs not counted.
+        messages_sent,
+        /// Messages sent to members again because they asked.
+        messages_repaired,
+        /// Room messages dropped: no member here.
+        dropped_no_member,
+        /// Room messages dropped: of a stream that has ended.
+        dropped_stale_stream,
+        /// Room messages dropped: too much is held ahead of a hole.
+        dropped_held_full,
+        /// Room messages dropped that had been held: their stream ended, or nobody waits for them any more.
+        dropped_held,
+        /// Room messages dropped: of before what the room began with, and no join waits for them.
+        dropped_unwanted,
+        /// Room messages dropped: cut short, or longer than what members can be sent.
+        dropped_malformed,
+        /// Room messages dropped, each a gap's part: they waited too long for this gateway, and the room is live.
+        dropped_expired,
+        /// Gaps put into rooms because a repair did not come.
+        gaps_unrepaired,
+        /// Cursors of slow members that were moved.
+        cursors_moved,
+        /// Repair requests of members that were served.
+        repairs_served,
+        /// Repair requests dropped: beyond what the requester may have resent.
+        dropped_repair_limit,
+        /// Joins that history was not fetched for: more than one session may have fetched.
+        dropped_history_limit,
+        /// Repair requests sent to owners.
+        repairs_asked,
+        /// Members admitted to rooms.
+        joins,
+        /// Joins refused, whatever the reason.
+        joins_refused,
+        /// Members that left.
+        leaves,
+        /// Commands taken from brokers, each once.
+        commands_received,
+        /// Commands that came once more.
+        commands_duplicate,
+        /// Commands refused as too many are known; their senders hear `busy`, or that they expired where other gateways had them.
+        dropped_commands_full,
+        /// Commands told to members.
+        commands_sent,
+        /// Commands that members said they have.
+        commands_delivered,
+        /// Questions of brokers for a room's members that were answered.
+        counts_answered,
+    }
+}
+
+/// What the gateway's control plane hears of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GatewayEvent {
+    Authenticate(Question),
+    Link(LinkChange),
+}
+
+/// A session's place in one room.
+#[derive(Clone, Copy, Debug)]
+pub struct Joined {
+    pub room: u32,
+    /// Low half of the datagram sequence that last carried this room's newest.
+    pub carrier: u32,
+    /// The next place to send.
+    pub cursor: u64,
+    /// Where the session stands in the room's member list.
+    pub seat: u32,
+    /// The place where the room's head was when it joined.
+    pub joined_at: u64,
+    /// The room's head is to be told again.
+    pub head_due: bool,
+    /// The cursor by which a paced room counts it.
+    pub counted: Option<u64>,
+}
+
+/// What a gateway keeps per session.
+pub struct Client {
+    pub joined: Vec<Joined>,
+    /// Joins that wait for their room.
+    waiting: u32,
+    /// Where the next datagram starts among the rooms.
+    turn: u32,
+    joins: Bucket,
+    /// Messages that may be fetched from owners because it came back.
+    history: Bucket,
+    /// Bytes that may be resent on request, and since when it grows.
+    allowance: i32,
+    allowance_at: Micros,
+    repairs: VecDeque<(u32, u64, u64)>,
+    /// Rooms that it left, and how many commands had come by then.
+    left: Vec<(u64, u64)>,
+    /// By which it is known, once it has asked for a room.
+    session: u64,
+}
+
+impl Default for Client {
+    fn default() -> Self {
+        Client {
+            joined: Vec::new(),
+            waiting: 0,
+            turn: 0,
+            joins: Bucket::new(JOINS_A_SECOND, SESSION_ROOMS as u32),
+            history: Bucket::new(HISTORY_A_SECOND, HISTORY_FIRST),
+            allowance: fanout::ALLOWANCE_FIRST,
+            allowance_at: 0,
+            repairs: VecDeque::new(),
+            left: Vec::new(),
+            session: u64::MAX,
+        }
+    }
+}
+
+/// The gateway.
+pub struct Gateway {
+    node: Node,
+    links: Links,
+    sessions: Sessions<Client>,
+    rooms: Vec<Option<Box<Room>>>,
+    free: Vec<u32>,
+    /// Of all rooms.
+    members: usize,
+    by_id: HashMap<u64, u32, KeyedState>,
+    arena: Arena,
+    segments: Segments,
+    active: VecDeque<u32>,
+    room_wheel: Wheel,
+    placement: Placement,
+    version: u64,
+    /// By broker: what it is to be told or asked, and when how far streams are is due.
+    outgoing: BTreeMap<u32, upstream::Outgoing>,
+    consumed_at: Option<Micros>,
+    backlog: Backlog,
+    homes: Homes,
+    /// By router: what it is told, and what it has not covered yet.
+    feeds: BTreeMap<u32, membership::Feed>,
+    commands: Commands,
+    owners: Owners,
+    trim_at: Micros,
+    trim_next: usize,
+    config_paced: Vec<String>,
+    history_max: u32,
+    membership_again: Micros,
+    /// There has been more than one broker to number a room's messages.
+    several_brokers: bool,
+    name_key: [u8; 16],
+    bundle: bool,
+    /// The machine's clock in microseconds as of this turn.
+    now: Micros,
+    records: Records,
+    pub counters: GatewayCounters,
+    /// How old messages were when they got their place, by the broker that they came from.
+    pub ages: Ages,
+    events: VecDeque<GatewayEvent>,
+}
+
+impl Gateway {
+    pub fn new(config: GatewayConfig, seed: u64, mut entropy: Box<dyn Entropy>) -> Self {
+        let reset = || ResetSecret::new(config.reset_secret);
+        let public = Door::new(DoorKey::Server(Box::new(config.server_key)), reset(), entropy.as_mut());
+        let link = Door::new(
+            DoorKey::Cluster(Box::new(config.cluster.clone())),
+            reset(),
+            entropy.as_mut(),
+        );
+        let mut node = Node::new(config.me, config.payload, seed, entropy);
+        let (k0, k1) = (node.secret_u64(), node.secret_u64());
+        Gateway {
+            links: Links::new(link, config.cluster, LINK_LOG_BYTES),
+            sessions: Sessions::new(public, config.keepalive_ms, config.idle_ms, CONTROL_RATE),
+            rooms: Vec::new(),
+            free: Vec::new(),
+            members: 0,
+            by_id: HashMap::with_hasher(KeyedState::new(k0, k1)),
+            arena: Arena::new(config.arena_bytes),
+            segments: Segments::new(k0 ^ k1),
+            active: VecDeque::new(),
+            room_wheel: Wheel::new(),
+            placement: room_placement(0, Vec::new(), 1, 1),
+            version: 0,
+            outgoing: BTreeMap::new(),
+            consumed_at: None,
+            backlog: Backlog::default(),
+            homes: Homes::new(config.me.node, role::ROUTER),
+            feeds: BTreeMap::new(),
+            commands: Commands::new(KeyedState::new(k0, k1)),
+            owners: Owners::default(),
+            trim_at: 0,
+            trim_next: 0,
+            config_paced: config.paced,
+            history_max: config.history_max,
+            membership_again: Micros::from(config.membership_again_ms) * 1_000,
+            several_brokers: false,
+            name_key: config.name_key,
+            bundle: config.bundle,
+            now: 0,
+            records: Records::default(),
+            counters: GatewayCounters::default(),
+            ages: Ages::default(),
+            events: VecDeque::new(),
+            node,
+        }
+    }
+
+    /// Takes the control plane's picture of who is where; one that is older than what is known changes nothing.
+    pub fn set_placement(&mut self, now: Micros, placement: Placement) {
+        if placement.epoch() < self.placement.epoch() {
+            return;
+        }
+        self.now = now;
+        self.node.stamp.placement = placement.epoch();
+        self.links.place(placement.numbers());
+        let nodes = placement.of(role::BROKER).chain(placement.of(role::ROUTER));
+        self.links
+            .dial(now, nodes.map(|node| (node.node, node.role, node.addr)));
+        self.several_brokers |= placement.of(role::BROKER).nth(1).is_some();
+        self.owners.placed(now, &placement, &self.links);
+        let before = std::mem::replace(&mut self.placement, placement);
+        self.repartition(now, before.routers());
+        self.bury(now);
+    }
+
+    /// From now on a join may ask for so many messages to come first.
+    pub fn set_history_max(&mut self, messages: u32) {
+        self.history_max = messages;
+    }
+
+    /// Answers a [`GatewayEvent::Authenticate`]: the user's id, or why it is refused.
+    pub fn answer(&mut self, now: Micros, id: u64, user: Result<u64, Denied>) {
+        self.now = now;
+        if let Some((slot, waiting)) = self.sessions.answer(now, id, user) {
+            for bytes in waiting {
+                if let Some(record) = Record::read(&bytes) {
+                    self.request(now, slot, record);
+                }
+            }
+            self.sessions.reschedule(now, slot);
+        }
+    }
+
+    /// Why the gateway cannot serve yet, if it cannot.
+    pub fn not_ready(&self) -> Option<&'static str> {
+        let mut brokers = self.placement.of(role::BROKER);
+        let linked = brokers.any(|node| self.links.to(node.node).is_some());
+        match (self.homes.are_complete(self.placement.routers().used()), linked) {
+            (false, _) => Some("no router is linked"),
+            (_, false) => Some("no broker is linked"),
+            _ => None,
+        }
+    }
+
+    /// What others can do for clients and this gateway cannot, if anything: brokers or routers run that it does not reach.
+    pub fn cut_off(&self) -> Option<String> {
+        let placement = &self.placement;
+        let serving =
+            |node: &&PlacedNode| node.state == NodeState::Running && node.partition < placement.routers().used();
+        let mut routers = placement.of(role::ROUTER).filter(serving);
+        if let Some(router) = routers.find(|node| self.homes.of(node.partition).next().is_none()) {
+            return Some(format!("no router of partition {} is linked", router.partition));
+        }
+        let partition = self
+            .placement
+            .unreached(role::BROKER, |node| self.links.to(node).is_some())?;
+        Some(format!("no broker of partition {partition} is linked"))
+    }
+
+    pub fn arena(&self) -> &Arena {
+        &self.arena
+    }
+
+    /// Every room that has members, or had them lately.
+    pub fn rooms(&self) -> impl Iterator<Item = &Room> {
+        self.rooms.iter().flatten().map(|room| &**room)
+    }
+
+    pub fn rooms_len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    /// Members of all rooms.
+    pub fn members_len(&self) -> usize {
+        self.members
+    }
+
+    /// Those in at most `limit` places from one on, and the next place, if there is one.
+    pub fn rooms_from(&self, place: usize, limit: usize) -> (impl Iterator<Item = &Room>, Option<usize>) {
+        shards::places(&self.rooms, place, limit)
+    }
+
+    /// Messages held now, because an earlier one is missing or because history is not whole.
+    pub fn held(&self) -> u64 {
+        self.rooms().map(|room| room.held_len() as u64).sum()
+    }
+
+    /// This gateway's truth of what it wants, as routers and brokers should have it: pages as [`Interest::page`] has them.
+    ///
+    /// [`Interest::page`]: crate::interest::Interest::page
+    pub fn wanted(&self, (gateway, place): (u32, u64), limit: usize) -> Page {
+        let me = self.node.me.node;
+        if gateway > me {
+            return Page::default();
+        }
+        let place = if gateway == me { place } else { 0 };
+        let (rooms, next) = self.rooms_from(usize::try_from(place).unwrap_or(usize::MAX), limit);
+        Page {
+            wanted: rooms.map(|room| (me, room.id)).collect(),
+            next: next.map(|place| (me, place as u64)),
+            visited: limit,
+        }
+    }
+
+    /// A room by its name.
+    pub fn room(&self, name: &RoomName<'_>) -> Option<&Room> {
+        let slot = self.by_id.get(&name.key(&self.name_key).id)?;
+        self.rooms[*slot as usize].as_deref()
+    }
+
+    fn take_session(&mut self, now: Micros, arrival: Arrival, datagram: &mut [u8]) {
+        let Some((slot, len)) = self.sessions.receive(now, &mut self.node, arrival, datagram) else {
+            return;
+        };
+        let (mut elicits, mut control) = (false, false);
+        let mut last: Option<Heard> = None;
+        let mut records = std::mem::take(&mut self.records);
+        for frame in Frames::new(&datagram[HEADER..HEADER + len], kinds::ALL) {
+            let Ok(frame) = frame else {
+                self.sessions.counters.dropped_frame += 1;
+                break;
+            };
+            elicits |= kinds::ALL.elicits(frame.kind);
+            control |= frame.kind != kinds::REPAIR;
+            match self.sessions.control(now, slot, arrival.from, &frame, &mut records) {
+                // However many a datagram holds, the rooms are gone through once.
+                Control::Heard(heard) if last.is_some_and(|last| last.status.highest > heard.status.highest) => {}
+                Control::Heard(heard) => last = Some(heard),
+                Control::Other if frame.kind == kinds::REPAIR && self.repair_asked(now, slot, frame.body) => {}
+                Control::Other => self.sessions.counters.dropped_frame += 1,
+                Control::Closed(_) => break,
+                _ => {}
+            }
+        }
+        if let Some(heard) = last {
+            self.heard(slot, &heard);
+        }
+        for bytes in records.iter() {
+            if let Some(record) = self.sessions.record(now, slot, bytes) {
+                self.request(now, slot, record);
+            }
+        }
+        records.clear();
+        self.records = records;
+        self.tell_untold(slot);
+        self.sessions.after(now, slot, elicits, control);
+        self.cleanup(now);
+        while let Some(question) = self.sessions.question() {
+            self.events.push_back(GatewayEvent::Authenticate(question));
+        }
+    }
+
+    /// Cleans up after sessions that ended.
+    fn cleanup(&mut self, now: Micros) {
+        while let Some((slot, client)) = self.sessions.gone() {
+            for joined in client.joined {
+                self.unseat(now, slot, &joined);
+            }
+            self.commands_lost(now, client.session, &client.left);
+        }
+    }
+
+    fn request(&mut self, now: Micros, slot: u32, record: Record<'_>) {
+        match record {
+            Record::Join {
+                request,
+                name,
+                positions,
+                history,
+            } => {
+                if let Err(code) = self.join(now, slot, request, name, (positions, history)) {
+                    self.counters.joins_refused += 1;
+                    self.refuse(slot, request, code);
+                }
+            }
+            Record::Leave { handle } => self.leave(now, slot, handle),
+            Record::Open { request, .. } => self.refuse(slot, request, Code::NotAllowed),
+            Record::CommandTaken { command, taken } => self.command_taken(now, slot, command, taken),
+            _ => {}
+        }
+        self.sessions.table.mark(slot);
+    }
+
+    fn refuse(&mut self, slot: u32, request: u32, code: Code) {
+        let retry_ms = if code.retry() { 500 } else { 0 };
+        let refused = ControlRecord::Refused {
+            request,
+            code,
+            retry_ms,
+        };
+        self.sessions.tell(slot, &refused);
+    }
+
+    fn join(
+        &mut self,
+        now: Micros,
+        slot: u32,
+        request: u32,
+        name: &[u8],
+        (positions, history): (Positions, u32),
+    ) -> Result<(), Code> {
+        let name = RoomName::from_bytes(name).map_err(|_| Code::BadRoomName)?;
+        if history > self.history_max {
+            return Err(Code::TooMuchHistory);
+        }
+        let key = name.key(&self.name_key);
+        let Some(peer) = self.sessions.table.get_mut(slot) else {
+            return Ok(());
+        };
+        let session = peer.conn.id;
+        if std::mem::replace(&mut peer.data.data.session, session) != session {
+            peer.data.data.allowance_at = now;
+        }
+        let joined = &peer.data.data.joined;
+        let again = |at: &u32| joined.iter().any(|known| known.room == *at);
+        let full = joined.len() + peer.data.data.waiting as usize >= SESSION_ROOMS;
+        if full && !self.by_id.get(&key.id).is_some_and(again) {
+            return Err(Code::TooManyRooms);
+        }
+        if !peer.data.data.joins.take(now, 1) {
+            return Err(Code::RateLimited);
+        }
+        let at = self.open_room(now, key, &name)?;
+        let Some(room) = self.rooms[at as usize].as_deref_mut() else {
+            return Err(Code::Busy);
+        };
+        if let Some(code) = room.refused {
+            return Err(code);
+        }
+        if room.waiting.len() >= ROOMS_MAX {
+            return Err(Code::Busy);
+        }
+        room.empty_since = None;
+        if let Some(peer) = self.sessions.table.get_mut(slot) {
+            peer.data.data.waiting += 1;
+        }
+        let waiting = Waiting {
+            session,
+            request,
+            positions,
+            history,
+            since: now,
+            tried: None,
+            lacks: None,
+        };
+        let asked_around = waiting.wants_past() && room.ask_around_at.is_some_and(|at| now < at);
+        let first = room.waiting.len();
+        room.waiting.push(waiting);
+        // Nobody who waits is looked at for each one more that comes, nor that one while brokers are asked what they have.
+        if !asked_around {
+            self.admit(now, at, first, None);
+        }
+        self.schedule_room(now, at);
+        Ok(())
+    }
+
+    fn open_room(&mut self, now: Micros, key: RoomKey, name: &RoomName<'_>) -> Result<u32, Code> {
+        if let Some(at) = self.by_id.get(&key.id).copied() {
+            let same = self.rooms[at as usize]
+                .as_ref()
+                .is_some_and(|room| room.check == key.check);
+            return if same { Ok(at) } else { Err(Code::NameCollision) };
+        }
+        if self.by_id.len() >= ROOMS_MAX {
+            return Err(Code::Busy);
+        }
+        let paced = self.config_paced.iter().any(|namespace| namespace == name.namespace());
+        let frames = self.segments.name();
+        let room = Box::new(Room::new(key.id, key.check, &name.to_string(), paced, frames));
+        let at = match self.free.pop() {
+            Some(at) => {
+                self.rooms[at as usize] = Some(room);
+                at
+            }
+            None => {
+                self.rooms.push(Some(room));
+                self.rooms.len() as u32 - 1
+            }
+        };
+        self.by_id.insert(key.id, at);
+        self.tell_membership(now, at, true);
+        self.schedule_room(now, at);
+        Ok(at)
+    }
+
+    /// Admits whoever waits for this room and can start now. What history they wait for and have waited for since `ended` will
+    /// not come.
+    fn admit_waiting(&mut self, now: Micros, at: u32, ended: Option<Micros>) {
+        if let Some(room) = self.rooms[at as usize].as_deref_mut() {
+            room.note_said();
+        }
+        self.admit(now, at, 0, ended);
+    }
+
+    /// The same where nothing but messages may have come.
+    fn admit_fetched(&mut self, now: Micros, at: u32) {
+        let room = self.rooms[at as usize].as_deref();
+        if room.is_some_and(|room| !room.waiting.is_empty() && room.has_what_is_lacked()) {
+            self.admit(now, at, 0, None);
+        }
+    }
+
+    /// The same of those from `first` on in the order in which they came.
+    fn admit(&mut self, now: Micros, at: u32, first: usize, ended: Option<Micros>) {
+        let Some(room) = self.rooms[at as usize].as_deref() else {
+            return;
+        };
+        if room.waiting.len() <= first || !self.is_ready(now, room) {
+            return;
+        }
+        // Who comes back, or wants history, is owed what was numbered before, also by brokers that have not said yet that they did.
+        let looked_at = &room.waiting[first..];
+        let (unheard, hears) = if looked_at.iter().any(Waiting::wants_past) {
+            (self.unheard(now, room, looked_at), self.hears_owners(now, room))
+        } else {
+            (Vec::new(), false)
+        };
+        let Some(room) = self.rooms[at as usize].as_deref_mut() else {
+            return;
+        };
+        let (links, placement, owners) = (&self.links, &self.placement, &self.owners);
+        let alive = |stream: StreamId| {
+            let younger = links.epoch_of(stream.node).is_some_and(|epoch| epoch > stream.epoch);
+            let may_speak = links.to(stream.node).is_some() || owners.awaits(now, stream.node);
+            placement.node(stream.node).is_some() && may_speak && !younger
+        };
+        let (mut still, mut came, mut back) = (Vec::new(), Vec::new(), Vec::new());
+        for mut waiting in room.waiting.split_off(first) {
+            let Some(slot) = self.sessions.table.find(waiting.session) else {
+                continue;
+            };
+            let Some(peer) = self.sessions.table.get_mut(slot) else {
+                continue;
+            };
+            let client = &mut peer.data.data;
+            let tried = *waiting.tried.get_or_insert(now);
+            let waits_for_history = matches!(waiting.lacks, Some(Lack::History(..)));
+            // Whoever names what does not come is not waited for without end.
+            let last_try = waits_for_history && ended.is_some_and(|ended| tried <= ended) || now >= tried + JOIN_WAIT;
+            if waiting.wants_past() && !unheard.is_empty() && !last_try {
+                waiting.lacks = None;
+                still.push(waiting);
+                continue;
+            }
+            if waiting.lacks.is_some_and(|lack| !room.has_come(lack)) && !last_try {
+                still.push(waiting);
+                continue;
+            }
+            let counters = &mut self.counters;
+            let may_fetch = |count| {
+                let may = client.history.take(now, count as u32);
+                counters.dropped_history_limit += u64::from(!may);
+                may
+            };
+            let positions = &waiting.positions;
+            let start = match positions.0.is_empty() {
+                true => room.start_with(&self.arena, now, waiting.history, last_try, may_fetch),
+                false => room.start(&self.arena, now, positions, last_try, alive, may_fetch),
+            };
+            let (place, gaps, history) = match start {
+                Start::At { place, gaps, history } => (place, gaps, history),
+                Start::Fetch(lack) => {
+                    waiting.lacks = Some(lack);
+                    still.push(waiting);
+                    continue;
+                }
+            };
+            client.waiting -= 1;
+            let (carrier, head) = (peer.conn.flow.next() as u32, room.ring.next());
+            let before = client.left.iter().position(|(id, _)| *id == room.id);
+            let mut since = before.map_or(0, |left| client.left.remove(left).1);
+            match client.joined.iter_mut().find(|joined| joined.room == at) {
+                // A member already: it left and came back before it was told that it was one.
+                Some(joined) => {
+                    (joined.cursor, joined.carrier, joined.joined_at) = (place, carrier, head);
+                    since = self.counters.commands_received;
+                }
+                None => {
+                    // Most sessions are members of one room: no spare places.
+                    client.joined.reserve_exact(1);
+                    client.joined.push(Joined {
+                        room: at,
+                        carrier,
+                        cursor: place,
+                        seat: room.members.len() as u32,
+                        joined_at: head,
+                        head_due: false,
+                        counted: None,
+                    });
+                    room.members.push(slot);
+                    room.empty_since = None;
+                    // The seat is the last of the turn that is under way, which must not end one seat sooner for it.
+                    room.serve_left += usize::from(room.serve_left > 0);
+                    self.members += 1;
+                }
+            }
+            let joined = Record::Joined {
+                request: waiting.request,
+                handle: at,
+                index: place,
+                start: room.position_at(&self.arena, place),
+                heads: room.heads().collect(),
+                gaps,
+                history: history.messages,
+                whole: unheard.is_empty()
+                    && match positions.0.is_empty() {
+                        true => history.whole,
+                        false => {
+                            let announced = !self.several_brokers || room.heard_since(positions);
+                            hears && announced && !room.lost_since(positions)
+                        }
+                    },
+            };
+            self.counters.joins += 1;
+            self.sessions.tell(slot, &joined);
+            came.push(slot);
+            if !waiting.positions.0.is_empty() {
+                room.returned = true;
+                back.push((slot, since));
+            }
+        }
+        room.keep_waiting(still, first == 0);
+        room.note_empty(now);
+        let id = room.id;
+        let asks = room.has_past_wanted() && !unheard.is_empty();
+        let due = asks && room.ask_around_at.is_none_or(|at| now >= at);
+        if due || !asks && first == 0 {
+            room.ask_around_at = due.then_some(now + HEAD_FIRST);
+        }
+        if due {
+            self.ask_around(at, &unheard);
+        }
+        came.into_iter().for_each(|slot| self.note_cursors(slot));
+        back.into_iter()
+            .for_each(|(slot, since)| self.tell_commands(now, slot, id, since));
+        self.schedule_room(now, at);
+    }
+
+    /// Refuses whoever waits too long for a room that is not ready; the client asks again.
+    fn refuse_overdue(&mut self, now: Micros, at: u32) {
+        let Some(room) = self.rooms[at as usize].as_deref() else {
+            return;
+        };
+        // They wait in the order in which they came.
+        let overdue = room
+            .waiting
+            .partition_point(|waiting| now >= waiting.since + ANSWER_WAIT);
+        self.refuse_waiting(now, at, overdue, Code::NotReady);
+    }
+
+    /// Refuses those who wait longest.
+    fn refuse_waiting(&mut self, now: Micros, at: u32, count: usize, code: Code) {
+        let Some(room) = self.rooms[at as usize].as_deref_mut() else {
+            return;
+        };
+        let refused: Vec<Waiting> = room.waiting.drain(..count).collect();
+        room.note_empty(now);
+        for waiting in refused {
+            let Some(slot) = self.sessions.table.find(waiting.session) else {
+                continue;
+            };
+            if let Some(peer) = self.sessions.table.get_mut(slot) {
+                peer.data.data.waiting -= 1;
+            }
+            self.counters.joins_refused += 1;
+            self.refuse(slot, waiting.request, code);
+        }
+    }
+
+    /// The router or the owner has no place for a room, or the owner has another one under its number. Who waits is refused;
+    /// who is a member comes back as a new one, to be refused in turn, for silence would look like a quiet room.
+    fn room_refused(&mut self, now: Micros, id: u64, code: Code) {
+        let Some(at) = self.by_id.get(&id).copied() else { return };
+        let Some(room) = self.rooms[at as usize].as_deref_mut() else {
+            return;
+        };
+        room.refused = Some(code);
+        let (waiting, members) = (room.waiting.len(), room.members.clone());
+        self.refuse_waiting(now, at, waiting, code);
+        for slot in members {
+            self.sessions.refuse(now, slot, Code::Busy);
+        }
+        self.schedule_room(now, at);
+    }
+
+    fn leave(&mut self, now: Micros, slot: u32, handle: u32) {
+        let Some(peer) = self.sessions.table.get_mut(slot) else {
+            return;
+        };
+        let client = &mut peer.data.data;
+        let Some(at) = client.joined.iter().position(|joined| joined.room == handle) else {
+            return;
+        };
+        let joined = client.joined.swap_remove(at);
+        client.repairs.retain(|(room, _, _)| *room != handle);
+        if let Some(room) = self.rooms[handle as usize].as_deref().map(|room| room.id) {
+            client.left.retain(|(known, _)| *known != room);
+            if client.left.len() >= SESSION_ROOMS {
+                client.left.remove(0);
+            }
+            client.left.push((room, self.counters.commands_received));
+            let session = client.session;
+            self.commands_left(now, session, room);
+        }
+        self.unseat(now, slot, &joined);
+    }
+
+    /// Takes a member out of a room's list.
+    fn unseat(&mut self, now: Micros, slot: u32, joined: &Joined) {
+        let Some(room) = self.rooms[joined.room as usize].as_deref_mut() else {
+            return;
+        };
+        if let Some(place) = joined.counted {
+            room.cursors.remove(place);
+        }
+        let seat = joined.seat as usize;
+        if room.members.get(seat) != Some(&slot) {
+            return; // taken out with another one, below
+        }
+        self.counters.leaves += 1;
+        room.holes.forget(slot);
+        room.members.swap_remove(seat);
+        self.members -= 1;
+        while let Some(moved) = room.members.get(seat).copied() {
+            if let Some(peer) = self.sessions.table.get_mut(moved) {
+                if let Some(other) = peer.data.data.joined.iter_mut().find(|other| other.room == joined.room) {
+                    other.seat = joined.seat;
+                }
+                if room.serve_left > 0 {
+                    self.sessions.table.mark(moved); // from a seat whose turn may be to come to one that has had it
+                }
+                break;
+            }
+            // Who took the seat ended in the same turn and can't be told where it sits now.
+            self.counters.leaves += 1;
+            room.holes.forget(moved);
+            room.members.swap_remove(seat);
+            self.members -= 1;
+        }
+        room.note_empty(now);
+        if room.members.is_empty() {
+            self.schedule_room(now, joined.room);
+        } else {
+            self.note_paced(joined.room);
+        }
+    }
+
+    /// Forgets a room that has been empty long enough, and tells the router.
+    fn close_room(&mut self, now: Micros, at: u32) {
+        self.tell_membership(now, at, false);
+        if let Some(mut room) = self.rooms[at as usize].take() {
+            room.drop_held(&mut self.counters);
+            self.by_id.remove(&room.id);
+            self.free.push(at);
+            self.room_wheel.cancel(at);
+        }
+    }
+
+    fn schedule_room(&mut self, now: Micros, at: u32) {
+        let Some(room) = self.rooms[at as usize].as_deref() else {
+            return;
+        };
+        let leave = room.empty_since.map(|since| since + LEAVE_HOLD);
+        let first = room.waiting.first();
+        let ready = first.is_some() && self.is_ready(now, room);
+        let head = first
+            .filter(|_| room.is_in_force() && !ready)
+            .map(|waiting| now + (now - waiting.since).clamp(HEAD_FIRST, HEAD_MAX));
+        let wait = first.map(|waiting| match waiting.tried.filter(|_| ready) {
+            Some(since) => since + JOIN_WAIT,
+            None => waiting.since + ANSWER_WAIT,
+        });
+        let around = room.ask_around_at.filter(|_| ready);
+        if let Some(at_time) = [room.deadline(now), leave, head, wait, around]
+            .into_iter()
+            .flatten()
+            .min()
+        {
+            if self.room_wheel.deadline(at).is_none_or(|known| at_time < known) {
+                self.room_wheel.schedule(at, at_time.max(now + 1));
+            }
+        }
+    }
+
+    fn expire_rooms(&mut self, now: Micros) {
+        let mut wanted: Vec<Wanted> = Vec::new();
+        while let Some(at) = self.room_wheel.pop(now) {
+            let Some(room) = self.rooms[at as usize].as_deref_mut() else {
+                continue;
+            };
+            if room.empty_since.is_some_and(|since| now >= since + LEAVE_HOLD) {
+                self.close_room(now, at);
+                continue;
+            }
+            let fetching = room.fetching();
+            let mut pen = Pen {
+                arena: &mut self.arena,
+                counters: &mut self.counters,
+                ages: &mut self.ages,
+                placement: &self.placement,
+                now,
+            };
+            let links = &self.links;
+            let rtt = |stream: StreamId| {
+                let link = links.to(stream.node).and_then(|slot| links.table.get(slot));
+                link.map_or(0, |link| link.conn.flow.rtt())
+            };
+            if room.expire(&mut pen, rtt, &mut wanted, REPAIR_RANGES) {
+                self.activate(at);
+            }
+            let Some(room) = self.rooms[at as usize].as_deref() else {
+                continue;
+            };
+            if !room.waiting.is_empty() {
+                if self.is_ready(now, room) {
+                    // Who had more of it asked for later has that asked for again.
+                    let ended = (fetching && !room.fetching()).then(|| now.saturating_sub(BACKFILL_WAIT));
+                    let overdue = |waiting: &Waiting| waiting.tried.is_none_or(|since| now >= since + JOIN_WAIT);
+                    let asks = room.ask_around_at.is_some_and(|at| now >= at);
+                    if ended.is_some() || asks || room.waiting.first().is_some_and(overdue) {
+                        self.admit_waiting(now, at, ended);
+                    } else {
+                        self.admit_fetched(now, at);
+                    }
+                } else {
+                    let in_force = room.is_in_force();
+                    self.refuse_overdue(now, at);
+                    if in_force {
+                        self.ask_heads(now, at);
+                    }
+                }
+            }
+            for wanted in wanted.drain(..) {
+                self.ask(at, wanted);
+            }
+            self.schedule_room(now, at);
+        }
+    }
+
+    fn trim(&mut self, now: Micros) {
+        if now < self.trim_at || self.rooms.is_empty() {
+            return;
+        }
+        self.trim_at = now + TRIM_EVERY;
+        for _ in 0..self.rooms.len().min(4_096) {
+            self.trim_next = (self.trim_next + 1) % self.rooms.len();
+            if let Some(room) = self.rooms[self.trim_next].as_deref_mut() {
+                room.ring.trim(&self.arena);
+            }
+        }
+    }
+}
+
+impl HasLinks for Gateway {
+    fn links(&self) -> &Links {
+        &self.links
+    }
+
+    fn links_mut(&mut self) -> (&mut Links, &mut Node) {
+        (&mut self.links, &mut self.node)
+    }
+}
+
+impl HasSessions for Gateway {
+    type Session = Client;
+
+    fn sessions(&self) -> &Sessions<Client> {
+        &self.sessions
+    }
+
+    fn sessions_mut(&mut self) -> (&mut Sessions<Client>, &mut Node) {
+        (&mut self.sessions, &mut self.node)
+    }
+}
+
+impl Machine for Gateway {
+    type Event = GatewayEvent;
+
+    fn receive(&mut self, now: Micros, inbox: &mut Inbox<'_>) {
+        self.now = now;
+        for index in 0..inbox.arrivals.len() {
+            let (arrival, datagram) = inbox.datagram(index);
+            if arrival.socket == PUBLIC_SOCKET {
+                self.take_session(now, arrival, datagram);
+            } else {
+                self.take_link(now, arrival, datagram);
+            }
+        }
+    }
+
+    fn expire(&mut self, now: Micros) {
+        self.now = now;
+        self.links.expire(now, &mut self.node);
+        self.link_changes(now);
+        if self.homes.due().is_some_and(|at| at <= now) {
+            self.review_homes(now);
+        }
+        self.sessions.expire(now, &mut self.node);
+        self.cleanup(now);
+        self.bury(now);
+        self.expire_rooms(now);
+        self.flush_consumed(now);
+        self.expire_commands(now);
+        self.node.sweep(now);
+        self.trim(now);
+    }
+
+    fn transmit(&mut self, now: Micros, outbox: &mut Outbox) -> bool {
+        let mut more = self.links.transmit(now, &mut self.node, outbox);
+        more |= self.sessions.transmit(now, &mut self.node, outbox);
+        more |= self.transmit_links(now, outbox);
+        more |= self.fan_out(now, outbox);
+        more
+    }
+
+    fn deadline(&self) -> Option<Micros> {
+        [
+            self.links.deadline(),
+            self.sessions.deadline(),
+            self.room_wheel.next(),
+            self.consumed_at,
+            self.homes.due(),
+            self.commands.deadline(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    fn drain_events(&mut self, events: &mut Vec<GatewayEvent>) {
+        events.extend(self.events.drain(..));
+    }
+
+    fn stalled(&mut self, _now: Micros) {}
+}

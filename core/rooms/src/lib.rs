@@ -1,0 +1,54 @@
+//! Rooms: what their machines do with a packet, over `muster-transport`.
+//!
+//! Start from the machines, which have the same few verbs ([`muster_transport::Machine`]): a message goes from a [`Client`] by a
+//! [`Proxy`] to the [`Broker`] that owns its room, and from there by a [`Gateway`] to every member; a [`Router`] tells brokers
+//! which gateways want which room. Their bytes are in [`wire`], their bounds in [`limits`].
+//!
+//! No I/O, no clock, no threads, no random source: `now`, `seed` and (apart, for keys) `entropy`
+//! come in from outside, so a machine is a function of its inputs and a simulator can replay it.
+#![forbid(unsafe_code)]
+
+mod age;
+mod asking;
+mod broker;
+mod chunks;
+mod client;
+pub mod command;
+#[cfg(test)]
+mod fixtures;
+mod gateway;
+mod interest;
+mod kept;
+mod layers;
+pub mod limits;
+mod missing;
+mod name;
+mod order;
+mod owners;
+mod proxy;
+mod queue;
+mod ring;
+pub mod role;
+mod router;
+mod segments;
+mod shards;
+mod shares;
+mod untold;
+pub mod wire;
+
+pub use age::{Ages, BOUNDS as AGE_BOUNDS};
+pub use broker::room::Room as OwnedRoom;
+pub use broker::users::USER_HELD_MAX;
+pub use broker::{Broker, BrokerConfig, DETOUR_IDLE, USER_PUBLICATIONS_MAX};
+pub use client::member::{Item, Policy};
+pub use client::publication::PublishError;
+pub use client::{Client, ClientConfig, ClientEvent, CommandError, Endpoint, Side, SILENCE_MAX, SPREAD};
+pub use gateway::room::{Room as GatewayRoom, BACKFILL_WAIT, FIRST_PLACE, HOLE_WAIT};
+pub use gateway::{Gateway, GatewayConfig, GatewayEvent, ANSWER_WAIT, SESSION_ROOMS};
+pub use interest::{Change, Interest};
+pub use layers::{room_placement, RoomLayers};
+pub use missing::{LOST_WAIT, MISSING_WAIT};
+pub use name::{RoomKey, RoomName};
+pub use owners::DETOUR_AFTER;
+pub use proxy::{Proxy, ProxyConfig, ProxyEvent};
+pub use router::{Router, RouterConfig, SETTLE};

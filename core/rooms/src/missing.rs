@@ -1,0 +1,95 @@
+//! Nodes that the map names and that are not where they ought to be yet: each is waited for, and none for ever.
+//!
+//! Owns since when. Knows no link and no role: who uses it says who is missing, and what waits meanwhile.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use muster_transport::Micros;
+
+/// So long a node is waited for: a handshake that is lost several times over, or a link that is found dead and another router
+/// that is asked instead; short enough that a join is answered in time where it never comes.
+pub const MISSING_WAIT: Micros = 2_000_000;
+/// One whose link was lost here may believe in it for so long, as it has heard of us later than we of it.
+pub const LOST_WAIT: Micros = 300_000;
+
+/// Those that are missing, each with the time until which it is waited for, if it still is.
+#[derive(Default)]
+pub struct Missing {
+    nodes: BTreeMap<u32, Option<Micros>>,
+}
+
+impl Missing {
+    /// These are missing now, and no others.
+    pub fn review(&mut self, now: Micros, missing: &BTreeSet<u32>) {
+        self.nodes.retain(|node, _| missing.contains(node));
+        for node in missing {
+            self.nodes.entry(*node).or_insert(Some(now + MISSING_WAIT));
+        }
+    }
+
+    /// A node that is missing is waited for from now on, for `wait`.
+    pub fn wait(&mut self, now: Micros, node: u32, wait: Micros) {
+        if let Some(until) = self.nodes.get_mut(&node) {
+            *until = Some(now + wait);
+        }
+    }
+
+    /// Those that are missing.
+    pub fn nodes(&self) -> Vec<u32> {
+        self.nodes.keys().copied().collect()
+    }
+
+    /// Whether any is waited for.
+    pub fn waits(&self) -> bool {
+        self.nodes.values().any(Option::is_some)
+    }
+
+    /// Gives up those that have been waited for long enough. Whether there were any.
+    pub fn expire(&mut self, now: Micros) -> bool {
+        let mut over = false;
+        for until in self
+            .nodes
+            .values_mut()
+            .filter(|until| until.is_some_and(|at| at <= now))
+        {
+            *until = None;
+            over = true;
+        }
+        over
+    }
+
+    pub fn deadline(&self) -> Option<Micros> {
+        self.nodes.values().flatten().min().copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_is_waited_for_once_until_it_gives_a_sign_of_life_and_never_for_ever() {
+        let mut missing = Missing::default();
+        let (one, both) = (BTreeSet::from([1]), BTreeSet::from([1, 2]));
+        missing.review(0, &one);
+        missing.review(500_000, &both);
+        assert_eq!(missing.deadline(), Some(MISSING_WAIT));
+        assert!(!missing.expire(MISSING_WAIT - 1));
+        assert!(
+            missing.expire(MISSING_WAIT) && missing.waits(),
+            "the other one is waited for"
+        );
+        missing.wait(MISSING_WAIT, 2, LOST_WAIT);
+        missing.wait(MISSING_WAIT, 3, MISSING_WAIT);
+        assert_eq!(missing.deadline(), Some(MISSING_WAIT + LOST_WAIT));
+        assert!(missing.expire(MISSING_WAIT + LOST_WAIT));
+        missing.review(2 * MISSING_WAIT, &both);
+        assert!(!missing.waits(), "once");
+        missing.wait(2 * MISSING_WAIT, 1, MISSING_WAIT);
+        assert_eq!(missing.deadline(), Some(3 * MISSING_WAIT));
+        missing.review(MISSING_WAIT, &BTreeSet::new());
+        assert!(!missing.waits(), "it came");
+        missing.review(MISSING_WAIT, &one);
+        assert!(missing.waits(), "it went again");
+    }
+}

@@ -1,0 +1,89 @@
+//! Which broker a proxy or a gateway turns to for a room: its owner, or the next one while the owner cannot be reached.
+//!
+//! Owns since when which broker is away. Knows neither what is said with it nor whether it will come back.
+
+use std::collections::BTreeMap;
+
+use crate::role;
+
+use muster_transport::{Links, Micros, NodeState, PlacedLayer, Placement};
+
+use crate::limits::GATEWAY_LEASE;
+
+/// An owner without a link is waited for so long before the next broker is asked: a process that died is mostly back by then, and
+/// a link takes as long to come up.
+pub const DETOUR_AFTER: Micros = 300_000;
+
+/// Where a room's messages go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    pub node: u32,
+    pub slot: u32,
+    /// It is not the owner.
+    pub detour: bool,
+}
+
+/// Brokers without a link, and since when.
+#[derive(Default)]
+pub struct Owners {
+    away: BTreeMap<u32, Micros>,
+}
+
+impl Owners {
+    /// Takes a new placement: whom it names and nobody has met is waited for from now on.
+    pub fn placed(&mut self, now: Micros, placement: &Placement, links: &Links) {
+        for node in placement.of(role::BROKER).map(|node| node.node) {
+            if links.to(node).is_none() {
+                self.away.entry(node).or_insert(now);
+            }
+        }
+    }
+
+    pub fn up(&mut self, node: u32) {
+        self.away.remove(&node);
+    }
+
+    pub fn lost(&mut self, now: Micros, node: u32) {
+        self.away.entry(node).or_insert(now);
+    }
+
+    /// Whether a broker without a link may be there all the same: it is not long since it had none.
+    pub fn awaits(&self, now: Micros, node: u32) -> bool {
+        self.away.get(&node).is_some_and(|since| now < since + DETOUR_AFTER)
+    }
+
+    /// Forgets brokers that the placement does not name any more, or that have been away for too long.
+    pub fn gone(&mut self, now: Micros, placement: &Placement) -> Vec<u32> {
+        let dead = |node: u32, since: Micros| placement.node(node).is_none() || now >= since + GATEWAY_LEASE;
+        let gone = self.away.iter().filter(|(node, since)| dead(**node, **since));
+        let gone: Vec<u32> = gone.map(|(node, _)| *node).collect();
+        self.away.retain(|node, _| !gone.contains(node));
+        gone
+    }
+
+    /// Whether every running broker has a link.
+    pub fn are_linked(placement: &Placement, links: &Links) -> bool {
+        let mut running = placement
+            .of(role::BROKER)
+            .filter(|node| node.state == NodeState::Running);
+        running.all(|node| links.to(node.node).is_some())
+    }
+
+    /// Whether the room's owner has no link, and that is not so for long.
+    pub fn awaits_owner(&self, now: Micros, brokers: &PlacedLayer, room: u64) -> bool {
+        brokers.owner(room).is_some_and(|owner| self.awaits(now, owner))
+    }
+
+    /// The broker of a cluster to turn to for `room`, if there is one now.
+    pub fn route(&self, now: Micros, brokers: &PlacedLayer, links: &Links, room: u64) -> Option<Route> {
+        let route = |node, detour| links.to(node).map(|slot| Route { node, slot, detour });
+        let owner = brokers.owner(room)?;
+        if let Some(route) = route(owner, false) {
+            return Some(route);
+        }
+        if self.awaits(now, owner) {
+            return None;
+        }
+        route(brokers.owner_among(room, |node| links.to(node).is_some())?, true)
+    }
+}

@@ -1,0 +1,340 @@
+//! Commands, and questions for a room's members, at the proxy: who sent them, which broker has them, and who is to hear what became
+//! of them.
+
+use std::collections::{BTreeSet, HashMap};
+
+use crate::layers::RoomLayers;
+
+use muster_transport::{Code, Encode, KeyedState, Micros};
+
+use super::Proxy;
+use crate::command::{
+    left_ms, until, Ask, CommandId, Hop, Outcome, Page, Verdict, COMMANDS_MAX, GRACE, LOOK_EVERY, RETRY,
+};
+use crate::name::{RoomKey, RoomName};
+use crate::shares::{Holder, Shares};
+use crate::wire::record::Record;
+
+/// A broker that has said nothing of a command is left for another one after this: it stands still, or is about to be found dead.
+const NEXT_AFTER: Micros = 300_000;
+
+/// A broker that has a command.
+struct Told {
+    node: u32,
+    /// On the link that came up then.
+    since: Micros,
+    at: Micros,
+    /// It counts as one that says nothing.
+    silent: bool,
+}
+
+/// One command on its way.
+struct Pending {
+    session: u64,
+    room: RoomKey,
+    until: Micros,
+    ask: Ask<'static>,
+    /// The brokers that were told, the latest last. None is told twice on one link.
+    told: Vec<Told>,
+    /// Another broker had it before the latest, which may still say what became of it.
+    others: bool,
+    /// When it is looked at next.
+    due: Micros,
+    /// The broker that was not ready last: it is asked again where there is no other.
+    unready: Option<u32>,
+}
+
+impl Pending {
+    fn has(&self, node: u32, since: Micros) -> bool {
+        self.told.iter().any(|told| (told.node, told.since) == (node, since))
+    }
+}
+
+/// All of them.
+pub(super) struct Commands {
+    pending: HashMap<CommandId, Pending, KeyedState>,
+    /// What there may be of them.
+    places: Shares,
+    /// When each is looked at next.
+    due: BTreeSet<(Micros, CommandId)>,
+    #[cfg(test)]
+    visits: usize,
+}
+
+impl Commands {
+    pub(super) fn new(hash: KeyedState) -> Self {
+        Commands {
+            pending: HashMap::with_hasher(hash),
+            places: Shares::new(COMMANDS_MAX, hash),
+            due: BTreeSet::new(),
+            #[cfg(test)]
+            visits: 0,
+        }
+    }
+
+    pub(super) fn deadline(&self) -> Option<Micros> {
+        self.due.first().map(|(at, _)| *at)
+    }
+
+    /// One is looked at next then, at the latest when its time is over.
+    fn plan(&mut self, id: CommandId, at: Micros) {
+        let Some(pending) = self.pending.get_mut(&id) else {
+            return;
+        };
+        self.due.remove(&(pending.due, id));
+        pending.due = at.min(pending.until + 3 * GRACE);
+        self.due.insert((pending.due, id));
+    }
+
+    fn remove(&mut self, id: CommandId) -> Option<Pending> {
+        let pending = self.pending.remove(&id)?;
+        self.due.remove(&(pending.due, id));
+        self.places.give_back(holders(id, &pending.room), 1);
+        Some(pending)
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.pending.is_empty()
+    }
+}
+
+/// Whose a command is.
+fn holders(id: CommandId, room: &RoomKey) -> [Holder; 2] {
+    [Holder::User(id.user), Holder::Room(room.id)]
+}
+
+impl Proxy {
+    /// Takes a session's command, or says at once why not.
+    pub(super) fn command(&mut self, now: Micros, slot: u32, number: u64, name: &[u8], time_ms: u32, ask: Ask<'_>) {
+        let Some(peer) = self.sessions.table.get(slot) else {
+            return;
+        };
+        let (session, user) = (peer.conn.id, peer.data.user);
+        let id = CommandId { user, number };
+        if let Some(known) = self.commands.pending.get_mut(&id) {
+            known.session = session;
+            return;
+        }
+        let room = RoomName::from_bytes(name).map(|name| name.key(&self.name_key));
+        let until = until(now, time_ms);
+        let taken = match room {
+            Err(_) => Err((Code::BadRoomName, 0)),
+            Ok(room) => match self.limits.take(now, id, room.id, session, until, &ask) {
+                Ok(()) if !self.commands.places.allow(holders(id, &room), 1) => Err((Code::Busy, RETRY)),
+                taken => taken.map(|()| room),
+            },
+        };
+        let room = match taken {
+            Ok(room) => room,
+            Err((code, retry)) => {
+                self.counters.commands_refused += 1;
+                return self.command_done(session, number, Outcome::refused(code), retry, None);
+            }
+        };
+        self.counters.commands_received += 1;
+        let pending = Pending {
+            session,
+            room,
+            until,
+            ask: ask.keep(),
+            told: Vec::new(),
+            others: false,
+            due: now,
+            unready: None,
+        };
+        self.commands.places.take(holders(id, &room), 1);
+        self.commands.pending.insert(id, pending);
+        self.pass_on(now, id);
+    }
+
+    /// Gives a command to a broker that has not had it, or has had it and is not what it was.
+    fn pass_on(&mut self, now: Micros, id: CommandId) {
+        let Some(pending) = self.commands.pending.get_mut(&id) else {
+            return;
+        };
+        let links = &self.links;
+        // Another one each time, and none that has it.
+        let replicas = self.placement.own().replicas(pending.room.id).iter().copied();
+        let reached = replicas.filter_map(|node| Some((node, links.since(node)?)));
+        let fresh = reached.filter(|(node, since)| !pending.has(*node, *since));
+        let mut fresh: Vec<u32> = fresh.map(|(node, _)| node).collect();
+        if fresh.len() > 1 {
+            fresh.retain(|node| pending.unready != Some(*node));
+        }
+        let chosen = self.health.choose(&mut self.node.dice, &fresh);
+        let Some((node, slot, since)) = chosen.and_then(|node| Some((node, links.to(node)?, links.since(node)?)))
+        else {
+            // Which brokers there are may be another matter soon.
+            let again = if pending.told.is_empty() {
+                LOOK_EVERY
+            } else {
+                NEXT_AFTER
+            };
+            self.commands.plan(id, now + again);
+            return;
+        };
+        if let Some(told) = pending.told.last_mut() {
+            pending.others = true;
+            if now >= told.at + NEXT_AFTER && !std::mem::replace(&mut told.silent, true) {
+                self.health.asked(told.node, false);
+            }
+        }
+        pending.told.retain(|told| links.since(told.node) == Some(told.since));
+        pending.told.push(Told {
+            node,
+            since,
+            at: now,
+            silent: false,
+        });
+        self.counters.commands_forwarded += 1;
+        let record = Record::LinkCommand {
+            command: id,
+            session: pending.session,
+            room: pending.room.id,
+            check: pending.room.check,
+            left_ms: left_ms(now, pending.until),
+            ask: pending.ask.by_ref(),
+        };
+        let bytes = record.encode(<[u8]>::to_vec);
+        self.links.log(now, slot, &bytes);
+        self.commands.plan(id, now + NEXT_AFTER);
+    }
+
+    /// A broker says what became of a command, or its time is over.
+    pub(super) fn command_answered(
+        &mut self,
+        now: Micros,
+        broker: Option<u32>,
+        id: CommandId,
+        outcome: Outcome,
+        mut page: Option<Page>,
+    ) {
+        if outcome.verdict == Verdict::Refused(Code::NotReady) {
+            if let Some(pending) = self.commands.pending.get_mut(&id) {
+                // It may have told gateways before its part of the rooms became another one.
+                pending.others |= !pending.told.is_empty();
+                pending.told.retain(|told| broker != Some(told.node));
+                pending.unready = broker;
+                if pending.told.is_empty() {
+                    self.commands.plan(id, now + LOOK_EVERY);
+                }
+            }
+            return;
+        }
+        if outcome.is_put_off() && self.commands.pending.get(&id).is_some_and(|pending| pending.others) {
+            return self.put_off(now, broker, id); // this one has not tried it, but another one may have: it is tried on
+        }
+        // Also one that comes late, or by who was asked first, is an answer.
+        if let Some(node) = broker.filter(|_| outcome.verdict != Verdict::Expired) {
+            self.health.asked(node, true);
+        }
+        if let Some(pending) = self.commands.remove(id) {
+            let told = pending.told.last().filter(|told| broker == Some(told.node));
+            if let Some(page) = &mut page {
+                match told {
+                    Some(told) => page.hops.insert(0, Hop::new(told.node, told.at, now)),
+                    None => page.hops.clear(), // it was asked before the last one, who knows when
+                }
+            }
+            self.command_done(pending.session, id.number, outcome, RETRY, page);
+        }
+    }
+
+    /// A broker has no place now: it is asked again when it may have, where there is no other.
+    fn put_off(&mut self, now: Micros, broker: Option<u32>, id: CommandId) {
+        let Some(pending) = self.commands.pending.get_mut(&id) else {
+            return;
+        };
+        let latest = pending.told.last().is_some_and(|told| broker == Some(told.node));
+        pending.told.retain(|told| broker != Some(told.node));
+        if !latest {
+            return;
+        }
+        pending.unready = broker;
+        let replicas = self.placement.own().replicas(pending.room.id);
+        let links = &self.links;
+        let fresh = |node: u32| links.since(node).is_some_and(|since| !pending.has(node, since));
+        let other = |node: &u32| broker != Some(*node) && fresh(*node);
+        if !replicas.iter().any(other) {
+            self.commands.plan(id, now + RETRY);
+        }
+    }
+
+    /// Tells a session what became of its command and, where that was refused for now, after how long it may be tried again.
+    fn command_done(&mut self, session: u64, number: u64, outcome: Outcome, retry: Micros, page: Option<Page>) {
+        let Some(slot) = self.sessions.table.find(session) else {
+            return; // who comes back asks again
+        };
+        let retry_ms = match outcome.is_put_off() {
+            true => u32::try_from(retry / 1_000 + 1).unwrap_or(u32::MAX), // no clock is exact
+            false => 0,
+        };
+        let done = Record::CommandDone {
+            number,
+            outcome,
+            retry_ms,
+            page,
+        };
+        self.sessions.tell(slot, &done);
+    }
+
+    /// The link to a broker came or went: who was told on one that is no more is told by another soon.
+    pub(super) fn command_links_changed(&mut self, now: Micros) {
+        let waits = |pending: &Pending| {
+            let on = |told: &Told| self.links.since(told.node) == Some(told.since);
+            let told = pending.told.last();
+            told.is_some_and(|told| on(told) && now < told.at + NEXT_AFTER)
+        };
+        let pending = self.commands.pending.iter();
+        let late: Vec<CommandId> = pending.filter(|(_, one)| !waits(one)).map(|(id, _)| *id).collect();
+        for id in late {
+            self.commands.plan(id, now);
+        }
+    }
+
+    /// Looks after what is due: another broker, or the end.
+    pub(super) fn look_after_commands(&mut self, now: Micros) {
+        while let Some((_, id)) = self.commands.due.first().copied().filter(|(at, _)| *at <= now) {
+            #[cfg(test)]
+            {
+                self.commands.visits += 1;
+            }
+            let until = self.commands.pending.get(&id).map_or(0, |pending| pending.until);
+            match now >= until + 3 * GRACE {
+                true => self.command_answered(now, None, id, Outcome::expired(0), None),
+                false => self.pass_on(now, id),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::proxy;
+
+    /// Ten thousand that wait for members, of users who each have one.
+    #[test]
+    fn a_command_that_waits_costs_nothing_before_its_time() {
+        let mut proxy = proxy();
+        for user in 0..10_000 {
+            let slot = proxy.sessions.admit(user, u64::from(user));
+            let name = format!("sports:{user}");
+            proxy.command(0, slot, 1, name.as_bytes(), 60_000, Ask::tell(b"go"));
+        }
+        assert_eq!(proxy.counters.commands_received, 10_000);
+        let ids: Vec<CommandId> = proxy.commands.pending.keys().copied().collect();
+        for id in ids {
+            proxy.commands.plan(id, 10_000_000);
+        }
+        let mut now = 0;
+        while now < 1_000_000 {
+            now += 1_000;
+            proxy.look_after_commands(now);
+        }
+        assert_eq!(
+            (proxy.commands.visits, proxy.commands.deadline()),
+            (0, Some(10_000_000))
+        );
+    }
+}

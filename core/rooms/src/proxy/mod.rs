@@ -1,0 +1,774 @@
+//! The proxy: takes what clients publish to the room's owner, and the owner's acknowledgements back.
+//!
+//! It numbers nothing and keeps no message: a publisher repeats what was lost on the way. It stamps who publishes, so that
+//! nobody can speak for another user. Knows no member. Commands stand in `commands`.
+
+mod commands;
+mod limits;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use crate::wire::kinds;
+
+use crate::layers::{room_placement, RoomLayers};
+
+use crate::role;
+
+use muster_ahead::fetch;
+
+use muster_transport::{
+    append, Arrival, ClusterKeys, Code, Control, ControlRecord, Denied, Door, DoorKey, Entropy, Frames, HasLinks,
+    HasSessions, Health, Identity, Inbox, KeyedState, LinkChange, Links, Machine, Micros, Node, Outbox, Placement,
+    Question, Reading, Records, ResetSecret, ServerKey, Sessions, HEADER, PUBLIC_SOCKET,
+};
+
+use crate::age::{self, Sampler};
+use crate::limits::{LINK_LOG_BYTES, SESSION_PUBLICATIONS_MAX};
+use crate::name::{RoomKey, RoomName};
+use crate::owners::Owners;
+use crate::queue::Queue;
+use crate::wire::publish::{numbered, well_formed, Ack, LinkPublish, Publish, LINK_PUBLISH, PUBLISH_AGE_AT};
+use crate::wire::record::Record;
+use crate::wire::PublisherId;
+use commands::Commands;
+use limits::Limits;
+
+/// Control records a second from one session, each of which opens a room: what brokers keep of so many for as long as they
+/// remember a room that nobody uses (60 s) is about 10 MB. One user's part of a broker is bounded there.
+pub const CONTROL_RATE: u32 = 200;
+/// Publish frames that wait for a broker's window, in bytes per broker: a burst of 2,000 full frames.
+pub const QUEUE_BYTES_MAX: usize = 2 << 20;
+/// Of these one session's, once the queue is half full.
+const QUEUE_SHARE_MAX: usize = QUEUE_BYTES_MAX / 8;
+/// What a session may have on its way to us however much waits: its other rooms' brokers may be free.
+const WINDOW_MIN: u32 = 64 * 1024;
+/// Datagrams between the fetching of a session, of what it points at, and its use.
+const AHEAD: usize = 4;
+/// Acknowledgements that wait for one session.
+const ACKS_MAX: usize = 512;
+
+/// How a proxy is set up.
+pub struct ProxyConfig {
+    pub me: Identity,
+    pub payload: usize,
+    pub keepalive_ms: u32,
+    pub idle_ms: u32,
+    pub name_key: [u8; 16],
+    pub server_key: ServerKey,
+    pub cluster: ClusterKeys,
+    pub reset_secret: [u8; 32],
+    /// Of so many publish frames one carries the age of its messages; 0: none.
+    pub age_every: u32,
+}
+
+muster_transport::counters! {
+    /// What a proxy did.
+    pub struct ProxyCounters {
+        /// Messages taken from clients.
+        messages_received,
+        /// Messages passed on to brokers.
+        messages_forwarded,
+        /// Of these, messages passed on to another broker than the room's owner, which is not linked.
+        messages_detoured,
+        /// Messages dropped: the room's owner is not linked; the publisher repeats them.
+        dropped_no_owner,
+        /// Messages dropped: too much waits for the owner; the publisher repeats them.
+        dropped_queue_full,
+        /// Messages dropped: a handle that the session did not open, or has closed.
+        dropped_handle,
+        /// Acknowledgements passed on to clients.
+        acknowledgements_forwarded,
+        /// Acknowledgements dropped: the session is gone or does not read.
+        dropped_acknowledgement,
+        /// Rooms opened for publishing.
+        rooms_opened,
+        /// Rooms that publishers closed.
+        rooms_closed,
+        /// Opens refused, whatever the reason.
+        opens_refused,
+        /// Commands, and questions for a room's members, taken from clients.
+        commands_received,
+        /// Commands and such questions refused, whatever the reason.
+        commands_refused,
+        /// Commands and such questions told to brokers, each try counted.
+        commands_forwarded,
+    }
+}
+
+/// What the proxy's control plane hears of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ProxyEvent {
+    Authenticate(Question),
+    Link(LinkChange),
+}
+
+/// A place for a room that is published to.
+#[derive(Clone, Copy)]
+struct Place {
+    key: RoomKey,
+    incarnation: u64,
+    /// Below is the place's number, above how often it was used before: what is late for who had it before is nobody's.
+    handle: u32,
+    open: bool,
+}
+
+/// What a proxy keeps per session.
+#[derive(Default)]
+#[repr(C)] // what every datagram needs stands in front
+pub struct Publisher {
+    places: Vec<Place>,
+    /// What the queues to brokers hold of this session.
+    queued: usize,
+    /// The window that it has while nothing waits.
+    share: u32,
+    acks: VecDeque<Vec<u8>>,
+}
+
+impl Publisher {
+    /// How much it may have on its way to us: what finds no place in the queue would come for nothing.
+    fn window(&self, queue: &Queue) -> u32 {
+        let most = if queue.bytes() > QUEUE_BYTES_MAX / 2 {
+            QUEUE_SHARE_MAX
+        } else {
+            QUEUE_BYTES_MAX / 2
+        };
+        let free = most.saturating_sub(self.queued) as u32;
+        self.share.min(free.max(WINDOW_MIN))
+    }
+
+    /// The place that `handle` names, as long as it is open.
+    fn place(&mut self, handle: u32) -> Option<&mut Place> {
+        let place = self.places.get_mut(handle as usize % SESSION_PUBLICATIONS_MAX)?;
+        (place.open && place.handle == handle).then_some(place)
+    }
+}
+
+/// The proxy.
+pub struct Proxy {
+    node: Node,
+    links: Links,
+    sessions: Sessions<Publisher>,
+    queues: BTreeMap<u32, Queue>,
+    owners: Owners,
+    placement: Placement,
+    name_key: [u8; 16],
+    commands: Commands,
+    limits: Limits,
+    ages: Sampler,
+    /// Of brokers, for commands alone.
+    pub health: Health,
+    pub counters: ProxyCounters,
+    events: VecDeque<ProxyEvent>,
+}
+
+impl Proxy {
+    pub fn new(config: ProxyConfig, seed: u64, mut entropy: Box<dyn Entropy>) -> Self {
+        let reset = || ResetSecret::new(config.reset_secret);
+        let public = Door::new(DoorKey::Server(Box::new(config.server_key)), reset(), entropy.as_mut());
+        let link = Door::new(
+            DoorKey::Cluster(Box::new(config.cluster.clone())),
+            reset(),
+            entropy.as_mut(),
+        );
+        let mut node = Node::new(config.me, config.payload, seed, entropy);
+        let hash = KeyedState::new(node.secret_u64(), node.secret_u64());
+        Proxy {
+            links: Links::new(link, config.cluster, LINK_LOG_BYTES),
+            sessions: Sessions::new(public, config.keepalive_ms, config.idle_ms, CONTROL_RATE),
+            queues: BTreeMap::new(),
+            owners: Owners::default(),
+            placement: room_placement(0, Vec::new(), 1, 1),
+            name_key: config.name_key,
+            commands: Commands::new(hash),
+            limits: Limits::new(hash),
+            ages: Sampler::new(config.age_every),
+            health: Health::default(),
+            counters: ProxyCounters::default(),
+            events: VecDeque::new(),
+            node,
+        }
+    }
+
+    /// Takes the control plane's picture of who is where; one that is older than what is known changes nothing.
+    pub fn set_placement(&mut self, now: Micros, placement: Placement) {
+        if placement.epoch() < self.placement.epoch() {
+            return;
+        }
+        self.node.stamp.placement = placement.epoch();
+        self.links.place(placement.numbers());
+        self.links.dial(
+            now,
+            placement.of(role::BROKER).map(|node| (node.node, node.role, node.addr)),
+        );
+        self.owners.placed(now, &placement, &self.links);
+        self.placement = placement;
+    }
+
+    /// Whether all that the placement asks is done: running brokers are linked.
+    pub fn settled(&self) -> bool {
+        Owners::are_linked(&self.placement, &self.links)
+    }
+
+    /// Answers a [`ProxyEvent::Authenticate`]: the user's id, or why it is refused.
+    pub fn answer(&mut self, now: Micros, id: u64, user: Result<u64, Denied>) {
+        if let Some((slot, waiting)) = self.sessions.answer(now, id, user) {
+            for bytes in waiting {
+                if let Some(record) = Record::read(&bytes) {
+                    self.request(now, slot, record);
+                }
+            }
+            self.sessions.reschedule(now, slot);
+        }
+    }
+
+    /// From now on a user may send so many commands a second, and so many at once after a pause, and each session of
+    /// [`SHARED_USER`](crate::command::SHARED_USER).
+    pub fn set_command_limit(&mut self, rate: u32, burst: u32) {
+        self.limits.set(rate, burst);
+    }
+
+    /// Why the proxy cannot serve yet, if it cannot.
+    pub fn not_ready(&self) -> Option<&'static str> {
+        let linked = self
+            .placement
+            .of(role::BROKER)
+            .any(|node| self.links.to(node.node).is_some());
+        (!linked).then_some("no broker is linked")
+    }
+
+    /// What others can do for clients and this proxy cannot, if anything: brokers run that it does not reach.
+    pub fn cut_off(&self) -> Option<String> {
+        let partition = self
+            .placement
+            .unreached(role::BROKER, |node| self.links.to(node).is_some())?;
+        Some(format!("no broker of partition {partition} is linked"))
+    }
+
+    /// Whether nothing waits for a broker.
+    pub fn is_idle(&self) -> bool {
+        self.queues.values().all(Queue::is_empty) && self.commands.is_idle()
+    }
+
+    fn take_session(&mut self, now: Micros, arrival: Arrival, datagram: &mut [u8]) {
+        let Some((slot, len)) = self.sessions.receive(now, &mut self.node, arrival, datagram) else {
+            return;
+        };
+        let (mut elicits, mut control) = (false, false);
+        let mut records = Records::default();
+        for frame in Frames::new(&datagram[HEADER..HEADER + len], kinds::ALL) {
+            let Ok(frame) = frame else {
+                self.sessions.counters.dropped_frame += 1;
+                break;
+            };
+            elicits |= kinds::ALL.elicits(frame.kind);
+            if frame.kind == kinds::PUBLISH {
+                self.publish(now, slot, frame.body);
+                continue;
+            }
+            control = true;
+            match self.sessions.control(now, slot, arrival.from, &frame, &mut records) {
+                Control::Other => self.sessions.counters.dropped_frame += 1,
+                Control::Closed(_) => break,
+                _ => {}
+            }
+        }
+        for bytes in records.iter() {
+            if let Some(record) = self.sessions.record(now, slot, bytes) {
+                self.request(now, slot, record);
+            }
+        }
+        self.sessions.after(now, slot, elicits, control);
+        while self.sessions.gone().is_some() {}
+        while let Some(question) = self.sessions.question() {
+            self.events.push_back(ProxyEvent::Authenticate(question));
+        }
+    }
+
+    fn request(&mut self, now: Micros, slot: u32, record: Record<'_>) {
+        let answer = match record {
+            Record::Open {
+                request,
+                name,
+                incarnation,
+            } => match self.open(slot, name, incarnation) {
+                Ok(handle) => Record::Opened { request, handle },
+                Err(code) => {
+                    self.counters.opens_refused += 1;
+                    Record::Control(ControlRecord::Refused {
+                        request,
+                        code,
+                        retry_ms: 0,
+                    })
+                }
+            },
+            Record::Close { handle } => return self.close(slot, handle),
+            Record::Command {
+                number,
+                name,
+                left_ms,
+                ask,
+            } => return self.command(now, slot, number, name, left_ms, ask),
+            Record::Join { request, .. } => Record::Control(ControlRecord::Refused {
+                request,
+                code: Code::NotAllowed,
+                retry_ms: 0,
+            }),
+            _ => return,
+        };
+        self.sessions.tell(slot, &answer);
+    }
+
+    fn open(&mut self, slot: u32, name: &[u8], incarnation: u64) -> Result<u32, Code> {
+        let key = RoomName::from_bytes(name)
+            .map_err(|_| Code::BadRoomName)?
+            .key(&self.name_key);
+        let Some(peer) = self.sessions.table.get_mut(slot) else {
+            return Err(Code::Unknown);
+        };
+        let places = &mut peer.data.data.places;
+        let known = |place: &&Place| place.open && place.key == key && place.incarnation == incarnation;
+        if let Some(place) = places.iter().find(known) {
+            return Ok(place.handle);
+        }
+        let at = places.iter().position(|place| !place.open).unwrap_or(places.len());
+        if at >= SESSION_PUBLICATIONS_MAX {
+            return Err(Code::TooManyRooms);
+        }
+        let used = places.get(at).map(|place| place.handle);
+        let place = Place {
+            key,
+            incarnation,
+            handle: used.map_or(at as u32, |handle| handle.wrapping_add(SESSION_PUBLICATIONS_MAX as u32)),
+            open: true,
+        };
+        match places.get_mut(at) {
+            Some(free) => *free = place,
+            None => places.push(place),
+        }
+        self.counters.rooms_opened += 1;
+        Ok(place.handle)
+    }
+
+    /// Frees the place of a room that is published to no more.
+    fn close(&mut self, slot: u32, handle: u32) {
+        let Some(peer) = self.sessions.table.get_mut(slot) else {
+            return;
+        };
+        if let Some(place) = peer.data.data.place(handle) {
+            place.open = false;
+            self.counters.rooms_closed += 1;
+        }
+    }
+
+    fn publish(&mut self, now: Micros, slot: u32, body: &[u8]) {
+        let Some(frame) = Publish::read(body) else {
+            self.sessions.counters.dropped_frame += 1;
+            return;
+        };
+        let len = LINK_PUBLISH + frame.messages.len();
+        let payload = self.node.payload;
+        let fits = len <= muster_transport::frames_max(payload) && well_formed(frame.messages, frame.count, payload);
+        if !fits || !numbered(frame.low, frame.first) {
+            self.sessions.counters.dropped_frame += 1;
+            self.refuse(slot, &frame, Code::Malformed);
+            return;
+        }
+        let count = u64::from(frame.count);
+        self.counters.messages_received += count;
+        let Some(peer) = self.sessions.table.get_mut(slot).filter(|peer| peer.data.is_open()) else {
+            self.counters.dropped_handle += count;
+            return;
+        };
+        let Some(open) = peer.data.data.place(frame.handle).copied() else {
+            self.counters.dropped_handle += count;
+            return;
+        };
+        let (session, user) = (peer.conn.id, peer.data.user);
+        let away = peer.conn.flow.measured() / 2;
+        let Some(route) = self.owners.route(now, self.placement.own(), &self.links, open.key.id) else {
+            self.counters.dropped_no_owner += count;
+            self.refuse(slot, &frame, Code::NotReady);
+            return;
+        };
+        let passed = LinkPublish {
+            room: open.key.id,
+            check: open.key.check,
+            publisher: PublisherId {
+                user,
+                incarnation: open.incarnation,
+            },
+            session,
+            handle: frame.handle,
+            sent_at: frame.sent_at,
+            low: frame.low,
+            first: frame.first,
+            count: frame.count,
+            messages: frame.messages,
+            detour: route.detour,
+            // When they were born, until they leave.
+            age: (frame.count > 0 && self.ages.draws()).then(|| age::born(now, away)),
+        };
+        let queue = self.queues.entry(route.node).or_default();
+        let cost = Queue::cost(len);
+        let Some(peer) = self.sessions.table.get_mut(slot) else {
+            return;
+        };
+        // Once the queue is half full, who has put much into it waits for the others.
+        let greedy = queue.bytes() > QUEUE_BYTES_MAX / 2 && peer.data.data.queued + cost > QUEUE_SHARE_MAX;
+        if queue.bytes() + cost > QUEUE_BYTES_MAX || greedy {
+            self.counters.dropped_queue_full += count;
+            return;
+        }
+        queue.push(session, len, |writer| {
+            passed.write(writer);
+        });
+        let data = &mut peer.data.data;
+        data.queued += cost;
+        data.share = data.share.max(peer.conn.receive_window);
+        peer.conn.receive_window = data.window(queue);
+        self.counters.messages_forwarded += count;
+        self.counters.messages_detoured += if route.detour { count } else { 0 };
+        self.links.table.mark(route.slot);
+    }
+
+    /// Says of a frame that goes to no owner why: who hears nothing waits longer and longer.
+    fn refuse(&mut self, slot: u32, frame: &Publish<'_>, code: Code) {
+        let Some(peer) = self.sessions.table.get_mut(slot).filter(|peer| peer.data.is_open()) else {
+            return;
+        };
+        let ack = Ack::refusing(frame.handle, frame.low, code);
+        let (ack, acks) = (ack.to_vec(), &mut peer.data.data.acks);
+        if acks.back() != Some(&ack) && acks.len() < ACKS_MAX {
+            acks.push_back(ack);
+            self.sessions.table.mark(slot);
+        }
+    }
+
+    fn take_link(&mut self, now: Micros, arrival: Arrival, datagram: &mut [u8]) {
+        let received = self.links.receive(now, &mut self.node, arrival, datagram);
+        self.link_changes(now);
+        let Some((slot, len)) = received else { return };
+        let Some(peer) = self.links.table.get(slot).map(|link| link.data.peer) else {
+            return;
+        };
+        let (mut elicits, mut records) = (false, Records::default());
+        for frame in Frames::new(&datagram[HEADER..HEADER + len], kinds::ALL) {
+            let Ok(frame) = frame else {
+                self.links.counters.link_dropped_frame += 1;
+                break;
+            };
+            elicits |= kinds::ALL.elicits(frame.kind);
+            match self.links.control(now, slot, &frame, &mut records) {
+                Control::Other if frame.kind == kinds::LINK_ACK && peer.role == role::BROKER => {
+                    match Ack::read_link(frame.body) {
+                        Some((session, ack)) => self.acknowledged(session, ack),
+                        None => self.links.counters.link_dropped_frame += 1,
+                    }
+                }
+                Control::Other => self.links.counters.link_dropped_frame += 1,
+                Control::Heard(_) if self.queues.get(&peer.node).is_some_and(|queue| !queue.is_empty()) => {
+                    self.links.table.mark(slot);
+                }
+                Control::Closed(_) => break,
+                _ => {}
+            }
+        }
+        for bytes in records.iter() {
+            match Record::read(bytes) {
+                Some(Record::LinkCommandDone {
+                    command, outcome, page, ..
+                }) if peer.role == role::BROKER => {
+                    self.command_answered(now, Some(peer.node), command, outcome, page);
+                }
+                Some(record) if self.links.link_record(slot, &record) => {}
+                _ => self.links.counters.link_dropped_frame += 1,
+            }
+        }
+        self.links.after(now, slot, elicits);
+        self.link_changes(now);
+    }
+
+    fn acknowledged(&mut self, session: u64, ack: &[u8]) {
+        let slot = self.sessions.table.find(session);
+        let peer = slot
+            .and_then(|slot| self.sessions.table.get_mut(slot))
+            .filter(|peer| peer.data.data.acks.len() < ACKS_MAX);
+        let (Some(slot), Some(peer)) = (slot, peer) else {
+            self.counters.dropped_acknowledgement += 1;
+            return;
+        };
+        self.counters.acknowledgements_forwarded += 1;
+        peer.data.data.acks.push_back(ack.to_vec());
+        self.sessions.table.mark(slot);
+    }
+
+    fn link_changes(&mut self, now: Micros) {
+        let mut changed = false;
+        while let Some(change) = self.links.change() {
+            changed |= matches!(change, LinkChange::Up { .. } | LinkChange::Down { .. });
+            match change {
+                LinkChange::Up { peer, .. } => self.owners.up(peer.node),
+                LinkChange::Down { peer, .. } if self.links.to(peer.node).is_none() => {
+                    self.owners.lost(now, peer.node);
+                    self.health.lost(peer.node);
+                    // The publishers repeat it, to whoever owns their rooms now.
+                    if let Some(mut queue) = self.queues.remove(&peer.node) {
+                        drop_queue(&mut self.sessions, &mut queue);
+                    }
+                }
+                LinkChange::Down { .. }
+                | LinkChange::Refused { .. }
+                | LinkChange::Mistaken { .. }
+                | LinkChange::Unlisted { .. }
+                | LinkChange::Stranger { .. } => {}
+            }
+            self.events.push_back(ProxyEvent::Link(change));
+        }
+        if changed {
+            self.command_links_changed(now);
+        }
+    }
+
+    /// Judges once a second how well the brokers of each partition are reached.
+    fn judge_brokers(&mut self, now: Micros) {
+        if !self.health.is_due(now) {
+            return;
+        }
+        let links = &self.links;
+        let read = |node: u32| {
+            let link = links.to(node).and_then(|slot| links.table.get(slot))?;
+            Some(Reading {
+                since: links.since(node)?,
+                rtt: link.conn.flow.measured(),
+                told: link.data.loss.told(),
+            })
+        };
+        let brokers = self.placement.own();
+        let running: BTreeSet<u32> = brokers.partitions().flatten().copied().collect();
+        self.health.keep(|node| running.contains(&node));
+        for partition in brokers.partitions() {
+            let group: Vec<_> = partition.iter().map(|node| (*node, read(*node))).collect();
+            self.health.judge(&group);
+        }
+    }
+
+    fn serve_link(&mut self, now: Micros, slot: u32, outbox: &mut Outbox) {
+        let payload = self.node.payload;
+        loop {
+            let Some(link) = self.links.table.get_mut(slot) else {
+                return;
+            };
+            let node = link.data.peer.node;
+            let probe = std::mem::take(&mut link.data.probe);
+            let free = link.conn.flow.available(payload);
+            let away = link.conn.flow.measured() / 2;
+            let queue = self.queues.get_mut(&node);
+            if outbox.room() == 0 {
+                link.data.probe = probe;
+                self.links.table.mark(slot);
+                return;
+            }
+            let mut sent_any = false;
+            let mut more = false;
+            let sessions = &mut self.sessions;
+            let sent = self.links.send(now, &mut self.node, slot, outbox, |writer, _| {
+                let Some(queue) = queue.filter(|_| free > 0) else {
+                    return false;
+                };
+                while let Some((session, frame)) = queue.front() {
+                    if frame.len() > writer.room() {
+                        more = true;
+                        break;
+                    }
+                    let start = writer.len();
+                    writer.put(frame);
+                    if frame[0] == kinds::AGED_PUBLISH.code() {
+                        age::pass_on(&mut writer.written()[start + PUBLISH_AGE_AT..], now, away);
+                    }
+                    let cost = Queue::cost(frame.len());
+                    queue.pop();
+                    gone(sessions, queue, session, cost);
+                    sent_any = true;
+                }
+                sent_any
+            });
+            if !more || !sent {
+                return;
+            }
+        }
+    }
+
+    fn serve_session(&mut self, now: Micros, slot: u32, outbox: &mut Outbox) {
+        self.sessions.challenge(now, &mut self.node, slot, outbox);
+        loop {
+            if outbox.room() == 0 {
+                self.sessions.table.mark(slot);
+                break;
+            }
+            let Some(peer) = self.sessions.table.get_mut(slot) else {
+                return;
+            };
+            peer.data.probe = false;
+            let acks = &mut peer.data.data.acks;
+            let mut more = false;
+            let sent = peer.conn.send(
+                now,
+                &mut self.node.keys,
+                self.node.stamp,
+                outbox,
+                self.node.payload,
+                |writer, _| {
+                    // Acknowledgements are not repeated by us: the publisher asks again by repeating.
+                    while let Some(ack) = acks.front() {
+                        if !append(writer, kinds::ACK, 0, |writer| !writer.put(ack).full()) {
+                            more = true;
+                            break;
+                        }
+                        acks.pop_front();
+                    }
+                    false
+                },
+            );
+            if !more || !sent {
+                break;
+            }
+        }
+        self.sessions.reschedule(now, slot);
+    }
+}
+
+impl HasLinks for Proxy {
+    fn links(&self) -> &Links {
+        &self.links
+    }
+
+    fn links_mut(&mut self) -> (&mut Links, &mut Node) {
+        (&mut self.links, &mut self.node)
+    }
+}
+
+impl HasSessions for Proxy {
+    type Session = Publisher;
+
+    fn sessions(&self) -> &Sessions<Publisher> {
+        &self.sessions
+    }
+
+    fn sessions_mut(&mut self) -> (&mut Sessions<Publisher>, &mut Node) {
+        (&mut self.sessions, &mut self.node)
+    }
+}
+
+impl Machine for Proxy {
+    type Event = ProxyEvent;
+
+    fn receive(&mut self, now: Micros, inbox: &mut Inbox<'_>) {
+        // Each step brings a datagram's session nearer, then what that points at, and takes a datagram for which both are there.
+        let count = inbox.arrivals.len();
+        let mut slots = [None; AHEAD];
+        for step in 0..count + 2 * AHEAD {
+            let slot = &mut slots[step % AHEAD];
+            if let Some(publisher) = slot
+                .take()
+                .and_then(|slot| self.sessions.fetch_key(&self.node.keys, slot))
+            {
+                publisher.places.first().map(fetch);
+            }
+            if step < count {
+                let (arrival, datagram) = inbox.datagram(step);
+                if arrival.socket == PUBLIC_SOCKET {
+                    *slot = self.sessions.fetch(datagram);
+                }
+            }
+            if let Some(index) = step.checked_sub(2 * AHEAD) {
+                let (arrival, datagram) = inbox.datagram(index);
+                if arrival.socket == PUBLIC_SOCKET {
+                    self.take_session(now, arrival, datagram);
+                } else {
+                    self.take_link(now, arrival, datagram);
+                }
+            }
+        }
+    }
+
+    fn expire(&mut self, now: Micros) {
+        self.links.expire(now, &mut self.node);
+        self.link_changes(now);
+        self.sessions.expire(now, &mut self.node);
+        while self.sessions.gone().is_some() {}
+        self.look_after_commands(now);
+        self.judge_brokers(now);
+        self.node.sweep(now);
+    }
+
+    fn transmit(&mut self, now: Micros, outbox: &mut Outbox) -> bool {
+        let mut more = self.links.transmit(now, &mut self.node, outbox);
+        more |= self.sessions.transmit(now, &mut self.node, outbox);
+        let mut turns = self.links.table.ready_len();
+        while turns > 0 && outbox.room() > 0 {
+            turns -= 1;
+            let Some(slot) = self.links.table.next_ready() else {
+                break;
+            };
+            self.serve_link(now, slot, outbox);
+        }
+        let mut turns = self.sessions.table.ready_len();
+        while turns > 0 && outbox.room() > 0 {
+            turns -= 1;
+            let Some(slot) = self.sessions.table.next_ready() else {
+                break;
+            };
+            self.serve_session(now, slot, outbox);
+        }
+        more || self.links.table.ready_len() > 0 || self.sessions.table.ready_len() > 0
+    }
+
+    fn deadline(&self) -> Option<Micros> {
+        [
+            self.links.deadline(),
+            self.sessions.deadline(),
+            self.commands.deadline(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    fn drain_events(&mut self, events: &mut Vec<ProxyEvent>) {
+        events.extend(self.events.drain(..));
+    }
+
+    fn stalled(&mut self, _now: Micros) {
+        // What waited for an owner is older than the stall: the publishers repeat it.
+        for queue in self.queues.values_mut() {
+            drop_queue(&mut self.sessions, queue);
+        }
+    }
+}
+
+/// A frame of a session left a queue: it hears of it when it may have much more on its way than it knows.
+fn gone(sessions: &mut Sessions<Publisher>, queue: &Queue, session: u64, cost: usize) {
+    let Some(slot) = sessions.table.find(session) else {
+        return;
+    };
+    let Some(peer) = sessions.table.get_mut(slot) else {
+        return;
+    };
+    let data = &mut peer.data.data;
+    data.queued = data.queued.saturating_sub(cost);
+    let (window, before) = (data.window(queue), peer.conn.receive_window);
+    if window > before && (window == data.share || window / 2 > before) {
+        peer.conn.receive_window = window;
+        peer.conn.tell_status();
+        sessions.table.mark(slot);
+    }
+}
+
+/// Nobody will take what waits here.
+fn drop_queue(sessions: &mut Sessions<Publisher>, queue: &mut Queue) {
+    while let Some((session, frame)) = queue.front() {
+        let cost = Queue::cost(frame.len());
+        queue.pop();
+        gone(sessions, queue, session, cost);
+    }
+}

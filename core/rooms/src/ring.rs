@@ -1,0 +1,625 @@
+//! Recent messages of all rooms: one arena per process, appended once; a room keeps only positions into it.
+//!
+//! Owns the arena's bytes, their eviction (oldest first, whatever the room) and each room's index. Knows no session, no
+//! cursor and no frame. A position is a monotone byte count, so what has been overwritten is told by comparing numbers.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use muster_transport::Micros;
+
+use crate::wire::{GapReason, PublisherId, StreamGap};
+
+/// Bytes in front of an entry's data.
+const ENTRY: usize = 48;
+/// A room may hold this share of the arena.
+pub const ROOM_SHARE: usize = 8;
+/// A ring that is longer notes which streams its places are of: what is shorter is looked through as fast.
+const NOTED_FROM: usize = 1_024;
+/// Of how many places it is noted together, and of how many again.
+const GROUPS: [u64; 2] = [64, 4_096];
+/// Arena pieces whose age is remembered.
+const AGE_PIECES: usize = 64;
+
+/// One place of a room's sequence: a message or a gap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Entry<'a> {
+    /// The owner's offset (of a gap: its first).
+    pub offset: u64,
+    pub publisher: PublisherId,
+    /// Publish sequence (of a gap: its last offset).
+    pub sequence: u64,
+    /// Chunk flags (of a gap: its reason).
+    pub flags: u8,
+    pub gap: bool,
+    /// Which of the room's streams it is of.
+    pub stream: u8,
+    /// Milliseconds of the machine's clock at which it was appended.
+    pub at_ms: u32,
+    /// When it was born ([`crate::age`]); 0 where that is not told.
+    pub born: u32,
+    pub data: &'a [u8],
+}
+
+impl Entry<'_> {
+    /// The last offset that it stands for; of a gap whose end nobody knows, the first.
+    pub fn last(&self) -> u64 {
+        if self.gap && self.sequence != StreamGap::OPEN {
+            self.sequence
+        } else {
+            self.offset
+        }
+    }
+
+    /// Why the gap is one; only meaningful where `gap`.
+    pub fn reason(&self) -> GapReason {
+        GapReason::from_u8(self.flags).unwrap_or(GapReason::Unrepaired)
+    }
+}
+
+/// The bytes of all rooms' recent entries.
+pub struct Arena {
+    bytes: Vec<u8>,
+    /// Where the next entry goes, and the oldest position that is still whole; both grow for ever.
+    head: u64,
+    tail: u64,
+    /// (position, time) of the first entry in each piece of the arena.
+    ages: VecDeque<(u64, Micros)>,
+    /// Entries that were looked at.
+    #[cfg(test)]
+    pub looks: std::cell::Cell<usize>,
+}
+
+impl Arena {
+    /// An arena of `capacity` bytes, at least 1 MiB. The system gives the pages as they are first written.
+    pub fn new(capacity: usize) -> Self {
+        let capacity = capacity.max(1 << 20) & !7;
+        Arena {
+            bytes: vec![0; capacity],
+            head: 0,
+            tail: 0,
+            ages: VecDeque::new(),
+            #[cfg(test)]
+            looks: std::cell::Cell::new(0),
+        }
+    }
+
+    pub fn capacity(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Bytes that one room may hold.
+    pub fn room_bytes_max(&self) -> usize {
+        self.bytes.len() / ROOM_SHARE
+    }
+
+    /// Bytes in use.
+    pub fn used(&self) -> u64 {
+        self.head - self.tail
+    }
+
+    /// Age of the oldest entry.
+    pub fn age(&self, now: Micros) -> Micros {
+        self.ages.front().map_or(0, |(_, at)| now.saturating_sub(*at))
+    }
+
+    /// Bytes that an entry with `data` bytes takes.
+    pub fn cost(data: usize) -> usize {
+        (ENTRY + data + 7) & !7
+    }
+
+    /// Appends an entry; what is oldest makes way. Returns its position.
+    pub fn push(&mut self, now: Micros, entry: &Entry<'_>) -> u64 {
+        let cost = Self::cost(entry.data.len());
+        let capacity = self.bytes.len() as u64;
+        let at = (self.head % capacity) as usize;
+        if at + cost > self.bytes.len() {
+            self.head += (self.bytes.len() - at) as u64; // an entry is never cut in two
+        }
+        let position = self.head;
+        self.head += cost as u64;
+        self.tail = self.tail.max(self.head.saturating_sub(capacity));
+        while self.ages.front().is_some_and(|(position, _)| *position < self.tail) && self.ages.len() > 1 {
+            self.ages.pop_front();
+        }
+        if self
+            .ages
+            .back()
+            .is_none_or(|(last, _)| position - last >= capacity / AGE_PIECES as u64)
+        {
+            self.ages.push_back((position, now));
+        }
+        let at = (position % capacity) as usize;
+        let bytes = &mut self.bytes[at..at + ENTRY + entry.data.len()];
+        bytes[0..8].copy_from_slice(&entry.offset.to_le_bytes());
+        bytes[8..16].copy_from_slice(&entry.publisher.user.to_le_bytes());
+        bytes[16..24].copy_from_slice(&entry.publisher.incarnation.to_le_bytes());
+        bytes[24..32].copy_from_slice(&entry.sequence.to_le_bytes());
+        bytes[32..36].copy_from_slice(&((now / 1000) as u32).to_le_bytes());
+        bytes[36..40].copy_from_slice(&(entry.data.len() as u32).to_le_bytes());
+        bytes[40] = entry.flags;
+        bytes[41] = u8::from(entry.gap);
+        bytes[42] = entry.stream;
+        bytes[44..48].copy_from_slice(&entry.born.to_le_bytes());
+        bytes[ENTRY..].copy_from_slice(entry.data);
+        position
+    }
+
+    #[inline]
+    pub fn holds(&self, position: u64) -> bool {
+        position >= self.tail && position < self.head
+    }
+
+    /// The entry at `position`, if it has not been overwritten.
+    #[inline]
+    pub fn get(&self, position: u64) -> Option<Entry<'_>> {
+        #[cfg(test)]
+        self.looks.set(self.looks.get() + 1);
+        if !self.holds(position) {
+            return None;
+        }
+        let at = (position % self.bytes.len() as u64) as usize;
+        let head: &[u8; ENTRY] = self.bytes[at..].first_chunk()?;
+        let long = |at: usize| {
+            u64::from_le_bytes([
+                head[at],
+                head[at + 1],
+                head[at + 2],
+                head[at + 3],
+                head[at + 4],
+                head[at + 5],
+                head[at + 6],
+                head[at + 7],
+            ])
+        };
+        let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        let len = word(36) as usize;
+        Some(Entry {
+            offset: long(0),
+            publisher: PublisherId {
+                user: long(8),
+                incarnation: long(16),
+            },
+            sequence: long(24),
+            flags: head[40],
+            gap: head[41] != 0,
+            stream: head[42],
+            at_ms: word(32),
+            born: word(44),
+            data: &self.bytes[at + ENTRY..at + ENTRY + len],
+        })
+    }
+}
+
+/// Which streams there are among the places, by groups of places: a bit for each stream, and for those whose numbers are 32 apart.
+#[derive(Default)]
+struct Streams([Groups; 2]);
+
+#[derive(Default)]
+struct Groups {
+    first: u64,
+    masks: VecDeque<u32>,
+}
+
+impl Groups {
+    fn note(&mut self, group: u64, bit: u32) {
+        if self.masks.is_empty() {
+            self.first = group;
+        }
+        while group < self.first {
+            self.masks.push_front(0);
+            self.first -= 1;
+        }
+        let at = (group - self.first) as usize;
+        if at >= self.masks.len() {
+            self.masks.resize(at + 1, 0);
+        }
+        self.masks[at] |= bit;
+    }
+
+    fn has(&self, group: u64, bit: u32) -> bool {
+        let at = group.checked_sub(self.first);
+        at.and_then(|at| self.masks.get(at as usize))
+            .is_some_and(|mask| mask & bit != 0)
+    }
+
+    fn drop_below(&mut self, group: u64) {
+        while self.first < group && self.masks.pop_front().is_some() {
+            self.first += 1;
+        }
+    }
+}
+
+impl Streams {
+    fn note(&mut self, place: u64, stream: u8) {
+        for (groups, size) in self.0.iter_mut().zip(GROUPS) {
+            groups.note(place / size, 1 << (stream % 32));
+        }
+    }
+
+    fn drop_below(&mut self, place: u64) {
+        for (groups, size) in self.0.iter_mut().zip(GROUPS) {
+            groups.drop_below(place / size);
+        }
+    }
+
+    /// The first place within `places` that may be of a stream: all before it are not.
+    fn next(&self, places: Range<u64>, stream: u8) -> Option<u64> {
+        let (mut place, bit) = (places.start, 1 << (stream % 32));
+        while place < places.end {
+            let mut levels = self.0.iter().zip(GROUPS).rev();
+            match levels.find(|(groups, size)| !groups.has(place / size, bit)) {
+                Some((_, size)) => place = (place / size + 1) * size,
+                None => return Some(place),
+            }
+        }
+        None
+    }
+}
+
+/// One room's places `first..next`, dense. 72 bytes and nothing on the heap while the room is idle.
+#[derive(Default)]
+pub struct Ring {
+    first: u64,
+    positions: VecDeque<u64>,
+    /// Kept of a long ring only.
+    streams: Option<Box<Streams>>,
+    bytes: usize,
+    /// How many of the first places were put in front of older ones.
+    fronted: usize,
+    /// Places have been dropped.
+    dropped: bool,
+}
+
+impl Ring {
+    /// An empty ring whose first place will be `first`.
+    pub fn new(first: u64) -> Self {
+        Ring {
+            first,
+            positions: VecDeque::new(),
+            streams: None,
+            bytes: 0,
+            fronted: 0,
+            dropped: false,
+        }
+    }
+
+    /// An entry of this stream has got this place.
+    fn note_stream(&mut self, arena: &Arena, place: u64, stream: u8) {
+        if let Some(streams) = &mut self.streams {
+            streams.note(place, stream);
+        } else if self.positions.len() >= NOTED_FROM {
+            let mut streams = Box::<Streams>::default();
+            for place in self.first..self.next() {
+                if let Some(entry) = self.get(arena, place) {
+                    streams.note(place, entry.stream);
+                }
+            }
+            self.streams = Some(streams);
+        }
+    }
+
+    /// The oldest place still held (equals [`Ring::next`] when empty).
+    #[inline]
+    pub fn first(&self) -> u64 {
+        self.first
+    }
+
+    /// The place that the next entry gets.
+    #[inline]
+    pub fn next(&self) -> u64 {
+        self.first + self.positions.len() as u64
+    }
+
+    pub fn len(&self) -> usize {
+        self.positions.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.positions.is_empty()
+    }
+
+    /// Bytes of the arena that this room's index accounts for.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Bytes of the entries from `place` on, by their average.
+    pub fn bytes_from(&self, place: u64) -> usize {
+        let len = self.positions.len() as u64;
+        let from = self.next().saturating_sub(place).min(len);
+        (self.bytes as u64 * from).checked_div(len).unwrap_or(0) as usize
+    }
+
+    /// Appends an entry and drops the room's oldest ones beyond its share. Returns its place.
+    pub fn push(&mut self, arena: &mut Arena, now: Micros, entry: &Entry<'_>) -> u64 {
+        let place = self.next();
+        let position = arena.push(now, entry);
+        self.positions.push_back(position);
+        self.note_stream(arena, place, entry.stream);
+        self.bytes += Arena::cost(entry.data.len());
+        while self.bytes > arena.room_bytes_max() && self.positions.len() > 1 {
+            self.pop(arena);
+        }
+        if !self.positions.front().is_some_and(|position| arena.holds(*position)) {
+            self.trim(arena);
+        }
+        place
+    }
+
+    /// Whether something can go in front: only while nothing is lost. Who stands at a place that was dropped would get it there, or
+    /// have it again by that place; and behind what was overwritten nobody reads on.
+    pub fn takes_history(&self, arena: &Arena) -> bool {
+        !self.dropped && self.readable(arena, self.first) == self.first
+    }
+
+    /// Puts an entry in front of all others. It is appended to the arena, so it outlives its younger neighbours; reading
+    /// stops at the first of them that is gone.
+    pub fn push_front(&mut self, arena: &mut Arena, now: Micros, entry: &Entry<'_>) {
+        let position = arena.push(now, entry);
+        self.first -= 1;
+        self.positions.push_front(position);
+        self.fronted += 1;
+        self.note_stream(arena, self.first, entry.stream);
+        self.bytes += Arena::cost(entry.data.len());
+    }
+
+    fn pop(&mut self, arena: &Arena) {
+        if let Some(position) = self.positions.pop_front() {
+            self.first += 1;
+            if let Some(streams) = self.streams.as_deref_mut().filter(|_| self.first % GROUPS[0] == 0) {
+                streams.drop_below(self.first);
+            }
+            self.dropped = true;
+            self.fronted = self.fronted.saturating_sub(1);
+            // An overwritten entry's size is not known any more; the average stands for it.
+            let average = self.bytes / (self.positions.len() + 1);
+            let cost = arena
+                .get(position)
+                .map_or(average, |entry| Arena::cost(entry.data.len()));
+            self.bytes = if self.positions.is_empty() {
+                0
+            } else {
+                self.bytes.saturating_sub(cost)
+            };
+        }
+    }
+
+    /// Forgets places whose entries the arena has overwritten, and the index's memory with the last of them.
+    pub fn trim(&mut self, arena: &Arena) {
+        while let Some(position) = self.positions.front() {
+            if arena.holds(*position) {
+                break;
+            }
+            self.pop(arena);
+        }
+        if self.positions.is_empty() {
+            self.positions = VecDeque::new();
+            self.streams = None;
+        }
+    }
+
+    /// Forgets every place below `place`.
+    pub fn drop_below(&mut self, arena: &Arena, place: u64) {
+        while self.first < place && !self.positions.is_empty() {
+            self.pop(arena);
+        }
+    }
+
+    /// The entry at `place`, if it is still held.
+    #[inline]
+    pub fn get<'a>(&self, arena: &'a Arena, place: u64) -> Option<Entry<'a>> {
+        let index = place.checked_sub(self.first)?;
+        arena.get(*self.positions.get(usize::try_from(index).ok()?)?)
+    }
+
+    /// The first place at or after `from` that is readable together with everything after it.
+    pub fn readable(&self, arena: &Arena, from: u64) -> u64 {
+        let from = from.max(self.first);
+        // Two runs, each sorted: what was put in front, the youngest first, then what was appended.
+        let front = self.fronted.min(self.positions.len());
+        let lost = |index: usize| !arena.holds(self.positions[index]);
+        let (mut low, mut high) = (front, self.positions.len());
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if lost(middle) {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        if low == front && (front == 0 || !lost(front - 1)) {
+            return from;
+        }
+        from.max(self.first + low as u64)
+    }
+
+    /// The first place within `places` that has an entry of a stream, and that entry.
+    pub fn find_stream<'a>(&self, arena: &'a Arena, places: Range<u64>, stream: u8) -> Option<(u64, Entry<'a>)> {
+        let mut places = places.start.max(self.first)..places.end.min(self.next());
+        loop {
+            if let Some(streams) = &self.streams {
+                places.start = streams.next(places.clone(), stream)?;
+            }
+            let place = places.next()?;
+            if let Some(entry) = self.get(arena, place).filter(|entry| entry.stream == stream) {
+                return Some((place, entry));
+            }
+        }
+    }
+
+    /// The first place within `places` whose entry of a stream ends at `offset` or later (a stream's offsets grow there).
+    pub fn find_offset(&self, arena: &Arena, places: Range<u64>, stream: u8, offset: u64) -> u64 {
+        let (mut low, mut high) = (places.start.max(self.first), places.end.min(self.next()));
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match self.find_stream(arena, middle..high, stream) {
+                Some((place, entry)) if entry.last() < offset => low = place + 1,
+                _ => high = middle,
+            }
+        }
+        low
+    }
+
+    /// How long ago an entry was appended, in whole milliseconds, which begin anew after 49 days.
+    pub fn age(&self, arena: &Arena, now: Micros, place: u64) -> Option<Micros> {
+        let at_ms = self.get(arena, place)?.at_ms;
+        Some(Micros::from(((now / 1_000) as u32).wrapping_sub(at_ms)) * 1_000)
+    }
+
+    /// The first place that was appended at most `age` ago; history in front was not, however lately it came.
+    pub fn find_age(&self, arena: &Arena, now: Micros, age: Micros) -> u64 {
+        let front = self.fronted.min(self.positions.len()) as u64;
+        let (mut low, mut high) = (self.first + front, self.next());
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if self.age(arena, now, middle).is_some_and(|of| of <= age) {
+                high = middle;
+            } else {
+                low = middle + 1;
+            }
+        }
+        low
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn entry(offset: u64, data: &[u8]) -> Entry<'_> {
+        Entry {
+            offset,
+            publisher: PublisherId {
+                user: 1,
+                incarnation: 2,
+            },
+            sequence: offset,
+            flags: 3,
+            gap: false,
+            stream: 0,
+            at_ms: 0,
+            born: 0,
+            data,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_readable_is_found_as_by_looking_at_all(steps in prop::collection::vec((0u8..5, 0usize..60_000), 1..120), from in 0u64..300) {
+            let mut arena = Arena::new(1 << 20);
+            let (mut ring, mut other) = (Ring::new(100), Ring::new(1));
+            for (what, len) in steps {
+                let data = vec![0; len];
+                let entry = entry(1, &data);
+                match what {
+                    0 if ring.first() > 0 => ring.push_front(&mut arena, 0, &entry),
+                    1 => ring.trim(&arena),
+                    2 => drop(other.push(&mut arena, 0, &entry)),
+                    _ => drop(ring.push(&mut arena, 0, &entry)),
+                }
+                let last_lost = ring.positions.iter().rposition(|position| !arena.holds(*position));
+                let from = from.max(ring.first());
+                let expected = last_lost.map_or(from, |index| from.max(ring.first() + index as u64 + 1));
+                prop_assert_eq!(ring.readable(&arena, from), expected);
+            }
+        }
+    }
+
+    #[test]
+    fn an_idle_room_costs_at_most_96_bytes() {
+        assert!(std::mem::size_of::<Ring>() <= 96);
+    }
+
+    proptest! {
+        #[test]
+        fn a_stream_is_found_as_by_looking_at_all(
+            steps in prop::collection::vec((0u8..6, 0u8..9, 1usize..400), 1..60),
+            from in 0u64..40_000,
+            stream in 0u8..9,
+        ) {
+            let mut arena = Arena::new(1 << 20);
+            let mut ring = Ring::new(20_000);
+            for (what, stream, times) in steps {
+                for _ in 0..times {
+                    let entry = Entry { stream, ..entry(1, &[0; 8]) };
+                    match what {
+                        0 => ring.push_front(&mut arena, 0, &entry),
+                        1 => ring.drop_below(&arena, ring.first() + 1),
+                        2 => ring.trim(&arena),
+                        _ => drop(ring.push(&mut arena, 0, &entry)),
+                    }
+                }
+            }
+            let places = from.max(ring.first())..ring.next();
+            let has = |place: &u64| ring.get(&arena, *place).is_some_and(|entry| entry.stream == stream);
+            let expected = places.clone().find(has);
+            prop_assert_eq!(ring.find_stream(&arena, places, stream).map(|(place, _)| place), expected);
+        }
+    }
+
+    /// A stream that is seldom spoken of made each join and each skip look at all that the room had.
+    #[test]
+    fn a_sparse_stream_is_found_without_looking_at_all() {
+        let mut arena = Arena::new(256 << 20);
+        let mut ring = Ring::new(1);
+        for place in 1..=400_000 {
+            let entry = Entry {
+                stream: u8::from(place == 1 || place == 399_999),
+                ..entry(place, b"text")
+            };
+            ring.push(&mut arena, 0, &entry);
+        }
+        assert_eq!(ring.len(), 400_000);
+        arena.looks.set(0);
+        let found = ring.find_stream(&arena, 2..ring.next(), 1).map(|(place, _)| place);
+        assert_eq!(found, Some(399_999));
+        assert!(ring.find_stream(&arena, 2..399_999, 1).is_none());
+        assert_eq!(ring.find_offset(&arena, 2..ring.next(), 1, 300_000), 2);
+        assert_eq!(ring.find_offset(&arena, 1..ring.next(), 1, 300_000), 2);
+        let looks = arena.looks.get();
+        assert!(looks < 5_000, "{looks} entries");
+    }
+
+    #[test]
+    fn a_room_holds_at_most_its_share() {
+        let mut arena = Arena::new(1 << 20);
+        let mut ring = Ring::new(1);
+        for offset in 1..=5000 {
+            ring.push(&mut arena, 0, &entry(offset, &[0; 100]));
+        }
+        assert!(ring.bytes() <= arena.room_bytes_max());
+        assert_eq!(ring.next(), 5001);
+        assert!(ring.get(&arena, ring.first()).is_some());
+        assert!(ring.get(&arena, ring.first() - 1).is_none());
+    }
+
+    proptest! {
+        /// Every place that a ring still claims reads as what was written there; evicted rooms forget.
+        #[test]
+        fn rings_agree_with_plain_lists(writes in prop::collection::vec((0usize..4, 0usize..9000), 1..800)) {
+            let mut arena = Arena::new(1 << 20);
+            let mut rings: Vec<Ring> = (0..4).map(|_| Ring::new(1)).collect();
+            let mut model: Vec<Vec<Vec<u8>>> = vec![Vec::new(); 4];
+            for (step, (room, len)) in writes.into_iter().enumerate() {
+                let data = vec![step as u8; len];
+                let offset = model[room].len() as u64 + 1;
+                let place = rings[room].push(&mut arena, step as u64, &entry(offset, &data));
+                prop_assert_eq!(place, offset);
+                model[room].push(data);
+            }
+            for (ring, messages) in rings.iter_mut().zip(&model) {
+                ring.trim(&arena);
+                prop_assert_eq!(ring.next(), messages.len() as u64 + 1);
+                for place in ring.first()..ring.next() {
+                    let entry = ring.get(&arena, place).expect("held");
+                    prop_assert_eq!(entry.offset, place);
+                    prop_assert_eq!(entry.data, &messages[place as usize - 1][..]);
+                    prop_assert_eq!(ring.find_offset(&arena, 0..u64::MAX, 0, place), place);
+                }
+                prop_assert!(ring.get(&arena, ring.next()).is_none());
+            }
+        }
+    }
+}

@@ -1,0 +1,1248 @@
+//! The router: takes its partition of each gateway's membership and gives it to the brokers that want it, and to its peers.
+//!
+//! The replicas of a partition are peers without a leader: what a gateway tells one of them, that one tells the others, and who
+//! hears it from a peer tells its own brokers only, so nothing goes in circles. Logs are reliable and in order per link; this
+//! role maps the offsets of what it hears to those of what it tells, so that a gateway learns when every broker has what it
+//! said. Knows no message and no member.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use crate::wire::kinds;
+
+use crate::layers::room_placement;
+
+use crate::role;
+
+use muster_transport::planted::{self, Bug};
+use muster_transport::{
+    Arrival, ClusterKeys, Code, Control, Door, DoorKey, Encode, Entropy, Frames, HasLinks, Identity, Inbox, KeyedState,
+    LinkChange, Links, Machine, Micros, Node, NodeState, Outbox, Placement, Records, ResetSecret, Scope, HEADER,
+    NODES_MAX,
+};
+
+use crate::interest::{Change, Interest, Taken};
+use crate::kept::{Changed, Kept};
+use crate::limits::{log_bytes, GATEWAY_LEASE, LINK_LOG_BYTES};
+use crate::missing::{Missing, LOST_WAIT, MISSING_WAIT};
+use crate::untold::Untold;
+use crate::wire::record::{Membership, Record};
+
+/// How long a new router waits for gateways that the placement names before it says that it knows all there is to know.
+pub const SETTLE: Micros = 1_000_000;
+
+/// A gateway and its epoch.
+type Life = (u32, u32);
+
+/// How a router is set up.
+pub struct RouterConfig {
+    pub me: Identity,
+    pub payload: usize,
+    pub cluster: ClusterKeys,
+    pub reset_secret: [u8; 32],
+    /// Memberships that there is place for, over all gateways: 64 B each.
+    pub memberships_max: usize,
+}
+
+muster_transport::counters! {
+    /// What a router did.
+    pub struct RouterCounters {
+        /// Membership changes taken from gateways and peers.
+        memberships_received,
+        /// Membership changes told to brokers and peers.
+        memberships_sent,
+        /// Snapshots of gateways taken whole.
+        snapshots_received,
+        /// Records dropped: of a gateway's earlier life, or of what nobody began to tell.
+        dropped_stale_epoch,
+        /// Gateways forgotten because they stayed away.
+        gateways_expired,
+        /// Membership changes refused: too many rooms.
+        refused_full,
+    }
+}
+
+/// Who tells of membership on its link: a gateway of itself, a peer of gateways.
+struct Source {
+    slot: u32,
+    /// Offsets of its log that some broker has not got yet, each with the burst that passed it on.
+    uncovered: VecDeque<(u64, u64)>,
+    logged: u64,
+    covered: u64,
+    told: u64,
+    /// Of a peer: whether it has told all that it knew when the link came up, and which brokers it tells.
+    whole: bool,
+    brokers: BTreeSet<u32>,
+}
+
+/// Who is told: a broker that subscribed, or a peer.
+struct Listener {
+    slot: u32,
+    scope: Scope,
+    peer: bool,
+    /// Whether it was told that it has been told everything.
+    complete: bool,
+    /// The offset of what it was told last, and how far a peer says that all its brokers are.
+    told: u64,
+    covered: u64,
+    /// Bursts that it has not confirmed, each with the offset of its last record here.
+    bursts: VecDeque<(u64, u64)>,
+}
+
+/// Where a gateway is linked: here, or at peers.
+struct Seen {
+    here: bool,
+    peers: BTreeSet<u32>,
+    /// Since when nowhere.
+    away_since: Micros,
+}
+
+/// The router.
+pub struct Router {
+    node: Node,
+    links: Links,
+    interest: Interest,
+    gateways: BTreeMap<u32, Seen>,
+    /// Those of which brokers were told that no router of this partition has a link to them.
+    away: BTreeSet<u32>,
+    /// Gateways of which only hints are known, in whole or in part.
+    hinted: BTreeSet<u32>,
+    /// What a database is to learn, if there is one.
+    kept: Option<Kept>,
+    sources: BTreeMap<u32, Source>,
+    listeners: BTreeMap<u32, Listener>,
+    /// Datagrams so far that brought what had to be passed on.
+    burst: u64,
+    placement: Placement,
+    started: Option<Micros>,
+    complete: bool,
+    /// Peers that have not told all that they know: while one is waited for, no broker hears that it knows everything.
+    peers_missing: Missing,
+    /// Brokers that nobody tells: while one is waited for, nothing is in force.
+    brokers_missing: Missing,
+    /// Over all gateways.
+    rooms_max: usize,
+    untold: Untold,
+    records: Records,
+    changes: Vec<Change>,
+    pub counters: RouterCounters,
+    events: VecDeque<LinkChange>,
+}
+
+impl Router {
+    pub fn new(config: RouterConfig, seed: u64, mut entropy: Box<dyn Entropy>) -> Self {
+        let door = Door::new(
+            DoorKey::Cluster(Box::new(config.cluster.clone())),
+            ResetSecret::new(config.reset_secret),
+            entropy.as_mut(),
+        );
+        let mut node = Node::new(config.me, config.payload, seed, entropy);
+        let hash = KeyedState::new(node.secret_u64(), node.secret_u64());
+        // A peer is told all at once.
+        let links = Links::new(
+            door,
+            config.cluster,
+            LINK_LOG_BYTES.max(log_bytes(config.memberships_max)),
+        );
+        Router {
+            links,
+            interest: Interest::new(hash),
+            gateways: BTreeMap::new(),
+            away: BTreeSet::new(),
+            hinted: BTreeSet::new(),
+            kept: None,
+            sources: BTreeMap::new(),
+            listeners: BTreeMap::new(),
+            burst: 0,
+            placement: room_placement(0, Vec::new(), 1, 1),
+            started: None,
+            complete: false,
+            peers_missing: Missing::default(),
+            brokers_missing: Missing::default(),
+            rooms_max: config.memberships_max,
+            untold: Untold::default(),
+            records: Records::default(),
+            changes: Vec::new(),
+            counters: RouterCounters::default(),
+            events: VecDeque::new(),
+            node,
+        }
+    }
+
+    /// Takes the control plane's picture of who is where; one that is older than what is known changes nothing.
+    pub fn set_placement(&mut self, now: Micros, placement: Placement) {
+        if placement.epoch() < self.placement.epoch() {
+            return;
+        }
+        self.node.stamp.placement = placement.epoch();
+        self.links.place(placement.numbers());
+        self.started.get_or_insert(now);
+        let me = self.node.me.node;
+        let scope = placement.scope(me);
+        let mut misled = Vec::new();
+        if scope != self.scope() {
+            self.interest.keep(scope);
+            if let Some(kept) = &mut self.kept {
+                kept.keep(scope);
+            }
+            // They take what is told from now on for all of what they had asked for, until they hear that it is a part.
+            let wider = self
+                .listeners
+                .iter()
+                .filter(|(_, listener)| !listener.scope.within(scope));
+            misled.extend(wider.map(|(node, _)| *node));
+            let peers = self.listeners.values_mut().filter(|listener| listener.peer);
+            peers.for_each(|listener| listener.scope = scope);
+        }
+        // Of two peers the one with the lower number dials.
+        let peers = placement.of(role::ROUTER).filter(|node| node.node > me);
+        let peers = peers.filter(|node| placement.scope_of(node) == scope);
+        self.links
+            .dial(now, peers.map(|node| (node.node, node.role, node.addr)));
+        self.placement = placement;
+        if let Some(kept) = &mut self.kept {
+            kept.removed(|node| self.placement.node(node).is_none());
+        }
+        if !planted::is(Bug::FormerScopeGrows) {
+            misled.into_iter().for_each(|listener| self.tell_all(now, listener));
+        }
+        self.review_missing(now);
+    }
+
+    /// Why the router cannot serve yet, if it cannot.
+    pub fn not_ready(&self) -> Option<&'static str> {
+        match (self.started, self.complete) {
+            (None, _) => Some("there is no placement yet"),
+            (_, false) => Some("the rooms of gateways are not known yet"),
+            _ => None,
+        }
+    }
+
+    /// Whether all that the placement asks is done.
+    pub fn settled(&self) -> bool {
+        let (me, scope) = (self.node.me.node, self.scope());
+        let mut others = self.placement.of(role::ROUTER).filter(|node| node.node != me);
+        let apart = |node: &muster_transport::PlacedNode| {
+            node.state == NodeState::Running
+                && self.placement.scope_of(node) == scope
+                && self.links.to(node.node).is_none()
+        };
+        self.not_ready().is_none() && !others.any(apart)
+    }
+
+    pub fn interest(&self) -> &Interest {
+        &self.interest
+    }
+
+    /// Memberships that there is place for.
+    pub fn interest_max(&self) -> usize {
+        self.rooms_max
+    }
+
+    /// From now on, remembers for `take_kept` what changes, at most so many rooms at a time.
+    pub fn keep(&mut self, max: usize) {
+        let hash = KeyedState::new(self.node.secret_u64(), self.node.secret_u64());
+        self.kept = Some(Kept::new(max, hash));
+    }
+
+    /// How much waits to be taken, and how much had no place.
+    pub fn kept(&self) -> (usize, u64) {
+        self.kept.as_ref().map_or((0, 0), |kept| (kept.len(), kept.dropped))
+    }
+
+    /// Takes lives that ended, to be forgotten first, and what is true now of at most `limit` of the rooms that changed, each
+    /// with the gateway's life.
+    pub fn take_kept(&mut self, limit: usize) -> (Vec<Life>, Vec<(Life, Membership)>) {
+        let Router { kept, interest, .. } = self;
+        let Some(kept) = kept else {
+            return (Vec::new(), Vec::new());
+        };
+        let mut taken = Vec::new();
+        for _ in 0..limit {
+            let Some(Changed { life, room, version }) = kept.take() else {
+                break;
+            };
+            // Of a life that is over and that no other followed, its end tells.
+            if interest.epoch_of(life.0) == Some(life.1) {
+                let known = interest.known(life.0, room);
+                let left = Membership {
+                    room,
+                    check: 0,
+                    version,
+                    present: false,
+                };
+                taken.push((life, known.unwrap_or(left)));
+            }
+        }
+        (kept.take_ended(), taken)
+    }
+
+    /// Takes what a database remembers of a gateway's life, as a hint: it stands until the gateway has told its rooms, or until
+    /// it was away for as long as any other. How many stand now.
+    pub fn hint(&mut self, now: Micros, life: (u32, u32), memberships: &[Membership]) -> usize {
+        let (own, (node, epoch)) = (self.scope(), life);
+        self.changes.clear();
+        let mut taken = Vec::new();
+        for membership in memberships.iter().filter(|membership| own.has(membership.room)) {
+            let place = self.interest.len() < self.rooms_max;
+            if place && self.interest.hint(life, membership, &mut self.changes) {
+                taken.push(membership);
+            }
+        }
+        if taken.is_empty() {
+            return 0;
+        }
+        self.gateways.entry(node).or_insert_with(|| Seen::away(now));
+        self.hinted.insert(node);
+        let Router {
+            links,
+            listeners,
+            counters,
+            ..
+        } = self;
+        for listener in listeners.values_mut().filter(|listener| !listener.peer) {
+            let Some(scope) = own.meet(listener.scope) else {
+                continue;
+            };
+            let rooms = taken.iter().filter(|membership| scope.has(membership.room));
+            let offset = hint_to(
+                now,
+                links,
+                listener.slot,
+                (node, epoch, scope),
+                rooms.map(|each| **each),
+                counters,
+            );
+            listener.told = offset.unwrap_or(listener.told);
+        }
+        taken.len()
+    }
+
+    /// The rooms of this router's partition.
+    fn scope(&self) -> Scope {
+        self.placement.scope(self.node.me.node)
+    }
+
+    fn take_link(&mut self, now: Micros, arrival: Arrival, datagram: &mut [u8]) {
+        let received = self.links.receive(now, &mut self.node, arrival, datagram);
+        self.link_changes(now);
+        let Some((slot, len)) = received else { return };
+        let Some(peer) = self.links.table.get(slot).map(|link| link.data.peer) else {
+            return;
+        };
+        let (mut elicits, mut acknowledged) = (false, false);
+        let mut records = std::mem::take(&mut self.records);
+        for frame in Frames::new(&datagram[HEADER..HEADER + len], kinds::ALL) {
+            let Ok(frame) = frame else {
+                self.links.counters.link_dropped_frame += 1;
+                break;
+            };
+            elicits |= kinds::ALL.elicits(frame.kind);
+            match self.links.control(now, slot, &frame, &mut records) {
+                Control::Other => self.links.counters.link_dropped_frame += 1,
+                Control::Acknowledged(_) => acknowledged = true,
+                Control::Closed(_) => break,
+                _ => {}
+            }
+        }
+        let mut heard = false;
+        for bytes in records.iter() {
+            if let Some(source) = self.sources.get_mut(&peer.node) {
+                // Every record of its log counts, also what cannot be read, so that offsets agree.
+                source.logged += 1;
+            }
+            let Some(record) = Record::read(bytes) else {
+                self.links.counters.link_dropped_frame += 1;
+                continue;
+            };
+            if self.links.link_record(slot, &record) {
+                continue;
+            }
+            match self.record(now, slot, peer, &record) {
+                Some(passed_on) => heard |= passed_on,
+                None => self.links.counters.link_dropped_frame += 1,
+            }
+        }
+        if heard {
+            self.end_burst(peer.node);
+        }
+        self.links.after(now, slot, elicits);
+        self.link_changes(now);
+        if acknowledged || !records.is_empty() {
+            self.cover(now);
+        }
+        records.clear();
+        self.records = records;
+    }
+
+    /// Takes a record: whether it is to be covered. `None`: not this peer's to send.
+    fn record(&mut self, now: Micros, slot: u32, peer: Identity, record: &Record<'_>) -> Option<bool> {
+        let own = peer.role == role::GATEWAY;
+        let life = (peer.node, peer.epoch);
+        match (peer.role, record) {
+            (role::GATEWAY, Record::SnapshotBegin { scope, version }) => {
+                self.begin(now, peer.node, life, (*scope, *version));
+                Some(false)
+            }
+            (role::GATEWAY, Record::Membership(membership)) => Some(self.membership(now, peer.node, life, membership)),
+            (role::GATEWAY, Record::SnapshotEnd { scope, version }) => {
+                Some(self.end(now, peer.node, life, (*scope, *version), own))
+            }
+            (
+                role::ROUTER,
+                Record::GatewayBegin {
+                    node,
+                    epoch,
+                    scope,
+                    version,
+                },
+            ) => {
+                self.begin(now, peer.node, (*node, *epoch), (*scope, *version));
+                Some(false)
+            }
+            (
+                role::ROUTER,
+                Record::GatewayMembership {
+                    node,
+                    epoch,
+                    membership,
+                },
+            ) => Some(self.membership(now, peer.node, (*node, *epoch), membership)),
+            (
+                role::ROUTER,
+                Record::GatewayEnd {
+                    node,
+                    epoch,
+                    scope,
+                    version,
+                },
+            ) => Some(self.end(now, peer.node, (*node, *epoch), (*scope, *version), own)),
+            (role::ROUTER, Record::GatewaySeen { node, up }) => {
+                self.seen(now, *node, Some(peer.node), *up);
+                Some(false)
+            }
+            (role::ROUTER, Record::BrokerTold { node, told }) => {
+                if let Some(source) = self.sources.get_mut(&peer.node) {
+                    if *told && source.brokers.len() < NODES_MAX {
+                        source.brokers.insert(*node);
+                    } else {
+                        source.brokers.remove(node);
+                    }
+                    self.review_missing(now);
+                }
+                Some(false)
+            }
+            (role::ROUTER, Record::Complete { .. }) => {
+                if let Some(source) = self.sources.get_mut(&peer.node) {
+                    source.whole = true;
+                    self.review_missing(now);
+                }
+                Some(false)
+            }
+            (role::ROUTER, Record::Covered { offset }) => {
+                let last = self.links.table.get(slot).map_or(0, |link| link.conn.log.last());
+                if let Some(listener) = self.listeners.get_mut(&peer.node) {
+                    listener.covered = (*offset).min(last).max(listener.covered);
+                }
+                Some(false)
+            }
+            (role::BROKER, Record::Subscribe { scope }) => {
+                self.listen(now, slot, peer, *scope);
+                Some(false)
+            }
+            (role::BROKER, Record::Unsubscribe) => {
+                self.unlisten(now, peer.node);
+                Some(false)
+            }
+            _ => None,
+        }
+    }
+
+    fn begin(&mut self, now: Micros, source: u32, life: (u32, u32), snapshot: (Scope, u64)) {
+        self.changes.clear();
+        let before = self.interest.epoch_of(life.0);
+        if !self.interest.begin(source, life, snapshot, &mut self.changes) {
+            self.counters.dropped_stale_epoch += 1;
+            return;
+        }
+        if before != Some(life.1) {
+            self.hinted.remove(&life.0);
+            if let Some(kept) = &mut self.kept {
+                kept.find(life.0);
+                life.1
+                    .checked_sub(1)
+                    .into_iter()
+                    .for_each(|over| kept.end(life.0, over));
+            }
+        }
+        // Whose link nobody has ends like one whose link was lost.
+        if let Entry::Vacant(place) = self.gateways.entry(life.0) {
+            place.insert(Seen::away(now));
+            self.review_away(now);
+        }
+    }
+
+    fn membership(&mut self, now: Micros, source: u32, life: (u32, u32), membership: &Membership) -> bool {
+        self.counters.memberships_received += 1;
+        let (node, epoch) = life;
+        let full = membership.present && self.interest.len() >= self.rooms_max;
+        if full && self.interest.wants(node, membership.room).is_none() {
+            self.refuse(now, life, membership.room);
+            return true;
+        }
+        self.untold.taken(life, membership.room);
+        self.changes.clear();
+        let taken = self.interest.apply(source, life, membership, &mut self.changes);
+        self.note(epoch, membership.version);
+        let (brokers, peers) = match taken {
+            Taken::Stale => {
+                self.counters.dropped_stale_epoch += 1;
+                return true;
+            }
+            Taken::Open => return false,
+            // A peer may know less than we: it hears all that we hear of the gateway itself.
+            Taken::Known | Taken::News => {
+                let peers = source == node || planted::is(Bug::PeersPassOn);
+                (taken == Taken::News, peers)
+            }
+        };
+        let membership = *membership;
+        let told = Record::GatewayMembership {
+            node,
+            epoch,
+            membership,
+        };
+        let Router {
+            links,
+            listeners,
+            counters,
+            ..
+        } = self;
+        if brokers || peers {
+            told.encode(|bytes| {
+                for listener in listeners.values_mut() {
+                    let wants = if listener.peer { peers } else { brokers };
+                    if !wants || !listener.scope.has(membership.room) {
+                        continue;
+                    }
+                    if let Some(offset) = links.log(now, listener.slot, bytes) {
+                        listener.told = offset;
+                        counters.memberships_sent += 1;
+                    }
+                }
+            });
+        }
+        true
+    }
+
+    fn end(&mut self, now: Micros, source: u32, life: (u32, u32), snapshot: (Scope, u64), own: bool) -> bool {
+        self.changes.clear();
+        let taken = self.interest.end(source, life, snapshot, &mut self.changes);
+        if taken == Taken::Stale {
+            self.counters.dropped_stale_epoch += 1;
+            return true;
+        }
+        self.note(life.1, snapshot.1);
+        self.hinted.remove(&life.0);
+        self.counters.snapshots_received += 1;
+        let (node, _) = life;
+        // A broker knows no more than we did, unless we had fallen behind: then only all that we know tells it what is gone.
+        let news = taken == Taken::News;
+        let peers = own || planted::is(Bug::PeersPassOn);
+        let wants = |listener: &Listener| if listener.peer { peers } else { news };
+        let told: Vec<u32> = self
+            .listeners
+            .iter()
+            .filter(|(_, listener)| wants(listener))
+            .map(|(listener, _)| *listener)
+            .collect();
+        told.into_iter().for_each(|listener| self.tell(now, listener, node));
+        self.complete(now);
+        true
+    }
+
+    /// What changed just now in a life of this epoch is for the database to learn.
+    fn note(&mut self, epoch: u32, version: u64) {
+        if let Some(kept) = &mut self.kept {
+            kept.note(epoch, &self.changes, version);
+        }
+    }
+
+    /// Tells a listener all that is known of every gateway.
+    fn tell_all(&mut self, now: Micros, listener: u32) {
+        let gateways: Vec<u32> = self.interest.gateways().map(|(node, _)| node).collect();
+        gateways.into_iter().for_each(|node| self.tell(now, listener, node));
+    }
+
+    /// Tells a listener all that is known of a gateway, at once, so that nothing comes in between.
+    fn tell(&mut self, now: Micros, listener: u32, node: u32) {
+        let Router {
+            links,
+            interest,
+            listeners,
+            counters,
+            hinted,
+            placement,
+            node: me,
+            ..
+        } = self;
+        let Some(listener) = listeners.get_mut(&listener) else {
+            return;
+        };
+        let Some(epoch) = interest.epoch_of(node) else { return };
+        let own = placement.scope(me.me.node).meet(listener.scope);
+        if let Some(scope) = own.filter(|_| hinted.contains(&node) && !listener.peer) {
+            let rooms = interest.rooms_of(node, scope);
+            let offset = hint_to(now, links, listener.slot, (node, epoch, scope), rooms, counters);
+            listener.told = offset.unwrap_or(listener.told);
+        }
+        for (scope, version) in interest.wholes(node) {
+            let Some(scope) = scope.meet(listener.scope) else {
+                continue;
+            };
+            let (slot, mut offset) = (listener.slot, None);
+            let mut log = |record: &Record<'_>| offset = links.record(now, slot, record).or(offset);
+            log(&Record::GatewayBegin {
+                node,
+                epoch,
+                scope,
+                version,
+            });
+            for membership in interest.rooms_of(node, scope) {
+                counters.memberships_sent += 1;
+                log(&Record::GatewayMembership {
+                    node,
+                    epoch,
+                    membership,
+                });
+            }
+            log(&Record::GatewayEnd {
+                node,
+                epoch,
+                scope,
+                version,
+            });
+            listener.told = offset.unwrap_or(listener.told);
+        }
+    }
+
+    /// There is no place for a gateway's room; it hears so before it could take it for covered, or when it has a link.
+    fn refuse(&mut self, now: Micros, life: (u32, u32), room: u64) {
+        self.counters.refused_full += 1;
+        match self.links.to_life(life) {
+            Some(slot) => self.tell_refused(now, slot, room),
+            None => self.untold.note(life, room),
+        }
+    }
+
+    fn tell_refused(&mut self, now: Micros, slot: u32, room: u64) {
+        let code = Code::Busy;
+        self.links.record(now, slot, &Record::RoomRefused { room, code });
+    }
+
+    /// What came from a source with one datagram is covered once all who listen have what they were told up to here.
+    fn end_burst(&mut self, source: u32) {
+        self.burst += 1;
+        let burst = self.burst;
+        if let Some(source) = self.sources.get_mut(&source) {
+            source.uncovered.push_back((source.logged, burst));
+        }
+        for listener in self.listeners.values_mut() {
+            let told = listener.told;
+            if listener.bursts.back().map_or(told > 0, |(_, last)| told > *last) {
+                listener.bursts.push_back((burst, told));
+            }
+        }
+    }
+
+    /// Looks who is missing of those that the map names, and goes on with what waited for others.
+    fn review_missing(&mut self, now: Micros) {
+        let (me, scope) = (self.node.me.node, self.scope());
+        let others = |role| {
+            let nodes = self.placement.of(role).filter(|node| node.node != me);
+            nodes.filter(|node| node.state != NodeState::Draining)
+        };
+        let peers = others(role::ROUTER).filter(|node| {
+            let whole = self.sources.get(&node.node).is_some_and(|source| source.whole);
+            !whole && self.placement.scope_of(node) == scope
+        });
+        let told = |node: u32| {
+            self.listeners.contains_key(&node) || self.sources.values().any(|source| source.brokers.contains(&node))
+        };
+        let brokers =
+            others(role::BROKER).filter(|node| self.placement.scope_of(node).meet(scope).is_some() && !told(node.node));
+        let peers = peers.map(|node| node.node).collect();
+        let brokers = brokers.map(|node| node.node).collect();
+        self.peers_missing.review(now, &peers);
+        self.brokers_missing.review(now, &brokers);
+        self.review_away(now);
+        self.cover(now);
+        self.complete(now);
+    }
+
+    /// Tells brokers which gateways no router of this partition has a link to: nobody knows that while a peer is not heard.
+    fn review_away(&mut self, now: Micros) {
+        let (me, scope) = (self.node.me.node, self.scope());
+        let mut peers = self.placement.of(role::ROUTER).filter(|node| node.node != me);
+        let hears = |node: &muster_transport::PlacedNode| {
+            let whole = self.sources.get(&node.node).is_some_and(|source| source.whole);
+            whole || self.placement.scope_of(node) != scope
+        };
+        let all = peers.all(hears);
+        let away = self.gateways.iter().filter(|(_, seen)| all && seen.is_away());
+        let away: BTreeSet<u32> = away.map(|(node, _)| *node).collect();
+        let before = std::mem::replace(&mut self.away, away);
+        for node in before.symmetric_difference(&self.away) {
+            let (node, up) = (*node, before.contains(node));
+            for listener in self.listeners.values().filter(|listener| !listener.peer) {
+                self.links.record(now, listener.slot, &Record::GatewaySeen { node, up });
+            }
+        }
+    }
+
+    /// Tells gateways and peers how far every broker is.
+    fn cover(&mut self, now: Micros) {
+        let (mut brokers, mut peers) = (u64::MAX, u64::MAX);
+        for listener in self.listeners.values_mut() {
+            let (upto, least) = if listener.peer {
+                (listener.covered, &mut peers)
+            } else {
+                let link = self.links.table.get(listener.slot);
+                (link.map_or(u64::MAX, |link| link.conn.log.acknowledged()), &mut brokers)
+            };
+            while listener.bursts.front().is_some_and(|(_, offset)| *offset <= upto) {
+                listener.bursts.pop_front();
+            }
+            let open = listener.bursts.front();
+            *least = open.map_or(u64::MAX, |(burst, _)| burst - 1).min(*least);
+        }
+        // A broker that nobody tells may serve all the same, or begin to: it would not know of what is in force.
+        let untold = self.brokers_missing.waits() && !planted::is(Bug::UntoldUncounted);
+        for (node, source) in &mut self.sources {
+            let own = self.listeners.get(node).is_none_or(|listener| !listener.peer);
+            let done = match own {
+                true if untold => 0,
+                true => brokers.min(peers),
+                false => brokers,
+            };
+            while let Some((offset, _)) = source.uncovered.front().filter(|(_, burst)| *burst <= done) {
+                source.covered = *offset;
+                source.uncovered.pop_front();
+            }
+            if source.covered > source.told {
+                let offset = source.covered;
+                source.told = offset;
+                self.links.record(now, source.slot, &Record::Covered { offset });
+            }
+        }
+    }
+
+    fn link_changes(&mut self, now: Micros) {
+        while let Some(change) = self.links.change() {
+            match change {
+                LinkChange::Up { slot, peer } => self.link_up(now, slot, peer),
+                LinkChange::Down { slot, peer, .. } => self.link_down(now, slot, peer),
+                LinkChange::Refused { .. }
+                | LinkChange::Mistaken { .. }
+                | LinkChange::Unlisted { .. }
+                | LinkChange::Stranger { .. } => {}
+            }
+            self.events.push_back(change);
+        }
+    }
+
+    fn link_up(&mut self, now: Micros, slot: u32, peer: Identity) {
+        if !matches!(peer.role, role::GATEWAY | role::ROUTER) {
+            // A broker says what it wants, to one of us.
+            return self.brokers_missing.wait(now, peer.node, MISSING_WAIT);
+        }
+        let source = Source {
+            slot,
+            uncovered: VecDeque::new(),
+            logged: 0,
+            covered: 0,
+            told: 0,
+            whole: false,
+            brokers: BTreeSet::new(),
+        };
+        self.sources.insert(peer.node, source);
+        if peer.role == role::GATEWAY {
+            let refused = self.untold.take(peer.node, peer.epoch);
+            refused.into_iter().for_each(|room| self.tell_refused(now, slot, room));
+            return self.seen(now, peer.node, None, true);
+        }
+        self.listen(now, slot, peer, self.scope());
+        let here: Vec<u32> = self
+            .gateways
+            .iter()
+            .filter(|(_, seen)| seen.here)
+            .map(|(node, _)| *node)
+            .collect();
+        for node in here {
+            self.links.record(now, slot, &Record::GatewaySeen { node, up: true });
+        }
+        let brokers = self.listeners.iter().filter(|(_, listener)| !listener.peer);
+        for (node, _) in brokers {
+            let (node, told) = (*node, true);
+            self.links.record(now, slot, &Record::BrokerTold { node, told });
+        }
+        let scope = self.scope();
+        self.links.record(now, slot, &Record::Complete { scope });
+        self.review_missing(now);
+    }
+
+    fn link_down(&mut self, now: Micros, slot: u32, peer: Identity) {
+        if self.sources.get(&peer.node).is_some_and(|source| source.slot == slot) {
+            self.sources.remove(&peer.node);
+            self.interest.leave(peer.node);
+            if peer.role == role::GATEWAY {
+                self.seen(now, peer.node, None, false);
+            } else {
+                let seen: Vec<u32> = self.gateways.keys().copied().collect();
+                seen.into_iter()
+                    .for_each(|node| self.seen(now, node, Some(peer.node), false));
+            }
+        }
+        if self
+            .listeners
+            .get(&peer.node)
+            .is_some_and(|listener| listener.slot == slot)
+        {
+            self.unlisten(now, peer.node);
+        }
+        self.review_missing(now);
+        match peer.role {
+            role::BROKER => self.brokers_missing.wait(now, peer.node, LOST_WAIT),
+            role::ROUTER => self.wait_for_told(now),
+            _ => {}
+        }
+    }
+
+    /// A peer is heard no more, and may have told brokers that miss its word only from now on, or are told by it still while it is
+    /// merely apart from us: these are to find that out and to turn to us.
+    fn wait_for_told(&mut self, now: Micros) {
+        for node in self.brokers_missing.nodes() {
+            let wait = match self.links.to(node) {
+                Some(_) => MISSING_WAIT,
+                None => LOST_WAIT,
+            };
+            self.brokers_missing.wait(now, node, wait);
+        }
+    }
+
+    /// A gateway's link came or went, here or at a peer.
+    fn seen(&mut self, now: Micros, node: u32, peer: Option<u32>, up: bool) {
+        // Links are bounded by themselves.
+        let full = peer.is_some() && self.gateways.len() >= NODES_MAX;
+        if !self.gateways.contains_key(&node) && (!up || full) {
+            return;
+        }
+        let seen = self.gateways.entry(node).or_insert_with(|| Seen::away(now));
+        let was_away = seen.is_away();
+        match peer {
+            None => seen.here = up,
+            Some(peer) if up => drop(seen.peers.insert(peer)),
+            Some(peer) => drop(seen.peers.remove(&peer)),
+        }
+        if seen.is_away() && !was_away {
+            seen.away_since = now;
+        }
+        if peer.is_none() {
+            for listener in self.listeners.values().filter(|listener| listener.peer) {
+                self.links.record(now, listener.slot, &Record::GatewaySeen { node, up });
+            }
+        }
+        self.review_away(now);
+    }
+
+    /// Somebody wants to hear of a scope: it is told all that is known of every gateway.
+    fn listen(&mut self, now: Micros, slot: u32, peer: Identity, scope: Scope) {
+        let listener = Listener {
+            slot,
+            scope,
+            peer: peer.role == role::ROUTER,
+            complete: peer.role == role::ROUTER,
+            told: 0,
+            covered: 0,
+            bursts: VecDeque::new(),
+        };
+        self.listeners.insert(peer.node, listener);
+        if !planted::is(Bug::SubscribedUntold) {
+            self.tell_all(now, peer.node);
+        }
+        if let Some(listener) = self.listeners.get_mut(&peer.node).filter(|listener| listener.told > 0) {
+            // What gateways said and not all had in time is in force once this one has it too.
+            listener.bursts.push_back((1, listener.told));
+        }
+        if peer.role == role::BROKER {
+            self.tell_peers(now, peer.node, true);
+            for node in &self.away {
+                let (node, up) = (*node, false);
+                self.links.record(now, slot, &Record::GatewaySeen { node, up });
+            }
+        }
+        self.review_missing(now);
+    }
+
+    /// Who listened hears no more; peers know so before anything is in force without it.
+    fn unlisten(&mut self, now: Micros, node: u32) {
+        let was = self.listeners.remove(&node);
+        if was.is_some_and(|listener| !listener.peer) {
+            self.tell_peers(now, node, false);
+        }
+        self.review_missing(now);
+    }
+
+    /// Peers hear whether a broker is told here.
+    fn tell_peers(&mut self, now: Micros, node: u32, told: bool) {
+        for peer in self.listeners.values().filter(|listener| listener.peer) {
+            self.links.record(now, peer.slot, &Record::BrokerTold { node, told });
+        }
+    }
+
+    /// Tells brokers that they know everything, once that is so: every gateway of the placement has told all its rooms, and every
+    /// peer what it knows of others', or had its time to.
+    fn complete(&mut self, now: Micros) {
+        let Some(started) = self.started else { return };
+        let scope = self.scope();
+        let loaded = |node: &muster_transport::PlacedNode| self.interest.is_loaded(node.node, scope);
+        self.complete |= now >= started + SETTLE || self.placement.of(role::GATEWAY).all(loaded);
+        if !self.complete || (self.peers_missing.waits() && !planted::is(Bug::PeersUnheard)) {
+            return;
+        }
+        for listener in self.listeners.values_mut().filter(|listener| !listener.complete) {
+            listener.complete = true;
+            if let Some(scope) = listener.scope.meet(scope) {
+                self.links.record(now, listener.slot, &Record::Complete { scope });
+            }
+        }
+    }
+
+    fn expire_gateways(&mut self, now: Micros) {
+        let expired = |seen: &Seen| seen.is_away() && now >= seen.away_since + GATEWAY_LEASE;
+        let gone: Vec<u32> = self
+            .gateways
+            .iter()
+            .filter(|(_, seen)| expired(seen))
+            .map(|(node, _)| *node)
+            .collect();
+        for node in gone {
+            self.gateways.remove(&node);
+            self.away.remove(&node);
+            self.untold.forget(node);
+            let Some(epoch) = self.interest.epoch_of(node) else {
+                continue;
+            };
+            self.counters.gateways_expired += 1;
+            self.changes.clear();
+            self.interest.gone(node, epoch, Scope::ALL, &mut self.changes);
+            self.hinted.remove(&node);
+            let named = self.started.is_none() || self.placement.node(node).is_some();
+            match &mut self.kept {
+                // It may live and be linked to others: that we do not hear of it says nothing of its rooms.
+                Some(kept) if named => kept.lose(node, epoch),
+                Some(kept) => kept.end(node, epoch),
+                None => {}
+            }
+            let own = self.scope();
+            for listener in self.listeners.values().filter(|listener| !listener.peer) {
+                if let Some(scope) = listener.scope.meet(own) {
+                    let gone = Record::GatewayGone { node, epoch, scope };
+                    self.links.record(now, listener.slot, &gone);
+                }
+            }
+        }
+    }
+}
+
+/// Tells a broker of rooms that no gateway has confirmed: a snapshot that begins and does not end, so that it takes nothing away
+/// and nothing counts as whole by it. The offset of the last record.
+fn hint_to(
+    now: Micros,
+    links: &mut Links,
+    slot: u32,
+    (node, epoch, scope): (u32, u32, Scope),
+    rooms: impl Iterator<Item = Membership>,
+    counters: &mut RouterCounters,
+) -> Option<u64> {
+    let begin = Record::GatewayBegin {
+        node,
+        epoch,
+        scope,
+        version: 0,
+    };
+    let mut offset = links.record(now, slot, &begin);
+    for membership in rooms {
+        counters.memberships_sent += 1;
+        let told = Record::GatewayMembership {
+            node,
+            epoch,
+            membership,
+        };
+        offset = links.record(now, slot, &told).or(offset);
+    }
+    offset
+}
+
+impl Seen {
+    fn away(since: Micros) -> Self {
+        Seen {
+            here: false,
+            peers: BTreeSet::new(),
+            away_since: since,
+        }
+    }
+
+    fn is_away(&self) -> bool {
+        !self.here && self.peers.is_empty()
+    }
+}
+
+impl HasLinks for Router {
+    fn links(&self) -> &Links {
+        &self.links
+    }
+
+    fn links_mut(&mut self) -> (&mut Links, &mut Node) {
+        (&mut self.links, &mut self.node)
+    }
+}
+
+impl Machine for Router {
+    type Event = LinkChange;
+
+    fn receive(&mut self, now: Micros, inbox: &mut Inbox<'_>) {
+        for index in 0..inbox.arrivals.len() {
+            let (arrival, datagram) = inbox.datagram(index);
+            self.take_link(now, arrival, datagram);
+        }
+    }
+
+    fn expire(&mut self, now: Micros) {
+        self.links.expire(now, &mut self.node);
+        self.link_changes(now);
+        self.complete(now);
+        let over = [&mut self.peers_missing, &mut self.brokers_missing].map(|missing| missing.expire(now));
+        if over.contains(&true) {
+            self.review_missing(now);
+        }
+        self.expire_gateways(now);
+        self.node.sweep(now);
+    }
+
+    fn transmit(&mut self, now: Micros, outbox: &mut Outbox) -> bool {
+        let mut more = self.links.transmit(now, &mut self.node, outbox);
+        let mut turns = self.links.table.ready_len();
+        while turns > 0 && outbox.room() > 0 {
+            turns -= 1;
+            let Some(slot) = self.links.table.next_ready() else {
+                break;
+            };
+            let Some(link) = self.links.table.get_mut(slot) else {
+                continue;
+            };
+            link.data.probe = false;
+            if self.links.send(now, &mut self.node, slot, outbox, |_, _| false) {
+                self.links.table.mark(slot); // a log may need several datagrams; an empty send ends it
+            }
+        }
+        more |= self.links.table.ready_len() > 0;
+        more
+    }
+
+    fn deadline(&self) -> Option<Micros> {
+        let complete = self.started.filter(|_| !self.complete).map(|at| at + SETTLE);
+        let away = self
+            .gateways
+            .values()
+            .filter(|seen| seen.is_away())
+            .map(|seen| seen.away_since + GATEWAY_LEASE)
+            .min();
+        let missing = [self.peers_missing.deadline(), self.brokers_missing.deadline()];
+        let due = [self.links.deadline(), complete, away].into_iter().chain(missing);
+        due.flatten().min()
+    }
+
+    fn drain_events(&mut self, events: &mut Vec<LinkChange>) {
+        events.extend(self.events.drain(..));
+    }
+
+    fn stalled(&mut self, _now: Micros) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::MEMBERSHIPS_MAX;
+    use muster_transport::fixtures::{cluster, me, Zeros};
+
+    fn router() -> Router {
+        router_of(MEMBERSHIPS_MAX)
+    }
+
+    fn router_of(memberships_max: usize) -> Router {
+        let config = RouterConfig {
+            me: me(role::ROUTER),
+            payload: 1_200,
+            cluster: cluster(),
+            reset_secret: [1; 32],
+            memberships_max,
+        };
+        Router::new(config, 1, Box::new(Zeros))
+    }
+
+    fn said(room: u64, version: u64, present: bool) -> Membership {
+        let check = if present { 1 } else { 0 };
+        Membership {
+            room,
+            check,
+            version,
+            present,
+        }
+    }
+
+    /// A gateway tells all its rooms.
+    fn snapshot(router: &mut Router, life: (u32, u32), version: u64, rooms: &[(u64, u64)]) {
+        router.begin(0, life.0, life, (Scope::ALL, version));
+        for (room, version) in rooms {
+            router.membership(0, life.0, life, &said(*room, *version, true));
+        }
+        assert!(router.end(0, life.0, life, (Scope::ALL, version), true));
+    }
+
+    /// A map of this router, the first of so many.
+    fn routers(epoch: u32, partitions: u16) -> Placement {
+        let me =
+            muster_transport::PlacedNode::new(me(role::ROUTER).node, role::ROUTER, muster_transport::Addr::default());
+        room_placement(epoch, vec![me], 1, partitions)
+    }
+
+    #[test]
+    fn a_database_learns_what_changed_once_and_what_it_told_is_no_change() {
+        let mut router = router();
+        snapshot(&mut router, (2, 5), 1, &[(9, 1)]);
+        assert_eq!(router.take_kept(9), (vec![], vec![]), "nobody asked");
+        router.keep(100);
+        assert_eq!(router.hint(0, (3, 5), &[said(10, 1, true), said(11, 2, true)]), 2);
+        assert_eq!(router.kept(), (0, 0));
+        snapshot(&mut router, (3, 5), 6, &[(11, 2), (12, 4)]);
+        let (ended, mut changed) = router.take_kept(9);
+        changed.sort_unstable_by_key(|(_, said)| said.room);
+        assert_eq!(ended, [], "that life was known");
+        let left = ((3, 5), said(10, 6, false));
+        assert_eq!(changed, [left, ((3, 5), said(12, 4, true))]);
+        router.membership(0, 3, (3, 5), &said(12, 7, false));
+        router.membership(0, 3, (3, 5), &said(12, 8, true));
+        assert_eq!(router.take_kept(9), (vec![], vec![((3, 5), said(12, 8, true))]));
+        snapshot(&mut router, (3, 6), 1, &[(13, 1)]);
+        assert_eq!(router.take_kept(9).0, [(3, 5)], "a new life ends those before it");
+    }
+
+    #[test]
+    fn what_a_gateway_that_began_anew_has_not_said_is_left_of_no_life() {
+        let mut router = router();
+        router.keep(100);
+        snapshot(&mut router, (3, 5), 1_000, &[(10, 1_000)]);
+        snapshot(&mut router, (3, 6), 1, &[]);
+        assert_eq!(router.take_kept(9), (vec![(3, 5)], vec![]));
+        router.membership(0, 3, (3, 6), &said(10, 3, true));
+        assert_eq!(router.take_kept(9), (vec![], vec![((3, 6), said(10, 3, true))]));
+    }
+
+    #[test]
+    fn of_rooms_that_it_gives_away_a_router_tells_a_database_nothing_more() {
+        let mut router = router();
+        router.set_placement(0, routers(1, 1));
+        router.keep(100);
+        snapshot(&mut router, (3, 5), 1, &[]);
+        router.membership(0, 3, (3, 5), &said(10, 6, true));
+        router.membership(0, 3, (3, 5), &said(11, 7, true));
+        router.set_placement(0, routers(2, 2));
+        assert_eq!(router.take_kept(9).1, [((3, 5), said(10, 6, true))]);
+        assert_eq!(router.kept(), (0, 0));
+    }
+
+    #[test]
+    fn a_hint_of_a_gateway_that_never_comes_ends_like_one_that_was_lost() {
+        let mut router = router();
+        router.keep(100);
+        router.set_placement(0, routers(1, 1));
+        router.hint(7, (3, 5), &[said(10, 1, true)]);
+        assert_eq!(router.interest.wanted(), [(3, 10)]);
+        assert_eq!(router.deadline(), Some(7 + GATEWAY_LEASE));
+        router.expire_gateways(6 + GATEWAY_LEASE);
+        assert_eq!(router.interest.wanted(), [(3, 10)]);
+        router.expire_gateways(7 + GATEWAY_LEASE);
+        assert_eq!(
+            (router.interest.wanted(), router.take_kept(9)),
+            (vec![], (vec![(3, 5)], vec![]))
+        );
+    }
+
+    /// A router that is cut off from gateways, and not from the database, deleted there what others kept.
+    #[test]
+    fn of_gateways_that_the_map_names_no_life_ends_because_a_router_does_not_hear_of_it() {
+        let mut router = router();
+        router.keep(100);
+        router.hint(0, (3, 5), &[said(10, 1, true)]);
+        snapshot(&mut router, (4, 5), 1, &[(11, 1)]);
+        assert_eq!(router.take_kept(9).0, [(4, 4)], "the life before");
+        router.expire_gateways(GATEWAY_LEASE);
+        assert_eq!(
+            (router.interest.wanted(), router.counters.gateways_expired),
+            (vec![], 2)
+        );
+        assert_eq!(router.take_kept(9), (vec![], vec![]), "there was no map yet");
+        let map = |epoch, gateways: &[u32]| {
+            let addr = muster_transport::Addr::default();
+            let gateways = gateways
+                .iter()
+                .map(|node| muster_transport::PlacedNode::new(*node, role::GATEWAY, addr));
+            room_placement(epoch, gateways.collect(), 1, 1)
+        };
+        router.set_placement(GATEWAY_LEASE, map(1, &[3, 4, 5]));
+        snapshot(&mut router, (5, 5), 1, &[]);
+        snapshot(&mut router, (4, 5), 3, &[(11, 1)]);
+        assert_eq!(router.take_kept(9).0, [(4, 4), (5, 4)]);
+        router.expire_gateways(2 * GATEWAY_LEASE);
+        assert_eq!(router.take_kept(9).0, []);
+        snapshot(&mut router, (5, 6), 1, &[]);
+        assert_eq!(router.take_kept(9).0, [(5, 5)]);
+        router.set_placement(2 * GATEWAY_LEASE, map(2, &[4]));
+        assert_eq!(router.take_kept(9).0, [(3, 5)], "it is removed, and so are its rooms");
+    }
+
+    #[test]
+    fn hints_take_no_place_that_is_not_there() {
+        let mut router = router_of(2);
+        let rooms = [said(10, 1, true), said(11, 1, true), said(12, 1, true)];
+        assert_eq!(router.hint(0, (3, 5), &rooms), 2);
+    }
+
+    #[test]
+    fn a_router_without_place_refuses_rooms_until_there_is_some() {
+        let mut router = router_of(3);
+        let scope = Scope::ALL;
+        for gateway in [2, 3] {
+            router.begin(0, gateway, (gateway, 1), (scope, 0));
+            assert!(router.end(0, gateway, (gateway, 1), (scope, 0), true));
+        }
+        let mut say = |gateway: u32, room: u64, version: u64, present: bool| {
+            assert!(router.membership(0, gateway, (gateway, 1), &said(room, version, present)));
+            (router.interest.wanted().len(), router.counters.refused_full)
+        };
+        say(2, 10, 1, true);
+        say(2, 11, 2, true);
+        assert_eq!(say(3, 10, 1, true), (3, 0));
+        assert_eq!(say(3, 12, 2, true), (3, 1), "one too many");
+        assert_eq!(say(2, 10, 3, true), (3, 1), "what is known may change");
+        assert_eq!(say(2, 10, 4, false), (2, 1), "and end");
+        router.begin(0, 2, (2, 1), (scope, 5));
+        assert!(router.end(0, 2, (2, 1), (scope, 5), true));
+        assert!(router.membership(0, 3, (3, 1), &said(12, 3, true)));
+        assert_eq!(
+            (router.interest.wanted(), router.counters.refused_full),
+            (vec![(3, 10), (3, 12)], 1)
+        );
+    }
+}

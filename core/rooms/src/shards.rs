@@ -1,0 +1,249 @@
+//! A map by room id that can be gone through in pages, each of which costs no more than itself, however large the map is.
+//!
+//! Many small hash tables, by the first bits of the *place* of a room: its id times an odd number, so that any ids lie spread and
+//! each has a place of its own. Places order the pages, and stay as they are while the map grows. Knows no gateway.
+
+use std::collections::hash_map::{Entry, HashMap};
+
+use muster_transport::KeyedState;
+
+/// Rooms of a table on the average, before there are twice as many tables. A page looks at one table more than it has rooms of, some
+/// 50 us; smaller ones are more, and what each is known by is in no cache then.
+const SHARD: usize = 3_400;
+/// What a table is made for, which is what 4,096 places take: three times the spread more than there are on the average.
+const CAPACITY: usize = 3_584;
+
+pub struct Shards<V> {
+    /// A power of two of them.
+    tables: Vec<HashMap<u64, V, KeyedState>>,
+    len: usize,
+    hash: KeyedState,
+}
+
+/// A part of all rooms, in the order of their places.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Page {
+    pub rooms: Vec<u64>,
+    /// From which place on there may be more.
+    pub next: Option<u64>,
+    /// Rooms and tables that were looked at.
+    pub visited: usize,
+}
+
+fn place(room: u64) -> u64 {
+    room.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+impl<V> Shards<V> {
+    pub fn new(hash: KeyedState) -> Self {
+        Shards {
+            tables: vec![HashMap::with_hasher(hash)],
+            len: 0,
+            hash,
+        }
+    }
+
+    fn table_of(&self, place: u64) -> usize {
+        // 64 bits shifted by 64 are none: a single table.
+        place.checked_shr(64 - self.tables.len().ilog2()).unwrap_or(0) as usize
+    }
+
+    /// The first place of a table, if there is such a table.
+    fn first(&self, table: usize) -> Option<u64> {
+        (table < self.tables.len()).then(|| (table as u64).checked_shl(64 - self.tables.len().ilog2()).unwrap_or(0))
+    }
+
+    pub fn get(&self, room: u64) -> Option<&V> {
+        self.tables[self.table_of(place(room))].get(&room)
+    }
+
+    pub fn get_mut(&mut self, room: u64) -> Option<&mut V> {
+        let table = self.table_of(place(room));
+        self.tables[table].get_mut(&room)
+    }
+
+    pub fn contains(&self, room: u64) -> bool {
+        self.get(room).is_some()
+    }
+
+    /// What a room has; if it has nothing, `value` becomes that, and `None` is given.
+    pub fn get_or_insert(&mut self, room: u64, value: V) -> Option<&mut V> {
+        if self.len >= SHARD * self.tables.len() {
+            self.double();
+        }
+        let table = self.table_of(place(room));
+        match self.tables[table].entry(room) {
+            Entry::Occupied(had) => Some(had.into_mut()),
+            Entry::Vacant(place) => {
+                place.insert(value);
+                self.len += 1;
+                None
+            }
+        }
+    }
+
+    pub fn remove(&mut self, room: u64) -> Option<V> {
+        let table = self.table_of(place(room));
+        let removed = self.tables[table].remove(&room);
+        self.len -= usize::from(removed.is_some());
+        removed
+    }
+
+    pub fn retain(&mut self, mut keep: impl FnMut(u64, &V) -> bool) {
+        for table in &mut self.tables {
+            let before = table.len();
+            table.retain(|room, value| keep(*room, value));
+            self.len -= before - table.len();
+        }
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (u64, &V)> {
+        self.tables.iter().flatten().map(|(room, value)| (*room, value))
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    fn double(&mut self) {
+        let half = 1 << (63 - self.tables.len().ilog2());
+        let mut tables = Vec::with_capacity(2 * self.tables.len());
+        for table in std::mem::take(&mut self.tables) {
+            let mut halves = [(); 2].map(|()| HashMap::with_capacity_and_hasher(CAPACITY, self.hash));
+            for (room, value) in table {
+                halves[usize::from(place(room) & half != 0)].insert(room, value);
+            }
+            tables.extend(halves);
+        }
+        self.tables = tables;
+    }
+
+    /// At most `limit` rooms whose place is `from` or later. Looks at no more than some `limit` rooms and tables and those of
+    /// one table more, so a page may be short though there is a `next` one.
+    pub fn page(&self, from: u64, limit: usize) -> Page {
+        let mut page = Page::default();
+        let mut at = self.table_of(from);
+        page.next = Some(from);
+        while page.visited < limit {
+            let Some(table) = self.tables.get(at) else {
+                page.next = None;
+                break;
+            };
+            page.visited += 1 + table.len();
+            let mut rooms: Vec<(u64, u64)> = table.keys().map(|room| (place(*room), *room)).collect();
+            rooms.retain(|(place, _)| *place >= from);
+            rooms.sort_unstable();
+            let taken = rooms.len().min(limit - page.rooms.len());
+            page.rooms.extend(rooms[..taken].iter().map(|(_, room)| *room));
+            at += 1;
+            page.next = rooms.get(taken).map(|(place, _)| *place).or(self.first(at));
+            if taken < rooms.len() || page.next.is_none() {
+                break;
+            }
+        }
+        page
+    }
+}
+
+/// What stands in at most `limit` places of a list from one on, and the next place, if there is one.
+pub fn places<T>(list: &[Option<Box<T>>], from: usize, limit: usize) -> (impl Iterator<Item = &T>, Option<usize>) {
+    let end = from.saturating_add(limit).min(list.len());
+    let page = list[from.min(end)..end].iter().flatten().map(|item| &**item);
+    (page, (end < list.len()).then_some(end))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::{BTreeMap, BTreeSet};
+
+    fn shards(rooms: impl Iterator<Item = u64>) -> Shards<u64> {
+        let mut shards = Shards::new(KeyedState::new(1, 2));
+        rooms.for_each(|room| assert_eq!(shards.get_or_insert(room, !room), None));
+        shards
+    }
+
+    /// All pages: their rooms, and the most that one of them looked at.
+    fn pages(shards: &Shards<u64>, limit: usize) -> (Vec<u64>, usize) {
+        let (mut rooms, mut most, mut from) = (Vec::new(), 0, Some(0));
+        while let Some(place) = from {
+            let page = shards.page(place, limit);
+            assert!(page.rooms.len() <= limit && page.next.is_none_or(|next| next > place));
+            rooms.extend(page.rooms);
+            most = page.visited.max(most);
+            from = page.next;
+        }
+        (rooms, most)
+    }
+
+    #[test]
+    fn a_page_of_a_million_rooms_looks_at_no_more_than_its_own_and_a_table() {
+        let shards = shards(1..=1_000_000);
+        let largest = shards.tables.iter().map(HashMap::len).max().unwrap();
+        assert!(largest < 2 * SHARD, "{largest}");
+        for from in [0, 1 << 63, u64::MAX] {
+            let visited = shards.page(from, 100).visited;
+            assert!(visited <= 100 + 2 * SHARD, "{visited}");
+        }
+        let (rooms, most) = pages(&shards, 1_000);
+        assert!(most <= 1_000 + 2 * SHARD, "{most}");
+        assert_eq!(
+            (rooms.len(), rooms.into_iter().collect::<BTreeSet<_>>().len()),
+            (1_000_000, 1_000_000)
+        );
+    }
+
+    #[test]
+    fn what_has_become_empty_is_gone_through_in_parts() {
+        let mut shards = shards(1..=1_000_000);
+        shards.retain(|room, _| room == 7);
+        assert_eq!(shards.len(), 1);
+        let (rooms, most) = pages(&shards, 100);
+        assert_eq!((rooms, most <= 102), (vec![7], true), "{most}");
+    }
+
+    #[test]
+    fn who_stays_is_met_once_though_the_map_grows_and_shrinks_meanwhile() {
+        let mut shards = shards(1..=1_000);
+        let first = shards.page(0, 400);
+        (10_001..=20_000).for_each(|room| assert_eq!(shards.get_or_insert(room, 0), None));
+        assert!((1..=500).all(|room| shards.remove(room).is_some()));
+        let mut met: Vec<u64> = first.rooms;
+        let mut from = first.next;
+        while let Some(place) = from {
+            let page = shards.page(place, 400);
+            met.extend(page.rooms);
+            from = page.next;
+        }
+        met.retain(|room| (501..=1_000).contains(room));
+        met.sort_unstable();
+        assert_eq!(met, (501..=1_000).collect::<Vec<_>>());
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_a_map(steps in prop::collection::vec((any::<bool>(), 0u64..3_000), 0..5_000)) {
+            let (mut shards, mut map) = (shards(0..0), BTreeMap::new());
+            for (at, (put, room)) in steps.into_iter().enumerate() {
+                if put {
+                    let had = shards.get_or_insert(room, at as u64).map(|had| std::mem::replace(had, at as u64));
+                    prop_assert_eq!(had, map.insert(room, at as u64));
+                } else {
+                    prop_assert_eq!(shards.remove(room), map.remove(&room));
+                }
+                prop_assert_eq!(shards.get(room), map.get(&room));
+                prop_assert_eq!(shards.len(), map.len());
+            }
+            let all: BTreeMap<u64, u64> = shards.iter().map(|(room, value)| (room, *value)).collect();
+            prop_assert_eq!(&all, &map);
+            let mut paged = pages(&shards, 50).0;
+            paged.sort_unstable();
+            prop_assert_eq!(paged, map.into_keys().collect::<Vec<_>>());
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! What is bounded in all and shared by many: nobody has more of it than is left, so who needs little finds it, whatever one
+//! other takes. One alone gets half, two a third each, and many all of it.
+//!
+//! Owns how much each has. Must not know: of what.
+
+use std::collections::HashMap;
+
+use muster_transport::KeyedState;
+
+/// Who has something. Each thing is one user's and of one room.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Holder {
+    User(u64),
+    Room(u64),
+}
+
+pub struct Shares {
+    max: usize,
+    used: usize,
+    had: HashMap<Holder, usize, KeyedState>,
+}
+
+impl Shares {
+    pub fn new(max: usize, hash: KeyedState) -> Self {
+        let had = HashMap::with_hasher(hash);
+        Shares { max, used: 0, had }
+    }
+
+    /// Whether these may have so much more: it is there, and each has no more yet than is left then.
+    pub fn allow(&self, who: [Holder; 2], more: usize) -> bool {
+        let had = |who| self.had.get(who).copied().unwrap_or(0);
+        let left = self.max.checked_sub(self.used + more);
+        left.is_some_and(|left| who.iter().all(|who| had(who) <= left))
+    }
+
+    pub fn take(&mut self, who: [Holder; 2], more: usize) {
+        self.used += more;
+        if more > 0 {
+            who.iter().for_each(|who| *self.had.entry(*who).or_default() += more);
+        }
+    }
+
+    pub fn give_back(&mut self, who: [Holder; 2], count: usize) {
+        self.used -= count;
+        for who in who {
+            if let Some(had) = self.had.get_mut(&who) {
+                *had -= count;
+                if *had == 0 {
+                    self.had.remove(&who);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shares() -> Shares {
+        Shares::new(120, KeyedState::new(1, 2))
+    }
+
+    /// Each takes one at a time in turn until nobody gets any more; what each has.
+    fn taken(shares: &mut Shares, who: &[[Holder; 2]]) -> Vec<usize> {
+        let mut had = vec![0; who.len()];
+        loop {
+            let before = had.clone();
+            for (who, had) in who.iter().zip(&mut had) {
+                if shares.allow(*who, 1) {
+                    shares.take(*who, 1);
+                    *had += 1;
+                }
+            }
+            if had == before {
+                return had;
+            }
+        }
+    }
+
+    #[test]
+    fn one_gets_half_two_a_third_each_and_there_is_always_some_for_the_next() {
+        let user = |user| [Holder::User(user), Holder::Room(100 + user)];
+        assert_eq!(taken(&mut shares(), &[user(1)]), [60]);
+        assert_eq!(taken(&mut shares(), &[1, 2].map(user)), [40, 40]);
+        let mut shares = shares();
+        assert_eq!(taken(&mut shares, &[1, 2, 3].map(user)), [30; 3]);
+        assert!(shares.allow(user(4), 15));
+        assert!(!shares.allow(user(4), 31));
+    }
+
+    #[test]
+    fn a_room_has_a_share_as_a_user_has_whoever_takes_of_it() {
+        let mut shares = shares();
+        let each: Vec<[Holder; 2]> = (0..100).map(|user| [Holder::User(user), Holder::Room(7)]).collect();
+        assert_eq!(taken(&mut shares, &each).iter().sum::<usize>(), 60);
+        assert!(shares.allow([Holder::User(1), Holder::Room(8)], 1));
+    }
+
+    #[test]
+    fn many_get_all_of_it_and_what_is_given_back_is_there_again() {
+        let mut shares = shares();
+        let each: Vec<[Holder; 2]> = (0..130).map(|one| [Holder::User(one), Holder::Room(one)]).collect();
+        let had = taken(&mut shares, &each);
+        assert_eq!(had.iter().sum::<usize>(), 120);
+        for (who, had) in each.iter().zip(had) {
+            shares.give_back(*who, had);
+        }
+        assert!(shares.had.is_empty());
+        assert!(shares.allow(each[0], 120), "all of it at once, where nobody has any");
+    }
+}

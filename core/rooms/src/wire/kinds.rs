@@ -1,0 +1,58 @@
+//! The kinds of frames that rooms have.
+//!
+//! Owns the codes 8 to 23. Knows no layout.
+
+use muster_transport::{FrameKind, FrameKinds};
+
+/// A room's messages, gateway to member (`room`).
+pub const ROOM: FrameKind = FrameKind::new(8);
+/// One place in a room's sequence that holds a gap, gateway to member.
+pub const GAP: FrameKind = FrameKind::new(9);
+/// The member's cursor was moved, gateway to member.
+pub const SKIP: FrameKind = FrameKind::new(10);
+/// Heads of rooms, gateway to member.
+pub const HEADS: FrameKind = FrameKind::new(11);
+/// Ask for places again, member to gateway.
+pub const REPAIR: FrameKind = FrameKind::new(12);
+/// A room's messages, broker to gateway.
+pub const LINK_ROOM: FrameKind = FrameKind::new(13);
+/// Heads of rooms, broker to gateway.
+pub const LINK_HEADS: FrameKind = FrameKind::new(14);
+/// Ask for offsets again, gateway to broker.
+pub const LINK_REPAIR: FrameKind = FrameKind::new(15);
+/// Offsets that the owner no longer has, broker to gateway.
+pub const LINK_LOST: FrameKind = FrameKind::new(16);
+/// How far the gateway is, gateway to broker.
+pub const CONSUMED: FrameKind = FrameKind::new(17);
+/// Messages to publish, client to proxy (`publish`).
+pub const PUBLISH: FrameKind = FrameKind::new(18);
+/// Messages to publish, proxy to broker.
+pub const LINK_PUBLISH: FrameKind = FrameKind::new(19);
+/// Acknowledgement of publishing, broker to proxy.
+pub const LINK_ACK: FrameKind = FrameKind::new(20);
+/// Acknowledgement of publishing, proxy to client.
+pub const ACK: FrameKind = FrameKind::new(21);
+/// A link publish frame that says how old its messages are.
+pub const AGED_PUBLISH: FrameKind = FrameKind::new(22);
+/// A link room frame that says how old its messages are.
+pub const AGED_ROOM: FrameKind = FrameKind::new(23);
+
+const ELICITING: [FrameKind; 13] = [
+    ROOM,
+    GAP,
+    SKIP,
+    HEADS,
+    LINK_ROOM,
+    LINK_HEADS,
+    LINK_LOST,
+    PUBLISH,
+    LINK_PUBLISH,
+    LINK_ACK,
+    ACK,
+    AGED_PUBLISH,
+    AGED_ROOM,
+];
+const SILENT: [FrameKind; 3] = [REPAIR, LINK_REPAIR, CONSUMED];
+
+/// What the machines of rooms understand. Repairs and progress are asked or told again by clocks of their own.
+pub const ALL: FrameKinds = FrameKinds::TRANSPORT.with(&ELICITING, false).with(&SILENT, true);

@@ -1,0 +1,618 @@
+//! Room blocks and what goes with them: heads, gaps, skips, repair requests.
+//!
+//! A *block* names its room, stream and first offset once; the messages in it are consecutive. A message's publisher is
+//! named inline at its first message of the block and by one byte afterwards.
+
+use muster_transport::planted::{self, Bug};
+use muster_transport::{append, Reader, Writer, FRAME, HEADER};
+
+use crate::wire::kinds;
+
+use crate::wire::{GapReason, PublisherId, StreamGap, StreamId};
+
+/// First chunk of a message.
+pub const FIRST: u8 = 1;
+/// Last chunk of a message.
+pub const LAST: u8 = 2;
+/// Both: a message in one piece.
+pub const WHOLE: u8 = FIRST | LAST;
+
+/// Publishers that one block can name; the next one starts a new block.
+pub const BLOCK_PUBLISHERS: usize = 16;
+/// Messages that one block can hold.
+pub const BLOCK_MESSAGES: usize = 255;
+/// Bytes of a message's own header.
+pub const MESSAGE: usize = 6;
+/// Bytes that name a publisher, inline.
+pub const PUBLISHER: usize = 24;
+/// Bytes of a member block's own header, the frame's included.
+pub const ROOM_BLOCK: usize = FRAME + 4 + 8 + StreamId::LEN + 8 + 1;
+/// Bytes of a link block's own header, the frame's included.
+pub const LINK_BLOCK: usize = FRAME + 8 + 4 + 8 + 8 + 1;
+/// Data bytes of the longest message that a member can be sent in datagrams of `payload` bytes.
+pub const fn message_max(payload: usize) -> usize {
+    payload - HEADER - muster_transport::TAG - ROOM_BLOCK - PUBLISHER - MESSAGE
+}
+/// Flag of a link room frame: all in it is older than a live room's members want.
+pub const OLD: u8 = 1;
+/// Where a link block's `base` stands, from the frame's first byte.
+pub const LINK_BASE_AT: usize = FRAME + 12;
+/// Where an aged one has its age. It is not longer than a member's block, so what it holds fits there too.
+pub const LINK_AGE_AT: usize = LINK_BLOCK - 1;
+const _: () = assert!(LINK_BLOCK + 4 <= ROOM_BLOCK);
+
+/// One message of a block, borrowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Message<'a> {
+    pub publisher: PublisherId,
+    pub sequence: u64,
+    pub flags: u8,
+    pub data: &'a [u8],
+}
+
+/// Appends consecutive messages to a frame body.
+pub struct BlockWriter {
+    publishers: [(PublisherId, u64); BLOCK_PUBLISHERS],
+    named: usize,
+    count: usize,
+    count_at: usize,
+}
+
+impl BlockWriter {
+    /// Begins after the block's header; `writer` stands where the message count goes.
+    pub fn begin(writer: &mut Writer<'_>) -> Self {
+        let count_at = writer.len();
+        writer.u8(0);
+        BlockWriter {
+            publishers: Default::default(),
+            named: 0,
+            count: 0,
+            count_at,
+        }
+    }
+
+    /// Appends one message, or says that this block is full.
+    pub fn push(&mut self, writer: &mut Writer<'_>, message: &Message<'_>) -> bool {
+        if self.count == BLOCK_MESSAGES {
+            return false;
+        }
+        let known = self.publishers[..self.named].iter().position(|(id, base)| {
+            *id == message.publisher && message.sequence.wrapping_sub(*base) <= u64::from(u16::MAX)
+        });
+        let inline = if known.is_none() { PUBLISHER } else { 0 };
+        if writer.room() < MESSAGE + inline + message.data.len() || (known.is_none() && self.named == BLOCK_PUBLISHERS)
+        {
+            return false;
+        }
+        let index = known.unwrap_or(self.named);
+        if known.is_none() {
+            self.publishers[index] = (message.publisher, message.sequence);
+            self.named += 1;
+        }
+        let delta = (message.sequence - self.publishers[index].1) as u16;
+        writer
+            .u16(message.data.len() as u16)
+            .u8(message.flags)
+            .u8(index as u8)
+            .u16(delta);
+        if known.is_none() {
+            writer
+                .u64(message.publisher.user)
+                .u64(message.publisher.incarnation)
+                .u64(message.sequence);
+        }
+        writer.put(message.data);
+        self.count += 1;
+        true
+    }
+
+    /// Writes the count. Returns how many messages the block holds; none where not even the block's header fitted.
+    pub fn finish(self, writer: &mut Writer<'_>) -> usize {
+        if let Some(place) = writer.written().get_mut(self.count_at) {
+            *place = self.count as u8;
+        }
+        self.count
+    }
+}
+
+/// The messages of a received block.
+pub struct BlockMessages<'a> {
+    reader: Reader<'a>,
+    publishers: [(PublisherId, u64); BLOCK_PUBLISHERS],
+    named: usize,
+    left: usize,
+}
+
+impl<'a> BlockMessages<'a> {
+    fn new(mut reader: Reader<'a>) -> Option<Self> {
+        let left = usize::from(reader.u8()?);
+        Some(BlockMessages::of(left, reader.rest()))
+    }
+
+    /// So many messages that stand in `bytes`, the first that name their publishers with them.
+    pub fn of(count: usize, bytes: &'a [u8]) -> Self {
+        BlockMessages {
+            reader: Reader::new(bytes),
+            publishers: Default::default(),
+            named: 0,
+            left: count,
+        }
+    }
+
+    /// Messages that the block claims and has not given yet; bounded by [`BLOCK_MESSAGES`].
+    pub fn left(&self) -> usize {
+        self.left
+    }
+
+    /// The bytes in which these stand.
+    pub fn bytes(&self) -> &'a [u8] {
+        self.reader.rest()
+    }
+}
+
+impl<'a> Iterator for BlockMessages<'a> {
+    type Item = Message<'a>;
+
+    /// The next message; a lie in a length ends the block.
+    #[inline]
+    fn next(&mut self) -> Option<Message<'a>> {
+        self.left = self.left.checked_sub(1)?;
+        let mut parse = || {
+            let len = usize::from(self.reader.u16()?);
+            let flags = self.reader.u8()?;
+            let index = usize::from(self.reader.u8()?);
+            let delta = u64::from(self.reader.u16()?);
+            if index == self.named && index < BLOCK_PUBLISHERS {
+                let id = PublisherId {
+                    user: self.reader.u64()?,
+                    incarnation: self.reader.u64()?,
+                };
+                self.publishers[index] = (id, self.reader.number()?);
+                self.named += 1;
+            } else if index >= self.named {
+                return None;
+            }
+            let (publisher, base) = self.publishers[index];
+            Some(Message {
+                publisher,
+                sequence: base + delta,
+                flags,
+                data: match self.reader.take(len) {
+                    None if planted::is(Bug::ChunkLengthTrusted) => panic!("a message of {len} B is cut short"),
+                    data => data?,
+                },
+            })
+        };
+        let message = parse();
+        if message.is_none() {
+            self.left = 0;
+        }
+        message
+    }
+}
+
+/// A member block: consecutive places of a room, gateway to member.
+pub struct RoomBlock<'a> {
+    pub handle: u32,
+    /// The gateway's place of the first message; dense per gateway and room, gaps take a place too.
+    pub index: u64,
+    pub stream: StreamId,
+    /// The owner's offset of the first message.
+    pub offset: u64,
+    pub messages: BlockMessages<'a>,
+}
+
+impl<'a> RoomBlock<'a> {
+    #[inline]
+    pub fn read(body: &'a [u8]) -> Option<Self> {
+        let mut reader = Reader::new(body);
+        Some(RoomBlock {
+            handle: reader.u32()?,
+            index: reader.number()?,
+            stream: StreamId::read(&mut reader)?,
+            offset: reader.number()?,
+            messages: BlockMessages::new(reader)?,
+        })
+    }
+
+    /// Begins a member block's body.
+    pub fn begin(writer: &mut Writer<'_>, handle: u32, index: u64, stream: StreamId, offset: u64) -> BlockWriter {
+        writer.u32(handle).u64(index);
+        stream.write(writer);
+        writer.u64(offset);
+        BlockWriter::begin(writer)
+    }
+}
+
+/// A link block: consecutive offsets of a room's stream, broker to gateway. The stream's node and epoch are the link's.
+pub struct LinkBlock<'a> {
+    pub room: u64,
+    pub generation: u32,
+    /// The first offset that this gateway is to have: where its interest began.
+    pub base: u64,
+    pub offset: u64,
+    /// How old all of them are, in microseconds, where that is told.
+    pub age: Option<u32>,
+    pub messages: BlockMessages<'a>,
+}
+
+impl<'a> LinkBlock<'a> {
+    #[inline]
+    pub fn read(body: &'a [u8]) -> Option<Self> {
+        Self::read_as(false, body)
+    }
+
+    /// The same of an aged block.
+    pub fn read_aged(body: &'a [u8]) -> Option<Self> {
+        Self::read_as(true, body)
+    }
+
+    #[inline]
+    fn read_as(aged: bool, body: &'a [u8]) -> Option<Self> {
+        let mut reader = Reader::new(body);
+        Some(LinkBlock {
+            room: reader.u64()?,
+            generation: reader.u32()?,
+            base: reader.number()?,
+            offset: reader.number()?,
+            age: if aged { Some(reader.u32()?) } else { None },
+            messages: BlockMessages::new(reader)?,
+        })
+    }
+
+    /// Begins a link block's body; with an age that of an aged one.
+    pub fn begin(
+        writer: &mut Writer<'_>,
+        room: u64,
+        generation: u32,
+        base: u64,
+        offset: u64,
+        age: Option<u32>,
+    ) -> BlockWriter {
+        writer.u64(room).u32(generation).u64(base).u64(offset);
+        if let Some(age) = age {
+            writer.u32(age);
+        }
+        BlockWriter::begin(writer)
+    }
+}
+
+/// A place that holds a gap instead of a message, gateway to member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GapPlace {
+    pub handle: u32,
+    pub index: u64,
+    pub gap: StreamGap,
+}
+
+impl GapPlace {
+    pub fn read(body: &[u8]) -> Option<Self> {
+        let mut reader = Reader::new(body);
+        Some(GapPlace {
+            handle: reader.u32()?,
+            index: reader.number()?,
+            gap: StreamGap::read(&mut reader)?,
+        })
+    }
+
+    pub fn write(&self, writer: &mut Writer<'_>) -> bool {
+        append(writer, kinds::GAP, 0, |writer| {
+            writer.u32(self.handle).u64(self.index);
+            self.gap.write(writer);
+            true
+        })
+    }
+}
+
+/// Streams that one skip or one set of positions can name.
+pub const STREAMS_MAX: usize = 8;
+
+/// The member's cursor was moved to `index`: every place below it that the member lacks is lost. For each stream that the
+/// move passed over, the first offset that still follows (`u64::MAX`: nothing follows).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Skip {
+    pub handle: u32,
+    pub index: u64,
+    pub reason: GapReason,
+    pub resume: Vec<(StreamId, u64)>,
+}
+
+impl Skip {
+    pub fn read(body: &[u8]) -> Option<Self> {
+        let mut reader = Reader::new(body);
+        let (handle, index, reason) = (reader.u32()?, reader.number()?, GapReason::from_u8(reader.u8()?)?);
+        let count = usize::from(reader.u8()?);
+        if count > STREAMS_MAX {
+            return None;
+        }
+        let mut resume = Vec::with_capacity(count);
+        for _ in 0..count {
+            resume.push((StreamId::read(&mut reader)?, reader.number_or_open()?));
+        }
+        Some(Skip {
+            handle,
+            index,
+            reason,
+            resume,
+        })
+    }
+
+    pub fn write(&self, writer: &mut Writer<'_>) -> bool {
+        append(writer, kinds::SKIP, 0, |writer| {
+            writer
+                .u32(self.handle)
+                .u64(self.index)
+                .u8(self.reason as u8)
+                .u8(self.resume.len() as u8);
+            for (stream, next) in &self.resume {
+                stream.write(writer);
+                writer.u64(*next);
+            }
+            self.resume.len() <= STREAMS_MAX
+        })
+    }
+}
+
+/// One room's head in a heads frame, gateway to member: the place after the last one sent.
+pub const HEAD: usize = 12;
+
+/// Walks a heads frame.
+pub fn heads(body: &[u8]) -> impl Iterator<Item = (u32, u64)> + '_ {
+    body.chunks_exact(HEAD).filter_map(|entry| {
+        let mut reader = Reader::new(entry);
+        Some((reader.u32()?, reader.number()?))
+    })
+}
+
+/// Flag of a link heads frame whose streams have ended: another broker goes on.
+pub const ENDED: u8 = 1;
+
+/// One room's head in a link heads frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkHead {
+    pub room: u64,
+    pub generation: u32,
+    pub base: u64,
+    /// The offset after the last one sent.
+    pub next: u64,
+}
+
+impl LinkHead {
+    pub const LEN: usize = 28;
+
+    /// Says that the broker has nothing of a room: no stream has generation 0.
+    pub fn nothing(room: u64) -> Self {
+        LinkHead {
+            room,
+            generation: 0,
+            base: 0,
+            next: 0,
+        }
+    }
+
+    pub fn write(&self, writer: &mut Writer<'_>) {
+        writer.u64(self.room).u32(self.generation).u64(self.base).u64(self.next);
+    }
+
+    pub fn read_all(body: &[u8]) -> impl Iterator<Item = LinkHead> + '_ {
+        body.chunks_exact(Self::LEN).filter_map(|entry| {
+            let mut reader = Reader::new(entry);
+            Some(LinkHead {
+                room: reader.u64()?,
+                generation: reader.u32()?,
+                base: reader.number()?,
+                next: reader.number()?,
+            })
+        })
+    }
+}
+
+/// How far a gateway has a room's stream, gateway to broker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Consumed {
+    pub room: u64,
+    pub generation: u32,
+    /// The first offset that it has not passed on.
+    pub next: u64,
+    /// In a paced room, the first offset that it still has to have for a member; 0 in a live one.
+    pub kept: u64,
+}
+
+impl Consumed {
+    pub const LEN: usize = 28;
+
+    pub fn write(&self, writer: &mut Writer<'_>) {
+        let writer = writer.u64(self.room).u32(self.generation);
+        writer.u64(self.next).u64(self.kept);
+    }
+
+    pub fn read_all(body: &[u8]) -> impl Iterator<Item = Consumed> + '_ {
+        body.chunks_exact(Self::LEN).filter_map(|entry| {
+            let mut reader = Reader::new(entry);
+            Some(Consumed {
+                room: reader.u64()?,
+                generation: reader.u32()?,
+                next: reader.number()?,
+                kept: reader.number()?,
+            })
+        })
+    }
+}
+
+/// Ranges that one repair request can name.
+pub const REPAIR_RANGES: usize = 16;
+
+/// Walks inclusive ranges at the end of a repair frame.
+fn ranges<'a>(reader: &mut Reader<'a>) -> Option<impl Iterator<Item = (u64, u64)> + 'a> {
+    let count = usize::from(reader.u8()?);
+    let bytes = reader.rest();
+    if count > REPAIR_RANGES || bytes.len() != count * 12 {
+        return None;
+    }
+    Some(bytes.chunks_exact(12).filter_map(|entry| {
+        let mut reader = Reader::new(entry);
+        let first = reader.number()?;
+        Some((first, first + u64::from(reader.u32()?)))
+    }))
+}
+
+fn put_ranges(writer: &mut Writer<'_>, ranges: &[(u64, u64)]) {
+    writer.u8(ranges.len() as u8);
+    for (first, last) in ranges {
+        writer.u64(*first).u32(u32::try_from(last - first).unwrap_or(u32::MAX));
+    }
+}
+
+/// Reads a member's repair request: handle, the first place that it lacks, and inclusive ranges of places.
+pub fn read_repair(body: &[u8]) -> Option<(u32, u64, impl Iterator<Item = (u64, u64)> + '_)> {
+    let mut reader = Reader::new(body);
+    let (handle, next) = (reader.u32()?, reader.number()?);
+    Some((handle, next, ranges(&mut reader)?))
+}
+
+/// Writes a member's repair request of at most [`REPAIR_RANGES`] ranges; with none, nothing is missing below `next` any more.
+pub fn write_repair(writer: &mut Writer<'_>, handle: u32, next: u64, wanted: &[(u64, u64)]) -> bool {
+    append(writer, kinds::REPAIR, 0, |writer| {
+        writer.u32(handle).u64(next);
+        put_ranges(writer, wanted);
+        true
+    })
+}
+
+/// Reads a gateway's repair request: room, generation, whether it is for history, and inclusive ranges of offsets.
+pub fn read_link_repair(body: &[u8]) -> Option<(u64, u32, bool, impl Iterator<Item = (u64, u64)> + '_)> {
+    let mut reader = Reader::new(body);
+    let (room, generation, history) = (reader.u64()?, reader.u32()?, reader.u8()? != 0);
+    Some((room, generation, history, ranges(&mut reader)?))
+}
+
+/// Writes a gateway's repair request of at most [`REPAIR_RANGES`] ranges. `history`: nothing is missing, a member that came
+/// back wants what was before.
+pub fn write_link_repair(
+    writer: &mut Writer<'_>,
+    room: u64,
+    generation: u32,
+    history: bool,
+    wanted: &[(u64, u64)],
+) -> bool {
+    append(writer, kinds::LINK_REPAIR, 0, |writer| {
+        writer.u64(room).u32(generation).u8(u8::from(history));
+        put_ranges(writer, wanted);
+        true
+    })
+}
+
+/// Offsets below `first` of a stream are no longer to be had from its owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkLost {
+    pub room: u64,
+    pub generation: u32,
+    pub first: u64,
+}
+
+impl LinkLost {
+    pub fn read(body: &[u8]) -> Option<Self> {
+        let mut reader = Reader::new(body);
+        Some(LinkLost {
+            room: reader.u64()?,
+            generation: reader.u32()?,
+            first: reader.number()?,
+        })
+    }
+
+    pub fn write(&self, writer: &mut Writer<'_>) -> bool {
+        append(writer, kinds::LINK_LOST, 0, |writer| {
+            writer.u64(self.room).u32(self.generation).u64(self.first);
+            true
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use muster_transport::Frames;
+    use proptest::prelude::*;
+
+    #[test]
+    fn five_messages_of_200_bytes_fit_into_one_datagram() {
+        let mut bytes = vec![0; 1200 - muster_transport::HEADER - 16];
+        let mut writer = Writer::new(&mut bytes);
+        let publisher = PublisherId {
+            user: 7,
+            incarnation: 9,
+        };
+        let stream = StreamId {
+            node: 1,
+            epoch: 2,
+            generation: 3,
+        };
+        assert!(append(&mut writer, kinds::ROOM, 0, |writer| {
+            let mut block = RoomBlock::begin(writer, 1, 1, stream, 1);
+            for sequence in 1..=5 {
+                assert!(block.push(
+                    writer,
+                    &Message {
+                        publisher,
+                        sequence,
+                        flags: WHOLE,
+                        data: &[b'x'; 200]
+                    }
+                ));
+            }
+            block.finish(writer) == 5
+        }));
+    }
+
+    proptest! {
+        #[test]
+        fn a_block_survives_the_wire(
+            messages in prop::collection::vec((0u64..20, 0u64..200_000, any::<u8>(), prop::collection::vec(any::<u8>(), 0..40)), 0..60)
+        ) {
+            let mut bytes = [0; 1156];
+            let mut writer = Writer::new(&mut bytes);
+            let stream = StreamId { node: 1, epoch: 2, generation: 3 };
+            let mut taken = Vec::new();
+            append(&mut writer, kinds::ROOM, 0, |writer| {
+                let mut block = RoomBlock::begin(writer, 5, 6, stream, 7);
+                for (user, sequence, flags, data) in &messages {
+                    let message = Message { publisher: PublisherId { user: *user, incarnation: 1 }, sequence: *sequence, flags: *flags, data };
+                    if !block.push(writer, &message) {
+                        break;
+                    }
+                    taken.push(message);
+                }
+                block.finish(writer);
+                true
+            });
+            let len = writer.len();
+            let frame = Frames::new(&bytes[..len], kinds::ALL).next().unwrap().unwrap();
+            let block = RoomBlock::read(frame.body).unwrap();
+            prop_assert_eq!((block.handle, block.index, block.stream, block.offset), (5, 6, stream, 7));
+            prop_assert_eq!(block.messages.collect::<Vec<_>>(), taken);
+        }
+
+        #[test]
+        fn any_bytes_read_as_a_bounded_block_or_none(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            if let Some(block) = RoomBlock::read(&bytes) {
+                prop_assert!(block.messages.count() <= BLOCK_MESSAGES);
+            }
+            if let Some((_, _, ranges)) = read_repair(&bytes) {
+                prop_assert!(ranges.count() <= REPAIR_RANGES);
+            }
+            let _ = (Skip::read(&bytes), GapPlace::read(&bytes), LinkLost::read(&bytes));
+        }
+
+        #[test]
+        fn repair_requests_survive_the_wire(wanted in prop::collection::vec((0u64..1 << 40, 0u64..5000), 0..=16)) {
+            let wanted: Vec<_> = wanted.into_iter().map(|(first, run)| (first, first + run)).collect();
+            let mut bytes = [0; 400];
+            let mut writer = Writer::new(&mut bytes);
+            prop_assert!(write_repair(&mut writer, 9, 8, &wanted));
+            let len = writer.len();
+            let frame = Frames::new(&bytes[..len], kinds::ALL).next().unwrap().unwrap();
+            let (handle, next, ranges) = read_repair(frame.body).unwrap();
+            prop_assert_eq!((handle, next, ranges.collect::<Vec<_>>()), (9, 8, wanted));
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! What unit tests of this crate, and of systems, build nodes with.
+
+use crate::handshake::ClusterKeys;
+use crate::machine::Entropy;
+use crate::node::Identity;
+use crate::wire::Role;
+
+/// Roles of a system that serves clients at its front.
+pub const STORE: Role = Role::new(3);
+pub const INDEX: Role = Role::new(4);
+pub const FRONT: Role = Role::new(5);
+
+/// Randomness that is none.
+pub struct Zeros;
+
+impl Entropy for Zeros {
+    fn fill(&mut self, bytes: &mut [u8]) {
+        bytes.fill(0);
+    }
+}
+
+/// Node 1 of its kind, in its first life.
+pub fn me(role: Role) -> Identity {
+    Identity {
+        node: 1,
+        role,
+        epoch: 1,
+    }
+}
+
+/// The secret of everybody's cluster.
+pub fn cluster() -> ClusterKeys {
+    ClusterKeys {
+        current: (1, [7; 32]),
+        other: None,
+        allow: None,
+    }
+}

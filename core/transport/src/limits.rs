@@ -1,0 +1,35 @@
+//! Bounds that several parts of the transport keep to, or that its users must know, each with its reason beside it.
+//!
+//! Owns: numbers. Must not know: the parts that use them. A bound that concerns one part alone stands there.
+
+use crate::machine::Micros;
+
+const SECOND: Micros = 1_000_000;
+const KIB: usize = 1_024;
+
+// ---- Flow and congestion ----------------------------------------------------------------------------------------
+
+/// Missing ranges in a status or an acknowledgement: 4 * 16 B. A fifth is repaired once the first is.
+pub const MISSING_RANGES_MAX: usize = 4;
+/// How far below the highest number a status looks for them: eight times the datagrams that draw one,
+/// so that every loss is named in several.
+pub const STATUS_SPAN: u64 = 256;
+
+// ---- Control records --------------------------------------------------------------------------------------------
+
+/// The longest record: 1,156 of frames less 12 (log body and record length) leaves 1,144; the rest is for frame headers.
+pub const LOG_RECORD_BYTES_MAX: usize = 1_100;
+/// Records sent and not acknowledged, in bytes: 29 datagrams, so a join storm does not flood a path by itself.
+pub const LOG_FLIGHT_BYTES_MAX: usize = 32 * KIB;
+/// The same in records; each look for what is due goes over them (24 B each, 24 KiB).
+pub const LOG_FLIGHT_RECORDS_MAX: usize = 1_024;
+/// Records are sent again before it is known that they are lost only while no more than so many are unacknowledged: a few joins
+/// cost a datagram more, a storm of them nothing.
+pub const LOG_AGAIN_RECORDS_MAX: usize = 16;
+/// Repeats of a record are never further apart, so a healed path is found within a second.
+pub const LOG_BACKOFF_MAX: Micros = SECOND;
+
+// ---- Nodes ---------------------------------------------------------------------------------------------------------
+
+/// Nodes that a role knows at once, whoever has the cluster's secret: links and views of so many are some MB. Who is gone makes way.
+pub const NODES_MAX: usize = 4_096;

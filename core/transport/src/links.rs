@@ -1,0 +1,1723 @@
+//! Links with other roles: dialling, accepting, proving, keeping alive, losing.
+//!
+//! Owns the table of links, the door before them and the dials. Knows which node a link leads to, not what is said on it:
+//! frames that are not control come back to the role.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use crate::allow::{Demand, Standing, Stranger};
+use crate::conn::{Conn, Control, Reject};
+use crate::door::{reset_token, Accepted, Door, Knock};
+use crate::handshake::{same, ClusterKeys, InitiatorKey, ResetSecret};
+use crate::keys::PublicKey;
+use crate::limits::NODES_MAX;
+use crate::log::Records;
+use crate::machine::{Addr, Arrival, Micros, Outbox, SocketId};
+use crate::node::{Identity, Node};
+use crate::past::{Loss, Past};
+use crate::planted::{self, Bug};
+use crate::table::Table;
+use crate::wire::frame::append;
+use crate::wire::header::{DatagramKind, Header, HEADER};
+use crate::wire::record::{ControlRecord, Encode, SystemRecord};
+use crate::wire::{Code, Frame, FrameKind, Role};
+
+/// Blocks of a link's replay window: 8,192 datagrams.
+pub const LINK_BLOCKS: usize = 128;
+/// A link on which nothing else leaves says so after this, and again so soon while nothing is heard.
+pub const PING_IDLE: Micros = 200_000;
+pub const PING_AGAIN: Micros = 100_000;
+/// A link on which nothing was heard for this long is dead; eight pings were lost or the peer stands still.
+pub const DEAD_AFTER: Micros = 1_000_000;
+/// Hellos of one dial follow each other after this, doubled up to the second figure.
+pub const DIAL_FIRST: Micros = 50_000;
+pub const DIAL_MAX: Micros = 250_000;
+/// Handshakes that wait for their first sealed datagram; older ones make way.
+pub const UNPROVEN_LIFE: Micros = 5_000_000;
+/// The socket of links, of every machine.
+pub const LINK_SOCKET: SocketId = 0;
+/// A node that dialled us and has gone is told of for so long: it may come back, or be gone for good.
+const LOST_TOLD: Micros = 3_600_000_000;
+/// Unproven links at once.
+const UNPROVEN_MAX: usize = 256;
+/// Where another node answers a dial, it is tried again after twice as long each time, up to this.
+const MISTAKEN_MAX: Micros = 5_000_000;
+/// Links whose key is not that of new links any more are made anew within so long, not all at once: who has 2,000 of them answers
+/// two handshakes a millisecond then.
+const RENEW_SPREAD: Micros = 1_000_000;
+/// A link whose key is not accepted any more ends after this, if it was not made anew: the spread, and a few dials that are
+/// lost.
+pub const RENEW_GRACE: Micros = 3_000_000;
+/// Who answers hellos with cookies alone for so long does not take our handshakes.
+pub const REFUSED_AFTER: Micros = 3_000_000;
+/// Strangers of one kind are told of no more often than this: whoever sends them says what number they have.
+pub const STRANGER_TOLD: Micros = 10_000_000;
+
+crate::counters! {
+    /// What happened on links.
+    pub struct LinkCounters {
+        /// Datagrams taken on the link socket.
+        link_datagrams_received,
+        /// Datagrams dropped: too short, no magic, wrong version or kind.
+        link_dropped_header,
+        /// Datagrams dropped: no such link.
+        link_dropped_unknown,
+        /// Datagrams dropped: seen before.
+        link_dropped_duplicate,
+        /// Datagrams dropped: older than the replay window.
+        link_dropped_old,
+        /// Datagrams dropped: a key generation out of turn.
+        link_dropped_generation,
+        /// Datagrams dropped: the seal does not open.
+        link_dropped_forged,
+        /// Frames dropped: malformed, or not this peer's to send.
+        link_dropped_frame,
+        /// Handshakes refused: the node's epoch is lower than one seen.
+        link_refused_epoch,
+        /// Links refused: too many nodes.
+        link_refused_full,
+        /// Links that came up.
+        links_up,
+        /// Links that were lost.
+        links_down,
+        /// Links given up: more was to be told than their logs hold.
+        links_log_full,
+        /// Links that were made anew with another key, while the former one lived.
+        links_renewed,
+        /// Links ended: the key that they were made with is not accepted any more.
+        links_key_dropped,
+        /// Links ended: the peer's key is not on the list of nodes any more, or it did not prove one in time.
+        links_shut_out,
+        /// Nodes that are to be linked and are not on the list of nodes, or not with this role.
+        links_unlisted,
+        /// Nodes that answered and took no handshake of ours, again and again: they know another secret or list, or not this one.
+        links_refused,
+        /// Nodes at whose address another one answers, which is dialled itself or has a link already.
+        links_mistaken,
+    }
+}
+
+/// What a link leads to.
+pub struct Link {
+    pub peer: Identity,
+    /// A sealed datagram came from the peer: it is who it says, now.
+    pub proven: bool,
+    /// The tail is to be probed: the role sends heads with the next datagram.
+    pub probe: bool,
+    /// Of what we sent.
+    pub loss: Loss,
+    token: Option<[u8; 16]>,
+    made_at: Micros,
+    /// What the peer proved itself by, where it did.
+    pub key: Option<PublicKey>,
+    /// When it ends, and why: what it was made with is not accepted any more.
+    ends: Option<(Micros, Ends)>,
+}
+
+/// Why a link ends that lives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Ends {
+    /// The cluster's secret that it was made with was dropped.
+    KeyDropped,
+    /// The peer has not proven itself, and has to.
+    NoIdentity,
+}
+
+impl Ends {
+    fn name(self) -> &'static str {
+        match self {
+            Ends::KeyDropped => "key dropped",
+            Ends::NoIdentity => "no identity",
+        }
+    }
+}
+
+/// A link came or went, or does not come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkChange {
+    Up {
+        slot: u32,
+        peer: Identity,
+    },
+    Down {
+        slot: u32,
+        peer: Identity,
+        reason: &'static str,
+    },
+    /// Somebody is there and takes no handshake of ours.
+    Refused {
+        node: u32,
+        role: Role,
+    },
+    /// At a node's address another one answers, which is dialled itself or has a link already.
+    Mistaken {
+        node: u32,
+        role: Role,
+        found: u32,
+    },
+    /// A node is to be linked, and the list of nodes does not have it, or not with this role.
+    Unlisted {
+        node: u32,
+        role: Role,
+    },
+    /// Somebody says that it is this node, 0 where it does not say, and was not let in.
+    Stranger {
+        node: u32,
+        why: Stranger,
+    },
+}
+
+struct Dial {
+    addr: Addr,
+    role: Role,
+    knock: Option<Knock>,
+    at: Micros,
+    wait: Micros,
+    due: bool,
+    /// Since when it is answered, and no more than that.
+    answered_at: Option<Micros>,
+    /// How long it waits since another node answered; 0: none has.
+    mistaken: Micros,
+    told: bool,
+}
+
+/// What a node proved last of its lives.
+struct Life {
+    epoch: u32,
+    /// It was linked, or its link was lost.
+    at: Micros,
+}
+
+/// All links of a node, over one socket.
+pub struct Links {
+    pub table: Table<LINK_BLOCKS, Link>,
+    pub door: Door,
+    pub counters: LinkCounters,
+    cluster: ClusterKeys,
+    by_node: BTreeMap<u32, u32>,
+    /// Nodes that were ever linked, [`NODES_MAX`] at most: who is neither linked nor placed makes way, the longest gone first.
+    lives: BTreeMap<u32, Life>,
+    /// Of some of these.
+    past: BTreeMap<u32, Past>,
+    /// Nodes that the placement names.
+    placed: BTreeSet<u32>,
+    dials: BTreeMap<u32, Dial>,
+    changes: VecDeque<LinkChange>,
+    /// When a stranger of this kind was told of last.
+    strangers: BTreeMap<Stranger, Micros>,
+    unproven: VecDeque<u32>,
+    /// Links that are to be told that they have ended.
+    closing: VecDeque<Conn<LINK_BLOCKS>>,
+    /// Ids of links that were made anew here, and since when: what comes for them was sent before the peer heard of it, and a
+    /// reset would end there what lives.
+    renewed: VecDeque<(u64, Micros)>,
+    /// Bytes that the link socket's receive buffer really holds.
+    pub buffer: u32,
+    /// Bytes of control records that a link may have unacknowledged.
+    log_bytes: usize,
+}
+
+impl Links {
+    /// `log_bytes`: control records that a link may have unacknowledged.
+    pub fn new(door: Door, cluster: ClusterKeys, log_bytes: usize) -> Self {
+        Links {
+            table: Table::default(),
+            door,
+            counters: LinkCounters::default(),
+            cluster,
+            by_node: BTreeMap::new(),
+            lives: BTreeMap::new(),
+            past: BTreeMap::new(),
+            placed: BTreeSet::new(),
+            dials: BTreeMap::new(),
+            changes: VecDeque::new(),
+            strangers: BTreeMap::new(),
+            unproven: VecDeque::new(),
+            closing: VecDeque::new(),
+            renewed: VecDeque::new(),
+            buffer: 212_992,
+            log_bytes,
+        }
+    }
+
+    /// The proven link to `node`.
+    pub fn to(&self, node: u32) -> Option<u32> {
+        self.by_node.get(&node).copied()
+    }
+
+    /// Since when there is a proven link to `node` in this role: by its number another one may have been known.
+    pub fn since_as(&self, node: u32, role: Role) -> Option<Micros> {
+        let link = self.table.get(self.to(node)?)?;
+        (link.data.peer.role == role).then_some(link.data.made_at)
+    }
+
+    /// The proven link to a node in this life.
+    pub fn to_life(&self, (node, epoch): (u32, u32)) -> Option<u32> {
+        let slot = self.to(node)?;
+        self.table
+            .get(slot)
+            .is_some_and(|link| link.data.peer.epoch == epoch)
+            .then_some(slot)
+    }
+
+    /// Since when there is a proven link to `node`.
+    pub fn since(&self, node: u32) -> Option<Micros> {
+        let link = self.table.get(self.to(node)?)?;
+        Some(link.data.made_at)
+    }
+
+    /// When the last link to `node` was lost, where there is none and that is remembered.
+    pub fn lost_at(&self, node: u32) -> Option<Micros> {
+        let life = self.lives.get(&node).filter(|_| !self.by_node.contains_key(&node))?;
+        Some(life.at)
+    }
+
+    /// When something was last heard on the proven link to `node`.
+    pub fn heard_at(&self, node: u32) -> Option<Micros> {
+        let link = self.table.get(self.to(node)?)?;
+        Some(link.conn.heard_at)
+    }
+
+    /// Proven links, by node.
+    pub fn proven(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
+        self.by_node.iter().map(|(node, slot)| (*node, *slot))
+    }
+
+    /// What is remembered of the way to `node`.
+    pub fn past(&self, node: u32) -> Option<&Past> {
+        self.past.get(&node)
+    }
+
+    /// Nodes to which there is no link: those that are dialled, and for a while those that dialled us.
+    pub fn lost(&self, now: Micros) -> impl Iterator<Item = (u32, Role, Option<&Past>)> + '_ {
+        let dialled = self.dials.iter().map(|(node, dial)| (*node, dial.role));
+        let fresh = move |past: &Past| now < past.changed_at + LOST_TOLD;
+        let others = self.past.iter().filter(move |(_, past)| fresh(past));
+        let others = others.filter(|(node, _)| !self.dials.contains_key(node));
+        let all = dialled.chain(others.map(|(node, past)| (*node, past.role)));
+        all.filter(|(node, _)| !self.by_node.contains_key(node))
+            .map(|(node, role)| (node, role, self.past.get(&node)))
+    }
+
+    /// The highest epoch that `node` proved; of one that is gone and not placed it may have been forgotten.
+    pub fn epoch_of(&self, node: u32) -> Option<u32> {
+        self.lives.get(&node).map(|life| life.epoch)
+    }
+
+    /// The nodes that the placement names: none of them is forgotten.
+    pub fn place(&mut self, nodes: impl Iterator<Item = u32>) {
+        self.placed = nodes.collect();
+    }
+
+    /// Keeps links to exactly these nodes open from our side.
+    pub fn dial(&mut self, now: Micros, nodes: impl Iterator<Item = (u32, Role, Addr)>) {
+        let wanted: BTreeMap<u32, (Role, Addr)> = nodes.map(|(node, role, addr)| (node, (role, addr))).collect();
+        let (table, past, linked) = (&mut self.table, &mut self.past, &self.by_node);
+        self.dials.retain(|node, dial| {
+            let kept = wanted.get(node) == Some(&(dial.role, dial.addr));
+            if !wanted.contains_key(node) && !linked.contains_key(node) {
+                past.remove(node);
+            }
+            if let Some(knock) = dial.knock.as_ref().filter(|_| !kept) {
+                table.release(knock.id);
+            }
+            kept
+        });
+        for (node, (role, addr)) in wanted {
+            self.dials.entry(node).or_insert(Dial {
+                addr,
+                role,
+                knock: None,
+                at: now,
+                wait: DIAL_FIRST,
+                due: false,
+                answered_at: None,
+                mistaken: 0,
+                told: false,
+            });
+        }
+    }
+
+    /// Takes other secrets, and another list of nodes. New links are made with the current ones. Those that were made with
+    /// another secret, or without the proof that new ones have, are made anew by who dialled them, and live on meanwhile; those
+    /// whose key is not accepted any more end, in [`RENEW_GRACE`] at the latest. Who is not on the list any more ends at once.
+    pub fn set_cluster(&mut self, now: Micros, node: &mut Node, cluster: ClusterKeys) {
+        if cluster == self.cluster {
+            return;
+        }
+        let before = std::mem::replace(&mut self.cluster, cluster);
+        self.door.set_cluster(self.cluster.clone());
+        for (target, dial) in &mut self.dials {
+            if let Some(knock) = dial.knock.take() {
+                self.table.release(knock.id);
+            }
+            dial.due = false;
+            let linked = self.by_node.contains_key(target);
+            dial.at = now + if linked { node.dice.below(RENEW_SPREAD) } else { 0 };
+            dial.wait = DIAL_FIRST;
+            (dial.answered_at, dial.told) = (None, false);
+        }
+        let slots: Vec<u32> = self.by_node.values().chain(&self.unproven).copied().collect();
+        for slot in slots {
+            let Some(link) = self.table.get_mut(slot) else { continue };
+            let (peer, key, proved) = (link.data.peer, link.conn.key_id(), link.data.key);
+            let accepted = self.cluster.find(key);
+            let accepted = accepted.is_some_and(|secret| before.find(key) == Some(secret));
+            let allow = self.cluster.allow.as_ref();
+            let ends = match allow.map_or(Standing::Keep, |allow| allow.judge(peer, proved)) {
+                Standing::End if planted::is(Bug::ShutOutStays) => continue,
+                Standing::End => {
+                    // Now, and not when time next passes: what it sent may lie in the socket.
+                    self.counters.links_shut_out += u64::from(link.data.proven);
+                    self.end(now, slot, "shut out");
+                    continue;
+                }
+                Standing::Renew => (now + RENEW_GRACE, Ends::NoIdentity),
+                Standing::Keep if accepted => {
+                    link.data.ends = link.data.ends.filter(|(_, why)| *why != Ends::NoIdentity); // it is not asked for any more
+                    continue;
+                }
+                Standing::Keep => (now + RENEW_GRACE, Ends::KeyDropped),
+            };
+            if link.data.ends.is_none_or(|(at, _)| ends.0 < at) {
+                link.data.ends = Some(ends);
+            }
+            if link.data.proven {
+                self.reschedule(now, slot);
+            }
+        }
+    }
+
+    /// From now on resets are proven by what this node makes of a secret that several have.
+    pub fn set_reset(&mut self, node: &Node, shared: &[u8; 32]) {
+        let own = ResetSecret::of_node(shared, node.me.node);
+        self.door.set_reset(ResetSecret::new(own));
+    }
+
+    /// Whether a link is to be made to a node that we dial: there is none, or it has not the key of new links.
+    fn wanting(&self, node: u32) -> bool {
+        self.to(node).and_then(|slot| self.table.get(slot)).is_none_or(|link| {
+            let allow = self.cluster.allow.as_ref();
+            let unproved = link.data.key.is_none() && allow.is_some_and(|allow| allow.demand > Demand::Accepted);
+            let former = link.data.ends.is_some() || link.conn.key_id() != self.cluster.current.0 || unproved;
+            former && !planted::is(Bug::SecretNotRenewed)
+        })
+    }
+
+    /// The next link that came or went.
+    pub fn change(&mut self) -> Option<LinkChange> {
+        self.changes.pop_front()
+    }
+
+    /// Takes a datagram of the link socket. `Some`: sealed frames of a proven link, with their length behind the header.
+    pub fn receive(
+        &mut self,
+        now: Micros,
+        node: &mut Node,
+        arrival: Arrival,
+        datagram: &mut [u8],
+    ) -> Option<(u32, usize)> {
+        self.counters.link_datagrams_received += 1;
+        let Ok(header) = Header::read(datagram) else {
+            self.counters.link_dropped_header += 1;
+            return None;
+        };
+        match header.kind {
+            DatagramKind::Data => return self.data(now, node, arrival, &header, datagram),
+            DatagramKind::Hello => self.door.hello(now, arrival, &header, datagram),
+            DatagramKind::Cookie => match self.dial_of(header.connection, arrival.from) {
+                Some((_, dial)) => {
+                    if dial.knock.as_mut().is_some_and(|knock| knock.cookie(datagram)) {
+                        // It is there: whatever is missing from here on was lost on the way.
+                        (dial.due, dial.at, dial.wait) = (true, now + DIAL_FIRST, 2 * DIAL_FIRST);
+                        dial.answered_at.get_or_insert(now);
+                    }
+                }
+                None => self.counters.link_dropped_unknown += 1,
+            },
+            DatagramKind::Accept => self.opened(now, arrival, &header, datagram),
+            DatagramKind::Reset => self.reset(now, &header, arrival, datagram),
+        }
+        None
+    }
+
+    /// The dial that this is an answer to, and of which node.
+    fn dial_of(&mut self, id: u64, from: Addr) -> Option<(u32, &mut Dial)> {
+        let mut dials = self.dials.iter_mut().map(|(node, dial)| (*node, dial));
+        dials.find(|(_, dial)| dial.addr == from && dial.knock.as_ref().is_some_and(|knock| knock.id == id))
+    }
+
+    fn data(
+        &mut self,
+        now: Micros,
+        node: &mut Node,
+        arrival: Arrival,
+        header: &Header,
+        datagram: &mut [u8],
+    ) -> Option<(u32, usize)> {
+        let Some(slot) = self.table.find(header.connection) else {
+            self.counters.link_dropped_unknown += 1;
+            if !self.renewed.iter().any(|(id, _)| *id == header.connection) {
+                self.door.unknown(now, arrival, header);
+            }
+            return None;
+        };
+        let link = self.table.get_mut(slot)?;
+        let len = match link.conn.open(now, &mut node.keys, header, datagram) {
+            Ok(len) => len,
+            Err(reject) => {
+                *match reject {
+                    Reject::Duplicate => &mut self.counters.link_dropped_duplicate,
+                    Reject::Old => &mut self.counters.link_dropped_old,
+                    Reject::Generation => &mut self.counters.link_dropped_generation,
+                    Reject::Forged => &mut self.counters.link_dropped_forged,
+                } += 1;
+                return None;
+            }
+        };
+        if !link.data.proven {
+            self.prove(now, slot);
+        }
+        Some((slot, len))
+    }
+
+    /// A sealed datagram came on a link that we accepted: the peer is there and knows the secret.
+    fn prove(&mut self, now: Micros, slot: u32) {
+        let Some(link) = self.table.get_mut(slot) else { return };
+        link.data.proven = true;
+        let (peer, made_with) = (link.data.peer, (link.conn.key_id(), link.data.key));
+        if self.is_over(&peer) {
+            self.counters.link_refused_epoch += 1;
+            self.table.remove(slot);
+            return;
+        }
+        if !self.make_place(peer.node) {
+            self.counters.link_refused_full += 1;
+            self.table.remove(slot);
+            return;
+        }
+        let epoch = peer.epoch;
+        self.lives.insert(peer.node, Life { epoch, at: now });
+        let past = self.past.entry(peer.node).or_insert(Past::new(now, peer.role));
+        let mut renewed = false;
+        if let Some(replaced) = self.by_node.insert(peer.node, slot) {
+            if let Some(old) = self.table.remove(replaced) {
+                if old.data.peer.epoch != peer.epoch {
+                    past.fall(old.conn.heard_at); // its former life ended unseen
+                }
+                let other = (old.conn.key_id(), old.data.key) != made_with;
+                renewed = old.data.peer == peer && (old.data.ends.is_some() || other);
+                self.counters.links_down += u64::from(!renewed);
+                self.renewed.extend(renewed.then_some((old.conn.id, now)));
+                self.changes.push_back(LinkChange::Down {
+                    slot: replaced,
+                    peer: old.data.peer,
+                    reason: if renewed { "renewed" } else { "replaced" },
+                });
+            }
+        }
+        past.rise(now);
+        self.counters.links_up += u64::from(!renewed);
+        self.counters.links_renewed += u64::from(renewed);
+        let window = self.buffer / (self.by_node.len() as u32).max(1);
+        let token = self
+            .table
+            .get(slot)
+            .map(|link| self.door.token(link.conn.id))
+            .unwrap_or_default();
+        if let Some(link) = self.table.get_mut(slot) {
+            link.conn.receive_window = window;
+            link.conn.record(&ControlRecord::LinkReady { token });
+            link.conn.ask_status();
+        }
+        self.table.mark(slot);
+        self.reschedule(now, slot);
+        self.changes.push_back(LinkChange::Up { slot, peer });
+    }
+
+    /// Whether a later life of the node was here.
+    fn is_over(&self, peer: &Identity) -> bool {
+        self.epoch_of(peer.node).is_some_and(|known| known > peer.epoch)
+    }
+
+    /// Whether there is place to remember a node: somebody else may be forgotten for it.
+    fn make_place(&mut self, node: u32) -> bool {
+        if self.lives.len() < NODES_MAX || self.lives.contains_key(&node) {
+            return true;
+        }
+        let gone = self.lives.iter();
+        let gone = gone.filter(|(node, _)| !self.by_node.contains_key(node) && !self.placed.contains(node));
+        let Some((&longest, _)) = gone.min_by_key(|(_, life)| life.at) else {
+            return false;
+        };
+        self.lives.remove(&longest);
+        self.past.remove(&longest);
+        true
+    }
+
+    fn opened(&mut self, now: Micros, arrival: Arrival, header: &Header, datagram: &[u8]) {
+        let Some((target, dial)) = self.dial_of(header.connection, arrival.from) else {
+            self.counters.link_dropped_unknown += 1;
+            return;
+        };
+        let role = dial.role;
+        let Some(knock) = dial.knock.as_mut() else { return };
+        let Some(opened) = knock.accept(datagram) else {
+            self.counters.link_dropped_forged += 1;
+            return;
+        };
+        let key = knock.listed.map(|listed| listed.key);
+        let meant = |peer: &Identity| peer.role == role && (key.is_none() || peer.node == target);
+        let Some(peer) = Identity::from_bytes(&opened.payload).filter(meant) else {
+            // The handshake is over for this knock: who is meant may answer another one.
+            (dial.knock, dial.due, dial.at) = (None, false, now + DIAL_MAX);
+            self.table.release(header.connection);
+            self.counters.link_dropped_frame += 1;
+            return;
+        };
+        let key_id = knock.key_id;
+        dial.knock = None;
+        dial.wait = DIAL_FIRST;
+        dial.answered_at = None;
+        if peer.node == target {
+            (dial.mistaken, dial.told) = (0, false);
+        } else if self.dials.contains_key(&peer.node) || self.is_linked(&peer) {
+            self.table.release(header.connection);
+            self.mistaken(now, target, peer.node);
+            return;
+        }
+        let conn = Conn::new(
+            header.connection,
+            opened.peer,
+            LINK_SOCKET,
+            arrival.from,
+            opened.secret,
+            true,
+            key_id,
+            self.log_bytes,
+            now,
+        );
+        let slot = self.table.fill(
+            header.connection,
+            conn,
+            Link {
+                peer,
+                proven: false,
+                probe: false,
+                loss: Loss::default(),
+                token: None,
+                made_at: now,
+                key,
+                ends: None,
+            },
+        );
+        self.prove(now, slot);
+    }
+
+    /// Whether there is a link to a node in this life, or in a later one.
+    fn is_linked(&self, peer: &Identity) -> bool {
+        let link = self.to(peer.node).and_then(|slot| self.table.get(slot));
+        link.is_some_and(|link| link.data.peer.epoch >= peer.epoch)
+    }
+
+    /// At the address of a node that we dial another one has answered: its link stands, and the dial waits longer and longer.
+    fn mistaken(&mut self, now: Micros, target: u32, found: u32) {
+        let Some(dial) = self.dials.get_mut(&target) else {
+            return;
+        };
+        dial.mistaken = (2 * dial.mistaken).clamp(DIAL_MAX, MISTAKEN_MAX);
+        (dial.due, dial.at) = (false, now + dial.mistaken);
+        if !dial.told {
+            dial.told = true;
+            self.counters.links_mistaken += 1;
+            let (node, role) = (target, dial.role);
+            self.changes.push_back(LinkChange::Mistaken { node, role, found });
+        }
+    }
+
+    fn reset(&mut self, now: Micros, header: &Header, arrival: Arrival, datagram: &[u8]) {
+        // The connection named is the peer's id: the one that we put into what we sent.
+        let token = reset_token(datagram);
+        let found = self.by_node.values().copied().find(|slot| {
+            self.table.get(*slot).is_some_and(|link| {
+                link.conn.peer == header.connection
+                    && link.conn.addr == arrival.from
+                    && link
+                        .data
+                        .token
+                        .zip(token)
+                        .is_some_and(|(known, token)| same(&known, &token))
+            })
+        });
+        match found {
+            Some(slot) => self.lose(now, slot, "reset"),
+            None => self.counters.link_dropped_unknown += 1,
+        }
+    }
+
+    /// Appends a record to a link's log. `None`: there is no such link, or its log is full. Then the link is given up: what was
+    /// not told once only the snapshot on the next link can tell.
+    pub fn record(&mut self, now: Micros, slot: u32, record: &impl Encode) -> Option<u64> {
+        record.encode(|bytes| self.log(now, slot, bytes))
+    }
+
+    /// The same with a record's bytes, for who tells several links the same.
+    pub fn log(&mut self, now: Micros, slot: u32, bytes: &[u8]) -> Option<u64> {
+        let link = self.table.get_mut(slot)?;
+        let offset = link.conn.log.push(bytes).ok();
+        if offset.is_some() {
+            self.table.mark(slot);
+        } else {
+            self.counters.links_log_full += 1;
+            self.lose(now, slot, "log full");
+        }
+        offset
+    }
+
+    /// Notes a record that links exchange among themselves; others are the role's.
+    pub fn link_record<'a>(&mut self, slot: u32, record: &impl SystemRecord<'a>) -> bool {
+        if let Some(ControlRecord::LinkReady { token }) = record.control() {
+            if let Some(link) = self.table.get_mut(slot) {
+                link.data.token = Some(*token);
+            }
+            return true;
+        }
+        false
+    }
+
+    /// Takes a frame that every link understands.
+    pub fn control(&mut self, now: Micros, slot: u32, frame: &Frame<'_>, records: &mut Records) -> Control {
+        let Some(link) = self.table.get_mut(slot) else {
+            return Control::Done;
+        };
+        let control = link.conn.control_frame(now, frame, records);
+        match &control {
+            Control::Heard(heard) => link.data.loss.hear(&heard.status),
+            Control::Closed(_) => self.lose(now, slot, "closed"),
+            Control::Bad => self.counters.link_dropped_frame += 1,
+            _ => {}
+        }
+        control
+    }
+
+    /// After the frames of one datagram: notes that they want a status, and when the link next needs time.
+    pub fn after(&mut self, now: Micros, slot: u32, elicits: bool) {
+        let Some(link) = self.table.get_mut(slot) else { return };
+        if elicits {
+            link.conn.elicited(now);
+        }
+        if link.conn.control_due(now) {
+            self.table.mark(slot);
+        }
+        self.table.postpone(slot, self.due(now, slot));
+    }
+
+    /// Gives up a link; if we dialled it, we dial again.
+    pub fn lose(&mut self, now: Micros, slot: u32, reason: &'static str) {
+        self.take(now, slot, reason);
+    }
+
+    /// Ends a link and says so to the peer, which need not wait for it to fall silent.
+    fn end(&mut self, now: Micros, slot: u32, reason: &'static str) {
+        let proven = self.table.get(slot).is_some_and(|link| link.data.proven);
+        let ended = self.take(now, slot, reason);
+        self.closing.extend(ended.filter(|_| proven));
+    }
+
+    fn take(&mut self, now: Micros, slot: u32, reason: &'static str) -> Option<Conn<LINK_BLOCKS>> {
+        let link = self.table.remove(slot)?;
+        let peer = link.data.peer;
+        if self.by_node.get(&peer.node) == Some(&slot) {
+            self.by_node.remove(&peer.node);
+            if let Some(life) = self.lives.get_mut(&peer.node) {
+                life.at = now;
+            }
+            if let Some(past) = self.past.get_mut(&peer.node) {
+                past.fall(link.conn.heard_at);
+            }
+            self.counters.links_down += 1;
+            self.changes.push_back(LinkChange::Down { slot, peer, reason });
+        }
+        if let Some(dial) = self.dials.get_mut(&peer.node) {
+            dial.at = now;
+        }
+        Some(link.conn)
+    }
+
+    fn make(&mut self, now: Micros, node: &mut Node, accepted: &Accepted) -> Option<u32> {
+        let peer = Identity::from_bytes(&accepted.payload)?;
+        if let Some((node, listed)) = accepted.proved {
+            if (peer.node, peer.role) != (node, listed.role) {
+                self.door.refuse(node, Stranger::Impostor);
+                return None;
+            }
+        }
+        if peer.node == node.me.node || self.is_over(&peer) {
+            self.counters.link_refused_epoch += 1;
+            return None;
+        }
+        if self.unproven.len() >= UNPROVEN_MAX {
+            self.forget_unproven(now, true);
+        }
+        let random = node.secret_u32();
+        let log_bytes = self.log_bytes;
+        let slot = self.table.insert(random, |id| {
+            let conn = Conn::new(
+                id,
+                accepted.initiator,
+                accepted.socket,
+                accepted.from,
+                accepted.secret.clone(),
+                false,
+                accepted.key_id,
+                log_bytes,
+                now,
+            );
+            (
+                conn,
+                Link {
+                    peer,
+                    proven: false,
+                    probe: false,
+                    loss: Loss::default(),
+                    token: None,
+                    made_at: now,
+                    key: accepted.proved.map(|(_, listed)| listed.key),
+                    ends: None,
+                },
+            )
+        });
+        self.unproven.push_back(slot);
+        Some(slot)
+    }
+
+    fn forget_unproven(&mut self, now: Micros, one: bool) {
+        let mut forced = one;
+        while let Some(slot) = self.unproven.front().copied() {
+            match self.table.get(slot) {
+                Some(link) if !link.data.proven => {
+                    if !forced && now < link.data.made_at + UNPROVEN_LIFE {
+                        return;
+                    }
+                    forced = false;
+                    self.table.remove(slot);
+                }
+                _ => {}
+            }
+            self.unproven.pop_front();
+        }
+    }
+
+    /// When a link next needs time, `now` at the soonest.
+    fn due(&self, now: Micros, slot: u32) -> Option<Micros> {
+        let link = self.table.get(slot).filter(|link| link.data.proven)?;
+        let at = ping_at(&link.conn).min(link.conn.heard_at + DEAD_AFTER);
+        let at = link.data.ends.map_or(at, |(ends, _)| ends.min(at));
+        Some(link.conn.deadline().map_or(at, |due| due.min(at)).max(now))
+    }
+
+    fn reschedule(&mut self, now: Micros, slot: u32) {
+        self.table.schedule(slot, self.due(now, slot));
+    }
+
+    /// Lets pass what is due: pings, probes, losses, dials, waiting handshakes.
+    pub fn expire(&mut self, now: Micros, node: &mut Node) {
+        while let Some(slot) = self.table.pop_due(now) {
+            let Some(link) = self.table.get_mut(slot) else { continue };
+            if now >= link.conn.heard_at + DEAD_AFTER && !planted::is(Bug::SilenceUnnoticed) {
+                self.lose(now, slot, "silent");
+                continue;
+            }
+            if let Some((_, why)) = link.data.ends.filter(|(at, _)| now >= *at) {
+                let dropped = why == Ends::KeyDropped;
+                self.counters.links_key_dropped += u64::from(dropped);
+                self.counters.links_shut_out += u64::from(!dropped);
+                self.end(now, slot, why.name());
+                continue;
+            }
+            let mut ready = false;
+            if link.conn.flow.timeout(now) || now >= ping_at(&link.conn) {
+                link.conn.ask_status();
+                ready = true;
+            }
+            if link.conn.tail_due(now) {
+                link.data.probe = true;
+                ready = true;
+            }
+            if ready || link.conn.control_due(now) {
+                self.table.mark(slot);
+            }
+            // What is due but not sent yet must not spin: look again in a millisecond.
+            self.reschedule(now + 1_000, slot);
+        }
+        self.forget_unproven(now, false);
+        while self.renewed.front().is_some_and(|(_, at)| now >= at + DEAD_AFTER) {
+            self.renewed.pop_front();
+        }
+        self.dial_due(now, node);
+        self.accept(now, node);
+    }
+
+    fn dial_due(&mut self, now: Micros, node: &mut Node) {
+        let payload = node.me.to_bytes();
+        let due: Vec<u32> = self
+            .dials
+            .iter()
+            .filter(|(_, dial)| now >= dial.at)
+            .map(|(target, _)| *target)
+            .collect();
+        for target in due {
+            if !self.wanting(target) {
+                continue;
+            }
+            let Some(dial) = self.dials.get_mut(&target) else {
+                continue;
+            };
+            if dial.knock.is_none() {
+                let (key_id, secret) = &self.cluster.current;
+                let allow = self.cluster.allow.as_ref();
+                let listed = match allow.map_or(Ok(None), |allow| allow.dials(target, dial.role)) {
+                    Ok(listed) => listed,
+                    Err(_) => {
+                        dial.at = now + DIAL_MAX;
+                        if !dial.told {
+                            dial.told = true;
+                            self.counters.links_unlisted += 1;
+                            let (node, role) = (target, dial.role);
+                            self.changes.push_back(LinkChange::Unlisted { node, role });
+                        }
+                        continue;
+                    }
+                };
+                let id = self.table.reserve(node.secret_u32());
+                let mut knock = |key| Knock::new(id, key, *key_id, &payload, node.entropy.as_mut());
+                dial.knock = Some(match allow.zip(listed) {
+                    Some((allow, listed)) => {
+                        let (own, peer) = (&allow.own, &listed.key);
+                        knock(InitiatorKey::Node { secret, own, peer }).of_node(node.me.node, secret, *listed)
+                    }
+                    _ => knock(InitiatorKey::Link(secret)),
+                });
+            }
+            dial.due = true;
+            dial.at = now + dial.wait + node.dice.below(dial.wait / 4 + 1);
+            dial.wait = (dial.wait * 2).min(DIAL_MAX);
+            if dial.answered_at.is_some_and(|at| now >= at + REFUSED_AFTER) && !dial.told {
+                dial.told = true;
+                self.counters.links_refused += 1;
+                let (node, role) = (target, dial.role);
+                self.changes.push_back(LinkChange::Refused { node, role });
+            }
+        }
+    }
+
+    fn accept(&mut self, now: Micros, node: &mut Node) {
+        let payload = node.me.to_bytes();
+        while let Some(accepted) = self.door.accept(now, &payload, node.entropy.as_mut()) {
+            if let Some(slot) = self.make(now, node, &accepted) {
+                let id = self.table.get(slot).map_or(0, |link| link.conn.id);
+                self.door.answer(now, &accepted, id);
+            }
+        }
+        if let Some((node, why)) = self.door.stranger() {
+            if self.strangers.get(&why).is_none_or(|at| now >= at + STRANGER_TOLD) {
+                self.strangers.insert(why, now);
+                self.changes.push_back(LinkChange::Stranger { node, why });
+            }
+        }
+    }
+
+    /// Fills the slice with what stands before connections: answers and hellos. True: more waits.
+    pub fn transmit(&mut self, now: Micros, node: &mut Node, outbox: &mut Outbox) -> bool {
+        self.accept(now, node);
+        self.door.transmit(outbox);
+        while outbox.room() > 0 {
+            let Some(mut conn) = self.closing.pop_front() else {
+                break;
+            };
+            conn.send(now, &mut node.keys, node.stamp, outbox, node.payload, |writer, _| {
+                append(writer, FrameKind::CLOSE, 0, |writer| {
+                    !writer.u8(Code::NotAllowed as u8).full()
+                });
+                false
+            });
+        }
+        for dial in self.dials.values_mut().filter(|dial| dial.due) {
+            if outbox.room() == 0 {
+                return true;
+            }
+            dial.due = false;
+            if let Some(knock) = &dial.knock {
+                knock.hello(LINK_SOCKET, dial.addr, node.payload, outbox);
+            }
+        }
+        self.door.has_replies() || self.door.waits() || !self.closing.is_empty()
+    }
+
+    /// Sends one datagram on a link: control, then what `fill` writes.
+    pub fn send(
+        &mut self,
+        now: Micros,
+        node: &mut Node,
+        slot: u32,
+        outbox: &mut Outbox,
+        fill: impl FnOnce(&mut crate::codec::Writer<'_>, u64) -> bool,
+    ) -> bool {
+        let Some(link) = self.table.get_mut(slot) else {
+            return false;
+        };
+        let sent = link
+            .conn
+            .send(now, &mut node.keys, node.stamp, outbox, node.payload, fill);
+        self.reschedule(now, slot);
+        sent
+    }
+
+    /// When [`Links::expire`] has something next.
+    pub fn deadline(&self) -> Option<Micros> {
+        let dial = self
+            .dials
+            .iter()
+            .filter(|(node, _)| self.wanting(**node))
+            .map(|(_, dial)| dial.at)
+            .min();
+        let unproven = self
+            .unproven
+            .front()
+            .and_then(|slot| self.table.get(*slot))
+            .map(|link| link.data.made_at + UNPROVEN_LIFE);
+        let waits = (self.door.waits() || !self.changes.is_empty()).then_some(0);
+        [self.table.deadline(), dial, unproven, waits]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+}
+
+/// When a link that has nothing else to send says that it is there.
+fn ping_at(conn: &Conn<LINK_BLOCKS>) -> Micros {
+    let unanswered = conn.sent_at >= conn.heard_at + PING_AGAIN;
+    conn.sent_at + if unanswered { PING_AGAIN } else { PING_IDLE }
+}
+
+/// Bytes of frames that a datagram of `payload` bytes has room for.
+pub const fn frames_max(payload: usize) -> usize {
+    payload - HEADER - crate::seal::TAG
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::allow::{AllowList, Listed};
+    use crate::door::DoorKey;
+    use crate::fixtures::{cluster, me, Zeros, FRONT, INDEX, STORE};
+    use crate::keys::ServerKey;
+    use crate::machine::Entropy;
+    use crate::seal::Secret;
+    use crate::wire::frame::{FrameKinds, Frames};
+
+    fn links() -> Links {
+        let key = DoorKey::Cluster(Box::new(cluster()));
+        Links::new(
+            Door::new(key, ResetSecret::new([1; 32]), &mut Zeros),
+            cluster(),
+            1 << 20,
+        )
+    }
+
+    /// Randomness that begins somewhere and goes on.
+    struct Counted(u8);
+
+    impl Entropy for Counted {
+        fn fill(&mut self, bytes: &mut [u8]) {
+            bytes.iter_mut().for_each(|byte| {
+                self.0 = self.0.wrapping_mul(5).wrapping_add(3);
+                *byte = self.0;
+            });
+        }
+    }
+
+    /// A link to node 9, proven.
+    fn linked(links: &mut Links, id: u32, epoch: u32) -> (u32, Identity) {
+        linked_to(links, 0, id, 9, epoch)
+    }
+
+    fn linked_to(links: &mut Links, now: Micros, id: u32, node: u32, epoch: u32) -> (u32, Identity) {
+        let peer = Identity {
+            node,
+            role: INDEX,
+            epoch,
+        };
+        let link = Link {
+            peer,
+            proven: false,
+            probe: false,
+            loss: Loss::default(),
+            token: None,
+            made_at: now,
+            key: None,
+            ends: None,
+        };
+        let secret = Secret::new([1; 16]);
+        let conn = |id| Conn::new(id, 1, 0, Addr::default(), secret, false, 1, 1_000, now);
+        let slot = links.table.insert(id, |id| (conn(id), link));
+        links.prove(now, slot);
+        (slot, peer)
+    }
+
+    /// One of two nodes that have nothing to say to each other.
+    struct End {
+        links: Links,
+        node: Node,
+        addr: Addr,
+        seen: Vec<LinkChange>,
+    }
+
+    impl End {
+        fn new(number: u32, role: Role) -> Self {
+            let mut me = me(role);
+            me.node = number;
+            let addr = std::net::SocketAddr::from(([127, 0, 0, 1], number as u16)).into();
+            let node = Node::new(me, 1_200, number.into(), Box::new(Counted(number as u8)));
+            let (links, seen) = (links(), vec![]);
+            End {
+                links,
+                node,
+                addr,
+                seen,
+            }
+        }
+
+        fn transmit(&mut self, now: Micros) -> Vec<(Addr, Vec<u8>)> {
+            let mut outbox = Outbox::new(false);
+            self.links.transmit(now, &mut self.node, &mut outbox);
+            let ready: Vec<u32> = self.links.proven().map(|(_, slot)| slot).collect();
+            for slot in ready {
+                self.links.send(now, &mut self.node, slot, &mut outbox, |_, _| false);
+            }
+            outbox
+                .parcels()
+                .iter()
+                .map(|parcel| (parcel.to, outbox.bytes(parcel).to_vec()))
+                .collect()
+        }
+
+        fn receive(&mut self, now: Micros, from: Addr, mut datagram: Vec<u8>) {
+            let len = datagram.len() as u32;
+            let (socket, start) = (0, 0);
+            let arrival = Arrival {
+                socket,
+                from,
+                start,
+                len,
+            };
+            let Some((slot, len)) = self.links.receive(now, &mut self.node, arrival, &mut datagram) else {
+                return;
+            };
+            let mut elicits = false;
+            for frame in Frames::new(&datagram[HEADER..HEADER + len], FrameKinds::TRANSPORT) {
+                let frame = frame.expect("a frame of ours");
+                elicits |= FrameKinds::TRANSPORT.elicits(frame.kind);
+                self.links.control(now, slot, &frame, &mut Records::default());
+            }
+            self.links.after(now, slot, elicits);
+        }
+    }
+
+    /// What nodes say to each other, for so many milliseconds.
+    fn live(from: Micros, millis: u64, ends: &mut [End]) -> Micros {
+        let mut now = from;
+        while now < from + millis * 1_000 {
+            now += 1_000;
+            for at in 0..ends.len() {
+                let End { links, node, addr, .. } = &mut ends[at];
+                let from = *addr;
+                links.expire(now, node);
+                for (to, datagram) in ends[at].transmit(now) {
+                    if let Some(end) = ends.iter_mut().find(|end| end.addr == to) {
+                        end.receive(now, from, datagram);
+                    }
+                }
+            }
+            for end in ends.iter_mut() {
+                end.seen.extend(std::iter::from_fn(|| end.links.change()));
+            }
+        }
+        now
+    }
+
+    /// The handshake was over for the dialling node, which went on with it for ever.
+    #[test]
+    fn who_is_dialled_is_found_after_another_role_has_answered_at_its_address() {
+        let mut ends = [End::new(1, STORE), End::new(6, FRONT)];
+        let addr = ends[1].addr;
+        ends[0].links.dial(0, std::iter::once((5, INDEX, addr)));
+        let now = live(0, 1_000, &mut ends);
+        assert!(ends[0].links.to(6).is_none());
+        ends[1] = End::new(5, INDEX);
+        ends[1].addr = addr;
+        let now = live(now, 10_000, &mut ends);
+        assert!(ends[0].links.to(5).is_some());
+        // The number and the address come back in another role.
+        ends[1] = End::new(5, FRONT);
+        ends[1].addr = addr;
+        ends[0].links.dial(now, std::iter::once((5, FRONT, addr)));
+        live(now, 10_000, &mut ends);
+        let slot = ends[0].links.to(5).expect("a link");
+        let role = ends[0].links.table.get(slot).map(|link| link.data.peer.role);
+        assert_eq!(role, Some(FRONT));
+    }
+
+    /// A broker that dials a router.
+    fn dialling() -> [End; 2] {
+        let mut ends = [End::new(1, STORE), End::new(2, INDEX)];
+        let router = (2, INDEX, ends[1].addr);
+        ends[0].links.dial(0, std::iter::once(router));
+        ends
+    }
+
+    /// A broker is gone and another one has its address: each dial of the one replaced the other's link, twenty times a second.
+    #[test]
+    fn who_answers_at_anothers_address_keeps_its_link_and_is_told_of_once() {
+        let mut ends = [End::new(1, STORE), End::new(6, INDEX)];
+        let addr = ends[1].addr;
+        let dials = [5, 6].map(|node| (node, INDEX, addr));
+        ends[0].links.dial(0, dials.into_iter());
+        let mut now = live(0, 1_000, &mut ends);
+        assert_eq!(ends.each_ref().map(|end| end.links.counters.links_up), [1, 1]);
+        now = live(now, 20_000, &mut ends);
+        assert_eq!(ends[0].told(), ["mistaken", "up"], "once");
+        assert_eq!(ends.each_ref().map(|end| end.links.counters.links_up), [1, 1]);
+        let asked = ends[1].links.door.counters.handshakes_accepted;
+        assert!((4..=12).contains(&asked), "{asked} handshakes");
+        assert!(ends[0].links.to(5).is_none());
+        // The one that is dialled there comes back.
+        ends[1] = End::new(5, INDEX);
+        ends[1].addr = addr;
+        live(now, 10_000, &mut ends);
+        assert!(ends[0].links.to(5).is_some() && ends[0].links.to(6).is_none());
+    }
+
+    const A: (u8, [u8; 32]) = (1, [7; 32]);
+    const B: (u8, [u8; 32]) = (2, [8; 32]);
+
+    fn keys(current: (u8, [u8; 32]), other: Option<(u8, [u8; 32])>) -> ClusterKeys {
+        let allow = None;
+        ClusterKeys { current, other, allow }
+    }
+
+    impl End {
+        fn set(&mut self, now: Micros, current: (u8, [u8; 32]), other: Option<(u8, [u8; 32])>) {
+            self.links.set_cluster(now, &mut self.node, keys(current, other));
+        }
+
+        fn key(&self) -> Option<u8> {
+            let (_, slot) = self.links.proven().next()?;
+            self.links.table.get(slot).map(|link| link.conn.key_id())
+        }
+
+        /// Of links that came and went since the last look.
+        fn told(&mut self) -> Vec<&'static str> {
+            let seen = self.seen.drain(..).map(|change| match change {
+                LinkChange::Up { .. } => "up",
+                LinkChange::Down { reason, .. } => reason,
+                LinkChange::Refused { .. } => "refused",
+                LinkChange::Unlisted { .. } => "unlisted",
+                LinkChange::Mistaken { .. } => "mistaken",
+                LinkChange::Stranger { why, .. } => why.name(),
+            });
+            seen.collect()
+        }
+    }
+
+    #[test]
+    fn a_secret_is_replaced_while_links_live_and_who_knows_the_former_alone_is_out() {
+        let mut ends = dialling();
+        let mut now = live(0, 500, &mut ends);
+        assert_eq!(ends.each_mut().map(End::told), [["up"], ["up"]]);
+        for at in [0, 1] {
+            ends[at].set(now, A, Some(B));
+            now = live(now, 1_500, &mut ends);
+        }
+        assert_eq!(ends.each_ref().map(End::key), [Some(1), Some(1)]);
+        assert_eq!(
+            ends.each_mut().map(End::told),
+            [[], [] as [&str; 0]],
+            "to accept one more is no reason"
+        );
+
+        ends[1].set(now, B, Some(A)); // who is dialled renews nothing
+        now = live(now, 1_500, &mut ends);
+        assert_eq!(ends[1].key(), Some(1));
+        ends[0].set(now, B, Some(A));
+        now = live(now, 1_500, &mut ends);
+        assert_eq!(ends.each_ref().map(End::key), [Some(2), Some(2)]);
+        assert_eq!(ends[0].told(), ["renewed", "up"], "never without a link");
+
+        for at in [0, 1] {
+            ends[at].set(now, B, None);
+            now = live(now, 1_500 + RENEW_GRACE / 1_000, &mut ends);
+        }
+        assert!(ends
+            .each_mut()
+            .map(End::told)
+            .concat()
+            .iter()
+            .all(|change| *change != "key dropped"));
+        assert_eq!(ends.each_ref().map(|end| end.links.counters.links_key_dropped), [0, 0]);
+
+        ends[0] = End::new(3, STORE);
+        let router = (2, INDEX, ends[1].addr);
+        ends[0].links.dial(now, std::iter::once(router));
+        live(now, 1_000 + REFUSED_AFTER / 1_000, &mut ends);
+        assert_eq!(ends[0].told(), ["refused"], "once");
+        assert!(ends[1].links.door.counters.dropped_key_unknown > 0);
+    }
+
+    #[test]
+    fn a_link_whose_key_is_dropped_ends_at_both_ends_but_not_before_it_could_be_made_anew() {
+        for (drops, other) in [(0, 1), (1, 0)] {
+            let mut ends = dialling();
+            let now = live(0, 500, &mut ends);
+            ends.iter_mut().for_each(|end| drop(end.told()));
+            ends[drops].set(now, B, None);
+            let now = live(now, RENEW_GRACE / 1_000 - 10, &mut ends);
+            assert_eq!(ends.each_mut().map(End::told), [[], [] as [&str; 0]]);
+            live(now, 50, &mut ends);
+            assert_eq!(
+                (ends[drops].told(), ends[other].told()),
+                (vec!["key dropped"], vec!["closed"])
+            );
+            assert_eq!(ends.each_ref().map(End::key), [None, None]);
+            assert_eq!(ends[drops].links.counters.links_key_dropped, 1);
+        }
+    }
+
+    #[test]
+    fn the_same_id_with_another_secret_is_another_key() {
+        let mut ends = dialling();
+        let now = live(0, 500, &mut ends);
+        for end in &mut ends {
+            end.told();
+            end.set(now, (1, [9; 32]), None);
+        }
+        live(now, 1_500, &mut ends);
+        assert_eq!(ends[0].told(), ["renewed", "up"]);
+        assert!(ends.iter().all(|end| end.links.proven().count() == 1));
+    }
+
+    fn own(node: u32) -> ServerKey {
+        ServerKey::from_private([node as u8 + 100; 32])
+    }
+
+    /// A list of these nodes as the one with this key has it.
+    fn list(demand: Demand, mine: u32, nodes: &[(u32, Role)]) -> ClusterKeys {
+        let listed = |(node, role): &(u32, Role)| {
+            let (role, key) = (*role, own(*node).public());
+            (*node, Listed { role, key })
+        };
+        let allow = Some(AllowList {
+            own: own(mine),
+            nodes: nodes.iter().map(listed).collect(),
+            demand,
+        });
+        ClusterKeys { allow, ..keys(A, None) }
+    }
+
+    const BROKER: (u32, Role) = (1, STORE);
+    const ROUTER: (u32, Role) = (2, INDEX);
+    const GATEWAY: (u32, Role) = (3, FRONT);
+    const OTHER: (u32, Role) = (4, FRONT);
+    const ALL: [(u32, Role); 4] = [BROKER, ROUTER, GATEWAY, OTHER];
+
+    impl End {
+        fn know(&mut self, now: Micros, keys: ClusterKeys) {
+            self.links.set_cluster(now, &mut self.node, keys);
+        }
+
+        /// One that is what the list says, with the key that belongs to it.
+        fn listed((node, role): (u32, Role)) -> Self {
+            let mut end = End::new(node, role);
+            end.know(0, list(Demand::Required, node, &ALL));
+            end
+        }
+
+        fn dials(&mut self, now: Micros, other: &End) {
+            let Identity { node, role, .. } = other.node.me;
+            self.links.dial(now, std::iter::once((node, role, other.addr)));
+        }
+
+        fn linked(&self) -> Vec<u32> {
+            self.links.proven().map(|(node, _)| node).collect()
+        }
+
+        fn refused(&self) -> u64 {
+            self.links.door.counters.dropped_identity
+        }
+    }
+
+    #[test]
+    fn who_is_taken_from_the_list_is_out_at_once_and_cannot_come_back_and_the_others_notice_nothing() {
+        let mut ends = [BROKER, ROUTER, GATEWAY, OTHER].map(End::listed);
+        let [broker, router, gateway, other] = &mut ends;
+        broker.dials(0, router);
+        gateway.dials(0, router);
+        other.dials(0, router);
+        let mut now = live(0, 500, &mut ends);
+        assert_eq!(ends[1].linked(), [1, 3, 4]);
+        ends.iter_mut().for_each(|end| drop(end.told()));
+
+        ends[1].know(now, list(Demand::Required, 2, &[BROKER, ROUTER, OTHER]));
+        now = live(now, 50, &mut ends);
+        assert_eq!((ends[1].linked(), ends[2].linked()), (vec![1, 4], vec![]));
+        assert_eq!(ends[1].links.counters.links_shut_out, 1);
+        now = live(now, 3_000 + REFUSED_AFTER / 1_000, &mut ends);
+        assert_eq!(
+            ends[1].told(),
+            ["shut out", "not listed"],
+            "once, however often it comes"
+        );
+        assert_eq!(ends[2].told(), ["closed", "refused"]);
+        assert!(ends[1].refused() > 1);
+        for quiet in [0, 3] {
+            assert_eq!(ends[quiet].told(), [] as [&str; 0]);
+        }
+
+        ends[1].know(now, list(Demand::Required, 2, &ALL));
+        live(now, 500, &mut ends);
+        assert_eq!(ends[1].linked(), [1, 3, 4], "who is put on the list again is in again");
+    }
+
+    #[test]
+    fn who_has_the_secret_of_the_cluster_alone_or_the_key_of_another_gets_no_link() {
+        let liar = |number, role, mine| {
+            let mut end = End::new(number, role);
+            end.know(0, list(Demand::Offered, mine, &ALL));
+            end
+        };
+        let mut plain = End::new(3, FRONT);
+        plain.know(0, keys(A, None));
+        let mut meek = End::new(3, FRONT);
+        meek.know(0, list(Demand::Accepted, 3, &ALL));
+        let cases = [
+            (plain, "no identity"),
+            (meek, "no identity"),
+            (liar(3, FRONT, 9), "another key"),
+            (liar(4, FRONT, 3), "another key"),
+            (liar(3, STORE, 3), "another key"),
+            (liar(1, STORE, 3), "another key"),
+            (liar(9, FRONT, 9), "not listed"),
+        ];
+        for (stranger, why) in cases {
+            let me = stranger.node.me;
+            let mut ends = [stranger, End::listed(ROUTER)];
+            let [stranger, router] = &mut ends;
+            stranger.dials(0, router);
+            live(0, 200 + REFUSED_AFTER / 1_000, &mut ends);
+            assert_eq!(ends.each_ref().map(End::linked), [[], [] as [u32; 0]], "{me:?}");
+            assert_eq!(ends[1].told(), [why], "{me:?}");
+            assert!(ends[1].refused() > 0);
+        }
+    }
+
+    #[test]
+    fn who_is_dialled_has_to_have_the_key_that_the_list_has_for_it() {
+        let other_key = |demand, mine| {
+            let mut end = End::new(2, INDEX);
+            end.know(0, list(demand, mine, &ALL));
+            end
+        };
+        let mut plain = End::new(2, INDEX);
+        plain.know(0, keys(A, None));
+        let mut ahead = End::new(5, INDEX);
+        ahead.addr = other_key(Demand::Required, 2).addr;
+        ahead.know(0, list(Demand::Required, 2, &ALL)); // it has the key, and says that it is another node
+        for dialled in [
+            plain,
+            other_key(Demand::Required, 3),
+            other_key(Demand::Offered, 1),
+            ahead,
+        ] {
+            let mut ends = [End::listed(BROKER), dialled];
+            let router = (2, INDEX, ends[1].addr);
+            ends[0].links.dial(0, std::iter::once(router));
+            live(0, 500 + REFUSED_AFTER / 1_000, &mut ends);
+            let who = ends[1].node.me;
+            assert_eq!(ends[0].linked(), [] as [u32; 0], "{who:?}");
+            assert_eq!(ends[0].told(), ["refused"], "{who:?}");
+        }
+        let mut ends = [End::listed(BROKER), End::listed(GATEWAY)];
+        let as_router = (3, INDEX, ends[1].addr);
+        ends[0].links.dial(0, std::iter::once(as_router));
+        live(0, 1_000, &mut ends);
+        assert_eq!(
+            ends[0].told(),
+            ["unlisted"],
+            "the key of a gateway is that of no router"
+        );
+        assert_eq!(ends[0].links.counters.links_unlisted, 1);
+        assert_eq!(ends[1].links.counters.link_datagrams_received, 0);
+    }
+
+    #[test]
+    fn a_hello_that_is_recorded_and_said_again_takes_nobodys_place() {
+        let mut ends = [End::listed(GATEWAY), End::listed(ROUTER)];
+        let [gateway, router] = &mut ends;
+        gateway.dials(0, router);
+        let (mut now, mut hellos) = (0, vec![]);
+        while router.linked().is_empty() {
+            now += 1_000;
+            gateway.links.expire(now, &mut gateway.node);
+            for (_, datagram) in gateway.transmit(now) {
+                let hello = Header::read(&datagram).is_ok_and(|header| header.kind == DatagramKind::Hello);
+                hellos.extend(hello.then(|| datagram.clone()));
+                router.receive(now, gateway.addr, datagram);
+            }
+            for (_, datagram) in router.transmit(now) {
+                gateway.receive(now, router.addr, datagram);
+            }
+        }
+        let hello = hellos.pop().expect("the one with a cookie");
+        now = live(now, 500, &mut ends);
+        ends.iter_mut().for_each(|end| drop(end.told()));
+        let from = ends[0].addr;
+        for _ in 0..3 {
+            ends[1].receive(now, from, hello.clone());
+            now = live(now, 500, &mut ends);
+        }
+        assert!(ends[1].links.door.counters.handshakes_accepted > 3);
+        assert_eq!(ends.each_mut().map(End::told), [[], [] as [&str; 0]]);
+        assert_eq!(ends.each_ref().map(End::linked), [[2], [3]]);
+
+        ends[1].know(now, list(Demand::Required, 2, &[ROUTER]));
+        live(now, 50, &mut ends);
+        let accepted = ends[1].links.door.counters.handshakes_accepted;
+        ends[1].receive(now, from, hello);
+        live(now, 500, &mut ends);
+        assert_eq!(ends[1].links.door.counters.handshakes_accepted, accepted);
+    }
+
+    #[test]
+    fn identities_come_in_and_go_out_in_steps_and_no_node_is_without_a_link_meanwhile() {
+        let mut ends = dialling();
+        let mut now = live(0, 500, &mut ends);
+        ends.iter_mut().for_each(|end| drop(end.told()));
+        let demands = [Demand::Accepted, Demand::Offered, Demand::Required];
+        let there = demands.into_iter().chain([Demand::Offered, Demand::Accepted]);
+        for demand in there {
+            for at in [1, 0] {
+                ends[at].know(now, list(demand, at as u32 + 1, &ALL));
+                now = live(now, 1_500 + RENEW_GRACE / 1_000, &mut ends);
+            }
+            let proved = ends[0].links.proven().all(|(_, slot)| {
+                let link = ends[0].links.table.get(slot);
+                link.is_some_and(|link| link.data.key == Some(own(2).public()))
+            });
+            let told = ends.each_mut().map(End::told);
+            if demand == Demand::Offered && told[0].is_empty() {
+                assert!(proved, "on the way back");
+            } else {
+                let renewed = if demand == Demand::Offered {
+                    vec!["renewed", "up"]
+                } else {
+                    vec![]
+                };
+                assert_eq!(told, [renewed.clone(), renewed], "{demand:?}");
+            }
+        }
+        for end in &mut ends {
+            end.know(now, keys(A, None));
+        }
+        live(now, 1_500 + RENEW_GRACE / 1_000, &mut ends);
+        assert_eq!(ends.each_mut().map(End::told), [[], [] as [&str; 0]]);
+    }
+
+    #[test]
+    fn a_link_without_identity_is_ended_where_one_is_required_though_its_other_end_asks_for_none() {
+        let mut ends = dialling();
+        let now = live(0, 500, &mut ends);
+        ends.iter_mut().for_each(|end| drop(end.told()));
+        ends[1].know(now, list(Demand::Required, 2, &ALL));
+        let now = live(now, RENEW_GRACE / 1_000 - 10, &mut ends);
+        assert_eq!(ends[1].linked(), [1], "it has time to prove itself");
+        live(now, 200, &mut ends);
+        assert_eq!(
+            ends[1].told(),
+            ["no identity", "no identity"],
+            "the link, and who comes again without"
+        );
+        assert_eq!(ends[1].linked(), [] as [u32; 0]);
+    }
+
+    #[test]
+    fn a_proof_that_is_not_asked_for_any_more_costs_nobody_its_link() {
+        let mut ends = dialling();
+        let now = live(0, 500, &mut ends);
+        ends.iter_mut().for_each(|end| drop(end.told()));
+        ends[1].know(now, list(Demand::Required, 2, &ALL));
+        let now = live(now, RENEW_GRACE / 2_000, &mut ends);
+        ends[1].know(now, list(Demand::Offered, 2, &ALL));
+        live(now, 2 * RENEW_GRACE / 1_000, &mut ends);
+        assert_eq!(ends.each_mut().map(End::told), [[], [] as [&str; 0]]);
+    }
+
+    #[test]
+    fn the_secret_is_replaced_where_nodes_prove_who_they_are_and_they_go_on_doing_so() {
+        let mut ends = [BROKER, ROUTER].map(End::listed);
+        let [broker, router] = &mut ends;
+        broker.dials(0, router);
+        let mut now = live(0, 500, &mut ends);
+        ends.iter_mut().for_each(|end| drop(end.told()));
+        for (current, other) in [(A, Some(B)), (B, Some(A)), (B, None)] {
+            for at in [1, 0] {
+                let allow = list(Demand::Required, at as u32 + 1, &ALL).allow;
+                ends[at].know(
+                    now,
+                    ClusterKeys {
+                        allow,
+                        ..keys(current, other)
+                    },
+                );
+                now = live(now, 1_500 + RENEW_GRACE / 1_000, &mut ends);
+            }
+        }
+        assert_eq!(ends.each_ref().map(End::key), [Some(2), Some(2)]);
+        assert_eq!(ends.each_mut().map(End::told), [["renewed", "up"], ["renewed", "up"]]);
+        let proved = |end: &End| {
+            end.links
+                .proven()
+                .all(|(_, slot)| end.links.table.get(slot).is_some_and(|link| link.data.key.is_some()))
+        };
+        assert!(ends.iter().all(proved));
+
+        let allow = list(Demand::Required, 2, &[ROUTER]).allow;
+        ends[1].know(now, ClusterKeys { allow, ..keys(B, None) });
+        live(now, 500, &mut ends);
+        assert_eq!(ends[1].linked(), [] as [u32; 0]);
+    }
+
+    #[test]
+    fn two_that_dial_each_other_at_once_have_one_link_that_stays() {
+        let mut ends = [BROKER, ROUTER].map(End::listed);
+        for (at, other) in [(0, 1), (1, 0)] {
+            let Identity { node, role, .. } = ends[other].node.me;
+            let target = (node, role, ends[other].addr);
+            ends[at].links.dial(0, std::iter::once(target));
+        }
+        let now = live(0, 2_000, &mut ends);
+        ends.iter_mut().for_each(|end| drop(end.told()));
+        live(now, 5_000, &mut ends);
+        assert_eq!(ends.each_mut().map(End::told), [[], [] as [&str; 0]]);
+        assert_eq!(ends.each_ref().map(End::linked), [[2], [1]]);
+    }
+
+    /// Whoever may make it multiply without end is answered no more often at a time than who needs less.
+    #[test]
+    fn of_handshakes_that_cost_more_fewer_are_answered_at_a_time() {
+        let mut end = End::listed(ROUTER);
+        let (secret, owner, addr) = (A.1, own(3), End::new(3, FRONT).addr);
+        let payload = Identity {
+            node: 3,
+            role: FRONT,
+            epoch: 1,
+        }
+        .to_bytes();
+        let mut outbox = crate::machine::Outbox::new(false);
+        for id in 1..=10 {
+            let key = InitiatorKey::Node {
+                secret: &secret,
+                own: &owner,
+                peer: &own(2).public(),
+            };
+            let listed = Listed {
+                role: INDEX,
+                key: own(2).public(),
+            };
+            let mut knock = Knock::new(id, key, 1, &payload, &mut Counted(id as u8)).of_node(3, &secret, listed);
+            for _ in 0..2 {
+                outbox.clear();
+                knock.hello(0, addr, 1_200, &mut outbox);
+                let hello = outbox.bytes(&outbox.parcels()[0]).to_vec();
+                end.receive(id, addr, hello);
+                for (_, datagram) in end.transmit(0) {
+                    knock.cookie(&datagram);
+                }
+            }
+        }
+        let before = end.links.door.counters.handshakes_accepted;
+        end.links.expire(1_000_000, &mut end.node);
+        let accepted = end.links.door.counters.handshakes_accepted - before;
+        assert_eq!(accepted, crate::door::HANDSHAKES_A_LOOK as u64 / 2);
+    }
+
+    #[test]
+    fn a_link_that_is_replaced_goes_down_under_its_own_slot() {
+        let mut links = links();
+        let (slot, peer) = linked(&mut links, 5, 1);
+        assert_eq!(links.change(), Some(LinkChange::Up { slot, peer }));
+        let (next, again) = linked(&mut links, 6, 2);
+        let reason = "replaced";
+        assert_eq!(links.change(), Some(LinkChange::Down { slot, peer, reason }));
+        assert_eq!(
+            links.change(),
+            Some(LinkChange::Up {
+                slot: next,
+                peer: again
+            })
+        );
+    }
+
+    /// As many nodes as are remembered come and go, a second each; what they were is told by what comes of them again.
+    fn after_as_many_as_are_remembered(links: &mut Links) -> Micros {
+        for node in 100..100 + NODES_MAX as u32 {
+            let now = Micros::from(node) * 1_000_000;
+            let (slot, _) = linked_to(links, now, node, node, 5);
+            assert_eq!(links.to(node), Some(slot));
+            links.lose(now, slot, "closed");
+        }
+        (100 + NODES_MAX as Micros) * 1_000_000
+    }
+
+    #[test]
+    fn a_new_node_takes_the_place_of_the_one_that_is_gone_for_longest() {
+        let mut links = links();
+        let now = after_as_many_as_are_remembered(&mut links);
+        let (slot, _) = linked_to(&mut links, now, 1, 9, 1);
+        assert_eq!((links.to(9), links.counters.link_refused_full), (Some(slot), 0));
+        assert_eq!((links.lives.len(), links.past.len()), (NODES_MAX, NODES_MAX));
+        assert_eq!((links.epoch_of(100), links.epoch_of(101)), (None, Some(5)));
+        linked_to(&mut links, now, 2, 101, 4);
+        assert_eq!((links.to(101), links.counters.link_refused_epoch), (None, 1));
+    }
+
+    #[test]
+    fn nobody_who_is_linked_or_placed_makes_way() {
+        let mut links = links();
+        let now = after_as_many_as_are_remembered(&mut links);
+        links.place([100, 102].into_iter());
+        linked_to(&mut links, now, 1, 101, 6);
+        linked_to(&mut links, now, 2, 9, 1);
+        let known = [100, 101, 102, 103].map(|node| links.epoch_of(node));
+        assert_eq!(known, [Some(5), Some(6), Some(5), None]);
+        links.place(100..100 + NODES_MAX as u32);
+        linked_to(&mut links, now, 3, 8, 1);
+        assert_eq!((links.to(8), links.counters.link_refused_full), (None, 1));
+    }
+
+    #[test]
+    fn a_link_whose_log_is_full_is_given_up() {
+        let mut links = links();
+        let (slot, peer) = linked(&mut links, 5, 1);
+        assert!(matches!(links.change(), Some(LinkChange::Up { .. })));
+        let mut told = 0;
+        while links.log(0, slot, &[200]).is_some() {
+            told += 1;
+        }
+        assert!((10..40).contains(&told), "{told} records of 33 B in 1,000 B");
+        let reason = "log full";
+        assert_eq!(links.change(), Some(LinkChange::Down { slot, peer, reason }));
+        assert_eq!((links.to(9), links.counters.links_log_full), (None, 1));
+        assert_eq!(links.log(0, slot, &[200]), None);
+        assert_eq!((links.change(), links.counters.links_log_full), (None, 1), "once");
+    }
+}

@@ -1,0 +1,451 @@
+//! Who is where: an immutable snapshot that the control plane hands to the data plane.
+//!
+//! Owns the choice of a room's partition and owner (rendezvous hashing). Knows no connection.
+
+use crate::machine::Addr;
+use crate::planted::{self, Bug};
+use crate::scope::{Scope, PARTITIONS_MAX};
+use crate::wire::Role;
+
+/// How far a node is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NodeState {
+    /// It does not know yet what it must know to serve.
+    Init,
+    #[default]
+    Running,
+    /// It is about to end: what it has is served on, nothing new is given to it.
+    Draining,
+}
+
+/// How far the doubling of a layer's partitions is. A partition keeps its number, and gives its upper half of rooms to the one
+/// whose number is higher by what there were.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Growth {
+    #[default]
+    None,
+    /// The new partitions hear of their rooms, and serve none.
+    Prepare,
+    /// The new partitions serve; the old ones still hear of what they had.
+    Switched,
+}
+
+/// How many partitions a layer has: the nodes of one role that share the rooms among them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layer {
+    count: u16,
+    growth: Growth,
+}
+
+impl Layer {
+    /// `count` is a power of two; what is none is taken for the next lower one. What has no place to grow does not.
+    pub fn new(count: u16, growth: Growth) -> Self {
+        let count = 1 << count.clamp(1, PARTITIONS_MAX).ilog2();
+        let growth = if count == PARTITIONS_MAX { Growth::None } else { growth };
+        Layer { count, growth }
+    }
+
+    /// How many partitions rooms are dealt to.
+    pub fn used(self) -> u16 {
+        match self.growth {
+            Growth::Switched => 2 * self.count,
+            _ => self.count,
+        }
+    }
+
+    /// How many partitions have nodes, or are about to.
+    pub fn all(self) -> u16 {
+        match self.growth {
+            Growth::None => self.count,
+            _ => 2 * self.count,
+        }
+    }
+
+    /// The partition that serves a room.
+    pub fn of(self, room: u64) -> u16 {
+        (room % u64::from(self.used())) as u16
+    }
+
+    /// The partitions that hear of a room.
+    pub fn hearing(self, room: u64) -> [Option<u16>; 2] {
+        let part = |count: u16| (room % u64::from(count)) as u16;
+        let all = if planted::is(Bug::NewPartitionUntold) {
+            self.count
+        } else {
+            self.all()
+        };
+        let (old, new) = (part(self.count), part(all));
+        [Some(old), Some(new).filter(|new| *new != old)]
+    }
+
+    /// Whether all nodes of a partition must have heard of a room before it counts as known: there may be somebody whose map is
+    /// one step older or newer, and who asks none but them.
+    pub fn counts(self, partition: u16) -> bool {
+        let used = if planted::is(Bug::NewPartitionUncounted) {
+            self.count
+        } else {
+            self.used()
+        };
+        partition < used
+    }
+
+    /// The rooms that the nodes of a partition hear of.
+    pub fn scope(self, partition: u16) -> Option<Scope> {
+        let grown = (u32::from(partition) + 1).next_power_of_two();
+        Scope::new(u16::try_from(grown).ok()?.max(self.count), partition)
+    }
+}
+
+impl From<u16> for Layer {
+    fn from(count: u16) -> Self {
+        Layer::new(count, Growth::None)
+    }
+}
+
+/// One registered node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlacedNode {
+    pub node: u32,
+    pub role: Role,
+    /// Where its link socket listens.
+    pub addr: Addr,
+    /// Of a layer's nodes: which rooms are theirs (`room % partitions`).
+    pub partition: u16,
+    /// Of a layer's nodes: which of its clusters they are in.
+    pub cluster: u16,
+    pub state: NodeState,
+}
+
+impl PlacedNode {
+    /// A running node of the first partition, and of the first cluster.
+    pub fn new(node: u32, role: Role, addr: Addr) -> Self {
+        PlacedNode {
+            node,
+            role,
+            addr,
+            partition: 0,
+            cluster: 0,
+            state: NodeState::Running,
+        }
+    }
+}
+
+/// The nodes of one layer in one cluster, by the partitions that serve.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlacedLayer {
+    role: Role,
+    cluster: u16,
+    layer: Layer,
+    /// The running ones of each partition that serves.
+    running: Vec<Vec<u32>>,
+}
+
+/// A layer of which a placement says nothing: one partition without nodes.
+static UNPLACED: PlacedLayer = PlacedLayer {
+    role: Role::CLIENT,
+    cluster: 0,
+    layer: Layer {
+        count: 1,
+        growth: Growth::None,
+    },
+    running: Vec::new(),
+};
+
+impl PlacedLayer {
+    fn new(role: Role, layer: Layer, nodes: &[PlacedNode], cluster: u16) -> Self {
+        let mut running = vec![Vec::new(); usize::from(layer.used())];
+        for node in nodes.iter().filter(|node| node.cluster == cluster) {
+            if node.role == role && node.state == NodeState::Running {
+                if let Some(partition) = running.get_mut(usize::from(node.partition)) {
+                    partition.push(node.node);
+                }
+            }
+        }
+        PlacedLayer {
+            role,
+            cluster,
+            layer,
+            running,
+        }
+    }
+
+    /// Its partitions.
+    pub fn layer(&self) -> Layer {
+        self.layer
+    }
+
+    /// Whether every room has the same owner as in `other`.
+    pub fn owns_as(&self, other: &PlacedLayer) -> bool {
+        self.running == other.running
+    }
+
+    /// The node that owns `room`.
+    pub fn owner(&self, room: u64) -> Option<u32> {
+        self.owner_among(room, |_| true)
+    }
+
+    /// The running nodes of the room's partition: all of them know which nodes want the room.
+    pub fn replicas(&self, room: u64) -> &[u32] {
+        let partition = usize::from(self.layer.of(room));
+        self.running.get(partition).map_or(&[], Vec::as_slice)
+    }
+
+    /// The running nodes of each partition that serves.
+    pub fn partitions(&self) -> impl Iterator<Item = &[u32]> {
+        self.running.iter().map(Vec::as_slice)
+    }
+
+    /// The running node of the room's partition that has the highest rendezvous weight of those that can be `reached`, so that
+    /// a change of nodes moves 1/n of the rooms.
+    pub fn owner_among(&self, room: u64, reached: impl Fn(u32) -> bool) -> Option<u32> {
+        let mut nodes = self.replicas(room).iter().copied().filter(|node| reached(*node));
+        if planted::is(Bug::OwnerByNumber) {
+            let nodes: Vec<u32> = nodes.by_ref().collect();
+            return nodes.get((room % nodes.len().max(1) as u64) as usize).copied();
+        }
+        nodes.max_by_key(|node| (weight(room, *node), *node))
+    }
+}
+
+/// All nodes as of a placement epoch. A role that has partitions is a layer; a system says which layers it has, and may have
+/// several clusters of one: whole sets of its nodes, each with partitions of its own.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Placement {
+    epoch: u32,
+    nodes: Vec<PlacedNode>,
+    /// Few, so they are looked through: those of a role by their clusters.
+    layers: Vec<PlacedLayer>,
+}
+
+impl Placement {
+    /// A placement with one cluster of each of these layers.
+    pub fn new(epoch: u32, nodes: Vec<PlacedNode>, layers: impl IntoIterator<Item = (Role, Layer)>) -> Self {
+        let placed = layers
+            .into_iter()
+            .map(|(role, layer)| PlacedLayer::new(role, layer, &nodes, 0));
+        Placement {
+            epoch,
+            layers: placed.collect(),
+            nodes,
+        }
+    }
+
+    /// The same with the nodes of one more cluster of a layer, in partitions of their own.
+    pub fn beside(mut self, role: Role, nodes: impl IntoIterator<Item = PlacedNode>, layer: impl Into<Layer>) -> Self {
+        let cluster = self.clusters(role).count() as u16;
+        self.nodes
+            .extend(nodes.into_iter().map(|node| PlacedNode { cluster, ..node }));
+        self.layers
+            .push(PlacedLayer::new(role, layer.into(), &self.nodes, cluster));
+        self
+    }
+
+    pub fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    /// The nodes of a role.
+    pub fn of(&self, role: Role) -> impl Iterator<Item = &PlacedNode> + '_ {
+        self.nodes.iter().filter(move |node| node.role == role)
+    }
+
+    /// The numbers of all nodes.
+    pub fn numbers(&self) -> impl Iterator<Item = u32> + '_ {
+        self.nodes.iter().map(|node| node.node)
+    }
+
+    /// A node by its number.
+    pub fn node(&self, node: u32) -> Option<&PlacedNode> {
+        self.nodes.iter().find(|known| known.node == node)
+    }
+
+    /// The clusters of a layer, each with its place.
+    pub fn clusters(&self, role: Role) -> impl Iterator<Item = (u16, &PlacedLayer)> {
+        let placed = self.layers.iter().filter(move |placed| placed.role == role);
+        placed.map(|placed| (placed.cluster, placed))
+    }
+
+    /// The cluster that a node is in; of one that is not named, the first.
+    pub fn cluster_of(&self, node: u32) -> u16 {
+        self.node(node).map_or(0, |node| node.cluster)
+    }
+
+    /// A partition of a layer some of whose nodes run, and none of whose nodes is `linked`.
+    pub fn unreached(&self, role: Role, linked: impl Fn(u32) -> bool) -> Option<u16> {
+        let partitions = self
+            .clusters(role)
+            .flat_map(|(_, placed)| (0..).zip(placed.partitions()));
+        let mut cut = partitions.filter(|(_, nodes)| !nodes.is_empty() && !nodes.iter().any(|node| linked(*node)));
+        cut.next().map(|(partition, _)| partition)
+    }
+
+    /// The first cluster of a layer: to a node of that layer, or to one that is told of one cluster only, its own.
+    #[inline]
+    pub fn layer(&self, role: Role) -> &PlacedLayer {
+        self.layers
+            .iter()
+            .find(|placed| placed.role == role)
+            .unwrap_or(&UNPLACED)
+    }
+
+    /// The rooms that a node of a layer hears of by its partition; others all.
+    pub fn scope(&self, node: u32) -> Scope {
+        self.node(node).map_or(Scope::ALL, |node| self.scope_of(node))
+    }
+
+    /// The same of one of the map's nodes, which need not be looked for.
+    pub fn scope_of(&self, node: &PlacedNode) -> Scope {
+        let mut layers = self.layers.iter();
+        let placed = layers.find(|placed| placed.role == node.role && placed.cluster == node.cluster);
+        let scope = placed.and_then(|placed| placed.layer.scope(node.partition));
+        scope.unwrap_or(Scope::ALL)
+    }
+
+    /// The part of a node's rooms that a partition of another layer has, if any.
+    pub fn part(&self, node: u32, role: Role, partition: u16) -> Option<Scope> {
+        self.layer(role).layer.scope(partition)?.meet(self.scope(node))
+    }
+}
+
+/// A well-mixed weight of (what, node): two rounds of the SplitMix64 finaliser.
+pub fn weight(what: u64, node: u32) -> u64 {
+    let mix = |mut z: u64| {
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    };
+    mix(what ^ mix(u64::from(node).wrapping_add(0x9e37_79b9_7f4a_7c15)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::{INDEX, STORE};
+
+    fn placed(epoch: u32, nodes: Vec<PlacedNode>, store: impl Into<Layer>, index: impl Into<Layer>) -> Placement {
+        Placement::new(epoch, nodes, [(STORE, store.into()), (INDEX, index.into())])
+    }
+
+    fn brokers(count: u32, partitions: u16) -> Placement {
+        let nodes = (0..count).map(|node| PlacedNode {
+            partition: (node % u32::from(partitions)) as u16,
+            ..PlacedNode::new(node + 1, STORE, Addr::default())
+        });
+        placed(1, nodes.collect(), partitions, 1)
+    }
+
+    #[test]
+    fn a_new_broker_takes_only_its_share_of_rooms() {
+        let (before, after) = (brokers(4, 1), brokers(5, 1));
+        let moved = (0..10_000)
+            .filter(|room| before.layer(STORE).owner(*room) != after.layer(STORE).owner(*room))
+            .count();
+        assert!((1_700..2_300).contains(&moved), "{moved}");
+        assert!((0..10_000).all(|room| {
+            let after = after.layer(STORE).owner(room);
+            before.layer(STORE).owner(room) == after || after == Some(5)
+        }));
+    }
+
+    #[test]
+    fn a_room_is_owned_in_its_partition_by_who_runs() {
+        let placement = brokers(8, 4);
+        for room in 0..1_000 {
+            let owner = placement
+                .layer(STORE)
+                .owner(room)
+                .and_then(|node| placement.node(node))
+                .unwrap();
+            assert_eq!(u64::from(owner.partition), room % 4);
+            let other = placement
+                .layer(STORE)
+                .owner_among(room, |node| node != owner.node)
+                .unwrap();
+            assert_eq!(placement.node(other).unwrap().partition, owner.partition);
+        }
+        let mut nodes = placement.nodes.clone();
+        nodes.iter_mut().for_each(|node| {
+            node.state = match node.node {
+                1..=4 => NodeState::Running,
+                5 | 6 => NodeState::Init,
+                _ => NodeState::Draining,
+            }
+        });
+        let placement = placed(2, nodes, 4, 1);
+        assert!((0..100).all(|room| placement.layer(STORE).owner(room) == Some(room as u32 % 4 + 1)));
+    }
+
+    #[test]
+    fn each_cluster_has_partitions_and_owners_of_its_own() {
+        let node = |node: u32, partition| PlacedNode {
+            partition,
+            ..PlacedNode::new(node, STORE, Addr::default())
+        };
+        let one = placed(1, vec![node(1, 0), node(2, 0)], 1, 4);
+        let both = one
+            .clone()
+            .beside(STORE, [node(3, 0), node(4, 1)], Layer::new(1, Growth::Switched));
+        let second = both.clusters(STORE).nth(1).unwrap().1;
+        for room in 0..100 {
+            assert_eq!(both.layer(STORE).owner(room), one.layer(STORE).owner(room));
+            assert_eq!(second.owner(room), Some(3 + (room % 2) as u32));
+        }
+        assert_eq!([1, 3, 4, 9].map(|broker| both.cluster_of(broker)), [0, 1, 1, 0]);
+        assert_eq!([1, 4].map(|broker| both.scope(broker).part()), [(1, 0), (2, 1)]);
+        assert_eq!(both.part(4, INDEX, 2), None);
+        assert_eq!(both.part(4, INDEX, 3).map(Scope::part), Some((4, 3)));
+    }
+
+    #[test]
+    fn numbers_of_partitions_are_powers_of_two() {
+        for (count, taken) in [(0, 1), (3, 2), (4, 4), (u16::MAX, PARTITIONS_MAX)] {
+            assert_eq!(Layer::from(count), Layer::from(taken));
+            assert_eq!(Layer::from(count).all(), taken);
+        }
+        let full = Layer::new(PARTITIONS_MAX, Growth::Switched);
+        assert_eq!((full.used(), full.all()), (PARTITIONS_MAX, PARTITIONS_MAX));
+    }
+
+    #[test]
+    fn a_layer_that_grows_first_tells_the_new_partitions_then_lets_them_serve() {
+        use Growth::{None, Prepare, Switched};
+        let layer = |count, growth| Layer::new(count, growth);
+        let used =
+            [(2, None), (2, Prepare), (2, Switched), (4, None)].map(|(count, growth)| layer(count, growth).used());
+        assert_eq!(used, [2, 2, 4, 4]);
+        let scope = |growth, partition| layer(2, growth).scope(partition).unwrap().part();
+        for growth in [None, Prepare, Switched] {
+            assert_eq!(
+                [0, 1, 2, 3].map(|partition| scope(growth, partition)),
+                [(2, 0), (2, 1), (4, 2), (4, 3)]
+            );
+        }
+        assert_eq!(layer(4, None).scope(1).unwrap().part(), (4, 1));
+        let heard = [None, Prepare, Switched].map(|growth| layer(2, growth).hearing(7));
+        assert_eq!(heard, [[Some(1), Option::None], [Some(1), Some(3)], [Some(1), Some(3)]]);
+        assert_eq!(layer(2, Switched).hearing(5), [Some(1), Option::None]);
+        let counts = [None, Prepare, Switched].map(|growth| [1, 3].map(|partition| layer(2, growth).counts(partition)));
+        assert_eq!(counts, [[true, false], [true, false], [true, true]]);
+    }
+
+    #[test]
+    fn a_switch_moves_half_of_the_rooms_and_what_prepares_none() {
+        let node = |node: u32| PlacedNode {
+            partition: (node - 1) as u16,
+            ..PlacedNode::new(node, STORE, Addr::default())
+        };
+        let grown = |growth| placed(1, (1..=4).map(node).collect(), Layer::new(2, growth), 1);
+        let [before, prepares, switched] = [Growth::None, Growth::Prepare, Growth::Switched].map(grown);
+        assert!(
+            before.layer(STORE).owns_as(prepares.layer(STORE)) && !before.layer(STORE).owns_as(switched.layer(STORE))
+        );
+        let owners = |placement: &Placement| [0, 1, 2, 3].map(|room| placement.layer(STORE).owner(room).unwrap());
+        assert_eq!((owners(&prepares), owners(&switched)), ([1, 2, 1, 2], [1, 2, 3, 4]));
+    }
+
+    #[test]
+    fn nobody_owns_a_room_where_there_is_no_node() {
+        assert_eq!(Placement::default().layer(STORE).owner(1), None);
+        assert_eq!(brokers(1, 2).layer(STORE).owner(1), None);
+    }
+}

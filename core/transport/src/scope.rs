@@ -1,0 +1,80 @@
+//! Which rooms: those whose number leaves `index` when it is divided by `count`, a power of two.
+
+use crate::codec::{Reader, Writer};
+
+/// Partitions that a layer may have.
+pub const PARTITIONS_MAX: u16 = 256;
+
+/// A part of all rooms. Of two, one is within the other or they have nothing in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Scope {
+    count: u16,
+    index: u16,
+}
+
+impl Scope {
+    pub const ALL: Scope = Scope { count: 1, index: 0 };
+
+    pub fn new(count: u16, index: u16) -> Option<Self> {
+        let good = count.is_power_of_two() && count <= PARTITIONS_MAX && index < count;
+        good.then_some(Scope { count, index })
+    }
+
+    /// How many parts there are, and which one this is.
+    pub fn part(self) -> (u16, u16) {
+        (self.count, self.index)
+    }
+
+    #[inline]
+    pub fn has(self, room: u64) -> bool {
+        room & u64::from(self.count - 1) == u64::from(self.index)
+    }
+
+    pub fn within(self, other: Scope) -> bool {
+        self.count >= other.count && self.index & (other.count - 1) == other.index
+    }
+
+    /// What both have: the finer one, or nothing.
+    pub fn meet(self, other: Scope) -> Option<Scope> {
+        match (self.within(other), other.within(self)) {
+            (true, _) => Some(self),
+            (_, true) => Some(other),
+            _ => None,
+        }
+    }
+
+    pub fn read(reader: &mut Reader<'_>) -> Option<Self> {
+        Scope::new(reader.u16()?, reader.u16()?)
+    }
+
+    pub fn write(self, writer: &mut Writer<'_>) {
+        writer.u16(self.count).u16(self.index);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_scopes_have_in_common_what_the_finer_one_has() {
+        let all = (0..=3).flat_map(|bits| (0..1 << bits).map(move |index| Scope::new(1 << bits, index).unwrap()));
+        let all: Vec<Scope> = all.collect();
+        let rooms = |scope: Scope| (0..64).filter(move |room| scope.has(*room));
+        for one in &all {
+            for other in &all {
+                let common: Vec<u64> = rooms(*one).filter(|room| other.has(*room)).collect();
+                let met: Vec<u64> = one.meet(*other).map_or(Vec::new(), |both| rooms(both).collect());
+                assert_eq!(met, common, "{one:?} {other:?}");
+                assert_eq!(one.within(*other), rooms(*one).all(|room| other.has(room)));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_part_of_a_power_of_two_is_no_scope() {
+        for (count, index) in [(0, 0), (3, 1), (1, 1), (4, 4), (512, 0)] {
+            assert_eq!(Scope::new(count, index), None);
+        }
+    }
+}

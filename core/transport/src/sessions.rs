@@ -1,0 +1,1160 @@
+//! Sessions with clients: the way in, authentication, address changes, idling out.
+//!
+//! Owned by gateways and proxies alike; `T` is what the role keeps per session. Knows no room.
+
+use std::collections::VecDeque;
+
+use crate::address::Bucket;
+use crate::conn::{Conn, Control, Reject, Wants, SESSION_LOG_BYTES};
+use crate::dice::Dice;
+use crate::door::{Accepted, Door};
+use crate::log::Records;
+use crate::machine::{Addr, Arrival, Micros, Outbox, SocketId};
+use crate::naming::Naming;
+use crate::node::Node;
+use crate::parting::Parting;
+use crate::seal::KeyCache;
+use crate::table::{Peer, Table};
+use crate::unread::{Late, Seat, Unread};
+use crate::wire::frame::append;
+use crate::wire::header::{DatagramKind, Header};
+use crate::wire::record::{Access, ControlRecord, Encode, SystemRecord};
+use crate::wire::server::Server;
+use crate::wire::{Code, Frame, FrameKind, Role};
+
+/// Blocks of a session's replay window: 1,024 datagrams.
+pub const SESSION_BLOCKS: usize = 16;
+/// Sessions that have not shown a credential yet.
+pub const HALF_OPEN_MAX: usize = 4_096;
+/// How long a session may stay without its first sealed datagram, or without an answer about its credential.
+pub const HALF_OPEN_LIFE: Micros = 5_000_000;
+/// Of this, how long it keeps its place though others come and there is no other one: a far client's credential comes by then.
+const HALF_OPEN_GRACE: Micros = 1_000_000;
+/// Credentials that wait for the authenticator's answer.
+pub const QUESTIONS_MAX: usize = 256;
+/// Control records that one session may send at once (256 joins and the credential); how many a second is the role's.
+pub const CONTROL_BURST: u32 = 300;
+/// Records that wait for the answer about the credential.
+const WAITING_MAX: usize = 300;
+/// Their bytes, over all sessions: 256 credentials under way with 32 KiB of joins each.
+pub const WAITING_BYTES_MAX: usize = 8 << 20;
+/// Of these, what each that is under way may have whatever others have: together half. Who has more shares the other half.
+const WAITING_SHARE: usize = WAITING_BYTES_MAX / 2 / QUESTIONS_MAX;
+/// Bytes of records that came before their predecessors, over all sessions: 256 that use all of theirs.
+pub const EARLY_BYTES_MAX: usize = 256 * SESSION_LOG_BYTES;
+/// Of these, a session's that has shown no credential: as many as there may be take half.
+pub const EARLY_UNKNOWN_MAX: usize = EARLY_BYTES_MAX / 2 / HALF_OPEN_MAX;
+/// Sessions at once, unless the configuration says less: 1 M x about 1 KB is 1 GB, the most that one process should hold.
+pub const SESSIONS_MAX: usize = 1 << 20;
+/// Bytes that sessions were told and have not acknowledged, over all of them: a quarter of what so many take themselves.
+pub const UNREAD_BYTES_MAX: usize = SESSIONS_MAX * 256;
+/// How long a refused session stays to tell why: twice as long as a far client's log waits before it repeats.
+const LINGER: Micros = 1_000_000;
+/// First and longest wait of a client between attempts to open a session, where its server says nothing else. Each wait is a
+/// random part of a doubled one.
+pub const BACKOFF_FIRST: Micros = 100_000;
+pub const BACKOFF_MAX: Micros = 5_000_000;
+/// The same in ms, as a server says them.
+pub const BACKOFF_DEFAULT: (u32, u32) = ((BACKOFF_FIRST / 1_000) as u32, (BACKOFF_MAX / 1_000) as u32);
+/// The socket of sessions, of machines that have clients.
+pub const PUBLIC_SOCKET: SocketId = 1;
+/// Path checks of one session follow each other after this.
+const PATH_EVERY: Micros = 1_000_000;
+
+crate::counters! {
+    /// What happened on sessions.
+    pub struct SessionCounters {
+        /// Datagrams taken on the public socket.
+        datagrams_received,
+        /// Datagrams dropped: too short, no magic, wrong version or kind.
+        dropped_header,
+        /// Datagrams dropped: no such session.
+        dropped_unknown,
+        /// Datagrams dropped: seen before.
+        dropped_duplicate,
+        /// Datagrams dropped: older than the replay window.
+        dropped_old,
+        /// Datagrams dropped: a key generation out of turn.
+        dropped_generation,
+        /// Datagrams dropped: the seal does not open.
+        dropped_forged,
+        /// Frames dropped: malformed, or not a client's to send.
+        dropped_frame,
+        /// Records dropped: more a second than a session may send.
+        dropped_control_rate,
+        /// Sessions that were accepted and proved themselves.
+        sessions_opened,
+        /// Sessions refused: the credential is wrong, or its time is over.
+        refused_credential,
+        /// Sessions refused: the credential does not allow what is done here.
+        refused_right,
+        /// Sessions refused: too many credentials wait, or a room was taken from a member.
+        refused_busy,
+        /// Sessions sent to another server, as this one drains.
+        sessions_parted,
+        /// Sessions that ended by silence.
+        sessions_expired,
+        /// Sessions that the client closed.
+        sessions_closed,
+        /// Sessions ended: more was to be told than their logs hold.
+        sessions_log_full,
+        /// Sessions ended: all of them had too much unacknowledged, and these had acknowledged nothing for longest.
+        sessions_unread,
+        /// Address changes that were checked and believed.
+        addresses_changed,
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    HalfOpen,
+    Proven,
+    Asking,
+    Open,
+    Refused,
+}
+
+impl State {
+    /// It has shown no credential.
+    fn is_half_open(self) -> bool {
+        matches!(self, State::HalfOpen | State::Proven)
+    }
+}
+
+struct PathCheck {
+    addr: Addr,
+    challenge: [u8; 8],
+    received: usize,
+    at: Micros,
+    due: bool,
+}
+
+/// One client's session.
+#[repr(C)] // what every datagram needs stands in front
+pub struct Session<T> {
+    state: State,
+    /// The tail is to be probed: the role sends heads with the next datagram.
+    pub probe: bool,
+    pub user: u64,
+    pub data: T,
+    since: Micros,
+    control: Bucket,
+    waiting: Vec<Vec<u8>>,
+    path: Option<Box<PathCheck>>,
+    /// Answers that found no place in the log; none comes before them.
+    late: Option<Box<Late>>,
+    /// Among those that have something to acknowledge.
+    seat: Seat,
+}
+
+impl<T> Session<T> {
+    pub fn is_open(&self) -> bool {
+        self.state == State::Open
+    }
+}
+
+/// What a session was told and has not acknowledged.
+fn unread<T>(peer: &Peer<SESSION_BLOCKS, Session<T>>) -> usize {
+    peer.conn.log.pending_bytes() + peer.data.late.as_ref().map_or(0, |late| late.bytes())
+}
+
+/// A credential that waits for an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// The session's id; answer with it.
+    pub id: u64,
+    pub credential: Vec<u8>,
+}
+
+/// Why a credential opens no session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Denied {
+    /// It stands for nobody, or not any more.
+    Credential,
+    /// It is somebody's who may not do here what is done here.
+    Right,
+}
+
+impl Denied {
+    pub const ALL: [Denied; 2] = [Denied::Credential, Denied::Right];
+
+    /// What the client is told.
+    pub fn code(self) -> Code {
+        match self {
+            Denied::Credential => Code::BadCredential,
+            Denied::Right => Code::NotAllowed,
+        }
+    }
+}
+
+/// All sessions of a role, over one socket.
+pub struct Sessions<T> {
+    pub table: Table<SESSION_BLOCKS, Session<T>>,
+    pub door: Door,
+    pub counters: SessionCounters,
+    /// This server ends.
+    parting: Option<Parting>,
+    parts_at: Micros,
+    keepalive_ms: u32,
+    sessions_max: usize,
+    /// What clients are told of it; none: they know the usual one.
+    pace: Option<(u32, u32)>,
+    /// Which servers they are told of.
+    naming: Naming,
+    dice: Dice,
+    idle: Micros,
+    control_rate: u32,
+    /// Those that had shown no credential when they came, in that order; some have since, or have gone.
+    half_open: VecDeque<(u64, Micros)>,
+    half_open_len: usize,
+    questions: VecDeque<Question>,
+    asking: usize,
+    waiting_bytes: usize,
+    early_bytes: usize,
+    unread: Unread,
+    unread_max: usize,
+    /// What ended sessions leave behind, each with its slot.
+    gone: Vec<(u32, T)>,
+    pub buffer: u32,
+}
+
+impl<T: Default> Sessions<T> {
+    pub fn new(door: Door, keepalive_ms: u32, idle_ms: u32, control_rate: u32) -> Self {
+        Sessions {
+            table: Table::default(),
+            door,
+            counters: SessionCounters::default(),
+            parting: None,
+            parts_at: 0,
+            keepalive_ms,
+            sessions_max: SESSIONS_MAX,
+            pace: None,
+            naming: Naming::default(),
+            dice: Dice::new(0),
+            idle: Micros::from(idle_ms) * 1000,
+            control_rate,
+            half_open: VecDeque::new(),
+            half_open_len: 0,
+            questions: VecDeque::new(),
+            asking: 0,
+            waiting_bytes: 0,
+            early_bytes: 0,
+            unread: Unread::default(),
+            unread_max: UNREAD_BYTES_MAX,
+            gone: Vec::new(),
+            buffer: 212_992,
+        }
+    }
+
+    /// From now on sessions begin with this: how soon clients come back from a loss, in ms, and how late at the latest.
+    pub fn set_backoff(&mut self, first: u32, longest: u32) {
+        self.pace = ((first, longest) != BACKOFF_DEFAULT).then_some((first, longest));
+    }
+
+    /// From now on so many sessions may be here at once, where who is here stays, and so many handshakes a second come from one
+    /// network.
+    pub fn set_limits(&mut self, sessions: usize, prefix_rate: u32) {
+        self.sessions_max = sessions.min(SESSIONS_MAX);
+        self.door.set_prefix_rate(prefix_rate);
+    }
+
+    /// From now on clients are told of these servers, those who are here too.
+    pub fn set_servers(
+        &mut self,
+        now: Micros,
+        node: &mut Node,
+        servers: impl IntoIterator<Item = (Role, Vec<Server>)>,
+    ) {
+        if self.naming.set(now, servers) {
+            self.dice = Dice::new(node.dice.roll());
+        }
+    }
+
+    /// From now on nobody is let in, and who is here is sent to other servers.
+    pub fn drain(&mut self) {
+        self.parting.get_or_insert_default();
+    }
+
+    /// Lets clients in again.
+    pub fn stay(&mut self) {
+        self.parting = None;
+    }
+
+    /// Whether everybody has been sent away, and has gone or could have heard it.
+    pub fn is_drained(&self) -> bool {
+        self.parting.is_some_and(|parting| parting.is_done()) && self.table.is_empty()
+    }
+
+    /// Bytes of records that wait for an answer about a credential.
+    pub fn waiting_bytes(&self) -> usize {
+        self.waiting_bytes
+    }
+
+    /// Bytes of records that came before their predecessors.
+    pub fn early_bytes(&self) -> usize {
+        self.early_bytes
+    }
+
+    /// Bytes that sessions were told and have not acknowledged.
+    pub fn unread_bytes(&self) -> usize {
+        self.unread.bytes()
+    }
+
+    /// A session that ended: its slot, and what it leaves behind for the role to clean up. Until then nobody else has that slot.
+    pub fn gone(&mut self) -> Option<(u32, T)> {
+        let gone = self.gone.pop()?;
+        self.table.release(gone.0.into());
+        Some(gone)
+    }
+
+    /// The next credential to be judged.
+    pub fn question(&mut self) -> Option<Question> {
+        self.questions.pop_front()
+    }
+
+    /// Fetches the session that a datagram names. Gives its slot, whoever may be there.
+    #[inline]
+    pub fn fetch(&self, datagram: &[u8]) -> Option<u32> {
+        let header = Header::read(datagram).ok()?;
+        let slot = header.connection as u32;
+        self.table.fetch(slot);
+        Some(slot)
+    }
+
+    /// Fetches the key of a session that has been fetched. Gives what the role keeps of it.
+    #[inline]
+    pub fn fetch_key(&self, keys: &KeyCache, slot: u32) -> Option<&T> {
+        let peer = self.table.get(slot)?;
+        peer.conn.fetch_key(keys);
+        Some(&peer.data.data)
+    }
+
+    /// Takes a datagram of the public socket. `Some`: sealed frames of a session, with their length behind the header.
+    #[inline]
+    pub fn receive(
+        &mut self,
+        now: Micros,
+        node: &mut Node,
+        arrival: Arrival,
+        datagram: &mut [u8],
+    ) -> Option<(u32, usize)> {
+        self.counters.datagrams_received += 1;
+        let Ok(header) = Header::read(datagram) else {
+            self.counters.dropped_header += 1;
+            return None;
+        };
+        match header.kind {
+            DatagramKind::Data => self.data(now, node, arrival, &header, datagram),
+            DatagramKind::Hello if self.table.len() - self.half_open_len >= self.sessions_max => {
+                self.door.counters.dropped_hello_busy += 1;
+                None
+            }
+            DatagramKind::Hello if self.parting.is_none() => {
+                self.door.hello(now, arrival, &header, datagram);
+                None
+            }
+            _ => {
+                self.counters.dropped_header += 1;
+                None
+            }
+        }
+    }
+
+    #[inline]
+    fn data(
+        &mut self,
+        now: Micros,
+        node: &mut Node,
+        arrival: Arrival,
+        header: &Header,
+        datagram: &mut [u8],
+    ) -> Option<(u32, usize)> {
+        let Some(slot) = self.table.find(header.connection) else {
+            self.counters.dropped_unknown += 1;
+            self.door.unknown(now, arrival, header);
+            return None;
+        };
+        let share = (self.buffer / (self.table.len() as u32).max(1)).clamp(16 * 1024, self.buffer.max(16 * 1024));
+        let peer = self.table.get_mut(slot)?;
+        let len = match peer.conn.open(now, &mut node.keys, header, datagram) {
+            Ok(len) => len,
+            Err(reject) => {
+                *match reject {
+                    Reject::Duplicate => &mut self.counters.dropped_duplicate,
+                    Reject::Old => &mut self.counters.dropped_old,
+                    Reject::Generation => &mut self.counters.dropped_generation,
+                    Reject::Forged => &mut self.counters.dropped_forged,
+                } += 1;
+                return None;
+            }
+        };
+        if peer.data.state == State::HalfOpen {
+            peer.data.state = State::Proven;
+            self.door.proven(peer.conn.addr);
+            peer.data.since = now;
+            peer.conn.receive_window = share;
+            self.counters.sessions_opened += 1;
+        } else if arrival.from != peer.conn.addr && peer.conn.is_newest(header.sequence) {
+            self.moved(now, node, slot, arrival);
+        }
+        Some((slot, len))
+    }
+
+    /// The newest datagram came from another address: ask there before believing it.
+    fn moved(&mut self, now: Micros, node: &mut Node, slot: u32, arrival: Arrival) {
+        let challenge = node.secret_u64().to_le_bytes();
+        let Some(peer) = self.table.get_mut(slot) else { return };
+        match &mut peer.data.path {
+            Some(check) if now < check.at + PATH_EVERY => {
+                if check.addr == arrival.from {
+                    check.received += arrival.len as usize;
+                }
+                return;
+            }
+            path => {
+                *path = Some(Box::new(PathCheck {
+                    addr: arrival.from,
+                    challenge,
+                    received: arrival.len as usize,
+                    at: now,
+                    due: true,
+                }));
+            }
+        }
+        self.table.mark(slot);
+    }
+
+    /// Takes a frame that every session understands.
+    pub fn control(&mut self, now: Micros, slot: u32, from: Addr, frame: &Frame<'_>, records: &mut Records) -> Control {
+        let Some(peer) = self.table.get_mut(slot) else {
+            return Control::Done;
+        };
+        if frame.kind == FrameKind::PATH_RESPONSE {
+            if let Some(check) = peer
+                .data
+                .path
+                .as_ref()
+                .filter(|check| check.addr == from && frame.body == check.challenge)
+            {
+                peer.conn.addr = check.addr;
+                peer.data.path = None;
+                self.counters.addresses_changed += 1;
+            }
+            return Control::Done;
+        }
+        let (early, told) = (peer.conn.early_bytes(), unread(peer));
+        if frame.kind == FrameKind::LOG {
+            let own = if peer.data.is_open() {
+                SESSION_LOG_BYTES
+            } else {
+                EARLY_UNKNOWN_MAX
+            };
+            peer.conn
+                .hold_at_most(own.min(early + EARLY_BYTES_MAX - self.early_bytes));
+        }
+        let control = peer.conn.control_frame(now, frame, records);
+        self.early_bytes = self.early_bytes + peer.conn.early_bytes() - early;
+        if matches!(control, Control::Acknowledged(_)) {
+            let log = &mut peer.conn.log;
+            peer.data.late.take_if(|late| late.tell(log));
+            let left = unread(peer);
+            self.unread.note(slot, &mut peer.data.seat, told, left);
+        }
+        match control {
+            Control::Closed(_) => {
+                self.counters.sessions_closed += 1;
+                self.end(slot);
+            }
+            Control::Bad => self.counters.dropped_frame += 1,
+            _ => {}
+        }
+        control
+    }
+
+    /// Sorts a record: those of an open session come back for the role; the credential becomes a question; others wait.
+    pub fn record<'a, R: SystemRecord<'a>>(&mut self, now: Micros, slot: u32, bytes: &'a [u8]) -> Option<R> {
+        let peer = self.table.get_mut(slot)?;
+        let record = R::read(bytes);
+        let free = record.as_ref().is_some_and(R::is_free);
+        if !free && !peer.data.control.take(now, 1) {
+            self.counters.dropped_control_rate += 1;
+            let known = matches!(peer.data.state, State::Open | State::Asking);
+            if let Some(record) = record.filter(|_| known) {
+                self.refuse_rate(slot, &record);
+            }
+            return None;
+        }
+        let Some(record) = record else {
+            self.counters.dropped_frame += 1;
+            return None;
+        };
+        match (peer.data.state, record.control(), record.access()) {
+            (State::Open, None, Access::Waits | Access::Open) => return Some(record),
+            (State::Proven, Some(ControlRecord::Authenticate { credential }), _) => {
+                if self.asking >= QUESTIONS_MAX {
+                    self.refuse(now, slot, Code::Busy);
+                } else {
+                    peer.data.state = State::Asking;
+                    peer.data.since = now;
+                    self.half_open_len -= 1;
+                    self.asking += 1;
+                    let id = peer.conn.id;
+                    self.questions.push_back(Question {
+                        id,
+                        credential: credential.to_vec(),
+                    });
+                }
+            }
+            // The credential comes first: a session that has shown none asks for nothing.
+            (State::Asking, None, Access::Waits) => {
+                let waiting = &mut peer.data.waiting;
+                let shared = self.waiting_bytes + bytes.len() <= WAITING_BYTES_MAX / 2;
+                let fits = || bytes.len() + waiting.iter().map(Vec::len).sum::<usize>() <= WAITING_SHARE;
+                if waiting.len() < WAITING_MAX && (shared || fits()) {
+                    self.waiting_bytes += bytes.len();
+                    waiting.push(bytes.to_vec());
+                } else {
+                    self.counters.dropped_control_rate += 1;
+                    self.refuse_rate(slot, &record);
+                }
+            }
+            (State::Refused, ..) => {}
+            _ => self.counters.dropped_frame += 1,
+        }
+        None
+    }
+
+    /// Answers a record that is dropped because there are too many: it has been acknowledged, so nobody would repeat it.
+    fn refuse_rate<'a>(&mut self, slot: u32, record: &impl SystemRecord<'a>) {
+        if let Some(refusal) = record.refusal(Code::RateLimited, 1_000) {
+            self.tell(slot, &refusal);
+        }
+    }
+
+    /// Tells a session an answer. One that finds no place in its log waits there behind others, for a burst of joins may be answered
+    /// in one turn. Where too many wait, as nothing is ever acknowledged, the session ends: an answer that is left out would be
+    /// waited for without end.
+    pub fn tell(&mut self, slot: u32, record: &impl Encode) {
+        let told = self.write(slot, |peer| {
+            if peer.data.late.is_none() && peer.conn.record(record).is_some() {
+                return true;
+            }
+            let late = peer.data.late.get_or_insert_default();
+            record.encode(|bytes| late.push(bytes))
+        });
+        if told == Some(false) {
+            self.counters.sessions_log_full += 1;
+            self.end(slot);
+        }
+    }
+
+    /// Tells a session what can wait, if there is place for it and for the next answer. Says whether it did.
+    pub fn offer(&mut self, slot: u32, record: &impl Encode) -> bool {
+        let told = self.write(slot, |peer| {
+            !peer.conn.log.is_crowded() && peer.conn.record(record).is_some()
+        });
+        told.unwrap_or(false)
+    }
+
+    /// Writes into a session's log, and keeps within bounds what all of them hold.
+    fn write<R>(&mut self, slot: u32, write: impl FnOnce(&mut Peer<SESSION_BLOCKS, Session<T>>) -> R) -> Option<R> {
+        let peer = self.table.get_mut(slot)?;
+        let before = unread(peer);
+        let wrote = write(peer);
+        let after = unread(peer);
+        self.unread.note(slot, &mut peer.data.seat, before, after);
+        if after > before {
+            self.table.mark(slot);
+        }
+        while self.unread.bytes() > self.unread_max {
+            let Some(longest) = self.unread.longest() else { break };
+            self.counters.sessions_unread += 1;
+            self.end(longest);
+        }
+        Some(wrote)
+    }
+
+    /// Answers a question. Gives the session's slot and what it asked for meanwhile, if it is still there and welcome.
+    pub fn answer(&mut self, now: Micros, id: u64, user: Result<u64, Denied>) -> Option<(u32, Vec<Vec<u8>>)> {
+        let slot = self.table.find(id)?;
+        let token = self.door.token(id);
+        let keepalive_ms = self.keepalive_ms;
+        let peer = self.table.get_mut(slot)?;
+        if peer.data.state != State::Asking {
+            return None;
+        }
+        self.asking -= 1;
+        let user = match user {
+            Ok(user) => user,
+            Err(denied) => {
+                self.refuse(now, slot, denied.code());
+                return None;
+            }
+        };
+        peer.data.user = user;
+        peer.data.state = State::Open;
+        let waiting = std::mem::take(&mut peer.data.waiting);
+        self.waiting_bytes -= waiting.iter().map(Vec::len).sum::<usize>();
+        let ready = ControlRecord::Ready {
+            user,
+            token,
+            keepalive_ms,
+        };
+        self.tell(slot, &ready);
+        if let Some((backoff_ms, backoff_max_ms)) = self.pace {
+            let pace = ControlRecord::Pace {
+                backoff_ms,
+                backoff_max_ms,
+            };
+            self.tell(slot, &pace);
+        }
+        self.name_servers(slot);
+        Some((slot, waiting))
+    }
+
+    /// Ends a session after telling why.
+    pub fn refuse(&mut self, now: Micros, slot: u32, code: Code) {
+        let Some(peer) = self.table.get_mut(slot) else { return };
+        match code {
+            Code::BadCredential => self.counters.refused_credential += 1,
+            Code::NotAllowed => self.counters.refused_right += 1,
+            Code::Draining => self.counters.sessions_parted += 1,
+            _ => self.counters.refused_busy += 1,
+        }
+        self.half_open_len -= usize::from(peer.data.state.is_half_open());
+        peer.data.state = State::Refused;
+        peer.data.since = now;
+        let waiting = std::mem::take(&mut peer.data.waiting);
+        self.waiting_bytes -= waiting.iter().map(Vec::len).sum::<usize>();
+        let refused = ControlRecord::Refused {
+            request: 0,
+            code,
+            retry_ms: if code.retry() { 1_000 } else { 0 },
+        };
+        self.tell(slot, &refused);
+        self.table.schedule(slot, Some(now + LINGER));
+    }
+
+    /// After the frames of one datagram: notes that they want a status, and when the session next needs time. Without control
+    /// among them that is only sooner for the status.
+    #[inline]
+    pub fn after(&mut self, now: Micros, slot: u32, elicits: bool, control: bool) {
+        let Some(peer) = self.table.get_mut(slot) else { return };
+        if elicits {
+            peer.conn.elicited(now);
+        }
+        let status = peer.conn.status_due();
+        if peer.conn.control_due(now) {
+            self.table.mark(slot);
+        }
+        if control {
+            self.table.postpone(slot, self.due(now, slot));
+        } else {
+            self.table.schedule(slot, status.map(|at| at.max(now)));
+        }
+    }
+
+    /// Ends a session.
+    pub fn end(&mut self, slot: u32) {
+        if let Some(peer) = self.table.take(slot) {
+            if peer.data.state == State::Asking {
+                self.asking -= 1;
+            }
+            self.waiting_bytes -= peer.data.waiting.iter().map(Vec::len).sum::<usize>();
+            self.half_open_len -= usize::from(peer.data.state.is_half_open());
+            self.early_bytes -= peer.conn.early_bytes();
+            let mut seat = peer.data.seat;
+            self.unread.note(slot, &mut seat, unread(&peer), 0);
+            self.gone.push((slot, peer.data.data));
+        }
+    }
+
+    fn dies_at(&self, session: &Session<T>, heard_at: Micros) -> Micros {
+        match session.state {
+            State::HalfOpen | State::Proven | State::Asking => session.since + HALF_OPEN_LIFE,
+            State::Refused => session.since + LINGER,
+            State::Open => heard_at + self.idle,
+        }
+    }
+
+    /// When a session next needs time, `now` at the soonest.
+    fn due(&self, now: Micros, slot: u32) -> Option<Micros> {
+        let peer = self.table.get(slot)?;
+        let dies_at = self.dies_at(&peer.data, peer.conn.heard_at);
+        Some(peer.conn.deadline().map_or(dies_at, |at| at.min(dies_at)).max(now))
+    }
+
+    /// Notes when the session next needs time.
+    #[inline]
+    pub fn reschedule(&mut self, now: Micros, slot: u32) {
+        self.table.schedule(slot, self.due(now, slot));
+    }
+
+    /// Sends those away whose turn it is.
+    fn part(&mut self, now: Micros) {
+        let Some(parting) = self.parting.as_mut().filter(|parting| !parting.is_done()) else {
+            return;
+        };
+        let due = parting.due(now, self.table.capacity());
+        self.parts_at = parting.deadline(now).unwrap_or(Micros::MAX);
+        for slot in due {
+            match self.table.get(slot).map(|peer| peer.data.state) {
+                Some(State::Asking) => {
+                    self.asking -= 1;
+                    self.refuse(now, slot, Code::Draining);
+                }
+                Some(State::Proven | State::Open) => self.refuse(now, slot, Code::Draining),
+                Some(State::HalfOpen) => self.end(slot), // nobody has shown that it is there
+                Some(State::Refused) | None => {}
+            }
+        }
+    }
+
+    /// Tells those whose turn it is which servers there are now.
+    fn name(&mut self, now: Micros) {
+        for slot in self.naming.due(now, self.table.capacity()) {
+            if self.table.get(slot).is_some_and(|peer| peer.data.is_open()) {
+                self.name_servers(slot);
+            }
+        }
+    }
+
+    /// Tells a client which servers there are. A log that is nearly full is left to what somebody waits for: the next change, or the
+    /// next session, tells it as well.
+    fn name_servers(&mut self, slot: u32) {
+        for (role, servers) in self.naming.draw(&mut self.dice) {
+            self.offer(slot, &ControlRecord::Servers { role, servers });
+        }
+    }
+
+    /// Lets pass what is due.
+    pub fn expire(&mut self, now: Micros, node: &mut Node) {
+        self.part(now);
+        self.name(now);
+        while let Some(slot) = self.table.pop_due(now) {
+            let Some(peer) = self.table.get(slot) else { continue };
+            let dies_at = self.dies_at(&peer.data, peer.conn.heard_at);
+            if now >= dies_at {
+                if peer.data.is_open() {
+                    self.counters.sessions_expired += 1;
+                }
+                self.end(slot);
+                continue;
+            }
+            let Some(peer) = self.table.get_mut(slot) else { continue };
+            let mut ready = false;
+            if peer.conn.flow.timeout(now) {
+                if !peer.conn.probes() {
+                    peer.conn.ask_status(); // else the probe will
+                }
+                ready = true;
+            }
+            if peer.conn.tail_due(now) {
+                peer.data.probe = true;
+                ready = true;
+            }
+            if ready || peer.conn.control_due(now) {
+                self.table.mark(slot);
+            }
+            if self.table.waits(slot) {
+                // Whoever serves it asks again when it needs time. Looked at each millisecond until then, a hundred thousand that
+                // wait for their turn took half of the time there is.
+                self.table.schedule(slot, Some(dies_at));
+            } else {
+                self.reschedule(now + 1_000, slot);
+            }
+        }
+        while self
+            .half_open
+            .front()
+            .is_some_and(|(_, at)| now >= at + 2 * HALF_OPEN_LIFE)
+        {
+            self.half_open.pop_front();
+        }
+        self.accept(now, node);
+    }
+
+    fn accept(&mut self, now: Micros, node: &mut Node) {
+        while let Some(accepted) = self.door.accept(now, &[], node.entropy.as_mut()) {
+            if self.parting.is_some() {
+                continue; // it came just before
+            }
+            if !self.has_place(now) {
+                self.door.counters.dropped_hello_busy += 1;
+                continue;
+            }
+            let id = self.let_in(now, node, &accepted);
+            self.door.answer(now, &accepted, id);
+        }
+    }
+
+    /// Whether there is place for one more, where so many may be here: who has shown nothing for a while makes way.
+    fn has_place(&mut self, now: Micros) -> bool {
+        self.table.len() < self.sessions_max || self.end_oldest(now, HALF_OPEN_GRACE)
+    }
+
+    /// Ends the oldest one of those that have shown nothing, if it came `grace` ago. `false`: there is none.
+    fn end_oldest(&mut self, now: Micros, grace: Micros) -> bool {
+        while let Some((id, at)) = self.half_open.front().copied() {
+            let slot = self.table.find(id);
+            let peer = slot.and_then(|slot| self.table.get(slot));
+            let shows_nothing = peer.is_some_and(|peer| peer.data.state.is_half_open());
+            if shows_nothing && now < at + grace {
+                return false;
+            }
+            self.half_open.pop_front();
+            if let Some(slot) = slot.filter(|_| shows_nothing) {
+                self.end(slot);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Makes a session; of those that have shown nothing the oldest one makes way.
+    fn let_in(&mut self, now: Micros, node: &mut Node, accepted: &Accepted) -> u64 {
+        if self.half_open.len() >= 2 * HALF_OPEN_MAX {
+            let table = &self.table;
+            let shows_nothing = |id| Some(table.get(table.find(id)?)?.data.state.is_half_open());
+            self.half_open.retain(|(id, _)| shows_nothing(*id) == Some(true));
+        }
+        if self.half_open_len >= HALF_OPEN_MAX {
+            self.end_oldest(now, 0);
+        }
+        let id = self.make(now, node, accepted);
+        self.half_open.push_back((id, now));
+        self.half_open_len += 1;
+        id
+    }
+
+    fn make(&mut self, now: Micros, node: &mut Node, accepted: &Accepted) -> u64 {
+        let random = node.secret_u32();
+        let slot = self.table.insert(random, |id| {
+            let secret = accepted.secret.clone();
+            let conn = Conn::new(
+                id,
+                accepted.initiator,
+                accepted.socket,
+                accepted.from,
+                secret,
+                false,
+                0,
+                SESSION_LOG_BYTES,
+                now,
+            );
+            let session = Session {
+                user: 0,
+                data: T::default(),
+                probe: false,
+                state: State::HalfOpen,
+                control: Bucket::new(self.control_rate, CONTROL_BURST),
+                since: now,
+                waiting: Vec::new(),
+                path: None,
+                late: None,
+                seat: 0,
+            };
+            (conn, session)
+        });
+        self.reschedule(now, slot);
+        self.table.get(slot).map_or(0, |peer| peer.conn.id)
+    }
+
+    /// Fills the slice with what stands before sessions. True: more waits.
+    pub fn transmit(&mut self, now: Micros, node: &mut Node, outbox: &mut Outbox) -> bool {
+        self.accept(now, node);
+        self.door.transmit(outbox);
+        self.door.has_replies() || self.door.waits()
+    }
+
+    /// Sends a due path challenge to the new address, where the allowance of that address permits.
+    pub fn challenge(&mut self, now: Micros, node: &mut Node, slot: u32, outbox: &mut Outbox) {
+        let Some(peer) = self.table.get_mut(slot) else { return };
+        let Some(check) = peer.data.path.as_mut().filter(|check| check.due) else {
+            return;
+        };
+        check.due = false;
+        let (addr, challenge, received) = (check.addr, check.challenge, check.received);
+        if outbox.room() == 0 || !self.door.may_send(now, addr, received, 80) {
+            return;
+        }
+        let buffer = outbox.reserve(node.payload);
+        let mut writer = crate::codec::Writer::new(&mut buffer[crate::wire::HEADER..]);
+        append(&mut writer, FrameKind::PATH_CHALLENGE, 0, |writer| {
+            writer.put(&challenge);
+            true
+        });
+        let len = writer.len();
+        let total = peer
+            .conn
+            .seal(now, &mut node.keys, node.stamp, buffer, len, Wants::Nothing, 0);
+        outbox.commit(peer.conn.socket, addr, total);
+    }
+
+    /// When [`Sessions::expire`] has something next.
+    pub fn deadline(&self) -> Option<Micros> {
+        let parts = self.parting.filter(|parting| !parting.is_done());
+        let parts_at = parts.map(|_| self.parts_at);
+        let names_at = self.naming.deadline();
+        [
+            self.table.deadline(),
+            self.door.waits().then_some(0),
+            parts_at,
+            names_at,
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+}
+
+#[cfg(any(test, feature = "testing"))]
+impl<T: Default> Sessions<T> {
+    /// A session that is open, by no way in.
+    pub fn admit(&mut self, random: u32, user: u64) -> u32 {
+        self.table.insert(random, |id| {
+            let secret = crate::seal::Secret::new([3; 16]);
+            let conn = Conn::new(id, 2, 0, Addr::default(), secret, false, 0, SESSION_LOG_BYTES, 0);
+            let session = Session {
+                user,
+                data: T::default(),
+                probe: false,
+                state: State::Open,
+                control: Bucket::new(1, 1),
+                since: 0,
+                waiting: Vec::new(),
+                path: None,
+                late: None,
+                seat: 0,
+            };
+            (conn, session)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::Writer;
+    use crate::door::{DoorKey, HELLO_MIN};
+    use crate::fixtures::{cluster, me, Zeros, FRONT};
+    use crate::handshake::ResetSecret;
+
+    const SECOND: Micros = 1_000_000;
+
+    /// A record of a system whose only kind asks for something.
+    struct Ask<'a>(Option<ControlRecord<'a>>);
+
+    impl Encode for Ask<'_> {
+        fn write(&self, writer: &mut Writer<'_>) -> bool {
+            !writer.u8(200).full()
+        }
+    }
+
+    impl<'a> SystemRecord<'a> for Ask<'a> {
+        fn read(bytes: &'a [u8]) -> Option<Self> {
+            Some(Ask(ControlRecord::read(bytes)))
+        }
+
+        fn control(&self) -> Option<&ControlRecord<'a>> {
+            self.0.as_ref()
+        }
+
+        fn access(&self) -> Access {
+            Access::Waits
+        }
+
+        fn is_free(&self) -> bool {
+            false
+        }
+
+        fn refusal(&self, _code: Code, _retry_ms: u32) -> Option<Self> {
+            Some(Ask(None))
+        }
+    }
+
+    fn sessions() -> (Node, Sessions<()>) {
+        let node = Node::new(me(FRONT), 1_200, 1, Box::new(Zeros));
+        let key = DoorKey::Cluster(Box::new(cluster()));
+        let door = Door::new(key, ResetSecret::new([1; 32]), &mut Zeros);
+        (node, Sessions::new(door, 15_000, 45_000, 100))
+    }
+
+    #[test]
+    fn what_all_sessions_have_not_acknowledged_is_bounded_and_who_is_silent_longest_goes() {
+        let (_, mut sessions) = sessions();
+        sessions.unread_max = 4 * SESSION_LOG_BYTES;
+        let slots: Vec<u32> = (0..5).map(|random| sessions.admit(random, 1)).collect();
+        let refused = ControlRecord::Refused {
+            request: 1,
+            code: Code::Busy,
+            retry_ms: 0,
+        };
+        let fill = |sessions: &mut Sessions<()>, slot| {
+            while sessions.offer(slot, &refused) {}
+        };
+        slots[..4].iter().for_each(|slot| fill(&mut sessions, *slot));
+        assert_eq!(sessions.counters.sessions_unread, 0);
+        // The first one has acknowledged something since.
+        let mut body = [0; 2_000];
+        let first = &mut sessions.table.get_mut(slots[0]).expect("it is there").conn;
+        assert!(first.log.next_frame(0, 1, 1, &mut body).is_some());
+        let next = 2u64.to_le_bytes();
+        let ack = Frame {
+            kind: FrameKind::LOG_ACK,
+            flags: 0,
+            body: &next,
+        };
+        sessions.control(0, slots[0], Addr::default(), &ack, &mut Records::default());
+        fill(&mut sessions, slots[4]);
+        assert_eq!(sessions.counters.sessions_unread, 1);
+        assert!(sessions.table.get(slots[1]).is_none());
+        assert!(sessions.unread_bytes() <= sessions.unread_max);
+        assert_eq!(sessions.gone().map(|(slot, ())| slot), Some(slots[1]));
+        for slot in &slots {
+            sessions.end(*slot);
+        }
+        assert_eq!(sessions.unread_bytes(), 0);
+    }
+
+    /// Those that were open already counted as if they had shown nothing, so a slow one was sent away after a burst of others.
+    #[test]
+    fn a_session_that_is_open_takes_no_place_of_those_that_are_not() {
+        let (mut node, mut sessions) = sessions();
+        let mut come = |sessions: &mut Sessions<()>, now| {
+            let id = sessions.let_in(now, &mut node, &Accepted::of(7));
+            sessions.table.find(id).expect("it is there")
+        };
+        let silent = come(&mut sessions, 0);
+        let mut now = 100_000;
+        let credential = ControlRecord::Authenticate { credential: b"token" }.encode(<[u8]>::to_vec);
+        for _ in 0..HALF_OPEN_MAX {
+            now += 200;
+            let slot = come(&mut sessions, now);
+            sessions.table.get_mut(slot).expect("it is there").data.state = State::Proven;
+            assert!(sessions.record::<Ask>(now, slot, &credential).is_none());
+            let question = sessions.question().expect("it asks");
+            assert!(sessions.answer(now, question.id, Ok(1)).is_some());
+        }
+        for _ in 0..200 {
+            come(&mut sessions, now);
+        }
+        assert!(sessions.table.get(silent).is_some());
+        for _ in 200..HALF_OPEN_MAX {
+            come(&mut sessions, now);
+        }
+        assert!(sessions.table.get(silent).is_none(), "one of so many that show nothing");
+        let open = sessions
+            .table
+            .slots()
+            .filter(|slot| sessions.table.get(*slot).is_some_and(|peer| peer.data.is_open()));
+        assert_eq!(open.count(), HALF_OPEN_MAX);
+    }
+
+    /// Those that showed themselves late outlived their place in the queue, and who had just come made way instead.
+    #[test]
+    fn of_those_that_show_nothing_the_oldest_makes_way_however_late_it_was_proven() {
+        let (mut node, mut sessions) = sessions();
+        for _ in 0..HALF_OPEN_MAX {
+            sessions.let_in(0, &mut node, &Accepted::of(7));
+        }
+        let proven = HALF_OPEN_LIFE - 1_000;
+        for slot in sessions.table.slots().collect::<Vec<_>>() {
+            let data = &mut sessions.table.get_mut(slot).expect("it is there").data;
+            (data.state, data.since) = (State::Proven, proven);
+        }
+        let now = HALF_OPEN_LIFE + 1_000;
+        sessions.expire(now, &mut node);
+        assert_eq!(sessions.table.len(), HALF_OPEN_MAX);
+        let new = [0; 10].map(|_| sessions.let_in(now, &mut node, &Accepted::of(7)));
+        assert!(new.iter().all(|id| sessions.table.find(*id).is_some()));
+        assert_eq!(sessions.table.len(), HALF_OPEN_MAX);
+    }
+
+    #[test]
+    fn who_shows_nothing_makes_way_where_few_sessions_may_be() {
+        let (mut node, mut sessions) = sessions();
+        sessions.set_limits(3, 1_000);
+        let open = sessions.admit(1, 1);
+        let came = [0, 1].map(|_| {
+            assert!(sessions.has_place(0));
+            sessions.let_in(0, &mut node, &Accepted::of(7))
+        });
+        assert!(!sessions.has_place(HALF_OPEN_GRACE - 1), "their credentials may come");
+        assert!(sessions.has_place(HALF_OPEN_GRACE));
+        assert_eq!(came.map(|id| sessions.table.find(id).is_some()), [false, true]);
+        sessions.let_in(HALF_OPEN_GRACE, &mut node, &Accepted::of(7));
+        assert_eq!(sessions.table.len(), 3);
+        assert!(sessions.table.get(open).is_some());
+        let busy = sessions.door.counters.dropped_hello_busy;
+        hello(&mut sessions, &mut node);
+        assert_eq!(sessions.door.counters.dropped_hello_busy, busy, "there is place for it");
+    }
+
+    /// The answer is a record that has to be kept until it is acknowledged.
+    #[test]
+    fn who_has_shown_no_credential_is_not_told_that_it_asks_too_often() {
+        let (mut node, mut sessions) = sessions();
+        let id = sessions.let_in(0, &mut node, &Accepted::of(7));
+        let slot = sessions.table.find(id).expect("it is there");
+        sessions.table.get_mut(slot).expect("it is there").data.state = State::Proven;
+        let open = Ask(None).encode(<[u8]>::to_vec);
+        for _ in 0..2 * CONTROL_BURST {
+            assert!(sessions.record::<Ask>(0, slot, &open).is_none());
+        }
+        assert!(sessions.counters.dropped_control_rate > 0);
+        assert_eq!(sessions.unread_bytes(), 0);
+    }
+
+    fn hello(sessions: &mut Sessions<()>, node: &mut Node) {
+        let mut bytes = vec![0; HELLO_MIN];
+        Header::clear(DatagramKind::Hello, 7).write(&mut bytes);
+        let arrival = Arrival {
+            socket: 1,
+            from: Addr { ip: [1; 16], port: 7 },
+            start: 0,
+            len: bytes.len() as u32,
+        };
+        sessions.receive(0, node, arrival, &mut bytes);
+    }
+
+    #[test]
+    fn a_hello_beyond_the_sessions_that_may_be_here_is_dropped_and_who_is_here_stays() {
+        let (mut node, mut sessions) = sessions();
+        sessions.admit(1, 1);
+        sessions.admit(2, 2);
+        let mut hello = |sessions: &mut Sessions<()>| {
+            hello(sessions, &mut node);
+            (
+                sessions.door.counters.cookies_sent,
+                sessions.door.counters.dropped_hello_busy,
+            )
+        };
+        assert_eq!(hello(&mut sessions), (1, 0));
+        sessions.set_limits(2, 1_000);
+        assert_eq!(hello(&mut sessions), (1, 1));
+        assert_eq!(sessions.table.len(), 2);
+        sessions.set_limits(usize::MAX, 1_000);
+        assert_eq!(hello(&mut sessions), (2, 1));
+    }
+
+    /// With a hundred thousand of them who was due was looked at in every turn before it was served.
+    #[test]
+    fn who_is_due_is_looked_at_again_when_it_was_served() {
+        let (mut node, mut sessions) = sessions();
+        let slot = sessions.admit(1, 1);
+        let mut buffer = [0; 100];
+        let conn = &mut sessions.table.get_mut(slot).expect("it is there").conn;
+        conn.seal(0, &mut node.keys, node.stamp, &mut buffer, 8, Wants::Probes, 0);
+        sessions.reschedule(0, slot);
+        assert!(sessions.deadline().is_some_and(|at| at <= SECOND / 10));
+        sessions.expire(SECOND, &mut node);
+        assert_eq!(sessions.table.ready_len(), 1);
+        assert!(sessions.deadline().is_some_and(|at| at > 20 * SECOND));
+        assert_eq!(sessions.table.next_ready(), Some(slot));
+        sessions.reschedule(SECOND, slot);
+        assert!(sessions.deadline().is_some_and(|at| at < 2 * SECOND));
+        sessions.expire(46 * SECOND, &mut node);
+        assert!(sessions.table.is_empty());
+    }
+}

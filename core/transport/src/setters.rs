@@ -1,0 +1,78 @@
+//! What the control plane asks and sets at any machine that has links, or sessions.
+//!
+//! Owns the setters that machines have in common: a machine says where its parts are. Knows no role.
+
+use crate::handshake::ClusterKeys;
+use crate::links::Links;
+use crate::machine::Micros;
+use crate::node::Node;
+use crate::sessions::Sessions;
+use crate::wire::server::Server;
+use crate::wire::Role;
+
+/// A machine with links.
+pub trait HasLinks {
+    fn links(&self) -> &Links;
+
+    /// The links, and the node that they belong to.
+    fn links_mut(&mut self) -> (&mut Links, &mut Node);
+
+    /// Takes other secrets of the cluster; links are made anew with the current one.
+    fn set_cluster(&mut self, now: Micros, cluster: ClusterKeys) {
+        let (links, node) = self.links_mut();
+        links.set_cluster(now, node, cluster);
+    }
+
+    /// From now on resets of links are proven by what this node makes of a secret that several have.
+    fn set_reset(&mut self, shared: &[u8; 32]) {
+        let (links, node) = self.links_mut();
+        links.set_reset(node, shared);
+    }
+
+    /// Bytes that the receive buffer of the link socket really holds.
+    fn set_link_buffer(&mut self, bytes: u32) {
+        self.links_mut().0.buffer = bytes;
+    }
+}
+
+/// A machine with sessions.
+pub trait HasSessions {
+    /// What the machine keeps of each session.
+    type Session: Default;
+
+    fn sessions(&self) -> &Sessions<Self::Session>;
+
+    /// The sessions, and the node that they belong to.
+    fn sessions_mut(&mut self) -> (&mut Sessions<Self::Session>, &mut Node);
+
+    /// Bytes that the receive buffer of the public socket really holds.
+    fn set_session_buffer(&mut self, bytes: u32) {
+        self.sessions_mut().0.buffer = bytes;
+    }
+
+    /// How clients come back from a loss, told to those that come from now on: the first wait and the longest one.
+    fn set_backoff(&mut self, first_ms: u32, max_ms: u32) {
+        self.sessions_mut().0.set_backoff(first_ms, max_ms);
+    }
+
+    /// How many sessions may be here, and how many handshakes a second come from one network, from now on.
+    fn set_session_limits(&mut self, sessions: usize, prefix_rate: u32) {
+        self.sessions_mut().0.set_limits(sessions, prefix_rate);
+    }
+
+    /// From now on clients are told of these servers.
+    fn set_servers(&mut self, now: Micros, servers: impl IntoIterator<Item = (Role, Vec<Server>)>) {
+        let (sessions, node) = self.sessions_mut();
+        sessions.set_servers(now, node, servers);
+    }
+
+    /// Lets no client in from now on, and sends those that are here to other servers.
+    fn drain(&mut self) {
+        self.sessions_mut().0.drain();
+    }
+
+    /// Lets clients in again.
+    fn stay(&mut self) {
+        self.sessions_mut().0.stay();
+    }
+}
