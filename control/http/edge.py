@@ -29,6 +29,7 @@ from control.http import docs
 from control.http.access import Access, Caller
 from control.http.connection import connection
 from control.http.counts import Counts
+from control.http.descriptors import connections_possible
 from control.http.face import AnyRequest, Base, Face, Nodes, Where, actions, modules
 from control.http.front import Front, ongoing
 from control.http.idempotency import Idempotency
@@ -114,7 +115,7 @@ class HttpEdge:
                     self.counts,
                     head_bytes_max=options.head_bytes_max,
                     head_s_max=options.head_s_max,
-                    connections_max=options.connections_max,
+                    connections_max=connections_possible(options.connections_max, options.sessions_max, self._log),
                 ),
                 ws="none",
                 lifespan="off",

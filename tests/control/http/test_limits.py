@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from control.http.descriptors import fitting
 from control.http.idempotency import Answer, Idempotency, Nothing
 from control.http.problems import Problem
 from control.http.rates import BURST, Buckets
@@ -45,6 +46,22 @@ def test_names_are_bounded() -> None:
     for at in range(1_000):
         buckets.take(str(at), 1, 0.0)
     assert len(buckets) == 100
+
+
+@pytest.mark.parametrize(
+    ("connections", "soft", "hard", "limit", "possible"),
+    [
+        (10_000, 1_024, 1 << 20, 10_000 + 8 * 100 + 256, 10_000),
+        (10_000, 1_024, 4_096, 4_096, 4_096 - 8 * 100 - 256),
+        (10_000, 1 << 20, 1 << 20, 1 << 20, 10_000),
+        (10_000, 256, 256, 256, 16),
+        (5, 256, 256, 256, 5),
+    ],
+)
+def test_no_more_connections_are_taken_than_descriptors_allow(
+    connections: int, soft: int, hard: int, limit: int, possible: int
+) -> None:
+    assert fitting(connections, 100, soft, hard) == (limit, possible)
 
 
 class Clock:

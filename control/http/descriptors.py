@@ -1,0 +1,33 @@
+"""How many descriptors the HTTP face may have open, and so how many connections it takes. Knows no connection."""
+
+import resource
+from typing import Final
+
+import structlog
+
+OWN: Final = 256
+"""Files, listeners, clients that read rooms, questions to nodes."""
+SESSION: Final = 8
+"""Of one user: two clients, each with sockets and what wakes its loop."""
+CONNECTIONS_MIN: Final = 16
+
+
+def fitting(connections: int, sessions: int, soft: int, hard: int) -> tuple[int, int]:
+    """The soft limit that is wanted, never above `hard` nor below `soft`, and the connections that fit below it."""
+    wanted = connections + SESSION * sessions + OWN
+    limit = max(soft, min(wanted, hard))
+    return limit, min(connections, max(CONNECTIONS_MIN, connections - (wanted - limit)))
+
+
+def connections_possible(connections: int, sessions: int, log: structlog.typing.FilteringBoundLogger) -> int:
+    """Raise this process's limit, and tell how many of the connections fit; says so in the log where not all do."""
+    infinite = resource.RLIM_INFINITY
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == infinite:
+        return connections
+    limit, possible = fitting(connections, sessions, soft, (1 << 30) if hard == infinite else hard)
+    if limit != soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    if possible < connections:
+        log.warning("fewer connections fit than http.connections_max; raise ulimit -n", possible=possible, files=limit)
+    return possible
