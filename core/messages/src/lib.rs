@@ -1,11 +1,14 @@
 //! Delayed messages: when each is due, what may happen to it, and where it is kept until then.
 //!
-//! Start from [`store::Store`], the embedded durable schedule; [`schedule::Message`], the life of a message; and
-//! [`wheel::Wheel`], deadlines of 1 ms. [`dispatch`] and [`retry`] hold the policies. Must not know: sockets, clocks,
+//! Start from [`keeper::Keeper`], a thread with the durable schedule; [`store::Store`], the schedule itself;
+//! [`schedule::Message`], the life of a message; and [`wheel::Wheel`], deadlines of 1 ms. [`dispatch`], [`retry`] and
+//! [`clock`] hold the policies. Only the keeper reads a clock. Must not know: sockets of a network, callbacks,
 //! settings of topics, other systems.
 #![forbid(unsafe_code)]
 
+pub mod clock;
 pub mod dispatch;
+pub mod keeper;
 pub mod retry;
 pub mod schedule;
 pub mod store;

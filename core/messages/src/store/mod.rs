@@ -163,6 +163,8 @@ pub struct Stats {
     pub checkpoints: u64,
     /// Changes ever committed: the log's offset.
     pub applied: u64,
+    /// Every message can be asked for.
+    pub whole: bool,
 }
 
 /// A message as the group has it.
@@ -574,6 +576,7 @@ impl<S: Storage, F: Files> Store<S, F> {
             near_memory,
             checkpoints: self.checkpoints,
             applied: self.applied,
+            whole: !self.rebuilding,
         }
     }
 

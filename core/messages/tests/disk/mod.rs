@@ -340,12 +340,10 @@ impl Storage for Segments {
 
     fn prepare(&mut self, _bytes: u64) {}
 
-    fn remove(&mut self, names: &[SegmentName], _reusable_epoch: u64) -> io::Result<()> {
+    fn remove(&mut self, name: SegmentName, _reusable: bool) -> io::Result<()> {
         let mut state = self.0.state();
-        for name in names {
-            state.operation()?;
-            state.files.remove(&Name::Segment(*name));
-        }
+        state.operation()?;
+        state.files.remove(&Name::Segment(name));
         Ok(())
     }
 

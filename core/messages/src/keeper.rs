@@ -1,0 +1,479 @@
+//! A thread that owns a store: batches of requests in, batches of replies out.
+//!
+//! Owns: the thread, the clock it reads, group commit, the thread of the store's jobs, credits of workers. Must not
+//! know: callbacks, topics' settings, Python.
+//!
+//! All that is asked within one turn is one group: a reply leaves after the group is durable. A worker says how many
+//! messages of a topic it can take ([`Ask::Serve`]); due messages are claimed for it in the same group, so that a
+//! message is with its worker one commit after it is due.
+
+use std::collections::HashMap;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use muster_journal::Options;
+
+use crate::clock::{ClockStep, TrustedClock};
+use crate::schedule::{Change, Incarnation, Message, MessageId, Refusal, Version};
+use crate::store::{
+    Changed, Claims, CommitError, Denied, Finished, Fire, Folder, FolderStore, Inserted, Job, NewMessage, OpenError,
+    Settings, Stats,
+};
+use crate::wheel::{Millis, Progress};
+
+/// Between two looks at the clock while nothing is asked.
+const TICK: Duration = Duration::from_millis(1);
+
+/// Entries that one tick fires or admits: below a millisecond of work.
+const TICK_BUDGET: usize = 4_096;
+
+/// Requests in one group: 512 are nearly as good for each as more, and later ones wait less.
+const GROUP_MAX: usize = 1_024;
+
+/// What may be asked. `number` in a request is the caller's own.
+#[derive(Clone, Debug)]
+pub enum Ask {
+    Insert {
+        id: MessageId,
+        topic: u32,
+        due_at: Millis,
+        expires_at: Millis,
+        body: Vec<u8>,
+    },
+    Change {
+        id: MessageId,
+        change: Change,
+        expected: Option<Version>,
+    },
+    Get {
+        id: MessageId,
+    },
+    /// The worker takes `credit` messages of a topic more, each under a claim of `lease_ms`. They come as
+    /// [`Answer::Fire`] with this request's number, as they fall due; a later `Serve` of a worker and topic takes over
+    /// what is left.
+    Serve {
+        topic: u32,
+        worker: Incarnation,
+        lease_ms: Millis,
+        attempts_max: u16,
+        credit: usize,
+    },
+    Stats,
+}
+
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub number: u64,
+    pub ask: Ask,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Answer {
+    Inserted(Inserted),
+    Changed(Changed),
+    /// The message, its topic and body.
+    Found(Option<(Message, u32, Vec<u8>)>),
+    /// A message to call back for, under a live claim until `until`.
+    Fire {
+        message: Message,
+        topic: u32,
+        claim: Version,
+        until: Millis,
+        body: Vec<u8>,
+    },
+    Stats(Stats),
+    Refused(Refusal),
+    /// Ask again: the store still reads its index.
+    Rebuilding,
+    /// The disk is full. Nothing was changed.
+    DiskFull,
+    BodyTooLong,
+    /// The store failed and this thread ends: what was asked may have happened or not.
+    Failed,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reply {
+    pub number: u64,
+    pub answer: Answer,
+}
+
+#[derive(Default)]
+struct Outbox {
+    replies: Vec<Reply>,
+    steps: Vec<ClockStep>,
+    failure: Option<String>,
+}
+
+struct Shared {
+    outbox: Mutex<Outbox>,
+    /// The thread's end of the wake-up.
+    wake: UnixStream,
+}
+
+/// A store in a thread of its own. Dropping it makes a last checkpoint and ends the thread.
+pub struct Keeper {
+    requests: Option<Sender<Vec<Request>>>,
+    shared: Arc<Shared>,
+    wake: UnixStream,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Keeper {
+    /// Opens the store in folder `path` and starts its thread.
+    pub fn start(path: PathBuf, options: Options, settings: Settings) -> Result<Keeper, OpenError> {
+        let (wake, other) = UnixStream::pair()?;
+        wake.set_nonblocking(true)?;
+        other.set_nonblocking(true)?;
+        let store = FolderStore::open(path, options, settings, wall())?;
+        let shared = Arc::new(Shared {
+            outbox: Mutex::default(),
+            wake: other,
+        });
+        let (requests, inbox) = mpsc::channel();
+        let turn = Turn::new(store, Arc::clone(&shared))?;
+        let thread = std::thread::Builder::new()
+            .name("schedule".to_owned())
+            .spawn(move || turn.run(&inbox))?;
+        Ok(Keeper {
+            requests: Some(requests),
+            shared,
+            wake,
+            thread: Some(thread),
+        })
+    }
+
+    /// Asks. Every request is answered, [`Ask::Serve`] once for each message; after a failure, none.
+    ///
+    /// The caller bounds what it has asked and not been answered.
+    pub fn submit(&self, requests: Vec<Request>) {
+        if let Some(sender) = &self.requests {
+            // Closed after a failure, which `take` tells.
+            let _ = sender.send(requests);
+        }
+    }
+
+    /// Moves the replies that are there to `replies`, and steps of the clock to `steps`. An error: the store failed,
+    /// open it again.
+    pub fn take(&self, replies: &mut Vec<Reply>, steps: &mut Vec<ClockStep>) -> Result<(), String> {
+        let mut bytes = [0; 64];
+        while matches!((&self.wake).read(&mut bytes), Ok(read) if read == bytes.len()) {}
+        let mut outbox = self.shared.lock();
+        replies.append(&mut outbox.replies);
+        steps.append(&mut outbox.steps);
+        outbox.failure.clone().map_or(Ok(()), Err)
+    }
+}
+
+impl AsFd for Keeper {
+    /// Readable when replies are there: for an event loop.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.requests = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Outbox> {
+        // A panic leaves the lists whole.
+        self.outbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wake(&self) {
+        // A full pipe wakes as well.
+        let _ = (&self.wake).write(&[1]);
+    }
+}
+
+/// What a worker takes of a topic.
+struct Service {
+    number: u64,
+    lease_ms: Millis,
+    attempts_max: u16,
+    credit: usize,
+}
+
+/// The thread's own state.
+struct Turn {
+    store: FolderStore,
+    shared: Arc<Shared>,
+    clock: TrustedClock,
+    begin: Instant,
+    /// Workers by topic, in turn.
+    services: HashMap<u32, Vec<(Incarnation, Service)>>,
+    /// Replies that leave with the next commit.
+    replies: Vec<Reply>,
+    /// Claims that leave with it: request, message, end of the claim.
+    fires: Vec<(u64, Incarnation, Fire, Millis)>,
+    jobs: Sender<Job<Folder>>,
+    finished: Receiver<Finished>,
+    jobs_out: usize,
+}
+
+impl Turn {
+    fn new(store: FolderStore, shared: Arc<Shared>) -> io::Result<Turn> {
+        let (jobs, todo) = mpsc::channel::<Job<Folder>>();
+        let (done, finished) = mpsc::channel();
+        std::thread::Builder::new()
+            .name("schedule-files".to_owned())
+            .spawn(move || {
+                for job in todo {
+                    if done.send(job.run()).is_err() {
+                        break;
+                    }
+                }
+            })?;
+        Ok(Turn {
+            store,
+            shared,
+            clock: TrustedClock::new(wall(), 0),
+            begin: Instant::now(),
+            services: HashMap::new(),
+            replies: Vec::new(),
+            fires: Vec::new(),
+            jobs,
+            finished,
+            jobs_out: 0,
+        })
+    }
+
+    fn run(mut self, inbox: &Receiver<Vec<Request>>) {
+        let ended = loop {
+            match self.turn(inbox) {
+                Ok(true) => {}
+                Ok(false) => break Ok(()),
+                Err(failure) => break Err(failure),
+            }
+        };
+        let ended = ended.and_then(|()| {
+            while self.jobs_out > 0 {
+                let Ok(finished) = self.finished.recv() else { break };
+                self.jobs_out -= 1;
+                self.store.finish(finished).map_err(|error| error.to_string())?;
+            }
+            self.store.close().map_err(|error| error.to_string())
+        });
+        if let Err(failure) = ended {
+            self.shared.lock().failure = Some(failure);
+            self.shared.wake();
+        }
+    }
+
+    /// One group. False when nobody asks any more.
+    fn turn(&mut self, inbox: &Receiver<Vec<Request>>) -> Result<bool, String> {
+        let mut taken = 0;
+        let mut open = true;
+        let mut batch = match inbox.recv_timeout(TICK) {
+            Ok(batch) => Some(batch),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => {
+                open = false;
+                None
+            }
+        };
+        let now = self.now();
+        while let Some(requests) = batch {
+            taken += requests.len();
+            for request in requests {
+                self.ask(now, request)?;
+            }
+            batch = if taken < GROUP_MAX { inbox.try_recv().ok() } else { None };
+        }
+        let now = self.now();
+        let progress = self.store.tick(now, TICK_BUDGET).map_err(|denied| denied.to_string())?;
+        self.serve()?;
+        self.commit()?;
+        while let Some(job) = self.store.next_job() {
+            self.jobs_out += 1;
+            self.jobs.send(job).map_err(|_| "thread of files ended".to_owned())?;
+        }
+        while let Ok(finished) = self.finished.try_recv() {
+            self.jobs_out -= 1;
+            self.store.finish(finished).map_err(|error| error.to_string())?;
+        }
+        Ok(open || progress == Progress::More)
+    }
+
+    fn now(&mut self) -> Millis {
+        let (now, step) = self.clock.read(wall(), self.begin.elapsed().as_millis() as Millis);
+        if let Some(step) = step {
+            self.shared.lock().steps.push(step);
+            self.shared.wake();
+        }
+        now
+    }
+
+    fn ask(&mut self, now: Millis, request: Request) -> Result<(), String> {
+        let Request { number, ask } = request;
+        let answer = loop {
+            let answered = match &ask {
+                Ask::Insert {
+                    id,
+                    topic,
+                    due_at,
+                    expires_at,
+                    body,
+                } => {
+                    let new = NewMessage {
+                        id: *id,
+                        topic: *topic,
+                        due_at: *due_at,
+                        expires_at: *expires_at,
+                        body,
+                    };
+                    self.store.insert(new).map(Answer::Inserted)
+                }
+                Ask::Change { id, change, expected } => {
+                    self.store.change(now, *id, *change, *expected).map(Answer::Changed)
+                }
+                Ask::Get { id } => self.get(*id),
+                Ask::Serve {
+                    topic,
+                    worker,
+                    lease_ms,
+                    attempts_max,
+                    credit,
+                } => {
+                    let services = self.services.entry(*topic).or_default();
+                    let place = services.iter().position(|(other, _)| other == worker);
+                    let left = place.map_or(0, |place| services.remove(place).1.credit);
+                    let service = Service {
+                        number,
+                        lease_ms: *lease_ms,
+                        attempts_max: *attempts_max,
+                        credit: left + credit,
+                    };
+                    services.push((*worker, service));
+                    return Ok(());
+                }
+                Ask::Stats => Ok(Answer::Stats(self.store.stats())),
+            };
+            match answered {
+                Ok(answer) => break answer,
+                Err(Denied::CommitFirst) => self.commit()?,
+                Err(Denied::Refused(refusal)) => break Answer::Refused(refusal),
+                Err(Denied::Rebuilding) => break Answer::Rebuilding,
+                Err(Denied::DiskFull) => break Answer::DiskFull,
+                Err(Denied::BodyTooLong { .. }) => break Answer::BodyTooLong,
+                Err(denied @ (Denied::Failed | Denied::Io(_))) => {
+                    self.fail();
+                    return Err(denied.to_string());
+                }
+            }
+        };
+        self.replies.push(Reply { number, answer });
+        Ok(())
+    }
+
+    fn get(&mut self, id: MessageId) -> Result<Answer, Denied> {
+        let Some((message, topic)) = self.store.get(id)? else {
+            return Ok(Answer::Found(None));
+        };
+        let mut body = Vec::new();
+        self.store.body_of(id, &mut body)?;
+        Ok(Answer::Found(Some((message, topic, body))))
+    }
+
+    /// Claims due messages for the workers that take some, one after another.
+    fn serve(&mut self) -> Result<(), String> {
+        let topics: Vec<u32> = self.store.ready_topics().collect();
+        let now = self.now();
+        let mut claimed = Vec::new();
+        for topic in topics {
+            let Some(services) = self.services.get_mut(&topic) else {
+                continue;
+            };
+            for (worker, service) in services.iter_mut().filter(|(_, service)| service.credit > 0) {
+                let until = now + service.lease_ms;
+                let claims = Claims {
+                    topic,
+                    worker: *worker,
+                    until,
+                    attempts_max: service.attempts_max,
+                    max: service.credit.min(GROUP_MAX),
+                };
+                self.store
+                    .claim(now, claims, &mut claimed)
+                    .map_err(|denied| denied.to_string())?;
+                service.credit -= claimed.len();
+                let number = service.number;
+                self.fires
+                    .extend(claimed.drain(..).map(|fire| (number, *worker, fire, until)));
+            }
+            services.rotate_left(1);
+        }
+        Ok(())
+    }
+
+    /// Makes the group durable and lets its replies go.
+    fn commit(&mut self) -> Result<(), String> {
+        let committed = self.store.commit();
+        match committed {
+            Ok(_) => {
+                for (number, _, fire, until) in self.fires.drain(..) {
+                    let mut body = Vec::new();
+                    self.store.body(&fire, &mut body).map_err(|error| error.to_string())?;
+                    let answer = Answer::Fire {
+                        message: fire.message,
+                        topic: fire.topic,
+                        claim: fire.claim,
+                        until,
+                        body,
+                    };
+                    self.replies.push(Reply { number, answer });
+                }
+            }
+            Err(CommitError::DiskFull) => {
+                for (_, worker, fire, _) in self.fires.drain(..) {
+                    let services = self.services.get_mut(&fire.topic);
+                    let mut services = services.into_iter().flatten();
+                    if let Some((_, service)) = services.find(|(other, _)| *other == worker) {
+                        service.credit += 1;
+                    }
+                }
+                for reply in &mut self.replies {
+                    if matches!(reply.answer, Answer::Inserted(_) | Answer::Changed(_)) {
+                        reply.answer = Answer::DiskFull;
+                    }
+                }
+            }
+            Err(error) => {
+                self.fail();
+                return Err(error.to_string());
+            }
+        }
+        if !self.replies.is_empty() {
+            self.shared.lock().replies.append(&mut self.replies);
+            self.shared.wake();
+        }
+        Ok(())
+    }
+
+    /// What was asked in this group may have happened or not.
+    fn fail(&mut self) {
+        for reply in &mut self.replies {
+            reply.answer = Answer::Failed;
+        }
+        self.shared.lock().replies.append(&mut self.replies);
+    }
+}
+
+fn wall() -> Millis {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |time| time.as_millis() as Millis)
+}
