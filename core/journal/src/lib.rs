@@ -44,6 +44,7 @@ mod format;
 mod log;
 pub mod planted;
 mod reader;
+mod shared;
 mod storage;
 
 pub use directory::{Directory, Options, Owner};

@@ -6,6 +6,7 @@ use crate::error::{AppendError, Corruption, OpenError, ReadError};
 use crate::format::{begins_frame, Frame, Group, Header, SegmentName, FRAME_ALIGN, FRAME_BYTES, HEADER_BYTES};
 use crate::planted::{self, Bug};
 use crate::reader::Reader;
+use crate::shared::{Segment, Shared};
 use crate::storage::{is_full, SegmentFile, Storage};
 use std::collections::VecDeque;
 use std::io;
@@ -18,24 +19,6 @@ pub const SEGMENT_BYTES_MIN: u64 = 2 * HEADER_BYTES;
 
 /// Bytes of a segment that are looked through at once for a frame behind a damaged one.
 const SCAN_BYTES: usize = 1 << 20;
-
-/// One segment that the log holds.
-pub(crate) struct Segment<F> {
-    pub name: SegmentName,
-    pub first: u64,
-    pub salt: u64,
-    pub file: F,
-    /// The offset of the next segment's first record, once there is one.
-    pub end: OnceLock<u64>,
-}
-
-/// What the owner and its readers share.
-pub(crate) struct Shared<F> {
-    /// All records below this offset are durable.
-    pub durable: AtomicU64,
-    /// Oldest first; never empty.
-    pub segments: Mutex<VecDeque<Arc<Segment<F>>>>,
-}
 
 /// A durable log of records, open for its one owner.
 ///

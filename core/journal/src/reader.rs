@@ -4,7 +4,7 @@
 
 use crate::error::{Corruption, ReadError};
 use crate::format::{Frame, Records, FRAME_BYTES, HEADER_BYTES};
-use crate::log::{Segment, Shared};
+use crate::shared::{Segment, Shared};
 use crate::storage::SegmentFile;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;

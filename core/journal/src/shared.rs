@@ -1,0 +1,25 @@
+//! What the owner of a log and its readers share: the segments, and how far records are durable.
+
+use std::collections::VecDeque;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, OnceLock};
+
+use crate::format::SegmentName;
+
+/// One segment that the log holds.
+pub(crate) struct Segment<F> {
+    pub name: SegmentName,
+    pub first: u64,
+    pub salt: u64,
+    pub file: F,
+    /// The offset of the next segment's first record, once there is one.
+    pub end: OnceLock<u64>,
+}
+
+/// What the owner and its readers share.
+pub(crate) struct Shared<F> {
+    /// All records below this offset are durable.
+    pub durable: AtomicU64,
+    /// Oldest first; never empty.
+    pub segments: Mutex<VecDeque<Arc<Segment<F>>>>,
+}

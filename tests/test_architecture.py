@@ -1,0 +1,177 @@
+"""The drawing of the imports in Python and Rust: no arrow upward, no circle among files. Roles stand in their folders."""
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from control import systems
+from plane.kinds import kinds
+from tests.documents import ROOT
+
+PYTHON: Final = ("control", "plane", "pyext", "core/python/muster")
+CRATES: Final = ("transport", "rooms", "simkit", "journal", "likes", "messages")
+DEPENDS: Final[Mapping[str, frozenset[str]]] = {
+    "transport": frozenset({"ahead"}),
+    "rooms": frozenset({"ahead", "transport"}),
+    "udp": frozenset({"ahead", "transport"}),
+    "driver": frozenset({"ahead", "transport", "udp"}),
+    "simkit": frozenset({"transport"}),
+    "journal": frozenset(),
+    "likes": frozenset({"journal"}),
+    "messages": frozenset({"journal"}),
+    "callback": frozenset(),
+}
+"""What a crate may use of the others; the rest stands above all of these."""
+NAMED_MAX: Final = 3
+"""Production files outside its own folders that may name a role."""
+
+Graph = Mapping[str, set[str]]
+
+
+def circles(graph: Graph) -> list[list[str]]:
+    """Groups of nodes that reach each other, by Tarjan's algorithm."""
+    order: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(node: str) -> None:
+        order[node] = lowest[node] = len(order)
+        stack.append(node)
+        for other in graph.get(node, ()):
+            if other not in order:
+                visit(other)
+            if other in stack:
+                lowest[node] = min(lowest[node], lowest[other])
+        if lowest[node] == order[node]:
+            group = stack[stack.index(node) :]
+            del stack[stack.index(node) :]
+            if len(group) > 1:
+                found.append(sorted(group))
+
+    for node in graph:
+        if node not in order:
+            visit(node)
+    return found
+
+
+def python_modules() -> dict[str, Path]:
+    """All modules of the product by their names."""
+    found: dict[str, Path] = {}
+    for folder in PYTHON:
+        base = ROOT / folder
+        for path in base.rglob("*.py"):
+            parts = [base.name, *path.relative_to(base).with_suffix("").parts]
+            if folder in {"control", "plane", "pyext"}:
+                parts = list(path.relative_to(ROOT).with_suffix("").parts)
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def python_imports(module: str, path: Path, modules: Mapping[str, Path]) -> Iterator[str]:
+    """What a module imports of the product, also inside functions."""
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    for node in _imports(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in modules)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            for alias in node.names:
+                name = f"{base}.{alias.name}"
+                if name in modules:
+                    yield name
+                elif base in modules:
+                    yield base
+
+
+def _imports(tree: ast.AST) -> Iterator[ast.AST]:
+    """All import statements but those that only a type checker reads."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            continue
+        yield node
+        yield from _imports(node)
+
+
+def python_graph() -> dict[str, set[str]]:
+    modules = python_modules()
+    return {module: set(python_imports(module, path, modules)) - {module} for module, path in modules.items()}
+
+
+def rust_graph(crate: str) -> dict[str, set[str]]:
+    """What each file of a crate uses of the others, tests apart; a folder's `mod.rs` stands for the folder's own text."""
+    source = ROOT / "core" / crate / "src"
+    files = {".".join(path.relative_to(source).with_suffix("").parts): path for path in source.rglob("*.rs")}
+    names = {name.removesuffix(".mod"): name for name in files}
+    graph: dict[str, set[str]] = {}
+    for name, path in files.items():
+        text = re.sub(r"//.*", "", path.read_text().partition("#[cfg(test)]\nmod tests")[0])
+        used = {each.replace("::", ".") for each in re.findall(r"\bcrate::([a-z_]+(?:::[a-z_]+)*)", text)}
+        parent = (
+            name.removesuffix(".mod").rpartition(".")[0] if not name.endswith(".mod") else name.removesuffix(".mod")
+        )
+        used |= (
+            {f"{parent}.{each}".lstrip(".") for each in re.findall(r"\bsuper::([a-z_]+)::", text)} if parent else set()
+        )
+        targets = set[str]()
+        for each in used:
+            parts = each.split(".")
+            known = next((head for end in range(len(parts), 0, -1) if (head := ".".join(parts[:end])) in names), None)
+            if known is not None:
+                targets.add(names[known])
+        graph[name] = targets - {name}
+    return graph
+
+
+def test_no_circle_among_files_of_python() -> None:
+    graph = python_graph()
+    assert len(graph) > 150, "the drawing has the product"
+    assert circles(graph) == []
+
+
+@pytest.mark.parametrize("crate", CRATES)
+def test_no_circle_among_files_of_a_crate(crate: str) -> None:
+    graph = rust_graph(crate)
+    assert len(graph) > 2
+    # A module's own parts use what it has in common, which is not an arrow upward.
+    apart = {name: {each for each in used if not _of_one_module(name, each)} for name, used in graph.items()}
+    assert circles(apart) == []
+
+
+def _of_one_module(one: str, other: str) -> bool:
+    return one.partition(".")[0] == other.partition(".")[0]
+
+
+@pytest.mark.parametrize("crate", sorted(DEPENDS))
+def test_a_crate_uses_only_crates_below(crate: str) -> None:
+    manifest = (ROOT / "core" / crate / "Cargo.toml").read_text()
+    section = manifest.partition("[dependencies]")[2].partition("\n[")[0]
+    assert set(re.findall(r"^muster-([a-z]+)\b", section, flags=re.M)) <= DEPENDS[crate]
+
+
+def test_a_circle_is_found() -> None:
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == [["b", "c"]]
+
+
+@pytest.mark.parametrize("role", sorted(kinds()))
+def test_a_role_is_named_in_its_own_folders(role: str) -> None:
+    of = next(system for system in systems.named().values() if any(each.name == role for each in system.kinds))
+    own = tuple(str(ROOT / layer / of.name) for layer in ("plane", "control"))
+    named = [
+        path
+        for folder in ("control", "plane")
+        for path in (ROOT / folder).rglob("*.py")
+        if not str(path).startswith(own) and re.search(rf"[\"']{role}[\"']", path.read_text())
+    ]
+    systems_apart = [path for path in named if not _of_a_system(path)]
+    assert len(systems_apart) <= NAMED_MAX, systems_apart
+
+
+def _of_a_system(path: Path) -> bool:
+    """Whether a file is a system's, which may speak to another's nodes."""
+    return any(path.is_relative_to(ROOT / layer / name) for layer in ("plane", "control") for name in systems.named())
