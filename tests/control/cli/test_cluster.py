@@ -1,4 +1,4 @@
-"""`muster cluster show` by what nodes say: who stands where, what each carries a second, and what growth is due."""
+"""`muster cluster show` from nodes' answers: their layers and partitions, their work per second, and the due growth."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What is made of what the nodes of an instance say."""
+"""Judgements on the answers of an instance's nodes."""
 
 from collections.abc import Mapping
 
