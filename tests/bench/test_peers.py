@@ -83,7 +83,7 @@ Mischief = Callable[[int, int, bytes], list[bytes]]  # (subscriber, publish, fra
 
 @contextmanager
 def false_server(subscribers: int, mischief: Mischief) -> Iterator[Generator]:
-    """Passes on each publish, as `mischief` tells it to; frames look like `[payload]\\r\\n` in both directions."""
+    """Passes on each publish, changed by `mischief`; frames look like `[payload]\r\n` in both directions."""
     publisher, inlet = socket.socketpair()
     pairs = [socket.socketpair() for _ in range(subscribers)]
 
