@@ -316,14 +316,14 @@ async def test_a_partition_without_a_broker_is_named_by_all_who_are_asked_and_it
     prober = hosts.start("prober", "prober", MUSTER_SERVE__ADMIN=admin)
     await hosts.serve(*nodes)
     gateway, uncovered = nodes[2], 'registry_partitions_uncovered{layer="broker/main"}'
-    words = "partition 1 of broker/main has no replica that runs"
+    words = "partition 1 of broker/main has no running replica"
 
     async def told() -> list[object]:
         """By `cluster show`, `status`, `doctor` and a node's metrics."""
         _, shown, _ = await hosts.asked("cluster", "show", *NAMED)
         code, status, _ = await hosts.asked("status", *NAMED)
         doctor = ("partitions", "fail", words) in await diagnosed(hosts)
-        due = "due: broker/main: partition 1 has no replica that runs" in shown
+        due = "due: broker/main: partition 1 has no running replica" in shown
         return [due, "no growth is due" in shown, code, words in status, doctor, gateway.metrics()[uncovered]]
 
     def failing() -> set[int]:
