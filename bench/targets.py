@@ -64,10 +64,6 @@ class Result:
         return self.late_p99_us > LATE_US_MAX
 
     @property
-    def sound(self) -> bool:
-        return self.lost == self.duplicated == self.corrupted == 0
-
-    @property
     def per_second(self) -> float:
         return self.deliveries / self.seconds if self.seconds else 0.0
 

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Runs commands, one a line of its input, beside each other: as many at once as there are processors.
+# Runs the commands of its input, one a line, as many at once as there are processors.
 #
-# What a command says is printed beneath its name once it has ended, and whichever fails is named. Exit code: 0 all ended
+# It prints each command's output below its name once it has ended, and names the failed ones. Exit code: 0 if all ended
 # with 0, else 1.
 set -u
 cd "$(dirname "$0")/.."

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Everything that reads the code without running it. Goes through all checks, then says whether one failed.
+# All checks that read the code without running it. Runs all of them, then reports failures.
 set -u
 cd "$(dirname "$0")/.."
 failed=0

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Writes requirements.lock anew from pyproject.toml: every dependency and tool, for every system, by hash.
-# Without an address to download from: that is the business of the machine that installs.
+# Writes requirements.lock from pyproject.toml: every dependency and tool, for every system, by hash.
+# It names no address to download from: the installing machine has one.
 set -eu
 cd "$(dirname "$0")/.."
 scripts/setup.sh

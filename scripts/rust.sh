@@ -1,6 +1,6 @@
 #!/bin/sh
-# The Rust parts that only reckon, by a clock of their own: how fast they are run is nothing to them.
-# Goes through all, then says whether one failed.
+# The tests of Rust parts with a clock of their own: their speed does not matter.
+# Runs all of them, then reports failures.
 set -u
 cd "$(dirname "$0")/.."
 failed=0

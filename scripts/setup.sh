@@ -1,12 +1,12 @@
 #!/bin/sh
-# Brings a fresh clone to where it runs, and does nothing when that is already so.
+# Sets up a fresh clone; does nothing if that is done already.
 #
 #   scripts/setup.sh           tools, locked dependencies, the compiled parts
-#   scripts/setup.sh --tests   also what only the whole suite uses: clippy, and the servers that run beside Muster
+#   scripts/setup.sh --tests   also the needs of the whole suite: clippy, and the servers that run beside Muster
 #
-# Everything it makes lies in this folder: .tools/ (uv) and .venv/. What must come from the system is
-# installed by apt when this runs as root, and named with the one line that installs it otherwise.
-# Exit codes: 0 ok, 69 something of the system is missing, else that of the step that failed.
+# Everything it makes is in this folder: .tools/ (uv) and .venv/. Missing system packages are
+# installed by apt if this runs as root; otherwise it prints the one line that installs them.
+# Exit codes: 0 ok, 69 a system package is missing, else that of the failed step.
 set -eu
 cd "$(dirname "$0")/.."
 PATH="$PATH:/usr/sbin:/sbin"
@@ -20,7 +20,7 @@ say() { printf 'setup: %s\n' "$*" >&2; }
 die() { say "$1"; exit "$EX_UNAVAILABLE"; }
 have() { command -v "$1" >/dev/null 2>&1; }
 
-# --- what the system must have -----------------------------------------------------------------------------
+# --- system packages ---------------------------------------------------------------------------------------
 
 python_min() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
 
@@ -151,9 +151,9 @@ need_zookeeper() { # its jars by Maven, else Debian's, which are older
     fi
 }
 
-# --- what lies in this folder ------------------------------------------------------------------------------
+# --- parts in this folder ----------------------------------------------------------------------------------
 
-# One digest per part. A part whose digest stands in its stamp is not touched.
+# One digest per part. A part with an unchanged digest in its stamp is not touched.
 digest() { LC_ALL=C sort | tr '\n' '\0' | xargs -0 sha256sum | sha256sum | cut -c1-64; }
 
 lock_digest() { printf '%s\n' requirements.lock | digest; }

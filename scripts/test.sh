@@ -1,5 +1,5 @@
 #!/bin/sh
-# The whole suite: what reads the code, what runs the Rust parts, what runs everything. The last line counts all tests.
+# The whole suite: checks of the code, the Rust parts, all Python tests. The last line counts all tests.
 #
 #   scripts/test.sh           groups of tests, see below
 #   scripts/test.sh WORDS…    one pytest with these words

@@ -16,7 +16,8 @@ EXITS: Final = {2: "interrupted", 3: "internal error", 4: "usage error", 5: "no 
 
 
 def counted(results: Path, code: int) -> Counter[str]:
-    """What one process did. One that did not end as its results say counts as a failure, and is named on stderr."""
+    """The counts of one process. A process that did not end as its results say counts as a failure, and is named on
+    stderr."""
     found = Counter[str]()
     suites: list[ElementTree.Element] = []
     with contextlib.suppress(OSError, ElementTree.ParseError):
@@ -33,7 +34,7 @@ def counted(results: Path, code: int) -> Counter[str]:
 
 
 def main(words: list[str]) -> int:
-    """Print the line. 1 where anything failed or nothing ran."""
+    """Print the line. Returns 1 if anything failed or nothing ran."""
     total = Counter[str]()
     for word in words:
         results, _, code = word.rpartition(":")

@@ -1,6 +1,6 @@
 """Every coroutine test runs on uvloop, as the servers do. One ZooKeeper serves all tests of a run.
 
-No clock judges examples of hypothesis: whatever else runs on the machine may hold one up.
+Hypothesis judges no example by a clock: other work on the machine may delay one.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ def pytest_asyncio_loop_factories(
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What measures comes last: nothing runs beside it any more."""
+    """Measuring tests come last: nothing runs beside them any more."""
     items.sort(key=lambda item: BENCH in item.path.parents)
 
 
@@ -42,6 +42,6 @@ def zookeeper_of_the_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Z
 
 @pytest.fixture
 async def zookeeper(zookeeper_of_the_run: ZooKeeper) -> ZooKeeper:
-    """One that serves, with a path of its own for this test, which may kill it and wipe it."""
+    """A running one, with a path of its own for this test, which may kill it and wipe it."""
     await zookeeper_of_the_run.serve_another_test()
     return zookeeper_of_the_run

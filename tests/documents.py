@@ -28,5 +28,5 @@ def cells(page: str, *head: str) -> Iterator[list[str]]:
 
 
 def spans(page: str) -> set[str]:
-    """All that stands between back-ticks outside fenced blocks."""
+    """All texts between back-ticks outside fenced blocks."""
     return set(re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```$", "", page, flags=re.MULTILINE | re.DOTALL)))

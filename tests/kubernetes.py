@@ -1,4 +1,4 @@
-"""Kubernetes' own schemas, strictly: a key that they do not have is an error, as for `kubectl apply --validate=strict`."""
+"""Kubernetes' own schemas, strictly: an unknown key is an error, as for `kubectl apply --validate=strict`."""
 
 import sys
 from importlib import import_module
@@ -11,7 +11,7 @@ import yaml
 
 
 class _Strict(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What the generated models stand on here."""
+    """The base of the generated models here."""
 
 
 def _field(metadata: dict[str, str], **options: Any) -> Any:
@@ -19,7 +19,7 @@ def _field(metadata: dict[str, str], **options: Any) -> Any:
 
 
 def _models(name: str) -> ModuleType:
-    # The models ask for a base of the client that they were made for, which is not needed to read documents.
+    # The models need a base class of their client, which is not needed to read documents.
     base: Any = ModuleType("lightkube.core.schema")
     base.DictMixin, base.dataclass, base.field = _Strict, lambda made: made, _field
     for module in (ModuleType("lightkube.core"), base):
@@ -31,11 +31,11 @@ MODULES: Final = {"v1": "core_v1", "apps/v1": "apps_v1", "policy/v1": "policy_v1
 
 
 def documents(file: Path) -> list[dict[str, Any]]:
-    """All of a file."""
+    """All documents of a file."""
     return list(yaml.safe_load_all(file.read_text()))
 
 
 def check(document: dict[str, Any]) -> None:
-    """Raises `msgspec.ValidationError`, with the place, where a document is not what its kind has."""
+    """Raises `msgspec.ValidationError`, with the place, if a document does not fit its kind."""
     kind: type[msgspec.Struct] = getattr(_models(MODULES[document["apiVersion"]]), document["kind"])
     msgspec.convert(document, kind)

@@ -1,9 +1,9 @@
-"""Ports for servers that tests start, kill and start again: none that the kernel gives meanwhile to who asks for any."""
+"""Ports for servers that tests start, kill and restart: from outside the kernel's range for arbitrary sockets."""
 
 from control.host.ports import Ports
 
 
 def free_ports(count: int) -> list[int]:
-    """So many of TCP on the loopback, each another one."""
+    """This many TCP ports on the loopback, all different."""
     with Ports() as ports:
         return [ports.tcp("a server of tests", "127.0.0.1")[1] for _ in range(count)]

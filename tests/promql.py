@@ -1,6 +1,6 @@
-"""Reads PromQL as far as names go: which metrics an expression uses, over which labels, and whether over a range.
+"""Reads the names in PromQL: the metrics of an expression, their labels, and whether they are taken over a range.
 
-No parser: tokens, with the few rules by which a name is a metric's. Raises `ValueError` for what is no PromQL for certain.
+No parser: tokens, with the few rules that tell a metric's name. Raises `ValueError` for what is certainly no PromQL.
 """
 
 import re
@@ -42,7 +42,7 @@ MATCHES: Final = frozenset({"=", "!=", "=~", "!~"})
 
 @dataclass(frozen=True)
 class Use:
-    """A metric in an expression. `labels`: what its matchers ask, by label; `function`: of the range that is taken."""
+    """A metric in an expression. `labels`: its matchers, by label; `function`: the function of its range."""
 
     metric: str
     labels: dict[str, str] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class Names:
 
 
 def tokens(expression: str) -> Iterator[tuple[str, str]]:
-    """Kind and text of each, without the space between."""
+    """Kind and text of each token, without spaces."""
     at = 0
     while at < len(expression):
         match = TOKEN.match(expression, at)
@@ -71,12 +71,12 @@ def tokens(expression: str) -> Iterator[tuple[str, str]]:
 
 
 def names(expression: str) -> Names:
-    """What an expression names."""
+    """Collect the names of an expression."""
     found = [*tokens(expression), ("end", "")]
     uses: list[Use] = []
     listed: set[str] = set()
     open_: list[tuple[str, str]] = []
-    """Brackets, and the function before each."""
+    """Brackets, each with the function before it."""
     at = 0
     while at < len(found) - 1:
         kind, text = found[at]
@@ -111,7 +111,7 @@ def names(expression: str) -> Names:
 
 
 def _matchers(expression: str, found: list[tuple[str, str]], at: int) -> tuple[dict[str, str], int]:
-    """What stands in the braces that begin at `at`, and where what follows them begins."""
+    """Return the content of the braces that begin at `at`, and the position after them."""
     labels: dict[str, str] = {}
     while found[at][1] != "}":
         (_, _), (name, label), (_, sign), (value, text) = found[at : at + 4]

@@ -1,4 +1,4 @@
-"""What an installation rests on: the lock is whole, knows every dependency by hash and names no place to get it from."""
+"""The lock is whole, knows every dependency by hash, and names no place to download from."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""What `deploy/` gives to Prometheus and Grafana speaks of metrics and labels that exist, and alarms are explained."""
+"""`deploy/` for Prometheus and Grafana uses metrics and labels that exist, and its alarms are explained."""
 
 import json
 import re
@@ -21,15 +21,15 @@ ALARMS: Final[list[dict[str, Any]]] = [rule for group in RULES["groups"] for rul
 OPERATIONS: Final = (ROOT / "docs" / "operations.md").read_text()
 HEAD: Final = ("name", "type", "unit", "labels", "reason", "meaning")
 TARGET: Final = frozenset({"job", "instance"})
-"""Labels that Prometheus gives to whatever it scrapes."""
+"""Labels that Prometheus adds to every target."""
 SINCE_THE_START: Final = frozenset({"muster_udp_gso_refused_total"})
-"""Counters that say what holds for the life of a process."""
+"""Counters of states that hold for the life of a process."""
 
 
 LOSS: Final = re.compile(
     r"drop|refuse|lost|withheld|expired|failed|failures|overflow|truncated|gaps|full|errors|left_out"
 )
-"""In the name of what says that something was lost, refused or given up."""
+"""Parts of the names of metrics of losses, refusals and failures."""
 USUAL: Final[dict[str, str]] = {
     "late, doubled, or of nobody that is known": "(link_)?dropped_(header|unknown|duplicate|old|generation)",
     "a hello once more while it waits": "(link_)?dropped_hello_repeated",
@@ -52,11 +52,11 @@ USUAL: Final[dict[str, str]] = {
     "what pacing is for": "credit_withheld",
     "a client's own mistake, of which it is told": "dropped_frame",
 }
-"""Of which no alarm of its own tells, and why."""
+"""Metrics without an alarm of their own, by the reason."""
 
 
 class Metrics:
-    """What `docs/metrics.md` says, which is what the roles expose: types, labels, and who has them."""
+    """The metrics of `docs/metrics.md`, which are those of the roles: types, labels, and the roles that have them."""
 
     def __init__(self) -> None:
         self.types: dict[str, str] = {"up": "gauge"}
@@ -91,7 +91,7 @@ def alarms() -> Iterator[tuple[str, str]]:
 
 
 def wrong(use: Use) -> list[str]:
-    """What is wrong with one metric of an expression."""
+    """The mistakes in one metric of an expression."""
     if use.metric not in METRICS.types:
         return [f"no metric {use.metric}"]
     found = [f"{use.metric} has no label {name}" for name in use.labels.keys() - METRICS.labels[use.metric] - TARGET]

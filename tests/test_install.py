@@ -41,7 +41,7 @@ class Environment:
 
 
 def run(words: Sequence[str | Path], folder: Path, environment: dict[str, str]) -> str:
-    """One command to its end. Gives what it prints."""
+    """Run a command to its end, and return its output."""
     done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -1,4 +1,4 @@
-"""The manifests in `deploy/kubernetes/` fit Kubernetes' schemas and each other, and what they start is Muster as it is."""
+"""The manifests in `deploy/kubernetes/` fit Kubernetes' schemas and each other, and start Muster as it is."""
 
 import copy
 import re
@@ -40,7 +40,7 @@ def of(role: str, kind: str) -> dict[str, Any]:
 
 
 def workload(role: str) -> dict[str, Any]:
-    """What makes its pods. The prober is nobody that others know, so that its pods need no lasting names."""
+    """The kind that makes its pods. No other node knows the prober, so its pods need no lasting names."""
     return of(role, "Deployment" if role == "prober" else "StatefulSet")
 
 
@@ -55,7 +55,7 @@ def container(role: str) -> dict[str, Any]:
 
 
 def environment(role: str, address: str = ADDRESS) -> dict[str, str]:
-    """As the first pod has it."""
+    """The environment of the first pod."""
     values = {"POD_NAME": f"muster-{role}-0", "POD_IP": address}
     for each in container(role)["env"]:
         if "value" in each:
@@ -127,13 +127,13 @@ def test_what_refers_to_pods_finds_them(role: str) -> None:
 
 
 def admin_port(role: str) -> str:
-    """Prometheus is told to ask at every port `admin`, so those that only the pod's host reaches are called otherwise."""
+    """Prometheus asks every port named `admin`, so ports that only the pod's host reaches have other names."""
     local = environment(role)["MUSTER_SERVE__ADMIN"].startswith("127.0.0.1:")
     return "admin-local" if local else "admin"
 
 
 def addresses(settings: Config, role: str) -> dict[str, str]:
-    """What a pod binds, by the names of its ports."""
+    """The ports that a pod binds, by name."""
     texts = {admin_port(role): settings.serve.admin}
     if role == "prober":
         assert settings.section("probes").ask == settings.serve.admin
@@ -168,7 +168,7 @@ def test_a_pod_s_configuration_is_taken_and_names_its_ports_and_its_volumes(role
 
 
 def admin_of(role: str) -> App:
-    """What answers in a pod."""
+    """The probes of a pod."""
     about = {"role": role, "node": 1, "version": "0"}
     if role == "prober":
         nobody = Source(Snapshot, muster_client.Address((), (), b""), bytes(16))

@@ -1,4 +1,4 @@
-"""What the README prints can be typed: its commands and its example run as they stand, against a real `muster up --demo`."""
+"""The README can be typed: its commands and its example run as printed, against a real `muster up --demo`."""
 
 import os
 import re
@@ -27,14 +27,14 @@ PAGES: Final = [
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
-    """What `make run` starts."""
+    """The instance of `make run`."""
     instance = Instance(tmp_path_factory.mktemp("readme"), configuration(demo={"members": 5}))
     with instance.running("--demo"):
         yield instance
 
 
 def run(instance: Instance, command: str) -> str:
-    """One line as a person types it. Gives what it prints."""
+    """Run one line as a person types it, and return its output."""
     done = subprocess.run(
         ["bash", "-c", command],
         cwd=ROOT,

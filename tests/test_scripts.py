@@ -22,7 +22,7 @@ report() {
     printf '<testsuites><testsuite tests="%d" failures="%d" errors="%d" skipped="%d"/></testsuites>' $* >"$results"
 }
 """
-"""What a stand-in for pytest begins with. `report TESTS FAILURES ERRORS SKIPPED` writes results."""
+"""The beginning of a stand-in for pytest. `report TESTS FAILURES ERRORS SKIPPED` writes results."""
 GROUPS: Final = ("others", "faults", "bench")
 
 
@@ -40,7 +40,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def stands_in_for_pytest(tree: Path, program: str, group: str = "") -> None:
-    """In one group alone, where that is named."""
+    """In one group alone, if that is named."""
     file = tree / ".venv/bin/pytest"
     if group:
         passes = f"{PASSED}; report 5 0 0 1"
@@ -55,7 +55,7 @@ def stands_in(file: Path, program: str) -> None:
 
 
 def run(tree: Path, *words: str) -> tuple[int, str]:
-    """The exit code, and all that was said. A shell's background jobs have Ctrl-C ignored, and could not trap it."""
+    """The exit code, and all output. A shell's background jobs have Ctrl-C ignored, and could not trap it."""
     suite = subprocess.run(
         ["env", "--default-signal=INT", tree / "scripts" / "test.sh", *words],
         env={**os.environ, "PATH": f"{tree / 'bin'}:{os.environ['PATH']}"},
@@ -144,10 +144,10 @@ def test_what_runs_beside_pytest_is_the_last_of_all_sessions(tree: Path) -> None
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])
 def test_what_runs_beside_pytest_ends_with_the_suite(tree: Path, end: signal.Signals) -> None:
-    # A shell that is told to end just before it starts what it waits for would wait for that: it has started it already.
+    # A shell that must end just before it starts its child would wait for that child: so it has started it already.
     rust = "trap 'sleep 0.3; exit 1' TERM; sleep 60 & echo $$ > rust.pid; wait; echo never"
     stands_in(tree / "scripts/rust.sh", rust)
-    # By Ctrl-C alone does pytest stop what its tests started.
+    # Only Ctrl-C makes pytest stop the children of its tests.
     others = "sleep 60 & echo $$ > pytest.pid; trap 'sleep 0.3; kill $!; exit 2' INT; wait; echo never"
     faults = f"while ! [ -s rust.pid ] || ! [ -s pytest.pid ]; do sleep 0.01; done; kill -{end:d} $PPID"
     stands_in(tree / ".venv/bin/pytest", f'case "$*" in *\\ tests/faults) {faults} ;; *) {others} ;; esac')

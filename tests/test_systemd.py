@@ -1,4 +1,4 @@
-"""The units in `deploy/systemd/` are what systemd understands, and say of Muster what is true."""
+"""systemd understands the units in `deploy/systemd/`, and what they say of Muster is true."""
 
 import configparser
 import os
@@ -26,7 +26,7 @@ def unit(role: str) -> str:
 
 
 def service(role: str) -> dict[str, str]:
-    """The section [Service]; of what is listed twice, the last."""
+    """The section [Service]; of a repeated key, the last value."""
     parser = configparser.RawConfigParser(strict=False)
     parser.optionxform = str  # type: ignore[assignment, method-assign]
     parser.read_string(unit(role))
@@ -34,7 +34,7 @@ def service(role: str) -> dict[str, str]:
 
 
 def verified(file: Path) -> tuple[int, list[str]]:
-    """What systemd says of a unit. Skips where there is none, and fails where nothing may be missing."""
+    """systemd's complaints about a unit. Skips if there is no systemd, and fails if nothing may be missing."""
     if not shutil.which("systemd-analyze"):
         if os.environ.get("CI") == "true":
             pytest.fail(MEND)

@@ -137,7 +137,7 @@ def _is_partitioned(name: str) -> bool:
 
 def due(name: str, partitions: int, nodes: Sequence[Load], missing: Sequence[int] = ()) -> list[str]:
     """List the due growth: partitions for memberships, replicas for messages; more gateways or proxies for clients."""
-    lines = [f"{name}: partition {partition} has no replica that runs: add one" for partition in missing]
+    lines = [f"{name}: partition {partition} has no running replica: add one" for partition in missing]
     if not nodes:
         return lines or [f"{name}: there is none: add one"]
     fullest = max(nodes, key=_fullness)

@@ -54,7 +54,7 @@ def _print(record: Record, roles: list[dict[str, Any]], missing: dict[str, list[
     if record.registry:
         console.print(f"registry {record.registry}: {_connected(roles)}")
     for of, partition in ((of, partition) for of, partitions in missing.items() for partition in partitions):
-        console.print(Text.assemble((f"partition {partition} of {of} has no replica that runs", "bold red")))
+        console.print(Text.assemble((f"partition {partition} of {of} has no running replica", "bold red")))
     for role in roles:
         if database := role.get("database"):
             console.print(f"database {database['url']}, {role['name']}: {_kept(database)}", soft_wrap=True)

@@ -107,7 +107,7 @@ def partitions(record: Record, readings: Readings) -> list[Finding]:
     """Partitions that nobody serves."""
     missing = uncovered(record, (reading.status for reading in readings.values()))
     return [
-        fail("partitions", f"partition {partition} of {of} has no replica that runs", "start one; its log says why not")
+        fail("partitions", f"partition {partition} of {of} has no running replica", "start one; its log says why not")
         for of, each in missing.items()
         for partition in each
     ]

@@ -165,7 +165,7 @@ class Snapshot:
         return sorted(counted | {node.cluster for node in self.nodes if node.role in _layered()})
 
     def uncovered(self) -> dict[str, list[int]]:
-        """By `layer`, which partitions own rooms and have no replica that runs; nothing where there is no node at all.
+        """By `layer`, which partitions own rooms and have no running replica; nothing where there is no node at all.
 
         Only of clusters that still have nodes: the count of one that was taken away stays in the registry for good.
         """

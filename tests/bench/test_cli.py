@@ -85,7 +85,7 @@ def test_no_peer_at_all_says_how_to_install_them(monkeypatch: pytest.MonkeyPatch
 
 
 class Fake:
-    """A target of known speed that notes what it is asked."""
+    """A target of known speed that notes its calls."""
 
     def __init__(self, name: str, per_second: float, log: list[str], *, lost: int = 0) -> None:
         self.name = name

@@ -1,4 +1,4 @@
-"""Each null control does what it claims, seen from outside: what it says it sent arrived, and it ends in time."""
+"""Each null control does what it claims, seen from outside: its datagrams arrived, and it ends in time."""
 
 import socket
 import struct

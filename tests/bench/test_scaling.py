@@ -21,8 +21,8 @@ def test_the_table_of_what_millions_of_clients_need_is_what_the_program_prints()
 
 
 def test_the_limits_of_the_plan_are_those_of_the_core() -> None:
-    limits = (ROOT / "core" / "proto" / "src" / "limits.rs").read_text()
-    sessions = (ROOT / "core" / "proto" / "src" / "sessions.rs").read_text()
+    limits = (ROOT / "core" / "rooms" / "src" / "limits.rs").read_text()
+    sessions = (ROOT / "core" / "transport" / "src" / "sessions.rs").read_text()
     assert "ROOMS_MAX: usize = 4 << 20;" in limits
     assert "SESSIONS_MAX: usize = 1 << 20;" in sessions
     (program,) = fenced(PAGE, "python")

@@ -1,4 +1,4 @@
-"""The table of goals: what stands in it, in which order, and that the README's has its columns."""
+"""The table of goals: its rows, their order, and the same columns as in the README."""
 
 from pathlib import Path
 from typing import Any

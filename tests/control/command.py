@@ -25,7 +25,7 @@ class Command:
         self.folder = folder
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
         self.environment |= {"MUSTER_INSTANCE__DIR": str(folder), "NO_COLOR": "1", "COLUMNS": "200"}
-        # The library of a database, and a prober, are a second of each start.
+        # A database's library, and a prober, each add a second to a start.
         self.environment |= {"MUSTER_DATABASE__URL": "none", "MUSTER_PROBES__EVERY_MS": "0"}
 
     def __call__(self, *words: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:

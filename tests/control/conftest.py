@@ -1,4 +1,4 @@
-"""What the tests of commands and of growth share."""
+"""Fixtures shared by the tests of commands and of growth."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -26,7 +26,7 @@ def fleet_class() -> type[Fleet]:
 
 @pytest.fixture
 def tree_class() -> type[Fallible]:
-    """Of coordinators."""
+    """The registry's nodes, for coordinators."""
     return Fallible
 
 

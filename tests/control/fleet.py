@@ -1,4 +1,4 @@
-"""Everybody of a small cluster in the registry, without engines: what coordinators of a growth have to do with."""
+"""The nodes of a small cluster in the registry, without engines: the counterparts of a growth's coordinators."""
 
 import asyncio
 import contextlib
@@ -29,13 +29,13 @@ def directory(tree: MemoryTree) -> Directory:
 
 @dataclass
 class Fleet:
-    """Everybody who is registered, and who starts and ends them: a `Hosts`."""
+    """All registered nodes, and the starter and ender of nodes: a `Hosts`."""
 
     memory: Memory
     role: str = "broker"
     count: int = 1
     starts: bool = True
-    """Nodes that are asked for are started."""
+    """Start the nodes that are asked for."""
     players: dict[int, Player] = field(default_factory=dict)
     trees: dict[int, MemoryTree] = field(default_factory=dict)
     _ends: dict[int, contextlib.AsyncExitStack] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Fleet:
         return player
 
     async def end(self, number: int) -> None:
-        """It is gone, in order."""
+        """It ends, in order."""
         player = self.players[number]
         await player.enrolment.leave()
         player.enrolment.detach()
@@ -63,7 +63,7 @@ class Fleet:
         del self.players[number]
 
     async def close(self) -> None:
-        """All are gone."""
+        """All end."""
         await asyncio.gather(*self._tasks)
         for number in list(self.players):
             self.players.pop(number).enrolment.detach()
@@ -100,28 +100,28 @@ class Fleet:
         task.add_done_callback(self._tasks.discard)
 
     def hold(self, number: int, *steps: str) -> None:
-        """This one does not settle at these steps; at none of them, it does."""
+        """It does not settle at these steps; without any it does."""
         self.players[number].settled = lambda: self.step() not in steps
 
     # --- what it looks like ---------------------------------------------------------------------------------------------
 
     def record(self) -> Count:
-        """What the registry says; of one partition where it has nothing."""
+        """The registry's count; one partition if it has none."""
         entry = self.memory.store.get(f"{ROOT}/{layer(self.role)}/{COUNT}")
         return Count(1) if entry is None else read_count(entry.data)
 
     def step(self) -> str:
-        """Of the growth under way."""
+        """The growth under way."""
         growth = self.record().growth
         return growth.step if growth else "none"
 
     def agrees(self, partitions: int) -> bool:
-        """Whether every engine has the map of so many partitions, with nothing growing."""
+        """Whether every engine has the map of this many partitions, without a growth."""
         return all(player.maps[-1].layers[self.role] == (partitions, 0) for player in self.players.values())
 
 
 class Fallible(MemoryTree):
-    """Loses answers; has something done before a write that rests on others."""
+    """Loses answers; does something before a write that rests on other nodes."""
 
     def __init__(self, memory: Memory) -> None:
         super().__init__(memory)
@@ -139,7 +139,7 @@ class Fallible(MemoryTree):
 
 
 def steps(player: Player, router: bool = False) -> list[tuple[int, int]]:
-    """Numbers of partitions and growths that an engine was given, one after the other."""
+    """Numbers of partitions and growths given to an engine, one after the other."""
     seen: list[tuple[int, int]] = []
     for placement in player.maps:
         layer = placement.layers["router" if router else "broker"]

@@ -1,4 +1,4 @@
-"""Nodes as the record of an instance has them, none of which runs, and what maps say in numbers."""
+"""Nodes in the form of an instance's record, none of which runs, and the numbers of maps."""
 
 from typing import Any
 
@@ -32,6 +32,6 @@ def partitions(snapshot: Snapshot, cluster: str = MAIN) -> tuple[int, int]:
 
 
 def growth(snapshot: Snapshot, cluster: str = MAIN) -> tuple[int, int]:
-    """How far brokers and routers have grown."""
+    """The growth of brokers and routers."""
     layers = snapshot.layers("broker", cluster)
     return layers["broker"][1], layers["router"][1]

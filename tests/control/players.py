@@ -1,4 +1,4 @@
-"""Processes in the registry without their engines: what each says, and the maps that it is given."""
+"""Processes in the registry without their engines: their registrations, and the maps that they get."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -78,7 +78,7 @@ class Player:
         return {entry[0]: entry[5] for entry in self.maps[-1].nodes}
 
     def attach(self) -> None:
-        """Have the engine that there is none of take every map."""
+        """Take every map for the missing engine."""
         self.enrolment.attach(self.take, self._settled, self.named.append)
 
     def _settled(self) -> bool:

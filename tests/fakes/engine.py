@@ -1,6 +1,6 @@
-"""An engine in Python: real sockets, scripted turns. Obeys what tests send to its socket for links.
+"""An engine in Python: real sockets, scripted turns. It obeys words that tests send to its link socket.
 
-`die` ends the process, `raise` raises, `not_ready` says so, `authenticate TEXT` asks who TEXT is.
+`die` ends the process, `raise` raises, `not_ready` reports that, `authenticate TEXT` asks for the user of TEXT.
 """
 
 import os
@@ -12,7 +12,7 @@ from plane.engine import EVENTS, MORE, Event, Node, OtherCluster
 
 
 class FakeEngine:
-    """What `plane.engine.Engine` says, and a memory of what was asked."""
+    """The methods of `plane.engine.Engine`, and a record of their calls."""
 
     def __init__(self, **options: Any) -> None:
         self.options = options

@@ -20,7 +20,7 @@ LINES_MAX: Final = 40
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Function) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show the end of what each process of a failed test wrote."""
+    """Show the end of the output of each process of a failed test."""
     report = yield
     path = item.funcargs.get("tmp_path")
     if report.failed and isinstance(path, Path):
@@ -32,10 +32,10 @@ def pytest_runtest_makereport(item: pytest.Function) -> Generator[None, pytest.T
 
 @pytest.fixture
 def make(tmp_path: Path) -> Make:
-    """Make an instance with this configuration, by section; it is started by `running()`.
+    """Make an instance with this configuration, by section; `running()` starts it.
 
-    Without a database where none is named: its library is a second of each start. And without probes, whose rooms, members
-    and messages would be counted too.
+    Without a database unless one is named: its library adds a second to each start. And without probes, whose rooms,
+    members and messages would be counted too.
     """
 
     def made(**sections: dict[str, Any]) -> Instance:

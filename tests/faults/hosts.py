@@ -24,14 +24,14 @@ END_S: Final = 25.0
 
 
 class Node:
-    """One process, and what it wrote."""
+    """One process, and its output."""
 
     def __init__(self, name: str, role: str, log: Path, begins: int, process: subprocess.Popen[bytes]) -> None:
         self.name, self.role, self.log, self.process = name, role, log, process
         self._begins = begins
 
     def said(self) -> str:
-        """All that it wrote so far."""
+        """All its output so far."""
         return self.log.read_bytes()[self._begins :].decode(errors="replace")
 
     def lines(self, event: str) -> list[dict[str, Any]]:
@@ -50,7 +50,7 @@ class Node:
         return status, json.loads(body) if status else None
 
     def metrics(self) -> dict[str, float]:
-        """What it counts, as `samples` has it."""
+        """Its counters, in the form of `samples`."""
         return samples(self._fetch("/metrics")[1].decode())
 
     def _fetch(self, path: str) -> tuple[int, bytes]:
@@ -68,12 +68,12 @@ class Node:
             connection.close()
 
     def serves(self) -> bool:
-        """Whether it is ready; fails where it is gone."""
+        """Whether it is ready; fails if it is gone."""
         assert self.process.poll() is None, self.said()
         return self.get("/readyz")[0] == 200
 
     async def end(self) -> int:
-        """End it as systemd does. Gives its exit code."""
+        """End it as systemd does. Returns its exit code."""
         self.process.send_signal(signal.SIGTERM)
         return await asyncio.to_thread(self.process.wait, END_S)
 
@@ -103,17 +103,17 @@ class Hosts:
         self._nodes: list[Node] = []
 
     def write(self, **sections: dict[str, Any]) -> None:
-        """The configuration of all, with other sections."""
+        """The configuration of all hosts, with other sections."""
         self.sections |= sections
         self.config.write_text(configuration(**self.sections))
 
     def command(self, role: str, *words: str) -> list[str]:
-        """What starts a node."""
+        """The command that starts a node."""
         return [*MUSTER, "serve", role, "--config", str(self.config), *words]
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of a host that is told nothing but the file."""
+        """The environment of a host that has nothing but the file."""
         return {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
 
     def start(self, name: str, role: str, *words: str, **environment: str) -> Node:
@@ -133,7 +133,7 @@ class Hosts:
         return self._nodes[-1]
 
     def run(self, role: str, *words: str, **environment: str) -> tuple[int, str]:
-        """A node that is to end by itself: its exit code, and what it said."""
+        """A node that ends by itself: its exit code, and its output."""
         done = subprocess.run(
             self.command(role, *words),
             cwd=ROOT,
@@ -151,7 +151,7 @@ class Hosts:
         return await asyncio.to_thread(self.run, role, *words, **environment)
 
     async def asked(self, *words: str) -> tuple[int, str, str]:
-        """A command on a host that has the file: its exit code, and what it said on stdout and stderr."""
+        """A command on a host that has the file: its exit code, stdout and stderr."""
         process = await self.asking(*words)
         out, err = await process.communicate()
         return process.returncode or 0, out.decode(), err.decode()
@@ -175,7 +175,7 @@ class Hosts:
         await until(lambda: all(node.serves() for node in nodes), READY_S)
 
     def address(self) -> muster.Address:
-        """What clients are told."""
+        """The servers that clients learn."""
         ends: dict[str, list[muster.instance.Endpoint]] = {"gateway": [], "proxy": []}
         for node in self._nodes:
             if node.role in ends and node.process.poll() is None:
@@ -185,7 +185,7 @@ class Hosts:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Whatever is started in the block ends with it."""
+        """Processes started in the block end with it."""
         try:
             yield
         finally:

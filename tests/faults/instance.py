@@ -1,4 +1,4 @@
-"""A real `muster up` in a folder of its own: its nodes by pid, what they say of themselves, signals to each.
+"""A real `muster up` in a folder of its own: its nodes by pid, their answers, signals to each.
 
 Owns the processes that it started and ends them by their ids. Knows nothing of rooms.
 """
@@ -40,7 +40,7 @@ SAMPLE: Final = re.compile(r"(?P<name>[a-z_]+)\{(?P<labels>[^}]*)\} (?P<value>\S
 
 @dataclass(slots=True)
 class Peak:
-    """The most memory that a node had, in bytes, over all its processes."""
+    """The most memory of a node, in bytes, over all its processes."""
 
     rss: dict[str, int] = field(default_factory=dict)
 
@@ -97,10 +97,10 @@ class Instance:
         return all(process.ready for process in record.processes)
 
     def end(self) -> int:
-        """End the instance as Ctrl-C does. Gives its exit code."""
+        """End the instance as Ctrl-C does. Returns its exit code."""
         assert self._up is not None
         if self._up.poll() is None:
-            for pid in self.pids().values():  # whoever is stopped cannot drain
+            for pid in self.pids().values():  # a stopped process cannot drain
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGCONT)
             self._up.send_signal(signal.SIGINT)
@@ -114,7 +114,7 @@ class Instance:
 
     @property
     def environment(self) -> dict[str, str]:
-        """For commands that mean this instance."""
+        """The environment of commands for this instance."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
         mine = {"MUSTER_CONFIG": str(self.config), "MUSTER_INSTANCE__DIR": str(self.folder.path)}
         if registry := os.environ.get("MUSTERTEST_REGISTRY"):
@@ -126,13 +126,13 @@ class Instance:
         return subprocess.Popen([*MUSTER, *words], cwd=ROOT, env=self.environment, **options)
 
     def tail(self) -> str:
-        """The end of what the instance logged."""
+        """The end of the instance's log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-40:])
 
     # --- who is there ---------------------------------------------------------------------------------------------
 
     def record(self) -> Record:
-        """What `instance.json` says now. Raises `UserError`."""
+        """Read `instance.json`. Raises `UserError`."""
         return find(self.folder)
 
     def process(self, name: str) -> Process:
@@ -151,13 +151,13 @@ class Instance:
             return {}
 
     def kill(self, name: str) -> int:
-        """kill -9. Gives the pid that is gone."""
+        """kill -9. Returns the pid that is gone."""
         pid = self.process(name).pid
         os.kill(pid, signal.SIGKILL)
         return pid
 
     async def back(self, name: str, dead: int) -> float:
-        """Wait until another process of the node serves. Gives when, on the monotonic clock."""
+        """Wait until another process of the node serves. Returns the time, on the monotonic clock."""
 
         def serves() -> bool:
             process = self.process(name)
@@ -201,16 +201,16 @@ class Instance:
         return samples(self.get(node, "/metrics"))
 
     def room(self, node: str, name: str) -> dict[str, Any]:
-        """What a node knows of one room."""
+        """A node's answer about one room."""
         answer: dict[str, Any] = json.loads(self.get(node, f"/api/v1/rooms/{quote(name, safe='')}"))
         return answer
 
     def interest(self, node: str) -> list[tuple[int, str]]:
-        """What a node knows of who wants which room, sorted."""
+        """A node's answer about interest, sorted."""
         return sorted((gateway, room) for gateway, room in self.pages(node, "interest"))
 
     def pages(self, node: str, what: str) -> Iterator[Any]:
-        """All of what a node tells in pages: `rooms` or `interest`."""
+        """All pages of a node's `rooms` or `interest`."""
         after: str | None = ""
         while after is not None:
             page = json.loads(self.get(node, f"/api/v1/{what}?after={after}&limit=1000"))
@@ -244,12 +244,12 @@ class Instance:
 
 
 def reach(end: Endpoint) -> tuple[str, int, str]:
-    """As clients are told where a node is."""
+    """The address of a node for clients."""
     return end.host, end.port, end.public_key
 
 
 def need_ipv6() -> None:
-    """Skips where there is none."""
+    """Skips if there is none."""
     try:
         with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as probe:
             probe.bind(("::1", 0))
@@ -258,7 +258,7 @@ def need_ipv6() -> None:
 
 
 def samples(page: str) -> dict[str, float]:
-    """What a page of `/metrics` says, without the prefix `muster_`, the suffix `_total`, and the labels that all have."""
+    """The samples of a page of `/metrics`, without the prefix `muster_`, the suffix `_total`, and common labels."""
     found: dict[str, float] = {}
     for line in page.splitlines():
         if match := SAMPLE.fullmatch(line):

@@ -1,4 +1,4 @@
-"""A steady load while something else is done to an instance, and what must be true of it afterwards."""
+"""A steady load during a fault of an instance, and the checks afterwards."""
 
 import asyncio
 import contextlib
@@ -19,9 +19,9 @@ PATIENT_S: Final = 30.0
 async def under_load(
     instance: Instance, ledger: Ledger, members: int = MEMBERS, *, pinned: bool = False
 ) -> AsyncIterator[None]:
-    """Members and a publisher while the block lasts; then everything has arrived, or was announced as missing.
+    """Members and a publisher while the block lasts; then every message has arrived, or was announced as missing.
 
-    Pinned members stay at the gateway that they begin with, each at the next one.
+    Pinned members stay at their first gateway, each at the next one.
     """
     gateways = [reach(end) for end in instance.record().gateways] if pinned else None
     async with loaded(instance.folder.path, ledger, members, gateways):
@@ -48,13 +48,13 @@ async def loaded(
 
 
 async def came(ledger: Ledger) -> None:
-    """Wait until every member has something that was published after this."""
+    """Wait until every member has a message that was published after this call."""
     mark = ledger.mark()
     await until(lambda: ledger.reached(mark), PATIENT_S)
 
 
 def nothing_lost(ledger: Ledger) -> None:
-    """Every member has every message, once, each publisher's in order, and there were as many as asked for.
+    """Every member has every message, once, each publisher's in order, and as many as requested.
 
     A stream may have ended for another. A member that was too slow for a message has lost it.
     """

@@ -1,4 +1,4 @@
-"""How old real messages are, as real processes tell: each is counted once at each hop, and a link that is slow is seen."""
+"""The age of real messages, as real processes report it: each counts once at each hop, and a slow link is seen."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ MESSAGES = 40
 
 
 async def told(instance: Instance) -> list[dict[str, Any]]:
-    """What `muster links` says of real messages."""
+    """The ages of real messages in `muster links`."""
     command = instance.command("links", "--json", stdout=PIPE, stderr=PIPE)
     said, errors = await asyncio.to_thread(command.communicate, timeout=60)
     assert command.returncode == 0, errors
@@ -23,7 +23,7 @@ async def told(instance: Instance) -> list[dict[str, Any]]:
 
 
 async def published(instance: Instance) -> None:
-    """Messages one by one, each acknowledged, to a member that has all of them then."""
+    """Messages one by one, each acknowledged, to a member that then has all of them."""
     had = 0
     async with (
         muster.connect(instance.folder.path, timeout=60) as client,
@@ -39,7 +39,7 @@ async def published(instance: Instance) -> None:
 
 
 def seen(instance: Instance, role: str) -> list[int]:
-    """How many ages a node has, by the node before."""
+    """The number of ages of a node, by the node before it."""
     return [int(each["buckets"][-1][1]) for each in instance.status(role)["ages"]]
 
 
@@ -47,7 +47,7 @@ async def test_each_message_is_counted_once_where_all_tell_their_age(make: Make)
     instance = make(proxy={"age_every": 1})
     with instance.running():
         await published(instance)
-        # A message that is repeated counts at the proxy only: what a broker numbers and a gateway places is one.
+        # A repeated message counts only at the proxy: a broker numbers it once and a gateway places it once.
         await until(lambda: seen(instance, "broker") == seen(instance, "gateway") == [MESSAGES], 60)
         lines = {(line["sender"], line["receiver"]): line for line in await told(instance)}
         assert set(lines) == {("proxy", "broker"), ("broker", "gateway")}

@@ -1,4 +1,4 @@
-"""Backends find the proxies in the registry, by the helper or by the commands, and go on with those that come (ROOM-15)."""
+"""Backends find the proxies in the registry, through the helper or the commands, and follow new ones (ROOM-15)."""
 
 import json
 import subprocess

@@ -30,7 +30,7 @@ JOIN_S = 60.0
 
 
 def beside(instance: Instance, url: str, path: Path) -> Hosts:
-    """Where nodes run that go by an instance's registry and secrets."""
+    """The folder of nodes that use an instance's registry and secrets."""
     path.mkdir()
     hosts, folder = Hosts(path, url), instance.folder
     hosts.write(
@@ -64,7 +64,7 @@ def newest(ledger: Ledger) -> int:
 
 
 async def heard(ledger: Ledger) -> None:
-    """Wait until every member has something that the second cluster's publisher says after this."""
+    """Wait until every member has a message of the second cluster's publisher from after this call."""
     mark = newest(ledger)
 
     def has(items: list[tuple[muster.Stream, int, tuple[int, int]]]) -> bool:

@@ -22,21 +22,21 @@ ROOMS = [f"live:{number}" for number in range(4)]
 ROOM = ROOMS[0]
 EXPIRES_S = 10.0
 SOON_S = 1.0
-"""A session whose server is gone is found lost later."""
+"""A session to a dead server is found lost later."""
 ROUNDS = 4
-"""A machine that is busy elsewhere may hold a command up for so long as well; not time and again."""
+"""A machine with other work may delay a command for this long as well, but not repeatedly."""
 
 Outcomes = dict[tuple[str, bytes], muster.Outcome]
 """By room and content."""
 
 
 class Told:
-    """What the members of all rooms were told, by room and content."""
+    """The commands that the members of all rooms read, by room and content."""
 
     def __init__(self) -> None:
         self.of: Counter[tuple[str, int, bytes]] = Counter()
         self.unsure: set[tuple[str, bytes]] = set()
-        """Those that were under way while a member was without a session, or may have been."""
+        """Commands that were under way while a member was, or may have been, without a session."""
         self.away = False
         self._members: list[muster.Client] = []
 
@@ -57,7 +57,7 @@ class Told:
 
 
 async def send(instance: Instance, number: int, count: int, told: Told, outcomes: Outcomes) -> None:
-    """Send so many, as fast as they are taken."""
+    """Send this many, as fast as they are taken."""
     async with muster.connect(instance.folder.path, gateways=[]) as client:
         for at in range(count):
             room, data, before = ROOMS[(number + at) % len(ROOMS)], b"%d of %d" % (at, number), told.changes()

@@ -1,4 +1,4 @@
-"""`muster up --demo` by its exit code and summary, and what the roles' metrics say of the same messages (I-8)."""
+"""`muster up --demo` by its exit code and summary, and the roles' metrics of the same messages (I-8)."""
 
 import asyncio
 import json
@@ -53,7 +53,7 @@ def test_the_demo_loses_nothing_and_a_second_one_starts_at_once(
     second = run(instance, "--demo", "--for", "1", "--members", "5")
     assert second.returncode == 0, second.stderr[-2000:]
     assert "every member got every message" in second.stdout
-    # As soon as the first, on whatever machine: it waits for nothing that the first left behind.
+    # As soon as the first, on any machine: it waits for nothing that the first left behind.
     assert time.monotonic() - began - 1 < 2 * (took - seconds)
 
 
@@ -101,7 +101,7 @@ ROLES = ("proxy", "broker", "gateway")
 
 
 def check_proxy(proxy: Mapping[str, float], broker: Mapping[str, float]) -> None:
-    """What clients sent was passed on or dropped for a reason; more is nowhere, as all is acknowledged."""
+    """Clients' messages were passed on or dropped for a reason; none is anywhere else, as all are acknowledged."""
     reasons = dropped(proxy, "dropped_no_owner", "dropped_queue_full", "dropped_handle")
     assert proxy["messages_received"] == proxy["messages_forwarded"] + reasons
     taken = broker["messages_published"] + broker["messages_repeated"]
@@ -111,7 +111,7 @@ def check_proxy(proxy: Mapping[str, float], broker: Mapping[str, float]) -> None
 
 
 def check_broker(broker: Mapping[str, float], gateway: Mapping[str, float], summary: Figures) -> None:
-    """What was numbered is what was published, and each went to the one gateway once, repairs apart."""
+    """Published messages were numbered, and each went to the one gateway once, without repairs."""
     assert broker["messages_published"] == summary.published
     assert broker["messages_sent"] == summary.published
     assert gateway["messages_placed"] == summary.published

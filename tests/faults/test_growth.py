@@ -27,9 +27,9 @@ from tests.faults.test_serve import states
 from tests.waiting import until, until_asked
 
 ROOMS: Final = [f"room-{number}" for number in range(64)]
-"""So many that none of four partitions is without one."""
+"""So many that each of four partitions has one."""
 MANY_ROOMS: Final = [f"room-{number}" for number in range(96)]
-"""The same of eight."""
+"""The same for eight."""
 GROW_S: Final = 120.0
 SEEDS: Final = int(os.environ.get("MUSTERTEST_SEEDS", "6"))
 FRESH: Final = int(os.environ.get("MUSTERTEST_FRESH", "20"))
@@ -37,7 +37,7 @@ FRESH: Final = int(os.environ.get("MUSTERTEST_FRESH", "20"))
 
 @dataclass(frozen=True, slots=True)
 class Registry:
-    """What an instance goes by, and its servers where they are processes of their own."""
+    """An instance's registry, and its servers if they are processes of their own."""
 
     url: str
     zookeeper: ZooKeeper | None = None
@@ -66,7 +66,7 @@ async def registry(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncItera
 
 
 async def grow(instance: Instance, *words: str) -> int:
-    """Grow to the end. Gives the number of partitions."""
+    """Grow to the end. Returns the number of partitions."""
     with instance.command(
         "cluster", "grow", *words, "--json", stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as command:
@@ -78,7 +78,7 @@ async def grow(instance: Instance, *words: str) -> int:
 
 @contextlib.asynccontextmanager
 async def growing(instance: Instance, step: str, *words: str) -> AsyncIterator[subprocess.Popen[bytes]]:
-    """The command once it has said this, or has ended, until its end."""
+    """The command once it has printed this, or has ended, until its end."""
     said = instance.config.with_name("grow.log")
     with said.open("wb") as stderr:
         command = instance.command("cluster", "grow", *words, stdout=subprocess.DEVNULL, stderr=stderr)
@@ -92,20 +92,20 @@ async def growing(instance: Instance, step: str, *words: str) -> AsyncIterator[s
 
 
 async def killed(instance: Instance, step: str, *words: str) -> bool:
-    """kill -9 of the command when it says this; whether that came before its end."""
+    """kill -9 of the command when it prints this; returns whether that came before its end."""
     async with growing(instance, step, *words) as command:
         command.kill()
     return command.returncode == -signal.SIGKILL
 
 
 def counts(instance: Instance) -> dict[str, int]:
-    """The numbers of partitions that the proxy goes by."""
+    """The numbers of partitions that the proxy uses."""
     found: dict[str, int] = json.loads(instance.get("proxy", "/api/v1/placement"))["partitions"]
     return found
 
 
 async def owning(instance: Instance) -> dict[str, float]:
-    """Wait until every broker numbers messages. Gives how many each did so far."""
+    """Wait until every broker numbers messages. Returns each one's number so far."""
 
     def published() -> dict[str, float]:
         return {name: instance.metrics(name)["messages_published"] for name in instance.names("broker")}
@@ -187,7 +187,7 @@ async def test_a_doubling_that_is_undone_leaves_everything_as_it_was(make: Make,
 
 @dataclass(frozen=True, slots=True)
 class Interruption:
-    """What happens to whom, at which step of a doubling, and for how long."""
+    """The target of a fault, the step of a doubling, and the length."""
 
     role: str
     to: int
@@ -197,7 +197,7 @@ class Interruption:
     lasts_s: float
 
     async def who(self, instance: Instance, dice: random.Random) -> str:
-        """One of the nodes that are meant, or what is no node."""
+        """One of the targeted nodes, or a target that is no node."""
         if self.target in {"command", "leader", "follower", "all"}:
             return self.target
         role = self.role if self.target == "new" else self.target
@@ -209,11 +209,11 @@ class Interruption:
             found[:] = [name for name, at in parts.items() if not split or (at >= split) is (self.target == "new")]
             return found
 
-        await until(meant, PATIENT_S)  # who is new may not have been begun yet
+        await until(meant, PATIENT_S)  # a new node may not have started yet
         return dice.choice(found)
 
     async def happens(self, command: subprocess.Popen[bytes], instance: Instance, registry: Registry, who: str) -> None:
-        """Until whoever was hit is back."""
+        """Until the target is back."""
         if self.target == "command":
             command.send_signal(signal.SIGSTOP if self.how == "stop" else signal.SIGKILL)
             await asyncio.sleep(self.lasts_s)
@@ -252,7 +252,7 @@ class Interruption:
 
 
 async def stalls(instance: Instance) -> dict[str, float]:
-    """How often each node stood still, be it by itself on a starved machine."""
+    """How often each node stood still, also by itself for want of CPU."""
 
     def counted() -> dict[str, float]:
         return {name: instance.metrics(name)["stalls"] for name in instance.names()}
@@ -261,7 +261,7 @@ async def stalls(instance: Instance) -> dict[str, float]:
 
 
 def explained(owner_failed: bool, gateway_failed: bool) -> set[str]:
-    """Reasons of gaps that members at a gateway may be told of."""
+    """Reasons of gaps that members at a gateway may get."""
     reasons = {"ended"}
     if owner_failed:
         reasons |= {"owner_lost", "unrepaired"}
@@ -280,11 +280,12 @@ HITS: Final = {
         *itertools.product(("broker", "new", "gateway"), ("kill", "stop")),
     ],
 }
-"""Who is hit how. The 24 of an ensemble are those of six seeds."""
+"""The targets and their faults. The 24 of an ensemble are those of six seeds."""
 
 
 def interruptions(hits: Sequence[tuple[str, str]], seed: int) -> list[Interruption]:
-    """One for each doubling of a cluster: as many as there are hits have each of them once, and each step as often."""
+    """One for each doubling of a cluster: as many as there are faults have each of them once, and each step as
+    often."""
     dealt, dice, first = list(hits), random.Random(seed), seed * len(DOUBLINGS)
     random.Random(0).shuffle(dealt)
     found: list[Interruption] = []
@@ -364,7 +365,7 @@ async def test_a_fresh_cluster_that_doubles_thrice_at_full_load_beside_three_zoo
 
 
 def begun(hosts: Hosts, said: Path, *words: str) -> subprocess.Popen[bytes]:
-    """The command on a host without an instance; what it says to people goes into a file."""
+    """The command on a host without an instance; its lines for people go into a file."""
     command = [*MUSTER, "cluster", "grow", *words, "--config", str(hosts.config)]
     with said.open("wb") as stderr:
         return subprocess.Popen(command, cwd=ROOT, env=hosts.environment, stdout=subprocess.PIPE, stderr=stderr)

@@ -1,4 +1,4 @@
-"""A node that clients speak to is told to end under load: it sends them to the others, who lose nothing by it."""
+"""A node that clients connect to must end under load: it sends them to others, and they lose nothing."""
 
 import asyncio
 import os

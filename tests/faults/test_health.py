@@ -1,4 +1,4 @@
-"""Commands while one of two brokers stands still: it is found and gone round, that is told, and it is taken back."""
+"""Commands while one of two brokers stands still: it is found, left out and reported, and taken back."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ EXPIRES_S = 20.0
 
 
 class Flow:
-    """Users who send commands one after the other, what came of each, and how often the member was told it."""
+    """Users that send commands one after the other, the outcome of each, and how often the member read it."""
 
     def __init__(self, instance: Instance) -> None:
         self.instance = instance
@@ -56,12 +56,12 @@ class Flow:
                 number += 1
 
     def done_since(self, begun: float) -> int:
-        """Commands sent since then of which it is known what came of them."""
+        """Commands sent since then with a known outcome."""
         return sum(self.begun[data] >= begun for data in self.outcomes)
 
 
 async def state(instance: Instance, name: str) -> tuple[bool, str | None]:
-    """What `muster links` says of the proxy's way to this broker: whether there is a link, and why it is left out."""
+    """The proxy's link to this broker in `muster links`: whether there is one, and why it is left out."""
     command = instance.command("links", "--json", stdout=PIPE, stderr=PIPE)
     said, errors = await asyncio.to_thread(command.communicate, timeout=30)
     assert command.returncode in {0, 75}, errors
@@ -71,7 +71,7 @@ async def state(instance: Instance, name: str) -> tuple[bool, str | None]:
 
 
 def left_out(instance: Instance, broker: int) -> str | None:
-    """Why the proxy leaves a broker out to which it has a link, if it does."""
+    """Why the proxy leaves out a broker with a link, if it does."""
     reasons: dict[int, str | None] = {link["node"]: link["ejected"] for link in instance.status("proxy")["links"]}
     return reasons.get(broker)
 

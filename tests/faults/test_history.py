@@ -27,7 +27,7 @@ async def publish(client: muster.Client, numbers: range) -> None:
 
 
 async def read(room: muster.Room, count: int) -> list[int]:
-    """The next messages. Raises where there is a gap."""
+    """The next messages. Raises if there is a gap."""
     taken: list[int] = []
     async with asyncio.timeout(60):
         while len(taken) < count:
@@ -52,7 +52,7 @@ async def test_history_comes_from_any_gateway_on_lossy_links(make: Make) -> None
 async def test_who_comes_back_at_another_gateway_since_its_own_died_has_recovered(
     make: Make, nodes: dict[str, object], held: bool
 ) -> None:
-    """Where there are several brokers, only if that gateway had members all along."""
+    """With several brokers, only if that gateway had members all along."""
     instance = make(up=nodes)
     with instance.running():
         async with at_gateway(instance, 0) as mine, at_gateway(instance, 1) as other:

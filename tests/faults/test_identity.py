@@ -1,4 +1,4 @@
-"""Nodes that prove on links which one they are: how that comes in, and how a stolen gateway is shut out."""
+"""Nodes that prove their identity on links: how it is introduced, and how a stolen gateway is shut out."""
 
 import asyncio
 import signal
@@ -43,12 +43,12 @@ def line(hosts: Hosts, node: Node) -> str:
 
 
 async def longer(node: Node, event: str, before: int) -> None:
-    """Wait until its log has more lines of this than so many."""
+    """Wait until its log has more than this many lines of an event."""
     await until(lambda: len(node.lines(event)) > before, PATIENT_S)
 
 
 async def refuses(node: Node) -> None:
-    """Have it read a configuration again that it does not take."""
+    """Make it read a configuration that it must refuse."""
     before = len(node.lines(STAYS))
     node.process.send_signal(signal.SIGHUP)
     await longer(node, STAYS, before)
@@ -59,7 +59,7 @@ async def all_proved(nodes: list[Node], proved: bool, count: int) -> None:
 
 
 async def told(nodes: list[Node], why: str) -> None:
-    """Wait until each of these says from here on why somebody was not let in."""
+    """Wait until each of these logs, from here on, why it refused somebody."""
     known = [len(node.lines(REFUSED)) for node in nodes]
 
     def all_say() -> bool:
@@ -70,7 +70,7 @@ async def told(nodes: list[Node], why: str) -> None:
 
 
 async def take(*nodes: Node) -> None:
-    """Have them read the configuration again, one after the other."""
+    """Make them read the configuration again, one after the other."""
     for node in nodes:
         before = len(node.lines("reloaded"))
         node.process.send_signal(signal.SIGHUP)

@@ -1,4 +1,4 @@
-"""kill -9 under load, of each node and of all with their supervisor: nothing is missing in silence."""
+"""kill -9 under load, of each node and of all with their supervisor: nothing is lost in silence."""
 
 import asyncio
 import contextlib
@@ -31,7 +31,7 @@ MANY: dict[str, Any] = {"gateways": 2, "brokers": "2x2", "routers": "1x2", "prox
 
 
 async def come_and_go(instance: Instance, stop: asyncio.Event, may_go: asyncio.Event) -> None:
-    """A client that joins and leaves other rooms while it may: interest that changes while roles die."""
+    """A client that joins and leaves other rooms as fast as it may: interest changes while roles die."""
     async with muster.connect(instance.folder.path, proxies=[], timeout=30) as client:
         for number in itertools.count():
             await may_go.wait()
@@ -92,7 +92,7 @@ async def test_a_node_that_is_killed_comes_back_and_nothing_is_missing_in_silenc
                 if first - back > BACK_S_MAX:
                     late.append(f"{what}: {first - back:.2f} s until all members received again")
                 began = time.monotonic()
-                may_go.clear()  # what changes while all are asked in turn differs
+                may_go.clear()  # values that change between the questions differ
                 try:
                     await until(instance.interest_agrees, INTEREST_S_MAX)
                 except TimeoutError:

@@ -1,4 +1,4 @@
-"""`muster links` over real processes: loss is shown in its direction, a node that stands still as links that are down."""
+"""`muster links` over real processes: loss in its direction, and a stopped node's links as down."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ from tests.waiting import until
 
 
 async def run(instance: Instance, *words: str) -> tuple[int, list[dict[str, Any]]]:
-    """`muster links` with these words: its exit code, and what it says."""
+    """`muster links` with these words: its exit code and its output."""
     command = instance.command("links", "--json", *words, stdout=PIPE, stderr=PIPE)
     said, errors = await asyncio.to_thread(command.communicate, timeout=30)
     assert command.returncode in {0, 1, 75}, errors
@@ -58,5 +58,5 @@ async def test_a_node_that_stands_still_is_down_for_all_others_until_it_goes_on(
 
 
 def _gone(instance: Instance, name: str) -> set[int]:
-    """Nodes that this one has no link with, and should have."""
+    """Nodes that this one should have links with, but has not."""
     return {link["node"] for link in instance.status(name)["links_lost"]}

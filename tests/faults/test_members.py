@@ -17,7 +17,7 @@ MEMBERS = 8
 
 @contextlib.asynccontextmanager
 async def members(instance: Instance, room: str) -> AsyncIterator[muster.Client]:
-    """Hold members of a room, half of them at each gateway; gives a client who asks for them."""
+    """Hold members of a room, half of them at each gateway; yields a client that asks for them."""
     address = find(instance.folder.path)
     async with contextlib.AsyncExitStack() as stack:
         for number in range(MEMBERS):
@@ -39,7 +39,7 @@ async def count(client: muster.Client, room: str, wait: float = 5.0) -> muster.M
 
 
 async def counted(client: muster.Client, room: str, right: Callable[[muster.Members], bool]) -> None:
-    """Ask until the answer is as it should be."""
+    """Ask until the answer is right."""
     async with asyncio.timeout(60):
         while not right(await count(client, room, 0.5)):
             pass

@@ -18,7 +18,7 @@ from tests.together import together
 
 
 def run(instance: Instance, *words: str, stdin: bytes = b"", under: str = ":", **environment: str) -> tuple[int, str]:
-    """One command to its end, after the shell did `under`: exit code, and stderr, which must be the only thing it says."""
+    """One command to its end, after the shell did `under`: exit code, and stderr, which must be its only output."""
     done = subprocess.run(
         ["sh", "-c", f'{under}; exec "$@"', "sh", *MUSTER, *words],
         cwd=ROOT,
@@ -33,7 +33,7 @@ def run(instance: Instance, *words: str, stdin: bytes = b"", under: str = ":", *
 
 
 def check_line(said: str, *wanted: str) -> None:
-    """It is one line, and it says these."""
+    """It is one line, and contains these."""
     lines = said.splitlines()
     assert len(lines) == 1, said
     assert lines[0].startswith("muster: ")
@@ -43,7 +43,7 @@ def check_line(said: str, *wanted: str) -> None:
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
-    """One instance for all mistakes that leave it as it is."""
+    """One instance for all mistakes that do not change it."""
     instance = Instance(tmp_path_factory.mktemp("mistakes"), configuration(log={"level": "warning"}))
     with instance.running():
         yield instance
@@ -237,7 +237,7 @@ def test_an_instance_that_was_killed(make: Make) -> None:
             code, said = run(instance, *words, stdin=b"line\n")
             check_line(said, "died", "muster up")
             assert code == 69
-    with instance.running():  # what the dead one left is in nobody's way
+    with instance.running():  # the dead instance's files are in nobody's way
         assert run(instance, "pub", "room", stdin=b"line\n") == (0, "published 1 to room\n")
 
 

@@ -1,4 +1,4 @@
-"""Several nodes of each role: whoever is where gets the same, and clients find another node when theirs stands still."""
+"""Several nodes of each role: members at all of them get the same, and clients find another node when theirs stops."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ from tests.waiting import until
 
 MANY = {"gateways": 2, "brokers": "2x2", "routers": "2x2", "proxies": 2}
 ROOMS = [f"room-{number}" for number in range(24)]
-"""So many that of two partitions both surely have some."""
+"""So many that two partitions both surely have some."""
 MEMBERS = 6
 RATE = 600.0
 ELSEWHERE_S_MAX = 2.5
@@ -179,13 +179,13 @@ async def test_the_cluster_shows_what_its_nodes_carry(make: Make) -> None:
 
 
 async def shown(instance: Instance) -> dict[str, Any]:
-    """What the cluster carries, by layer."""
+    """The cluster's load, by layer."""
     document = await asyncio.to_thread(told, instance, "cluster", "show", "--json")
     return {each["layer"]: each for each in document["layers"]}
 
 
 def carries_all(layers: dict[str, Any]) -> bool:
-    """Whether the load of the test is seen in every layer that carries it."""
+    """Whether each layer that carries the test's load shows it."""
     rates: dict[str, list[float]] = {
         name: [node["per_s"] or 0.0 for node in layer["nodes"]] for name, layer in layers.items()
     }

@@ -57,7 +57,7 @@ class Subscriber:
             time.sleep(0.02)
 
     def gaps(self) -> list[tuple[bytes, int, int | None, bytes]]:
-        """What was announced."""
+        """The announced gaps."""
         found = GAP.findall(self.errors.read_bytes())
         return [
             (stream, int(first), None if last == b"unknown" else int(last), why) for stream, first, last, why in found
@@ -73,7 +73,7 @@ class Subscriber:
 
 @contextmanager
 def ended(*subscribers: Subscriber) -> Iterator[None]:
-    """Leave none behind."""
+    """Leave no process behind."""
     try:
         yield
     finally:
@@ -154,7 +154,7 @@ async def test_what_goes_into_pub_comes_out_of_sub(
 
 
 async def starve(process: subprocess.Popen[bytes], seed: int) -> None:
-    """Let a process run for 10 to 30 ms and stand still for 50 to 150 ms until its end: a machine with too much to do."""
+    """Let a process run for 10 to 30 ms and stop it for 50 to 150 ms until its end: an overloaded machine."""
     dice = random.Random(seed)
     while process.poll() is None:
         await asyncio.sleep(dice.uniform(0.01, 0.03))

@@ -1,4 +1,5 @@
-"""Probes over real processes: every hash path is seen, over a link that loses the worst ones; who stands still fails."""
+"""Probes over real processes: every path is seen, paths over a lossy link are worst, and those of a stopped node
+fail."""
 
 import asyncio
 import json
@@ -29,7 +30,7 @@ MUSTER = (sys.executable, "-m", "control.cli.main")
 ROOT = Path(__file__).parents[2]
 PATIENT_S = 60.0
 SOON_S = 30.0
-"""From the start, or from what happens, to the sight of it."""
+"""From the start, or from an event, to the time it is seen."""
 LOSES = ("proxy-1", "broker")
 """The one link, in this direction."""
 LOSS = 0.3
@@ -46,7 +47,7 @@ SETTINGS = {
 
 
 class Lossy(Supervisor):
-    """Starts an instance with one link that loses what is sent one way."""
+    """Starts an instance with one link that loses datagrams of one direction."""
 
     def spec(self, seat: Seat) -> Spec:
         made = super().spec(seat)
@@ -56,11 +57,11 @@ class Lossy(Supervisor):
         return msgspec.structs.replace(made, faults=[("out", peer, LOSS, 0.0, 0.0, 0.0, 0, 0, 0, 1.0)])
 
     def prober(self) -> Process:
-        """What probes steadily."""
+        """The process that probes steadily."""
         return self.record().of("prober")[0]
 
     def paths(self) -> list[dict[str, Any]]:
-        """What its prober says; nothing while it does not."""
+        """The prober's answer; nothing while it does not answer."""
         try:
             paths: list[dict[str, Any]] = common.get(self.prober(), "/api/v1/status")[1]["paths"]
         except UserError:
@@ -105,7 +106,7 @@ async def test_every_path_is_seen_what_loses_or_stands_still_is_found_and_the_pr
 ) -> None:
     async with asyncio.timeout(PATIENT_S):
         while len(ways(await links(supervisor, "--probe", "3"))) < 2 * 4 * 2:
-            pass  # what loses may have lost all
+            pass  # the lossy link may have lost all
     names = {process.node: process.name for process in supervisor.record().processes}
     stopped = next(process for process in supervisor.record().processes if process.name == "broker-3")
 

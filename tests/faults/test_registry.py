@@ -1,4 +1,4 @@
-"""Roles that register and go by the registry's map: what comes and goes there, and the registry itself, loses no message."""
+"""Roles that use the registry's map: nodes and the registry itself come and go, and no message is lost."""
 
 import asyncio
 import contextlib
@@ -32,30 +32,30 @@ from tests.waiting import until, until_asked
 SEVERAL = {"brokers": "1x2", "routers": "1x2"}
 TWO_OF_EACH = SEVERAL | {"gateways": 2, "proxies": 2}
 ROOMS = [f"room-{number}" for number in range(24)]
-"""Which of two brokers owns one is chance, and another one in each instance: so many that both surely own some."""
+"""Owners are chosen by chance, anew in each instance: so many rooms that both brokers surely own some."""
 SESSION_MS = 2_000
 RATE = 400.0
 FULL_RATE = float(os.environ.get("MUSTERTEST_RATE", "10000"))
 AWAY_S = 60.0
-"""So long an ensemble is away."""
+"""Time for which an ensemble is away."""
 SOAK_S = float(os.environ.get("MUSTERTEST_SOAK_S", "120"))
 
 
 def told(instance: Instance, *words: str) -> subprocess.CompletedProcess[str]:
-    """What a command says."""
+    """The output of a command."""
     with instance.command(*words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as command:
         out, err = command.communicate(timeout=20)
     return subprocess.CompletedProcess(words, command.returncode, out.decode(), err.decode())
 
 
 def placement(instance: Instance, node: str) -> dict[int, str]:
-    """The map that a node goes by: the states by node."""
+    """The map of a node: the states by node."""
     found = json.loads(instance.get(node, "/api/v1/placement"))
     return {each["node"]: each.get("state", "running") for each in found["nodes"]}
 
 
 def registered(instance: Instance, node: str, seen_by: str = "proxy") -> int:
-    """The epoch of a node's registration; 0 where it has none or does not serve."""
+    """The epoch of a node's registration; 0 if it has none or does not serve."""
     number = instance.process(node).node
     found = json.loads(instance.get(seen_by, "/api/v1/placement"))["nodes"]
     return next(
@@ -89,7 +89,7 @@ async def steal(folder: Path, number: int) -> None:
     _, store = read()
     entries = [(data, owner) for path, data, _, owner, _ in msgspec.msgpack.decode(store) if "/r" in path]
     (mine,) = {owner for data, owner in entries if owner and msgspec.json.decode(data)["node"] == number}
-    # Its owner comes back for it at once, and may be quicker than what ends it.
+    # Its owner takes it back at once, and may be quicker than the thief.
     while known := [each for each in read()[0] if each[0] == mine]:
         thief = EmbeddedTree(folder)
         thief._known = frames.Hello(*known[0])
@@ -189,7 +189,7 @@ async def test_what_is_forged_in_the_registry_is_refused_in_a_line_and_changes_n
                 await _refused(instance, path.removeprefix("/pubsub/"))
 
             async with asyncio.timeout(PATIENT_S):
-                # The node whose number and epoch it says takes it away, once it has read of it.
+                # The node with that number and epoch removes it, once it has read it.
                 while "r-rival" in await tree.children(partition):  # noqa: ASYNC110 - as in `until`
                     await asyncio.sleep(0.05)
             assert placement(instance, "proxy") == before
@@ -202,7 +202,7 @@ async def test_what_is_forged_in_the_registry_is_refused_in_a_line_and_changes_n
 
 
 async def _refused(instance: Instance, path: str, before: str = "") -> str:
-    """Wait until every node refuses what stands there, for another cause than before, and give the cause."""
+    """Wait until every node refuses the value there, for a new cause, and return the cause."""
     causes: list[str] = []
 
     def all_refuse() -> bool:
@@ -251,7 +251,7 @@ async def test_brokers_that_drain_and_lose_their_sessions_for_minutes_lose_no_me
 async def zookeeper(
     tmp_path: Path, request: pytest.FixtureRequest, zookeeper_of_the_run: ZooKeeper
 ) -> AsyncIterator[ZooKeeper]:
-    """That of the run, or as many servers as the test says."""
+    """The run's ZooKeeper, or as many servers as the test asks for."""
     servers = getattr(request, "param", 1)
     if servers == 1:
         await zookeeper_of_the_run.serve_another_test()
@@ -262,7 +262,7 @@ async def zookeeper(
 
 
 class Beside:
-    """An instance under load, and the ZooKeeper that it goes by."""
+    """An instance under load, and its ZooKeeper."""
 
     def __init__(self, instance: Instance, zookeeper: ZooKeeper, ledger: Ledger) -> None:
         self.instance, self.zookeeper, self.ledger = instance, zookeeper, ledger
@@ -270,7 +270,7 @@ class Beside:
         self._joins = 0
 
     def sessions(self) -> set[str]:
-        """How the nodes stand with it."""
+        """The nodes' states with it."""
         return {self.instance.status(name)["registry"]["session"] for name in self.instance.names()}
 
     def epochs(self) -> dict[str, int]:
@@ -289,7 +289,7 @@ class Beside:
         await until_asked(lambda: all(epoch > before[name] for name, epoch in self.epochs().items()), PATIENT_S)
 
     async def join(self) -> None:
-        """New members get what there is in a room that others are in, and all that comes in rooms that nobody was in."""
+        """New members get the existing messages of a used room, and all new messages in unused rooms."""
         self._joins += 1
         new = Ledger([f"new-{self._joins}-{number}" for number in range(4)], rate=40.0)
         async with (
@@ -302,7 +302,7 @@ class Beside:
         nothing_lost(new)
 
     async def without(self, away_s: float) -> None:
-        """Members get what is published, and new ones join, until so much time is over and every session as well."""
+        """Members get new messages, and new members join, until this time and every session is over."""
         began = time.monotonic()
         await until_asked(lambda: "connected" not in self.sessions(), PATIENT_S)
         await until_asked(lambda: self.sessions() == {"expired"}, PATIENT_S)
@@ -369,7 +369,7 @@ async def test_an_ensemble_whose_servers_die_and_whose_sessions_end_costs_no_mes
         await until_asked(lambda: everybody_runs(instance), PATIENT_S)
         pids = instance.pids()
         async with under_load(instance, ledger, members=2):
-            # The leader dies, and a follower with the next one, so that none leads; what is written stays.
+            # The leader dies, and a follower with the next one, so that none leads; written values stay.
             before = beside.epochs()
             first = await zookeeper.leader()
             first.kill()

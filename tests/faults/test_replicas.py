@@ -1,4 +1,4 @@
-"""Replicas added and removed while messages flow: nothing is lost, the new one owns rooms, those of the old one go on."""
+"""Replicas come and go while messages flow: nothing is lost, new ones own rooms, old ones' rooms go on."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ ROOMS = [f"room-{number}" for number in range(60)]
 
 
 async def done(instance: Instance, *words: str) -> dict[str, Any]:
-    """What a command that succeeds says."""
+    """The output of a command that succeeds."""
     said = await asyncio.to_thread(told, instance, "cluster", *words, "--json")
     assert said.returncode == 0, said.stderr
     answer: dict[str, Any] = json.loads(said.stdout)
@@ -28,7 +28,7 @@ async def done(instance: Instance, *words: str) -> dict[str, Any]:
 
 
 async def changed(instance: Instance, ledger: Ledger) -> dict[str, float]:
-    """Replicas come and go. Gives how many messages each broker numbered in the end."""
+    """Replicas come and go. Returns how many messages each broker numbered in the end."""
     before = instance.names()
     pids = instance.pids()
     async with under_load(instance, ledger):

@@ -1,4 +1,4 @@
-"""`muster serve`: nodes without a supervisor, which find each other in a registry, and end, reload and speak to systemd."""
+"""`muster serve`: nodes without a supervisor find each other in a registry, end, reload and report to systemd."""
 
 import asyncio
 import contextlib
@@ -27,11 +27,11 @@ ROOMS = [f"room-{number}" for number in range(24)]
 """So many that of two brokers both surely own some."""
 RATE = 300.0
 NAMED = ("--registry", "embedded")
-"""The commands look for a ZooKeeper of the configuration by themselves."""
+"""The commands find the configured ZooKeeper by themselves."""
 
 
 def states(node: Node) -> dict[int, str]:
-    """By node, in the map that this one goes by."""
+    """By node, in this one's map."""
     status, said = node.get("/api/v1/placement")
     return {each["node"]: each.get("state", "running") for each in said["nodes"]} if status == 200 else {}
 
@@ -43,7 +43,7 @@ def number(node: Node) -> tuple[int, int]:
 
 
 async def diagnosed(hosts: Hosts) -> set[tuple[str, str, str]]:
-    """What `muster doctor` finds where every node answers it: it waits for one second, which is short under load."""
+    """The findings of `muster doctor` if every node answers it: it waits for one second, which is short under load."""
     async with asyncio.timeout(PATIENT_S):
         while True:
             _, said, _ = await hosts.asked("doctor", "--json", *NAMED)
@@ -172,7 +172,7 @@ async def test_who_waits_for_the_registry_says_so_and_ends_when_told(tmp_path: P
 
 
 async def test_who_waits_for_the_registry_keeps_its_ports(tmp_path: Path) -> None:
-    """Else another process gets one of them meanwhile, and the node ends when the registry comes."""
+    """Else another process takes one of them meanwhile, and the node ends when the registry comes."""
     hosts = Hosts(tmp_path, "embedded")
     with hosts.running():
         gateway = hosts.start("gateway", "gateway")
@@ -285,7 +285,7 @@ async def test_a_prober_by_itself_probes_the_nodes_of_a_registry_and_links_asks_
 
     async with asyncio.timeout(PATIENT_S):
         paths = await shown()
-        while not any(path["hops"][1]["p50_ms"] > 0 for path in paths):  # the first few may be below what is told
+        while not any(path["hops"][1]["p50_ms"] > 0 for path in paths):  # the first few may be below what is reported
             paths = await shown()
     assert [(path["proxy"], path["broker"], path["gateway"]) for path in paths] == [("proxy", "broker", "gateway")]
     for path in (*paths, *await shown("--probe", "2")):
@@ -316,14 +316,14 @@ async def test_a_partition_without_a_broker_is_named_by_all_who_are_asked_and_it
     prober = hosts.start("prober", "prober", MUSTER_SERVE__ADMIN=admin)
     await hosts.serve(*nodes)
     gateway, uncovered = nodes[2], 'registry_partitions_uncovered{layer="broker/main"}'
-    words = "partition 1 of broker/main has no replica that runs"
+    words = "partition 1 of broker/main has no running replica"
 
     async def told() -> list[object]:
         """By `cluster show`, `status`, `doctor` and a node's metrics."""
         _, shown, _ = await hosts.asked("cluster", "show", *NAMED)
         code, status, _ = await hosts.asked("status", *NAMED)
         doctor = ("partitions", "fail", words) in await diagnosed(hosts)
-        due = "due: broker/main: partition 1 has no replica that runs" in shown
+        due = "due: broker/main: partition 1 has no running replica" in shown
         return [due, "no growth is due" in shown, code, words in status, doctor, gateway.metrics()[uncovered]]
 
     def failing() -> set[int]:
@@ -390,7 +390,7 @@ async def test_a_replica_of_another_cluster_comes_and_goes_and_the_command_says_
     await until(lambda: all(list(states(node).values()) == ["running"] * 3 for node in nodes), PATIENT_S)
 
     async def told(change: str, *words: str) -> asyncio.subprocess.Process:
-        """A command that waits for its user to do what it says."""
+        """A command that waits for its user to act."""
         waiting = await hosts.asking("cluster", "replica", change, "broker", "0", *words, *CHAT, "--json", *NAMED)
         assert waiting.stderr is not None
         line = (await waiting.stderr.readline()).decode()
@@ -423,7 +423,7 @@ async def test_a_replica_of_another_cluster_comes_and_goes_and_the_command_says_
     assert [await each.wait() for each in (adding, removing)] == [0, 0]
     assert json.loads(said)["state"] == "removed"
     assert other.serves()
-    other.process.kill()  # it stands in the registry for a while yet, and comes back as the same node
+    other.process.kill()  # it stays in the registry for a while, and returns as the same node
     adding = await told("add")
     other = hosts.start("chat-b", "broker", *CHAT)
     async with asyncio.timeout(PATIENT_S):
@@ -436,7 +436,7 @@ async def test_a_replica_of_another_cluster_comes_and_goes_and_the_command_says_
 
 
 def catches(node: Node, number: signal.Signals) -> bool:
-    """Whether the process does something of its own with a signal."""
+    """Whether the process handles a signal itself."""
     status = Path(f"/proc/{node.process.pid}/status").read_text()
     caught = next(line for line in status.splitlines() if line.startswith("SigCgt"))
     return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
@@ -453,7 +453,7 @@ sys.meta_path.insert(0, Watching())
 del sys.argv[0]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
-"""Runs a script of Python and says whether SIGHUP was caught before what takes time to load."""
+"""Runs a Python script and returns whether SIGHUP was caught before the slow imports."""
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.1, 0.3])
@@ -474,7 +474,7 @@ async def test_sighup_while_a_node_starts_does_not_end_it_and_is_a_reload_later(
 
 
 async def test_a_node_that_waits_for_the_registry_takes_another_secret_and_begins_with_it(tmp_path: Path) -> None:
-    """It has no links yet, so nothing has to follow what was in force."""
+    """It has no links yet, so the new secret need not follow the former one."""
     hosts = Hosts(tmp_path, "embedded")
     with hosts.running():
         early = hosts.start("router", "router")
@@ -492,13 +492,13 @@ async def test_a_node_that_waits_for_the_registry_takes_another_secret_and_begin
 
 
 def linked(node: Node) -> list[int]:
-    """The secrets of the links that it has."""
+    """The secrets of its links."""
     status, told = node.get("/api/v1/status")
     return [link["key_id"] for link in told["links"]] if status == 200 else []
 
 
 async def reloaded(node: Node, event: str = "reloaded") -> dict[str, Any]:
-    """Its log's line of this, after a SIGHUP."""
+    """Its log's line of this event, after a SIGHUP."""
     before = len(node.lines(event))
     node.process.send_signal(signal.SIGHUP)
     await until(lambda: len(node.lines(event)) > before, PATIENT_S)
@@ -564,7 +564,7 @@ async def test_sighup_takes_limits_and_engine_and_prober_go_by_them(hosts: Hosts
 
 
 def weights(node: Node) -> list[int]:
-    """Of the servers in the map that a node has."""
+    """The servers in a node's map."""
     return list(node.get("/api/v1/status")[1]["registry"]["weights"].values())
 
 
@@ -652,7 +652,7 @@ async def test_the_cluster_s_secret_is_replaced_under_load_and_who_knows_the_for
 
 
 class Listener:
-    """What systemd has of a service: a socket that takes its datagrams."""
+    """systemd's end: a socket that takes a service's datagrams."""
 
     def __init__(self, address: str) -> None:
         self.said: list[str] = []
@@ -661,7 +661,7 @@ class Listener:
         self._socket.setblocking(False)
 
     def heard(self, line: str) -> bool:
-        """Whether this line was said so far."""
+        """Whether this line has come so far."""
         with contextlib.suppress(BlockingIOError):
             while True:
                 self.said += self._socket.recv(4096).decode().splitlines()

@@ -1,4 +1,4 @@
-"""Clients that were given one gateway learn of the other servers by it, and go on without it."""
+"""Clients with one given gateway learn the other servers from it, and go on without it."""
 
 import asyncio
 import os
@@ -41,7 +41,7 @@ async def test_clients_that_know_one_gateway_go_on_at_the_other_when_that_dies(
                 instance.kill("gateway")
                 await until(partial(ledger.reached, ledger.mark()), PATIENT_S)
                 assert await client.command("elsewhere", b"go", expires=30) == muster.NoMember()
-                # The client that is in no room finds out last.
+                # The client without a room finds out last.
                 await until_asked(lambda: instance.metrics("gateway-1")["sessions"] >= 7, PATIENT_S)
                 after = instance.metrics("gateway-1")["sessions"]
             finally:

@@ -1,4 +1,4 @@
-"""A gateway that stands still or dies for good: its members are elsewhere in time, and commands do not wait for it."""
+"""A gateway that stands still or dies for good: its members move in time, and commands do not wait for it."""
 
 import asyncio
 import contextlib
@@ -18,15 +18,15 @@ ROOM = "live:silent"
 GATEWAYS = {"gateways": 2}
 ELSEWHERE_S_MAX = 1.5
 EVERY_S = 0.05
-"""How soon after each other messages are published to see when the first one comes."""
+"""The pause between messages that show when the first one arrives."""
 ROUNDS = 3
-"""A machine that is busy elsewhere may hold a client up for so long as well; not time and again."""
+"""A machine with other work may delay a client for this long as well, but not repeatedly."""
 FOUND_S = 3.0
-"""A gateway that is silent for so long is known to have no members."""
+"""After this silence a gateway counts as without members."""
 
 
 async def gateway_of_members(instance: Instance) -> str:
-    """The one that has any, once who was anywhere before is forgotten there."""
+    """The one that has any, once earlier members are forgotten there."""
 
     def having() -> list[str]:
         return [name for name in instance.names("gateway") if instance.metrics(name)["members"]]
@@ -37,7 +37,7 @@ async def gateway_of_members(instance: Instance) -> str:
 
 @contextlib.asynccontextmanager
 async def member(instance: Instance, items: list[tuple[float, muster.Item]]) -> AsyncIterator[None]:
-    """Be in the room while the block lasts, and note what comes and when."""
+    """Be in the room while the block lasts, and note arrivals and their times."""
     async with muster.connect(instance.folder.path, proxies=[]) as client, client.join(ROOM) as room:
 
         async def read() -> None:
@@ -52,7 +52,7 @@ async def member(instance: Instance, items: list[tuple[float, muster.Item]]) -> 
 
 
 async def elsewhere(instance: Instance, said: int) -> float:
-    """How long after its gateway stood still a member hears one message more than `said`."""
+    """The time from its gateway's stop until a member has one message more than `said`."""
     items = list[tuple[float, muster.Item]]()
     async with member(instance, items), muster.connect(instance.folder.path, gateways=[]) as client:
         for number in range(2):

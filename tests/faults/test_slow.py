@@ -1,6 +1,6 @@
-"""One member of a hundred reads at a tenth of its room's rate: nobody else lacks anything, and it is told what it lacks.
+"""One member of a hundred reads at a tenth of its room's rate: the others lack nothing, and it is told what it lacks.
 
-`test_pipes.py` has members that stand still; what others' latency pays for one is `muster bench isolation`'s to say.
+`test_pipes.py` has members that stand still; `muster bench isolation` measures the others' latency.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ TENTH = 10
 SIZE = 400
 ELSEWHERE = [f"elsewhere-{number}" for number in range(8)]
 UNREAD_BYTES = 4_096
-"""What the slow program leaves unread before its client takes nothing more."""
+"""Unread bytes at which the slow program's client takes nothing more."""
 PATIENT_S = 60.0
 GROWTH_MIB_MAX = 16
 """Of a role: all that is published here is less than a megabyte."""
@@ -34,7 +34,8 @@ PACED_RATE = 2_500.0
 
 
 class Slow:
-    """A member that reads so many messages a second, until it is told to catch up. It has a client of its own."""
+    """A member that reads a fixed number of messages a second, until it is told to catch up. It has a client of its
+    own."""
 
     def __init__(self, ledger: Ledger, room: str, rate: float) -> None:
         self.seat = Seat("slow", room)
@@ -91,7 +92,7 @@ async def test_in_a_live_room_the_others_have_all_and_it_is_told_what_it_was_too
             memory = tasks.create_task(instance.watch_memory())
             await until_asked(lambda: instance.metrics("gateway")["cursors_moved"], PATIENT_S)
             had = len(slow.seat.items)
-            # All others have what is published now, while it stands far behind.
+            # All others have the new messages, while it is far behind.
             marks = [(ledger, ledger.mark()) for ledger in (hot, elsewhere)]
             await until(
                 lambda: all(marks[0][1] in seat.firsts for seat in quick) and elsewhere.reached(marks[1][1]), PATIENT_S

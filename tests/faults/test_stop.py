@@ -1,4 +1,4 @@
-"""A role that stands still for seconds (SIGSTOP): no flood of what is old, no queue without bound, and recovery."""
+"""A role that stands still for seconds (SIGSTOP): no flood of old messages, no unbounded queue, and recovery."""
 
 import asyncio
 import contextlib
@@ -68,7 +68,7 @@ async def test_a_role_that_stood_still_recovers_without_a_stale_flood(
     ledger.check()
     assert stalls >= 1, f"{role} did not notice that it stood still"
     assert back < BACK_S_MAX
-    # Old is what was numbered long ago: a message that its publisher still held while a proxy stood is new when it comes.
+    # Old means numbered long ago: a message that its publisher held while a proxy stood still is new when it comes.
     assert max(ledger.age_s(seat) for seat in ledger.seats) < MAX_AGE_S + 1.0
     assert max(growth.values()) < GROWTH_MIB_MAX, growth
 

@@ -1,4 +1,4 @@
-"""`muster trace` over real processes: owner and gateways of a room, times by each of them, and who does not answer."""
+"""`muster trace` over real processes: owner and gateways of a room, times by each of them, and silent nodes."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ NODES = {"gateways": 2, "brokers": "2x1", "proxies": 2}
 
 
 async def trace(instance: Instance, *words: str) -> tuple[int, dict[str, Any]]:
-    """`muster trace` with these words: its exit code, and what it says."""
+    """`muster trace` with these words: its exit code and its output."""
     command = instance.command("trace", ROOM, "--json", *words, stdout=PIPE, stderr=PIPE)
     said, errors = await asyncio.to_thread(command.communicate, timeout=120)
     assert command.returncode in {0, 75}, errors
@@ -22,7 +22,7 @@ async def trace(instance: Instance, *words: str) -> tuple[int, dict[str, Any]]:
 
 
 def timed(said: list[dict[str, Any]]) -> dict[str, bool]:
-    """Who answered in time."""
+    """The nodes that answered in time."""
     return {each["node"]: each["ms"] is not None and each["ms"] > 0 for each in said}
 
 

@@ -1,4 +1,4 @@
-"""Users at real processes: who may do what by a token that a backend signed, how often, and while its secret is replaced."""
+"""Users at real processes: rights by a token that a backend signed, limits, and a replaced secret."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ OTHER = "o" * 32
 
 @contextlib.contextmanager
 def hung_up() -> Iterator[None]:
-    """A child is not to ignore SIGHUP, though this process may."""
+    """A child must not ignore SIGHUP, though this process may."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     try:
         yield
@@ -33,7 +33,7 @@ def hung_up() -> Iterator[None]:
 
 
 async def token(instance: Instance, *words: str) -> str:
-    """What `muster token` prints."""
+    """The output of `muster token`."""
     command = instance.command("token", *words, stdout=PIPE, stderr=PIPE)
     said, errors = await asyncio.to_thread(command.communicate, timeout=30)
     assert command.returncode == 0, errors
@@ -41,14 +41,14 @@ async def token(instance: Instance, *words: str) -> str:
 
 
 async def refused(instance: Instance, token: str, **sides: Any) -> str:
-    """With which code a token opens no session."""
+    """The code with which a token opens no session."""
     with pytest.raises(muster.Refused) as told:
         await muster.connect(instance.folder.path, token=token, **sides)
     return told.value.code
 
 
 def lines(instance: Instance, event: str, *roles: str) -> list[dict[str, Any]]:
-    """The instance's log's lines of an event, of nodes of these roles."""
+    """The instance's log lines of an event, of nodes of these roles."""
     every = [json.loads(line) for line in instance.log.read_text().splitlines() if line.startswith("{")]
     return [line for line in every if line["event"] == event and line.get("role") in roles]
 

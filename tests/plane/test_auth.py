@@ -101,7 +101,7 @@ def test_a_gateway_lets_in_who_may_read_and_a_proxy_who_may_publish(
 )
 def test_a_token_with_a_wrong_claim_opens_nothing(claims: dict[str, Any]) -> None:
     made = {name: value for name, value in claims.items() if name != "sub"}
-    if "sub" in claims:  # the library signs no subject that is no text
+    if "sub" in claims:  # the library signs no subject that is not text
         every = {"exp": int(time.time()) + HOUR, **({} if claims["sub"] is None else {"sub": claims["sub"]})}
         token = jwt.api_jws.encode(json.dumps(every).encode(), SECRET, "HS256").encode()
     else:

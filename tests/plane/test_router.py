@@ -1,4 +1,4 @@
-"""What a router's engine is made with."""
+"""The arguments of a router's engine."""
 
 from pathlib import Path
 

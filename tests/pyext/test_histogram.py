@@ -27,7 +27,7 @@ def pair(layout: tuple[int, int, int], numbers: list[int]) -> tuple[Histogram, H
     mine, theirs = Histogram(*layout), HdrHistogram(*layout)
     refused = sum(not theirs.record_value(number) for number in numbers)
     assert mine.record(array(numbers)) == refused
-    for _ in range(refused):  # what the package refuses is counted in the last place here
+    for _ in range(refused):  # values that the package refuses count in the last place here
         theirs.counts[theirs.counts_len - 1] += 1
         theirs.total_count += 1
     return mine, theirs, refused

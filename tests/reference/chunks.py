@@ -1,6 +1,6 @@
 """Slow, obvious model of `core/rooms/src/chunks.rs`: the chunks of each unfinished message in a list.
 
-Not modelled: the bounds of session and process, since they count what the allocator gave.
+Not modelled: the bounds of session and process, as they count the allocator's bytes.
 """
 
 from collections.abc import Hashable
@@ -47,7 +47,7 @@ class Assembler:
     def push(
         self, now_us: int, publisher: Hashable, seq: int, flags: int, data: bytes
     ) -> tuple[Outcome, bytes | None, tuple[int, int] | None]:
-        """What became of the chunk, the message if complete, and (first sequence, count) of one given up for it."""
+        """The fate of the chunk, the message if complete, and (first sequence, count) of a message given up for it."""
         current = self.unfinished.get(publisher)
         if current is not None and current.first_seq <= seq < current.next_seq:
             return "repeated", None, None

@@ -58,7 +58,7 @@ def most(what: str, name: str) -> int:
 
 
 def test_the_bounds_of_messages_are_those_of_the_code() -> None:
-    limits = (ROOT / "core" / "proto" / "src" / "limits.rs").read_text()
+    limits = (ROOT / "core" / "rooms" / "src" / "limits.rs").read_text()
     units = {"KIB": 1_024, "MIB": 1_024 * 1_024}
     rows = list(cells(wire.PAGE, "what", "bytes at most", "constant"))
     assert len(rows) == 3

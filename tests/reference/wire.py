@@ -1,6 +1,5 @@
-"""Decodes the wire by the tables of `docs/protocol.md`: what the page says is what is read, and nothing else is known here
-but the notation and the one rule that no table can hold, when a block names a publisher.
-"""
+"""Decodes the wire by the tables of `docs/protocol.md`. It reads what the page says, and knows only the notation and
+the one rule that no table can hold: when a block names a publisher."""
 
 import re
 from collections.abc import Iterator

@@ -12,7 +12,7 @@ import muster.testing
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> dict[str, type[asyncio.AbstractEventLoop]]:
-    """What a user may run the library on."""
+    """The loops that a user may run the library on."""
     return {"asyncio": asyncio.SelectorEventLoop, "uvloop": uvloop.Loop}
 
 

@@ -1,4 +1,4 @@
-"""What `muster up` leaves for clients, for an instance in this process."""
+"""The files of `muster up` for clients, for an instance in this process."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A command reaches every member once, apart from the messages, and its sender learns what came of it."""
+"""A command reaches every member once, apart from the messages, and its sender gets the outcome."""
 
 import asyncio
 import contextlib

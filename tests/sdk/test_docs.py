@@ -1,4 +1,4 @@
-"""`docs/sdk.md`: every name, argument, code, reason and count stands in it, and its examples run as printed."""
+"""`docs/sdk.md` has every name, argument, code, reason and count, and its examples run as printed."""
 
 import ast
 import asyncio

@@ -24,7 +24,7 @@ from tests.waiting import until
 
 KEY = "11" * 32
 SOMEBODY = 12_345
-"""A user, where this one is root, whose files may be anybody's."""
+"""Another user, if this one is root, who may read anybody's files."""
 
 
 @pytest.fixture
@@ -289,7 +289,7 @@ async def test_calls_end_in_time_while_a_server_is_gone(address: muster.testing.
 
 
 class Told:
-    """A client's engine that was told by every room's owner what it takes nothing for."""
+    """The engine of a client that every room's owner has told that it takes nothing."""
 
     def __init__(self, engine: Any, code: str) -> None:
         self._engine, self._code = engine, code

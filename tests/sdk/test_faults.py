@@ -1,4 +1,4 @@
-"""Restarts, slow readers, losses: what a program sees of them."""
+"""Restarts, slow readers and losses, as a program sees them."""
 
 import asyncio
 import json
@@ -34,7 +34,7 @@ def data(items: list[muster.Item]) -> list[bytes]:
 
 
 def describe(instance: muster.testing.Instance, folder: Path) -> None:
-    """Write what `muster up` writes for those who look for an instance by its folder."""
+    """Write the files by which clients find an instance in its folder."""
     (folder / "token").write_bytes(instance.token)
     endpoints = {
         kind: [{"host": host, "port": port, "public_key": key} for host, port, key in servers]
@@ -144,7 +144,7 @@ async def test_losses_are_repaired_and_counted() -> None:
         client.join("r") as room,
         asyncio.TaskGroup() as group,
     ):
-        group.create_task(flood(client, 5_000, 100))  # some 500 datagrams: no chance that none of them is lost
+        group.create_task(flood(client, 5_000, 100))  # about 500 datagrams: it is impossible that none is lost
         messages = [b"%d" % number + bytes(100) for number in range(5_000)]
         assert data(await read_until(room, messages[-1])) == messages
         assert client.stats()["repaired"] > 0

@@ -1,4 +1,4 @@
-"""The last messages of a room come first to who asks for them, and who comes back learns whether anything is lost."""
+"""A room's last messages come first if asked for, and a returning client learns whether anything is lost."""
 
 import asyncio
 
@@ -78,7 +78,7 @@ async def test_what_died_with_its_owner_leaves_a_history_that_is_not_whole(addre
         await publish(client, 1, 5)
         await read_gap(room)
         async with muster.connect(address) as other, other.join("r", history=10) as late:
-            assert late.history == muster.History(6, False)  # what the gateway has, with the loss in its place
+            assert late.history == muster.History(6, False)  # the gateway's messages, with the loss in its place
 
 
 async def test_a_room_in_which_nothing_was_said_has_no_history_and_that_is_all(
@@ -111,7 +111,7 @@ async def test_mistakes_are_told_before_anything_is_asked(
 async def test_who_comes_back_with_positions_learns_that_nothing_is_lost(address: muster.testing.Instance) -> None:
     async with muster.connect(address) as client:
         async with client.join("r") as room:
-            assert room.recovered is False  # there was nothing to go on from
+            assert room.recovered is False  # there was nothing to resume
             await publish(client, 3)
             assert await read(room, 3) == [0, 1, 2]
         kept = room.positions
@@ -127,7 +127,7 @@ async def test_what_died_with_its_owner_is_never_called_recovered(address: muste
         async with client.join("r") as room:
             await publish(client, 2)
             assert await read(room, 2) == [0, 1]
-        address.stop("gateway")  # nobody hears of what follows
+        address.stop("gateway")  # nobody hears of the later ones
         await publish(client, 3, 2)
         address.restart("broker")
         await publish(client, 1, 5)

@@ -1,4 +1,4 @@
-"""Who is in a room is counted and named by the gateways, for whoever asks."""
+"""Gateways count and name the members of a room, for any client that asks."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ TOKENS = {b"ann": 7, b"bob": 3, b"cy": 1 << 63}
 
 
 async def answered(client: muster.Client, wanted: muster.Members) -> None:
-    """Ask who is in `r`, as often as that is allowed, until this is said."""
+    """Ask for the members of `r`, as often as that is allowed, until the answer is this one."""
     said = None
     async with asyncio.timeout(30):
         while said != wanted:

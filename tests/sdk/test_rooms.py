@@ -1,4 +1,4 @@
-"""What is published to a room reaches its members: in order, whole, once, in every size."""
+"""Messages published to a room reach its members: in order, whole, once, in every size."""
 
 import asyncio
 import contextlib
@@ -79,7 +79,7 @@ async def test_one_client_publishes_to_many_more_rooms_than_it_has_places_for(ad
         joins = [client.join(name) for client, share in zip(clients, shares, strict=True) for name in share]
         rooms = await asyncio.gather(*joins)
         publisher = await stack.enter_async_context(muster.connect(address, gateways=()))
-        for at in range(0, len(names), 50):  # each wait for what was published is of several rooms
+        for at in range(0, len(names), 50):  # each waits for messages of several rooms
             await asyncio.gather(*(publish_all(publisher, name, [b"first", b"second"]) for name in names[at : at + 50]))
         # Again to the first, whose places others have had since, and to more than there are places for at once.
         waits = [publisher.publish(name, data, timeout=30) for name in names[:300] for data in (b"third", b"fourth")]

@@ -1,4 +1,4 @@
-"""What a client learns of servers by servers: it is given one, and has the others from that."""
+"""A client learns servers from servers: it is given one, and has the others from that."""
 
 import pytest
 
@@ -23,7 +23,7 @@ async def test_one_gateway_is_enough_to_read_publish_and_command(address: muster
 
 
 async def anext_command(room: muster.Room, writer: muster.Client) -> bytes:
-    """Send a command, and give what the member read."""
+    """Send a command, and return the one that the member read."""
     assert isinstance(await writer.command("room", b"go"), muster.Delivered)
     item = await anext(room)
     assert isinstance(item, muster.Command)

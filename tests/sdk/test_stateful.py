@@ -1,7 +1,7 @@
-"""Any order of calls, crashes and losses, through the binding: what members were given against plain lists and dicts.
+"""Any order of calls, crashes and losses, through the binding: the members' items against plain lists and dicts.
 
-The roles and clients are the compiled ones, on one loop over loopback. The model knows what was published, what was
-acknowledged and what each member was given, nothing else. A failure prints the calls that led to it, as a program.
+The roles and clients are the compiled ones, on one loop over loopback. The model knows the published and acknowledged
+messages and each member's items, nothing else. A failure prints the calls that led to it, as a program.
 """
 
 import asyncio
@@ -46,13 +46,13 @@ Result = TypeVar("Result")
 
 @dataclass(eq=False)
 class Peer:
-    """A client; nobody else has its user."""
+    """A client; no other one has its user."""
 
     client: muster.Client
     user: int
     policy: muster.Policy
     causes: set[str]
-    """Reasons of gaps that its readers may bring about."""
+    """Reasons of gaps that its readers may cause."""
 
 
 @dataclass(eq=False)
@@ -67,15 +67,15 @@ class Sent:
 
 @dataclass
 class Ledger:
-    """What was published to one room."""
+    """The messages published to one room."""
 
     sent: dict[bytes, Sent] = field(default_factory=dict)
     places: dict[muster.Position, bytes] = field(default_factory=dict)
     torn: bool = False
-    """A client vanished in the middle of a long message: what had come of it keeps its offsets."""
+    """A client vanished in the middle of a long message: its chunks so far keep their offsets."""
 
     def stands(self, position: muster.Position, data: bytes) -> None:
-        """Everyone is told the same of a place."""
+        """Everyone reads the same at a place."""
         assert self.places.setdefault(position, data) == data, f"two messages stand at {position}"
 
     def long_ones(self) -> list[Sent]:
@@ -99,7 +99,7 @@ class Tally:
 
 @dataclass(eq=False)
 class Member:
-    """What one reader was given, also when it left and went on with its positions."""
+    """The items of one reader, also after it left and resumed with its positions."""
 
     peer: Peer
     room: muster.Room
@@ -129,7 +129,7 @@ class Member:
         assert sent is not None, f"{message} was never published"
         assert (message.room, message.sender) == (self.room.name, sent.by.user)
         stream, offset = message.position.stream, message.position.offset
-        if sent.number in self.had:  # numbered by two owners; who joins anew knows only where it stood
+        if sent.number in self.had:  # numbered by two owners; a new membership knows only where it stands
             assert self.resumed, f"{message} came twice"
             assert stream != self.had[sent.number], f"{message} came twice"
         else:
@@ -167,11 +167,11 @@ class Member:
         return self.streams[stream]
 
     def dense(self) -> None:
-        """No offset is left out, but those of repeats and of torn messages. Nothing may be on its way.
+        """No offset is left out, except those of repeats and of torn messages. Nothing may be on its way.
 
-        Of what a reader drops, chunks may be left out that others' messages stood behind.
-        Chunks of others' long messages may stand before the first message that was whole, and a long message may begin
-        in a stream whose owner died and end in the next one.
+        When a reader drops messages, chunks may be left out that were behind others' messages. Chunks of others' long
+        messages may come before the first whole message. A long message may begin in a stream whose owner died and end
+        in the next one.
         """
         repeats = self.repeats + self.room.stats()["repeats"]
         others = PEERS_MAX * (CHUNKS_MAX - 1)
@@ -186,7 +186,7 @@ class Member:
                 assert silent <= cut or self.ledger.torn or repeats, f"{silent} in {stream}: {tally}"
 
     def complete(self) -> None:
-        """What was acknowledged since the join is here, or a gap stands where it would be."""
+        """Each message acknowledged since the join is here, or a gap is in its place."""
         places = {item.data: at for at, item in enumerate(self.items) if isinstance(item, muster.Message)}
         gaps = [at for at, item in enumerate(self.items) if isinstance(item, muster.Gap)]
         known: dict[Peer, list[Sent]] = {}
@@ -331,7 +331,7 @@ class Rooms(RuleBasedStateMachine):
     @precondition(lambda self: self.gone)
     @rule(which=anyone, at=anyone)
     def resume(self, which: int, at: int) -> None:
-        """Another membership goes on where one stood, perhaps at another client."""
+        """Another membership resumes from an earlier one, perhaps at another client."""
         member, peer = self.gone[which % len(self.gone)], self.peers[at % len(self.peers)]
         if self._may_join(peer, member.room.name):
             self.gone.remove(member)
@@ -345,7 +345,7 @@ class Rooms(RuleBasedStateMachine):
         return await peer.client.join(name, positions=positions, policy=peer.policy)
 
     def _may_join(self, peer: Peer, name: str) -> bool:
-        """One room for a client that blocks: it takes nothing for the others either."""
+        """One room for a client that blocks: it takes nothing for its other rooms either."""
         rooms = [member.room.name for member in self.members if member.peer is peer]
         return len(self.members) < MEMBERS_MAX and name not in rooms and not (rooms and peer.policy == "block")
 
@@ -359,7 +359,7 @@ class Rooms(RuleBasedStateMachine):
     @read_by_someone
     @rule(at=anyone, count=st.integers(1, 10))
     def read(self, at: int, count: int) -> None:
-        """Items that are there, and a wait that is given up."""
+        """Read waiting items, and cancel a wait."""
         member = self.members[at % len(self.members)]
         for _ in range(count):
             item = self.do(self._given_up(anext(member.room)))
@@ -400,7 +400,7 @@ class Rooms(RuleBasedStateMachine):
 
     @rule(at=anyone, name=st.sampled_from(ROOMS), size=sizes, count=st.integers(1, 300))
     def publish_nowait(self, at: int, name: str, size: int, count: int) -> None:
-        """As much as there is credit for. What was not taken never comes."""
+        """Publish as much as there is credit for. Refused messages never come."""
         peer = self.peers[at % len(self.peers)]
         for _ in range(min(count, 200_000 // (size + 1))):
             sent = self._next(peer, name, size)
@@ -411,7 +411,7 @@ class Rooms(RuleBasedStateMachine):
     @precondition(lambda self: self.wide_calls < WIDE_CALLS_MAX)
     @rule(at=anyone, wait=st.booleans())
     def publish_widely(self, at: int, wait: bool) -> None:
-        """To many rooms that nobody reads, between two messages to one that somebody may: it is closed and opened again."""
+        """Publish to many unread rooms, between two messages to one that may be read: it is closed and opened again."""
         self.wide_calls += 1
         peer = self.peers[at % len(self.peers)]
         names = ["wide:0", *(f"wide:{next(self.wide)}" for _ in range(WIDE)), "wide:0"]
@@ -479,7 +479,7 @@ class Rooms(RuleBasedStateMachine):
             self._justified(member)
 
     async def _read_to_end(self, member: Member) -> None:
-        """Markers are published until one comes; who has it has all before it. One that does not come is announced."""
+        """Publish markers until one comes; its reader has everything before it. A missing marker is announced."""
         for _ in range(MARKERS_MAX):
             marker = await self._publish(self.peers[0], member.room.name, NUMBER_BYTES)
             try:
@@ -496,8 +496,8 @@ class Rooms(RuleBasedStateMachine):
     def _justified(self, member: Member) -> None:
         """Gaps have a cause.
 
-        A long message is never whole for whom an owner had its beginning when it died, nor for who joined in its
-        middle, left and came back there.
+        A long message is never whole for a reader if an owner died with its beginning, or if the reader joined in its
+        middle, left and returned there.
         """
         reasons = {item.reason for item in member.items if isinstance(item, muster.Gap)}
         causes = {
@@ -509,7 +509,7 @@ class Rooms(RuleBasedStateMachine):
         assert all(causes.get(reason) for reason in reasons), (reasons, causes)
 
     def _finish(self) -> None:
-        """Whoever left comes back once more: also what it had not read then is owed to it."""
+        """Every reader that left returns once more: it must also get what it had not read then."""
         if self.down:
             self.start()
         for name in ROOMS:

@@ -1,4 +1,4 @@
-"""Users: what one may do is counted by user, whatever clients it has, and a client can fetch its own token."""
+"""Users: limits count by user, over all clients, and a client can fetch its own token."""
 
 import asyncio
 import contextlib
@@ -23,14 +23,14 @@ async def running() -> AsyncIterator[muster.testing.Instance]:
 
 
 def ends(address: muster.testing.Instance, token: bytes) -> None:
-    """It opens no session any more, and those that it opened are lost."""
+    """It opens no session any more, and its open sessions are lost."""
     del address._tokens[token]
     address.restart("gateway")
     address.restart("proxy")
 
 
 def one_after_the_other(*answers: bytes | Exception) -> Callable[[], Awaitable[bytes]]:
-    """What gives these tokens, and raises these errors."""
+    """Returns these tokens, and raises these errors."""
     left = iter(answers)
 
     async def fetch() -> bytes:
@@ -83,7 +83,7 @@ async def test_a_token_whose_time_is_over_ends_a_client_that_has_no_other() -> N
             async with asyncio.timeout(30):
                 await anext(room)
         assert (told.value.code, told.value.retry) == ("bad_credential", False)
-        async with asyncio.timeout(30):  # the proxy says so when it is there again
+        async with asyncio.timeout(30):  # the proxy refuses it once it is there again
             with pytest.raises(muster.Refused, match="bad_credential"):
                 await client.publish("r", b"x")
 
@@ -95,7 +95,7 @@ async def test_a_token_whose_time_is_over_ends_a_client_whose_instance_changes_i
         proxies = [address.proxies + other.proxies, other.proxies + address.proxies]
 
         def find(_folder: object) -> muster.Address:
-            proxies.reverse()  # another one whenever it is looked at
+            proxies.reverse()  # a new one at each look
             return muster.Address(address.gateways, proxies[0], ANN)
 
         monkeypatch.setattr(muster.client, "find", find)
@@ -172,7 +172,7 @@ async def test_another_token_keeps_the_servers_that_a_client_learned_of() -> Non
 
 
 async def test_a_server_that_is_not_believed_ends_nothing_though_the_function_has_no_other_token() -> None:
-    """As one that a client learned of, whose clock is wrong: others are tried meanwhile."""
+    """A learned server whose clock is wrong: the client tries others meanwhile."""
     asked = 0
 
     async def fetch() -> bytes:

@@ -70,7 +70,7 @@ MISTAKES: Final = [
 
 @pytest.fixture(scope="module")
 def mistaken(tmp_path_factory: pytest.TempPathFactory) -> Mapping[tuple[str, ...], subprocess.CompletedProcess[str]]:
-    """What each ended with, in a folder of its own."""
+    """The result of each mistake, in a folder of its own."""
 
     def end(*words: str) -> subprocess.CompletedProcess[str]:
         return Command(tmp_path_factory.mktemp("mistake") / "instance")(*words)
@@ -91,7 +91,7 @@ def test_a_mistake_is_one_line_on_stderr_and_its_exit_code(
 
 
 def test_the_key_of_a_node_is_made_once_and_its_public_part_printed(muster: Command, tmp_path: Path) -> None:
-    file = tmp_path / "broker-a" / "node.key"  # of a node that has not begun yet
+    file = tmp_path / "broker-a" / "node.key"  # of a node that has not started yet
     first, again = (muster("cluster", "node-key", str(file)) for _ in range(2))
     assert first.returncode == 0, first.stderr
     assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
@@ -189,7 +189,7 @@ def test_the_configuration_shows_where_values_come_from(muster: Command) -> None
 
 @contextmanager
 def hanging_up(means: signal.Handlers) -> Iterator[None]:
-    """What a child makes of SIGHUP, if it leaves it as it is: this process may itself be one that ignores it."""
+    """The effect of SIGHUP on a child that does not handle it: this process may itself ignore it."""
     before = signal.signal(signal.SIGHUP, means)
     try:
         yield
@@ -321,7 +321,7 @@ def standing(muster: Command, name: str) -> Iterator[None]:
 
 
 def said(process: subprocess.Popen[str], word: str) -> str:
-    """The line on stderr that has it."""
+    """The line on stderr that contains it."""
     assert process.stderr is not None
     return next(line for line in process.stderr if word in line)
 
@@ -381,7 +381,7 @@ def test_a_question_that_is_interrupted_is_not_answered_and_what_never_ends_has_
 
 
 def await_handler(process: subprocess.Popen[str]) -> None:
-    """Until the process does something of its own about all of them; Python itself handles but the first."""
+    """Until the process handles all of them itself; Python handles only the first."""
     handled = 0
     while not all(handled >> (number - 1) & 1 for number in ENDS):
         assert process.poll() is None
@@ -390,7 +390,7 @@ def await_handler(process: subprocess.Popen[str]) -> None:
 
 
 def await_signal(process: subprocess.Popen[str], number: signal.Signals) -> None:
-    """Until the kernel has nothing of that number left to give to the process."""
+    """Until the kernel has delivered all signals of that number to the process."""
     pending = 1 << (number - 1)
     while pending:
         status = Path(f"/proc/{process.pid}/status").read_text()
@@ -425,7 +425,7 @@ def test_a_node_that_does_not_answer_is_named_and_the_others_are_shown(muster: C
         os.kill(pids["gateway-1"], signal.SIGSTOP)
         try:
             asked = (("rooms", "ls"), ("rooms", "show", "room-1"), ("cluster", "show"), ("top",))
-            with ThreadPoolExecutor() as at_once:  # each waits for the one that does not answer
+            with ThreadPoolExecutor() as at_once:  # each waits for the silent one
                 done = list(at_once.map(lambda words: muster(*words, "--json"), asked))
         finally:
             os.kill(pids["gateway-1"], signal.SIGCONT)
@@ -512,7 +512,7 @@ SAYING: Final = [
 
 @pytest.fixture(scope="module")
 def unread(tmp_path_factory: pytest.TempPathFactory) -> Mapping[tuple[str, ...], tuple[int, bytes]]:
-    """Exit code and complaints of each command whose output nobody reads, at one instance that it leaves as it is."""
+    """Exit code and complaints of each command whose output nobody reads, at one instance that it does not change."""
     muster = Command(tmp_path_factory.mktemp("unread") / "instance")
 
     def say(*words: str) -> tuple[int, bytes]:
@@ -555,12 +555,12 @@ HALF_DEAF: Final = {
     ("top", "--once"): 75,
     ("rooms", "show", "nowhere"): 1,
 }
-"""What each ends with where a gateway does not answer."""
+"""The result of each command if a gateway does not answer."""
 
 
 @pytest.fixture(scope="module")
 def unheard(tmp_path_factory: pytest.TempPathFactory) -> Mapping[tuple[str, ...], Mapping[str, int]]:
-    """The exit code of each command where a gateway does not answer, by the stream that nobody reads."""
+    """The exit code of each command if a gateway does not answer, by the stream that nobody reads."""
     muster = Command(tmp_path_factory.mktemp("unheard") / "instance")
 
     def end(*words: str) -> Mapping[str, int]:

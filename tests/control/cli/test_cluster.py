@@ -1,4 +1,4 @@
-"""`muster cluster show` by what nodes say: who stands where, what each carries a second, and what growth is due."""
+"""`muster cluster show` from nodes' answers: their layers and partitions, their work per second, and the due growth."""
 
 from typing import Any
 
@@ -149,8 +149,8 @@ def test_a_partition_without_a_replica_is_shown_and_a_first_one_is_due() -> None
     assert found == {"router": (1, []), "broker/chat": (1, [0]), "broker/main": (2, [1])}
     assert {each.layer: each.due for each in (chat, *others)} == {
         "router": [],
-        "broker/chat": ["broker/chat: partition 0 has no replica that runs: add one"],
-        "broker/main": ["broker/main: partition 1 has no replica that runs: add one"],
+        "broker/chat": ["broker/chat: partition 0 has no running replica: add one"],
+        "broker/main": ["broker/main: partition 1 has no running replica: add one"],
     }
 
 

@@ -1,4 +1,4 @@
-"""`muster doctor` as a command: what it prints, its exit code, and that nothing holds it up."""
+"""`muster doctor` as a command: its output, its exit code, and that nothing blocks it."""
 
 import json
 import os
@@ -100,7 +100,7 @@ def test_a_folder_that_cannot_be_made_fails(muster: Command, tmp_path: Path) -> 
 
 
 def answered(found: list[dict[str, Any]]) -> bool:
-    """Whether a fake engine had the time to tell of its buffers: one second, which is short under load."""
+    """Whether a fake engine had the time to report its buffers: one second, which is short under load."""
     return any(each["text"].startswith("too small: ") for each in found)
 
 

@@ -1,4 +1,4 @@
-"""`muster cluster grow` with fake roles in the embedded registry: interrupted, gone on with, undone, and what it says."""
+"""`muster cluster grow` with fake roles in the embedded registry: interrupted, resumed, undone, and its output."""
 
 import json
 import os
@@ -22,7 +22,7 @@ PATIENT_S: Final = 60.0
 
 @pytest.fixture
 def muster(tmp_path: Path) -> Iterator[Command]:
-    """With an instance that runs, in which whoever stands still keeps its session."""
+    """With a running instance, in which a stopped node keeps its session."""
     command = Command(tmp_path / "i")
     command.environment["MUSTER_REGISTRY__SESSION_MS"] = "60000"
     with command.up("--brokers", "1x2"):
@@ -30,7 +30,7 @@ def muster(tmp_path: Path) -> Iterator[Command]:
 
 
 def ended(muster: Command, how: signal.Signals, text: str, *words: str) -> int:
-    """Begin to grow, and end the command by a signal when it says this. Gives its exit code."""
+    """Begin to grow, and end the command by a signal when it prints this. Returns its exit code."""
     with subprocess.Popen(
         [*COMMAND, "cluster", "grow", *words],
         cwd=ROOT,
@@ -46,14 +46,14 @@ def ended(muster: Command, how: signal.Signals, text: str, *words: str) -> int:
 
 
 def layer(muster: Command, name: str = "broker/main") -> dict[str, Any]:
-    """What `cluster show` has of it."""
+    """The state of the layer in `cluster show`."""
     shown = json.loads(muster("cluster", "show", "--json").stdout)
     found: dict[str, Any] = next(each for each in shown["layers"] if each["layer"] == name)
     return found
 
 
 def names(muster: Command) -> set[str]:
-    """The nodes that there are."""
+    """The current nodes."""
     return {process.name for process in instance.find(Folder(muster.folder)).processes}
 
 

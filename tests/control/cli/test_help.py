@@ -12,11 +12,11 @@ import bench.cli
 from control.cli import main as cli
 
 NotUnderstood: Final[Any] = typer.BadParameter.__base__
-"""What typer raises, and does not name."""
+"""Raised by typer, which does not name it."""
 
 
 def commands(command: Any, *path: str) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """All words below, with what each is. `muster bench` gives the rest of its line to another program."""
+    """All words below, with their commands. `muster bench` gives the rest of its line to another program."""
     yield path, command
     for name, inner in getattr(command, "commands", {}).items():
         yield from commands(bench_words if (*path, name) == ("muster", "bench") else inner, *path, name)
@@ -46,7 +46,7 @@ def test_a_word_has_an_example_of_itself_that_is_understood(
 
 
 def understood(command: Any, words: list[str]) -> None:
-    """Read a line as the command does, without doing anything. Raises what it would say."""
+    """Parse a line as the command does, without doing anything. Raises the command's errors."""
     name, *rest = words
     with command.make_context(name, rest) as context:
         if not hasattr(command, "commands"):

@@ -17,7 +17,7 @@ THEIRS = bytes(_core.public_key(b"2" * 32)).hex()
 
 @pytest.fixture
 def spec(tmp_path: Path) -> Spec:
-    """Of a gateway that has to prove who it is."""
+    """The spec of a gateway that has to prove its identity."""
     for name, content in (("cluster.secret", "ab" * 32), ("node.key", OWN + "\n")):
         (tmp_path / name).write_text(content)
     return msgspec.structs.replace(

@@ -1,4 +1,4 @@
-"""`muster token` signs what gateways and proxies accept, and says in one line what it cannot."""
+"""`muster token` signs what gateways and proxies accept, and refuses everything else in one line."""
 
 import time
 from pathlib import Path

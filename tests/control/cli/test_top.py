@@ -1,4 +1,4 @@
-"""`muster top` by what nodes say: rates of each node, sums of all, the order, and a terminal that is left as it was."""
+"""`muster top` from nodes' answers: rates of each node, sums, the order, and a terminal restored at the end."""
 
 import contextlib
 import json
@@ -125,11 +125,11 @@ class Terminal:
         os.close(self._theirs)
 
     def type(self, keys: bytes) -> None:
-        """As somebody does."""
+        """As a user does."""
         os.write(self._ours, keys)
 
     def until(self, text: bytes) -> None:
-        """Read what is drawn until `text` comes; what came before is forgotten."""
+        """Read the output until `text` comes; earlier output is forgotten."""
         deadline = time.monotonic() + SECONDS_MAX
         while text not in self._shown:
             assert time.monotonic() < deadline, self._shown[-2000:]
@@ -137,7 +137,7 @@ class Terminal:
         self._shown = self._shown.partition(text)[2]
 
     def end(self) -> int:
-        """Read to the end, after which the terminal is as it was. Gives the exit code."""
+        """Read to the end, after which the terminal is as before. Returns the exit code."""
         while self.process.poll() is None:
             self._read()
         assert termios.tcgetattr(self._theirs) == self._before
@@ -151,7 +151,7 @@ class Terminal:
 def test_keys_order_and_end_the_screen_which_leaves_the_terminal_as_it_was(muster: Command) -> None:
     with muster.up(), Terminal(muster, "top") as terminal:
         terminal.until(b"4 of 4 nodes ready")
-        terminal.type(b"xr")  # x is no key
+        terminal.type(b"xr")  # x is no key of top
         terminal.until(b"\x1b[1;4m")
         terminal.type(b"q")
         assert terminal.end() == 0

@@ -1,4 +1,4 @@
-"""A supervised process comes back with back-off and goes when asked."""
+"""A supervised process restarts with back-off and ends when asked."""
 
 import asyncio
 import errno

@@ -1,4 +1,4 @@
-"""How a node by itself takes signals, as systemd hears of it: a reload ends in every case, however it goes."""
+"""The signals of a node without a supervisor, as systemd sees them: each reload ends, however it goes."""
 
 import asyncio
 import os
@@ -21,7 +21,7 @@ STAYS = "not reloaded, the old configuration stays"
 
 
 class Said(Notify):
-    """What systemd would hear."""
+    """The lines to systemd."""
 
     def __init__(self) -> None:
         super().__init__({})

@@ -1,7 +1,7 @@
 """The doubling matrix of the control plane: each fault on the coordinator, the registry and the database, at each step.
 
-The steps are those of `muster-sim --matrix`; the data plane is struck there. One process holds each of them open until the
-fault is there, so it falls into no other.
+The steps are those of `muster-sim --matrix`, which strikes the data plane. One process holds each step open until the
+fault is there, so it falls into no other step.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ STEPS: Final = {
     "final": ("final", "deaf"),
     "clean": ("final", "unsettled"),
 }
-"""What the registry says in each, and how somebody keeps it from ending."""
+"""The registry's value in each step, and the process that keeps it from ending."""
 GRACE_S: Final = 0.3
 THE_REGISTRY: Final = ("the registry",)
 
@@ -44,7 +44,7 @@ every_cell = pytest.mark.parametrize(
 
 
 def reached(report: Report) -> str:
-    """The step in which a coordinator sees a growth, by whom it waits for."""
+    """The step of a growth, by the nodes that a coordinator waits for."""
     waits = report.waits
     if any(wait.endswith("of grace") for wait in waits):
         return "grace"
@@ -60,7 +60,7 @@ def reached(report: Report) -> str:
 
 
 class Holder:
-    """Keeps a step from ending, as a process that does not hear of it or is not done with it."""
+    """Keeps a step from ending, like a process that does not hear of it or has not done its part."""
 
     def __init__(self, fleet: Fleet, number: int, step: str) -> None:
         self._player, self._fleet = fleet.players[number], fleet
@@ -77,14 +77,14 @@ class Holder:
             self._look()
 
     def lets_go(self) -> None:
-        """The step may end."""
+        """Let the step end."""
         self._player.enrolment._look = self._look  # type: ignore[method-assign]
         self._fleet.hold(self._number)
         self._look()
 
 
 class Gated(Fallible):
-    """Stands still on demand: what it was about to say is said later."""
+    """Stops on demand: pending answers come later."""
 
     def __init__(self, memory: Memory) -> None:
         super().__init__(memory)
@@ -108,7 +108,7 @@ class Cell:
     dice: random.Random = field(default_factory=random.Random)
 
     async def begin(self, coordinator: Coordinator) -> tuple[asyncio.Task[int], Holder]:
-        """Have it begin, and come to the step."""
+        """Begin, and reach the step."""
         self.dice.seed(f"{self.step} {self.seed}")
         old = sorted(self.fleet.players)
         holder = Holder(self.fleet, 3 if not self.seed else self.dice.choice(old), self.step)
@@ -121,7 +121,7 @@ class Cell:
         return growing, holder
 
     async def ends_well(self) -> None:
-        """Everybody has the doubled map, and nobody ever went back behind what it had."""
+        """Everybody has the doubled map, and nobody ever went back to an earlier one."""
         fleet = self.fleet
         await until(lambda: fleet.agrees(2) and {1, 2, 3, 4, 101} <= set(fleet.players), PATIENT_S)
         record = fleet.record()
@@ -203,7 +203,7 @@ async def test_a_registry_that_is_struck_in_a_step_delays_it(
         holder.lets_go()
         await until(lambda: cell.reports[-1].waits == THE_REGISTRY, PATIENT_S)
         assert fleet.step() == STEPS[step][0]
-        if fault == "kill":  # it comes back with what it had on disk, and without its sessions
+        if fault == "kill":  # it returns with its data on disk, and without its sessions
             for tree in memory.trees:
                 tree.expire()
         memory.start()
@@ -215,7 +215,7 @@ async def test_a_registry_that_is_struck_in_a_step_delays_it(
 
 
 class Database:
-    """Where routers keep memberships, and what it was asked for."""
+    """The database of routers, and the calls to it."""
 
     where = "a database"
     malformed = 0
@@ -239,7 +239,7 @@ class Database:
         raise DatabaseAway(f"the database is away: {self.fault}")
 
     def loads(self) -> int:
-        """How often somebody has asked for everything."""
+        """The number of full loads."""
         return self.asked.count("load")
 
     async def open(self) -> None:
@@ -260,13 +260,13 @@ class Database:
 
 
 class Memberships:
-    """What a keeper asks of an engine whose rooms change all the time."""
+    """The keeper's calls of an engine whose rooms change all the time."""
 
     def __init__(self) -> None:
         self.hints, self._version = 0, 0
 
     def keep_changes(self, max: int) -> None:
-        """All of them."""
+        """All calls."""
 
     def take_changes(self, limit: int) -> tuple[list[tuple[int, int]], list[tuple[int, int, int, int, int, bool]]]:
         self._version += 1
@@ -304,7 +304,7 @@ def fleet_class(request: pytest.FixtureRequest) -> type[Fleet]:
 async def test_no_step_asks_a_database_that_is_struck_in_it(
     fleet: Kept, make: Make, step: str, fault: str, seed: int
 ) -> None:
-    """New routers ask it once, as they begin; the others only write, and nothing waits for that."""
+    """New routers load from it once, at their start; the others only write, and nothing waits for that."""
     fleet.role = "router"
     database = fleet.database
     cell = Cell(fleet, make, step, seed)

@@ -1,4 +1,4 @@
-"""A layer doubles: whoever coordinates it, wherever that one is interrupted, and nobody is passed over."""
+"""A layer doubles: with any coordinator, with interruptions anywhere, and no node is passed over."""
 
 import asyncio
 import threading
@@ -55,7 +55,7 @@ async def test_what_is_so_already_is_a_success_and_less_is_refused(fleet: Fleet,
 
 
 async def interrupted(fleet: Fleet, coordinator: Coordinator, step: str) -> None:
-    """Have a coordinator get so far and no further, held up by the gateway, and die."""
+    """Let a coordinator get this far and no further, held up by the gateway, and die."""
     fleet.hold(3, step)
     growing = asyncio.ensure_future(coordinator.grow(2))
     await until(lambda: fleet.step() == step)
@@ -125,7 +125,7 @@ async def test_one_whose_next_doubling_is_given_up_at_once_does_not_begin_it_aga
 
 
 class Killed(Exception):
-    """A coordinator is no more."""
+    """The coordinator is dead."""
 
 
 def dies_once_it_wrote(coordinator: Coordinator, last: Callable[[], bool]) -> Coordinator:
@@ -156,7 +156,7 @@ async def test_of_two_coordinators_one_is_fenced_and_the_other_finishes(fleet: F
 
 
 async def test_one_that_stood_still_can_write_nothing_over_what_came_meanwhile(fleet: Fleet, make: Make) -> None:
-    """It looked, all were ready; before it wrote somebody else took over."""
+    """All were ready when it looked; before it wrote, another coordinator took over."""
     other = make()
     went: list[asyncio.Task[int]] = []
 
@@ -173,7 +173,7 @@ async def test_one_that_stood_still_can_write_nothing_over_what_came_meanwhile(f
 
 
 def _late(coordinator: Coordinator) -> Any:
-    """Its checked writes wait until somebody else has written, and rest on nothing but the record's version then."""
+    """Its checked writes wait until another one has written, and rest on nothing but the record's version then."""
     write, tree = coordinator._write, coordinator._tree
     assert isinstance(tree, Fallible)
 
@@ -430,7 +430,7 @@ async def test_no_step_is_taken_while_a_new_partition_s_only_replica_is_merely_k
     fleet.starts = False
     coordinator._directory._view._hold_s = 60.0
     fleet.players.pop(101).enrolment.detach()
-    await fleet._ends.pop(101).aclose()  # as if it was killed: it did not say that it drains
+    await fleet._ends.pop(101).aclose()  # as if killed: it did not register as draining
     await until(lambda: coordinator._directory.doubts)
     fleet.hold(3)
     reports.clear()

@@ -1,6 +1,6 @@
-"""Holes of the control plane put back one at a time, one function as it would be with it: the test that is named goes red.
+"""Holes of the control plane put back one at a time, as one function each: the named test goes red.
 
-The others of this kind are in `core/sim/tests/planted.rs`; all stand in `docs/testing.md`.
+The others of this kind are in `core/sim/tests/planted.rs`; all are in `docs/testing.md`.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -33,7 +33,7 @@ SOON_S = 2.0
 
 @pytest.fixture
 def plant(monkeypatch: pytest.MonkeyPatch) -> Plant:
-    """Puts a hole back for this test. Who waits in vain for what the hole prevents does not wait for long."""
+    """Puts a hole back for this test. Waits that the hole makes vain are short."""
 
     async def soon(condition: Callable[[], object], seconds: float = SOON_S) -> None:
         await until(condition, min(seconds, SOON_S))
@@ -51,7 +51,7 @@ def red() -> Iterator[None]:
 
 
 def without(what: str) -> Callable[[Coordinator, Count, Growth], list[str]]:
-    """Who is waited for, but for those of whom this is said."""
+    """The nodes waited for, without those with this reason."""
     waits = Coordinator._waits
 
     def holed(self: Coordinator, count: Count, growth: Growth) -> list[str]:

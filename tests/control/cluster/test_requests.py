@@ -1,4 +1,4 @@
-"""Nodes that come and go while `muster up` runs: what the supervisor does when asked, and what it refuses in one line."""
+"""Nodes come and go while `muster up` runs: the supervisor's work for each request, and its refusals in one line."""
 
 import asyncio
 import socket
@@ -49,7 +49,7 @@ async def supervisor(tmp_path: Path) -> AsyncIterator[Supervisor]:
 
 
 async def ask(supervisor: Supervisor, request: requests.Request) -> list[Seated]:
-    """As a command does, by the socket."""
+    """As a command does, through the socket."""
     return await asyncio.to_thread(requests.ask, supervisor.folder.path, request)
 
 
@@ -199,7 +199,7 @@ async def test_without_a_registry_nodes_do_not_come_and_go(tmp_path: Path) -> No
 
 
 def say(folder: Path, line: bytes) -> bytes:
-    """One line, and all that is answered."""
+    """Send one line, and return the whole answer."""
     with socket.socket(socket.AF_UNIX) as asking:
         asking.settimeout(PATIENT_S)
         with address(folder, SOCKET) as path:

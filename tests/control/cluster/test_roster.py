@@ -1,4 +1,4 @@
-"""The nodes that an instance has, and how many it ever may."""
+"""The nodes of an instance, and their limits."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""`muster up` with role processes that hold fake engines: they start, come back, die together and end clean."""
+"""`muster up` with role processes that hold fake engines: they start, restart, die together and end cleanly."""
 
 import asyncio
 import errno
@@ -51,7 +51,7 @@ asyncio.run(main())
 
 
 def settings(tmp_path: Path, **flags: object) -> Config:
-    """Without a prober, which is no fake."""
+    """Without a prober, for which there is no fake."""
     wanted = {"instance.dir": str(tmp_path / "i"), "probes.every_ms": 0, **flags}
     values = {name.replace("__", "."): (value, "flag") for name, value in wanted.items()}
     return load(environment={}, flags=values).config

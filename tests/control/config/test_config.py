@@ -1,4 +1,4 @@
-"""Configuration: precedence, unknown names, origins, and messages that say what, where and how to mend."""
+"""Configuration: precedence, unknown names, origins, and messages with the mistake, its place and its fix."""
 
 import os
 import sys

@@ -1,6 +1,6 @@
-"""Who a command asks: a node that listens on the loopback of another host is not asked, and says how it can be.
+"""The nodes that a command asks: one on another host's loopback is not asked, and the error says how to reach it.
 
-And a registry that is away: whoever asks waits no longer than a person does.
+And a registry that is away: a command waits no longer than a person does.
 """
 
 import asyncio
@@ -134,7 +134,7 @@ async def test_a_node_that_is_about_to_end_is_one_that_does_not_answer() -> None
 
 @pytest.fixture(scope="module")
 def silent() -> Iterator[str]:
-    """A server that takes connections and says nothing."""
+    """A server that accepts connections and says nothing."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"127.0.0.1:{server.getsockname()[1]}"
 
@@ -147,7 +147,7 @@ ASKING = [
 
 @dataclass(frozen=True)
 class Away:
-    """A registry none of whose servers serves, and what each command that asked it ended with."""
+    """A registry without a working server, and the result of each command that used it."""
 
     closed: str
     silent: str
@@ -156,7 +156,7 @@ class Away:
 
 @pytest.fixture(scope="module")
 def away(tmp_path_factory: pytest.TempPathFactory, silent: str) -> Away:
-    """All commands at once: each waits for as long as a person does."""
+    """All commands at once: each waits as long as a person does."""
     closed = f"127.0.0.1:{free_ports(1)[0]}"
     muster = Command(tmp_path_factory.mktemp("away") / "instance")
     ask = functools.partial(muster, MUSTER_REGISTRY__URL=f"zk://{closed},{silent}/muster")

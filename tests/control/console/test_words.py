@@ -1,4 +1,4 @@
-"""What a command says to people comes in whole lines, beside what its threads write there."""
+"""Lines for people come whole, although threads write there too."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""Whether nodes prove who they are, as `muster doctor` tells it."""
+"""The judgement of `muster doctor` on nodes' identities."""
 
 from pathlib import Path
 from typing import Literal

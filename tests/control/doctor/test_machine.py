@@ -1,4 +1,4 @@
-"""What is made of a machine's figures, from contents as the kernel writes them."""
+"""Judgements on a machine's figures, from contents as the kernel writes them."""
 
 from pathlib import Path
 from typing import Any

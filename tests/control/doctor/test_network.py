@@ -1,4 +1,4 @@
-"""What is made of a kernel's figures of UDP."""
+"""Judgements on a kernel's figures of UDP."""
 
 import pytest
 
@@ -99,7 +99,7 @@ def test_ipv6_is_missed_only_where_it_is_configured() -> None:
 
 
 def fib_trie(*addresses: str) -> str:
-    """`/proc/net/fib_trie` of a machine with these addresses: each stands in it once for each of two tables."""
+    """`/proc/net/fib_trie` of a machine with these addresses: each is in it once for each of two tables."""
     leaves = "".join(f"     |-- {each}\n        /32 host LOCAL\n" for each in addresses)
     net = "     |-- 192.0.2.0\n        /24 link UNICAST\n        /24 host LOCAL\n"
     net += "     |-- 192.0.2.255\n        /32 link BROADCAST\n"

@@ -1,4 +1,4 @@
-"""What is made of what the nodes of an instance say."""
+"""Judgements on the answers of an instance's nodes."""
 
 from collections.abc import Mapping
 
@@ -100,6 +100,6 @@ def test_a_partition_that_nobody_serves_fails() -> None:
     said[1] = Reading(0.0, "ready", {}, status={"registry": known})
     for told in (judged(record(), "1", said), judged(record(uncovered={"broker/main": [1, 3]}), "1", all_say())):
         assert [(each.level, each.text) for each in told if each.check == "partitions"] == [
-            ("fail", "partition 1 of broker/main has no replica that runs"),
-            ("fail", "partition 3 of broker/main has no replica that runs"),
+            ("fail", "partition 1 of broker/main has no running replica"),
+            ("fail", "partition 3 of broker/main has no running replica"),
         ]

@@ -1,4 +1,4 @@
-"""Files that are replaced as a whole: what could not be written is named, and what was there stays."""
+"""Files are replaced as a whole: a failed write is named, and the old content stays."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""systemd hears what it asked for, nobody else hears anything, and nothing waits for it."""
+"""systemd gets what it asked for, nobody else gets anything, and nothing waits for it."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ def systemd(tmp_path: Path) -> Iterator[socket.socket]:
 
 
 def heard(systemd: socket.socket) -> list[str]:
-    """All that waits there."""
+    """All waiting datagrams."""
     found: list[str] = []
     while True:
         try:
@@ -51,7 +51,7 @@ def test_who_does_not_listen_holds_nobody_up(systemd: socket.socket) -> None:
     for _ in range(10_000):
         began = time.monotonic()
         notify("WATCHDOG=1")
-        if time.monotonic() - began >= 0.1:  # the queue is full: this one waited its time, and was given up
+        if time.monotonic() - began >= 0.1:  # the queue is full: this line waited its time, and was given up
             break
     else:
         pytest.fail("the queue had no bound")
@@ -75,7 +75,7 @@ def test_who_is_out_of_descriptors_says_that_it_lives(systemd: socket.socket) ->
 async def test_what_found_no_room_is_said_again_as_soon_as_there_is(
     systemd: socket.socket, monkeypatch: pytest.MonkeyPatch, watchdog: str
 ) -> None:
-    """Who never hears that it is ready ends a service as one that does not start."""
+    """systemd ends a service without READY=1 as one that does not start."""
     monkeypatch.setattr("control.host.notify.AGAIN_S", 0.02)
     notify = Notify({"NOTIFY_SOCKET": systemd.getsockname(), "WATCHDOG_USEC": watchdog})
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as others, contextlib.suppress(BlockingIOError):

@@ -1,4 +1,4 @@
-"""Addresses are chosen once: named ones as they are, free ones where nobody else is given any."""
+"""Addresses are chosen once: named ones as they are, free ones outside the kernel's range."""
 
 import socket
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ def chosen() -> Iterator[Ports]:
 
 
 def test_a_free_port_is_none_that_the_kernel_gives_to_who_asks_for_any(chosen: Ports) -> None:
-    """A client's socket could have it while the node that listens there is away, which then never comes back."""
+    """A client's socket could take it while its node is away, which then never returns."""
     given = [chosen.udp("a", "127.0.0.1", 0) for _ in range(50)] + [chosen.tcp("b", "127.0.0.1") for _ in range(50)]
     assert not {port for _, port in given} & set(kernels())
     assert len(set(given[:50])) == len(set(given[50:])) == 50
@@ -46,7 +46,7 @@ def test_an_address_of_another_machine_is_named(chosen: Ports) -> None:
 
 
 def test_a_port_whose_last_node_ended_its_connections_is_there_for_the_next_one(chosen: Ports) -> None:
-    """As of each request that says `Connection: close`, which leaves the address in use for a minute."""
+    """As with each request that says `Connection: close`, which leaves the address in use for a minute."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = server.getsockname()
         with socket.create_connection(address) as client:

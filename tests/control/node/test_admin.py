@@ -67,7 +67,7 @@ async def test_health_is_told_apart_from_readiness(site: Site) -> None:
 async def test_where_the_engine_has_ended_it_is_asked_nothing(site: Site, path: str) -> None:
     assert (await site.get(path))[0] == 200
     await site.end()
-    site.server.draining = False  # as where the engine failed
+    site.server.draining = False  # as after a failure of the engine
     assert (await site.get(path))[0] == 503
     assert (await site.get("/healthz"))[0] == 200
 
@@ -206,7 +206,7 @@ async def left(writer: asyncio.StreamWriter) -> None:
 
 
 async def ended(reader: asyncio.StreamReader, most: int = 1) -> bytes:
-    """What comes next; nothing, however the other end went."""
+    """The next bytes; none if the other end is gone."""
     try:
         return await reader.read(most)
     except ConnectionResetError:

@@ -1,4 +1,4 @@
-"""Gateways that do not reach what others reach: who sends its clients away, when, and who must not."""
+"""Gateways that are cut off: which of them send their clients away, when, and which must not."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ LOG = structlog.get_logger()
 
 @dataclass
 class Machine:
-    """As much of an engine as is asked."""
+    """The part of an engine that is called."""
 
     cut: str | None = None
     lets_in: bool = True
@@ -38,7 +38,7 @@ class Machine:
 
 @dataclass
 class Gateway:
-    """One in the registry, and what it is to its clients."""
+    """A gateway in the registry, and its state for its clients."""
 
     enrolment: Enrolment
     engine: Machine = field(default_factory=Machine)

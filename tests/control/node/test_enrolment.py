@@ -1,4 +1,4 @@
-"""A role in the registry, without its engine: what it says of itself, which maps the engine is given, when it lets go."""
+"""A role in the registry, without its engine: its registrations, the maps that the engine gets, and its end."""
 
 import asyncio
 import contextlib
@@ -203,7 +203,7 @@ async def test_who_serves_all_gets_every_cluster_at_a_place_that_it_keeps_and_br
         _, nodes, _, beside = player.maps[-1]
         return [[entry[0] for entry in part if entry[1] == "broker"] for part in (nodes, *(each for each, _ in beside))]
 
-    # Who sees both at once gives them places by name.
+    # A node that sees both at once orders them by name.
     await until(lambda: all(brokers(player) == [[2], [3]] for player in (gateway, router)))
     early = await begin(4, "broker", 0, (1, 1), cluster="early")  # its name would come first
     proxy = await begin(5, "proxy", 0, (1, 1), cluster="early")

@@ -1,4 +1,4 @@
-"""`muster links` by what nodes say: worst first, what is beyond a limit is marked, and the metrics of each link."""
+"""`muster links` from nodes' answers: worst first, broken limits are marked, and the metrics of each link."""
 
 from typing import Any
 

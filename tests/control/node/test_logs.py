@@ -1,4 +1,4 @@
-"""A log holds nobody up: whoever writes it goes on when nobody takes it."""
+"""A log blocks nobody: the program goes on when nobody reads."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What the engines count reaches whoever asks, whichever socket it came by."""
+"""The engines' counters reach every reader, through any socket."""
 
 import functools
 import socket

@@ -1,4 +1,4 @@
-"""What each hop takes of a question, path by path: the last times, and none of nodes that left."""
+"""The times of each hop of a question, path by path: the last ones, and none of nodes that left."""
 
 from control.probes.hops import KEPT, Hops
 from control.probes.paths import Path

@@ -1,4 +1,4 @@
-"""The account of probes by a clock of its own: windows, the alarm and what clears it, and what says nothing."""
+"""The account of probes by a clock of its own: windows, the alarm, its end, and samples that do not count."""
 
 import random
 from itertools import count
@@ -25,7 +25,7 @@ class Probed:
         self.now = 100.0
 
     def probe(self, ms: float | None = 1.0, by: int = BROKER) -> None:
-        """One that is seen after so long, or never."""
+        """A probe that is seen after this time, or never."""
         number = self.ledger.send(self.now, PROXY, BROKER, [GATEWAY])
         if ms is not None:
             self.ledger.saw(self.now + ms / 1000, number, GATEWAY, by)

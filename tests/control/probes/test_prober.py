@@ -1,4 +1,4 @@
-"""What the prober says of its alarms, without any node."""
+"""The prober's log of alarms, without any node."""
 
 import structlog
 from structlog.testing import capture_logs
@@ -11,7 +11,7 @@ from control.registry import Snapshot
 
 
 def fail(ledger: Ledger, gateways: int) -> None:
-    """All paths by one broker, to so many gateways."""
+    """All paths by one broker, to this many gateways."""
     ledger.send(0.0, 4, 2, range(10, 10 + gateways))
     for at in (100.0, 200.0):
         ledger.send(at, 4, 2, range(10, 10 + gateways))

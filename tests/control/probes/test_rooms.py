@@ -1,4 +1,4 @@
-"""Rooms for probes: each running broker has one that it owns, and keeps it until it does not."""
+"""Rooms for probes: each running broker has one that it owns, and keeps it while it owns it."""
 
 import pytest
 

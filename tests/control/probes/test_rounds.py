@@ -1,4 +1,4 @@
-"""Whose turn it is, by a clock of its own: each pair once an interval, never too many a second, none left out for long."""
+"""Turns by a clock of their own: each pair once an interval, never too many a second, none left out for long."""
 
 from collections import Counter
 

@@ -12,7 +12,7 @@ from tests.control.registry.zookeeper import ZooKeeper
 
 @pytest.fixture(params=["memory", "embedded", "zookeeper"])
 async def service(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Service]:
-    """One that serves and has nothing yet."""
+    """A running one without content."""
     if request.param == "zookeeper":
         zookeeper: ZooKeeper = request.getfixturevalue("zookeeper_of_the_run")
         await zookeeper.serve_another_test()

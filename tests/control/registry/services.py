@@ -18,14 +18,14 @@ LOG = structlog.get_logger()
 SESSION_S = 2.0
 NOTICED_S = 2.0
 PATIENT_S = 60.0
-"""For what is to outlive the start of a Java machine, however loaded this one is."""
+"""For what must outlive the start of a Java machine under any load."""
 
 
 class Service(Protocol):
     """A registry that a test owns."""
 
     async def start(self) -> None:
-        """Serve, with what was there before."""
+        """Serve, with the earlier content."""
 
     async def stop(self) -> None:
         """Serve nobody, as after kill -9."""
@@ -109,7 +109,7 @@ async def connected(*trees: Tree) -> None:
 
 
 async def until_expired(tree: Tree, steal: Callable[[], Awaitable[None]]) -> None:
-    """Steal the session of a client until the client says that it is over.
+    """Steal the session of a client until the client reports its end.
 
     A client may take it back before its end. Between two connections it has no session that could be stolen.
     """
@@ -124,6 +124,6 @@ async def until_expired(tree: Tree, steal: Callable[[], Awaitable[None]]) -> Non
 
 
 async def until_session(tree: Tree, session: Session) -> None:
-    """Wait until the connection stands so, and who listens was told."""
+    """Wait until the connection has this state, and its listeners know."""
     await until(lambda: tree.session == session, PATIENT_S)
     await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""A process in the registry: it has an identity, it is registered again whenever it is lost, and it knows everybody."""
+"""A process in the registry: it has an identity, registers again after each loss, and knows all nodes."""
 
 import asyncio
 import contextlib
@@ -106,7 +106,7 @@ async def test_who_had_a_number_lets_others_come_back_first_to_a_registry_that_f
     running.announce("broker-a", template(taken.node, epoch=taken.epoch))
     await running.settled()
     await service.wipe()
-    # Without the pause it would be there first: its number is what that one's was when both were new.
+    # Without the pause it would be first: its number is what that one's was when both were new.
     waits = asyncio.create_task(late.identity("broker-b", had=taken.node))
     await until(lambda: running.sessions_lost > 0)
     assert (await running.settled()).node == taken.node
@@ -432,10 +432,10 @@ async def test_of_two_processes_of_one_name_in_different_roles_the_later_one_sta
 
 
 class Faulty(MemoryTree):
-    """Does the first creations and says that it did not; deletes nothing; lets nothing be read; never tells, and keeps what
-    was read.
+    """Does the first creations and denies it; deletes nothing; allows no reads; never reports changes, and keeps old
+    answers.
 
-    Counts what is read.
+    Counts the reads.
     """
 
     def __init__(self, memory: Memory, *, lost_answers: int = 0, deaf: bool = False) -> None:
@@ -592,7 +592,7 @@ async def test_what_is_held_for_too_long_hurries_nobody_while_the_registry_is_aw
 
 
 class Dice(random.Random):
-    """Remembers the longest waits that it was asked for."""
+    """Remembers the longest requested waits."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -711,7 +711,7 @@ async def test_a_step_of_a_growth_that_somebody_refuses_for_now_is_never_undone(
     await connected(coordinator)
     mine.announce("broker-1", template(1))
     await until(lambda: places(mine) == [(1, "running")])
-    # Nobody is seen to run there yet: it is refused, and may be a step all the same.
+    # No node is seen to run there yet: it is refused, but may still be a step.
     grown = encode(Count(2, serial=4))
     await coordinator.set(COUNT_OF_BROKERS, grown)
     await until(lambda: mine.refused)

@@ -1,4 +1,4 @@
-"""The embedded server: for this user only, true after kill -9, and unmoved by clients without manners."""
+"""The embedded server: for this user only, true after kill -9, and unmoved by hostile clients."""
 
 import asyncio
 import os
@@ -175,7 +175,7 @@ async def test_a_server_that_stood_still_expires_nobody(tmp_path: Path) -> None:
         await connected(tree)
         await tree.create("/mine", ephemeral=True)
         os.kill(process.pid, signal.SIGSTOP)
-        await until_session(tree, "suspended")  # 2 s after it heard the last word
+        await until_session(tree, "suspended")  # 2 s after its last message
         await asyncio.sleep(1.5)
         os.kill(process.pid, signal.SIGCONT)
         await until_session(tree, "connected")

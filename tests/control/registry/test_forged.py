@@ -1,4 +1,5 @@
-"""What a stranger writes into the registry is refused in a line, the last good map stays, and what is true still comes."""
+"""A stranger's writes into the registry are refused in one line, the last good map stays, and true values still
+arrive."""
 
 import asyncio
 import contextlib
@@ -34,7 +35,7 @@ NODES: Final = (
 
 
 class Cluster:
-    """Several processes in a registry, who reads it, and a stranger who writes there."""
+    """Several processes in a registry, its readers, and a stranger who writes there."""
 
     def __init__(self, made: Sequence[Directory], watching: Directory, stranger: Tree) -> None:
         self.made, self.watching, self.stranger = made, watching, stranger
@@ -43,7 +44,7 @@ class Cluster:
         return [(each.node, each.cluster, each.state) for each in self.watching.snapshot.nodes]
 
     async def write(self, path: str, data: bytes) -> None:
-        """Over what is there."""
+        """Over the existing value."""
         if await self.stranger.get(f"/pubsub/{path}") is None:
             await self.stranger.create(f"/pubsub/{path}", data)
         else:
@@ -57,7 +58,7 @@ class Cluster:
         assert self.watching.snapshot is good, path
 
     async def lives(self) -> None:
-        """What is said by who is registered still comes to all."""
+        """Registered nodes' values still reach all."""
         for state in ("draining", "running"):
             for each in self.made:
                 each.update(state)
@@ -90,7 +91,7 @@ async def cluster(
 
 
 def broker(**changed: Any) -> bytes:
-    """An entry of the second cluster, with what is changed in its text."""
+    """An entry of the second cluster, with a change in its text."""
     known: dict[str, Any] = {"node": 9, "role": "broker", "host": "127.0.0.1", "link_port": 7_009, "cluster": "chat"}
     return json.dumps(known | changed).encode()
 
@@ -211,7 +212,9 @@ async def test_a_count_where_no_layer_is_is_refused(cluster: Cluster) -> None:
 
 
 async def test_thousands_of_entries_and_clusters_hold_up_nobody(make: Callable[..., Tree], service: Service) -> None:
-    flood = 5_000 if isinstance(service, ZooKeeper) else FLOOD  # more than it is asked for together, and no minutes
+    flood = (
+        5_000 if isinstance(service, ZooKeeper) else FLOOD
+    )  # more than all processes ask for together, within minutes
     stranger, log = make(PATIENT_S), structlog.get_logger()
     await connected(stranger)
     for first in range(0, flood, 50):

@@ -1,4 +1,4 @@
-"""Answers that are kept: only what nobody told of a change of, however the answer and what is told cross."""
+"""Cached answers: only those without a reported change, in whatever order answer and report come."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ from control.registry.read_cache import ReadCache
 
 
 class Asked:
-    """A server that answers when it is told to, with what is true then."""
+    """A server that answers on demand, with the state of that moment."""
 
     def __init__(self) -> None:
         self.version, self.times = 0, 0
@@ -83,7 +83,7 @@ async def test_no_more_is_kept_than_may_be(monkeypatch: pytest.MonkeyPatch) -> N
 
 @given(st.lists(st.sampled_from(["read", "answer", "change", "told", "forget"]), max_size=40))
 def test_nobody_reads_what_is_older_than_what_was_told(script: list[str]) -> None:
-    """Answers come in the order of the questions; what is told comes some time after the change, between any of them."""
+    """Answers come in the order of the questions; a report comes some time after its change, between any of them."""
 
     async def played() -> None:
         kept, version, told, untold = ReadCache(), 0, 0, 0

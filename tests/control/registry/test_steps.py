@@ -1,4 +1,4 @@
-"""For how long a growth is at its step: since this step was heard of, by layer, and not after its end."""
+"""The time of a growth in its step: since the step was first seen, by layer, and not after its end."""
 
 from control.registry.places import Count, Growth
 from control.registry.steps import Steps

@@ -1,4 +1,4 @@
-"""The tree itself against a plain model: a transaction that fails leaves no trace, and nothing is counted wrongly."""
+"""The tree itself against a plain model: a failed transaction leaves no trace, and all counts are right."""
 
 import pytest
 from hypothesis import given, settings
@@ -22,7 +22,7 @@ Model = dict[str, tuple[bytes, int, int]]
 
 
 def plain(model: Model, session: int, operation: Operation, made: str | None) -> Model | None:
-    """What a model becomes by one operation, None if that cannot be. `made` is the path that a sequence got."""
+    """The model after one operation, None if that is impossible. `made` is the path that a sequence got."""
     after = dict(model)
     match operation:
         case Create(path, data, ephemeral):

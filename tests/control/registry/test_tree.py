@@ -1,4 +1,4 @@
-"""What every version of the tree does, the real server's as the memory's."""
+"""The behaviour of every version of the tree, the real server's like the memory's."""
 
 import asyncio
 from collections.abc import Callable
@@ -47,7 +47,7 @@ async def test_what_is_written_is_read_with_its_version(make: Make) -> None:
 
 
 async def until_read(tree: Tree, path: str, wanted: Entry | None) -> None:
-    """Another client may be behind for a moment."""
+    """Another client may lag for a moment."""
     async with asyncio.timeout(10):
         while await tree.get(path) != wanted:  # noqa: ASYNC110 - it happens at the server
             await asyncio.sleep(0.005)
@@ -135,7 +135,7 @@ async def test_a_watch_is_told_of_changes_to_what_was_read_until_it_is_ended(mak
 
     async def changes(path: str, change: Callable[[], object]) -> None:
         await watching.children(path)
-        await asyncio.sleep(0.01)  # a turn, for what the connect itself told
+        await asyncio.sleep(0.01)  # a turn, for the reports of the connect itself
         told.clear()
         await change()  # type: ignore[misc]
         await asyncio.wait_for(told.wait(), 10)

@@ -1,4 +1,4 @@
-"""What is believed of a reading: nothing broken, nothing old, and no sudden end of half of a role."""
+"""What a reading changes: nothing broken, nothing old, and no sudden end of half of a role."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""Real ZooKeeper servers, one and three, and what befalls them: nobody's map empties, and everybody comes back."""
+"""Real ZooKeeper servers, one and three, under faults: nobody's map empties, and all nodes return."""
 
 import asyncio
 import signal
@@ -60,13 +60,13 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeper]:
 
 @pytest.fixture
 async def ensemble(three: ZooKeeper) -> ZooKeeper:
-    """Three that serve, with a path of its own for this test."""
+    """Three running ones, with a path of their own for this test."""
     await three.serve_another_test()
     return three
 
 
 class Cluster:
-    """A process of each role, and one that watches. Every map that anybody had is kept."""
+    """A process of each role, and an observer. Every map of every process is kept."""
 
     def __init__(self, servers: Servers, stack: AsyncExitStack) -> None:
         self._servers, self._stack = servers, stack
@@ -84,7 +84,7 @@ class Cluster:
         return made
 
     async def start(self) -> None:
-        """All of them, until everybody knows everybody."""
+        """All of them, until all know each other."""
         for role in ROLES:
             directory = await self.add()
             identity = await directory.identity(role)
@@ -94,13 +94,13 @@ class Cluster:
         self.maps.clear()
 
     async def agree(self, above: int = 0) -> None:
-        """Wait until everybody knows everybody, all with epochs above this one."""
+        """Wait until all know each other, all with epochs above this one."""
         for directory in self.directories:
             await until(lambda: _whole(directory.snapshot, above), 40)  # noqa: B023
 
     @property
     def epochs(self) -> list[int]:
-        """By node, as the watching process knows them."""
+        """By node, as the observer knows them."""
         return [node.epoch for node in self.directories[-1].snapshot.nodes]
 
 
@@ -264,7 +264,7 @@ async def test_a_server_that_stands_still_is_an_expired_session_before_it_says_s
 
 
 class Counting(ZooKeeperTree):
-    """Counts what it asks the server."""
+    """Counts its questions to the server."""
 
     asked = 0
 

@@ -31,16 +31,16 @@ DEBIAN: Final = Path("/usr/share/java/zookeeper.jar")
 MEND: Final = "needs a Java runtime and ZooKeeper's jars; to get them: scripts/setup.sh --tests"
 JAVA: Final = (
     *("-Xms32m", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"),
-    "-Dzookeeper.forceSync=no",  # no test takes the machine's power away, and a slow disk may hold a sync up for seconds
+    "-Dzookeeper.forceSync=no",  # no test cuts the power, and a slow disk may delay a sync for seconds
 )
 READY_S: Final = 60.0
 SECRET: Final = 0xB3415C00
-"""Of which servers make the passwords of their sessions."""
+"""Servers derive the passwords of their sessions from it."""
 _PATHS: Final = itertools.count(1)
 
 
 def need() -> str:
-    """The class path. Skips where something is missing, and fails where nothing may be."""
+    """The class path. Skips if something is missing, and fails if nothing may be."""
     if any(JARS.glob("zookeeper-*.jar")):
         found = f"{JARS}/*"
     else:
@@ -83,7 +83,7 @@ class Server:
         (folder / "zoo.cfg").write_text("\n".join(lines) + "\n")
 
     def start(self) -> None:
-        """With what is in the folder, unless it runs."""
+        """With the folder's content, unless it runs."""
         if self._process is not None and self._process.poll() is None:
             return
         data = self.folder / "data"
@@ -185,7 +185,7 @@ class ZooKeeper:
             server.kill()
 
     async def ready(self, how_many: int | None = None) -> None:
-        """Wait until so many serve."""
+        """Wait until this many serve."""
         wanted = len(self.servers) if how_many is None else how_many
         async with asyncio.timeout(READY_S):
             while sum(bool(mode) for mode in await self.modes()) < wanted:  # noqa: ASYNC110
@@ -196,7 +196,7 @@ class ZooKeeper:
         return await asyncio.gather(*(asyncio.to_thread(server.mode) for server in self.servers))
 
     async def leader(self) -> Server:
-        """Who leads now."""
+        """The current leader."""
         return self.servers[(await self.modes()).index("leader")]
 
     async def stop(self) -> None:
@@ -245,7 +245,7 @@ def _expire_node(hosts: str, root: str, number: int) -> None:
 
     try:
         (session,) = set(registered(root))
-        while session in set(registered(root)):  # its owner comes back for it at once, and may be quicker
+        while session in set(registered(root)):  # its owner returns for it at once, and may be quicker
             _steal(hosts, (session, _password(session)))
     finally:
         looking.stop()
@@ -264,14 +264,14 @@ def _password(session: int) -> bytes:
 
 
 def _steal(hosts: str, session: tuple[int, bytes]) -> None:
-    """Its owner may be quick enough to have it back at once: who steals it looks again whether it is over."""
+    """Its owner may take it back at once: so check again whether it is over."""
     from kazoo.client import KazooClient
     from kazoo.handlers.threading import KazooTimeoutError
 
     thief = KazooClient(hosts, client_id=session)
     try:
         thief.start(10)
-    except KazooTimeoutError:  # so it says, too, where it was connected and is no more; it has ended itself
+    except KazooTimeoutError:  # kazoo also reports it when it lost its connection and has ended itself
         return
     thief.stop()
     thief.close()

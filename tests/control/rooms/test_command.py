@@ -1,4 +1,4 @@
-"""`muster command`: each thing that can come of it has an exit code that nothing else has, and a word in JSON."""
+"""`muster command`: each outcome has an exit code of its own, and a word in JSON."""
 
 import asyncio
 import json

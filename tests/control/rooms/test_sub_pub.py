@@ -1,4 +1,4 @@
-"""`sub` prints bytes as they are and tells gaps apart; `pub` keeps the order and waits for the last answer."""
+"""`sub` prints bytes as they are and gaps apart; `pub` keeps the order and waits for the last answer."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ GAP = Gap(5, 3, None, "owner_lost")
 
 
 async def shown(*items: Message | Gap, as_json: bool) -> bytes:
-    """What comes out of one pipe that both stdout and stderr lead to."""
+    """The output of one pipe for both stdout and stderr."""
     ours, theirs = os.pipe()
     await asyncio.wait_for(show(pipes.Writer(theirs), pipes.Writer(theirs), items, as_json), 5)
     os.close(theirs)

@@ -27,24 +27,24 @@ from control.rooms.database.url import location
 from tests.ports import free_ports
 
 READY_S: Final = 60.0
-PASSWORD: Final = "s3cret:/@pass"  # with everything that a URL must write otherwise
+PASSWORD: Final = "s3cret:/@pass"  # with everything that a URL must escape
 QUOTED: Final = "s3cret%3A%2F%40pass"
 _NAMES: Final = itertools.count(1)
 
 
 class Database(Protocol):
-    """A database for one test, and what runs it."""
+    """A database for one test, and its server."""
 
     url: str
 
     def start(self) -> None:
-        """Serve, with what was there before."""
+        """Serve, with the earlier content."""
 
     def kill(self) -> None:
         """Serve nobody, as after kill -9."""
 
     def signal(self, number: int) -> None:
-        """To the server, if there is one."""
+        """Signal the server, if there is one."""
 
 
 class File:
@@ -85,10 +85,10 @@ class Server(Protocol):
         """An empty database."""
 
     async def grant(self, name: str, user: str, rights: str) -> None:
-        """A user who has only these rights on the tables there."""
+        """A user with only these rights on the tables there."""
 
     def close(self) -> None:
-        """Kill it and forget all that it holds."""
+        """Kill it and delete all its data."""
 
 
 class Served:
@@ -107,12 +107,12 @@ class Served:
         self.server.signal(number)
 
     async def grant(self, user: str, rights: str) -> None:
-        """A user of the same password with only these rights on the tables that are there."""
+        """A user with the same password and only these rights on the existing tables."""
         await self.server.grant(self.name, user, rights)
 
 
 class _Process:
-    """What both servers have: a folder of their own, a port, one process."""
+    """The common part of both servers: a folder of their own, a port, one process."""
 
     packages: str
     programs: Sequence[str]
@@ -125,7 +125,7 @@ class _Process:
         self.folder = Path(tempfile.mkdtemp(prefix="muster-"))
         (self.port,) = free_ports(1)
         self.user: list[str] = []
-        """What setpriv is told, where it may not be root."""
+        """Arguments for setpriv, if the server may not be root."""
         self._process: subprocess.Popen[bytes] | None = None
 
     def run(self, command: Sequence[str]) -> None:
@@ -138,7 +138,7 @@ class _Process:
         """In the background, unless it runs."""
         if self._process is not None:
             return
-        # What it becomes is the server itself, so signals reach that; it does not outlive the tests.
+        # The process becomes the server itself, so signals reach it; it does not outlive the tests.
         command = ["setpriv", "--pdeathsig=KILL", *self.user, "--", *command]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -146,13 +146,13 @@ class _Process:
             )
 
     def signal(self, number: int) -> None:
-        """To it and to those that work for it, each of which has a session of its own."""
+        """Signal it and its workers, each of which has a session of its own."""
         for pid in self._pids():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 
     def kill(self) -> None:
-        """All of it. Who is left of an earlier life keeps the next one from its files, so wait for their end."""
+        """Kill all of it. A remaining process of an earlier life blocks the files, so wait for their end."""
         if self._process is None:
             return
         pids = self._pids()
@@ -244,7 +244,7 @@ class PostgreSql(_Process):
 
 
 async def ask(url: str, *statements: str) -> list[tuple[object, ...]]:
-    """Run statements one by one, as soon as the server answers; the rows of the last."""
+    """Run statements one by one, as soon as the server answers; return the rows of the last."""
     engine = create_async_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
     async with asyncio.timeout(READY_S):
         while True:
@@ -262,7 +262,7 @@ async def ask(url: str, *statements: str) -> list[tuple[object, ...]]:
 
 
 async def plain(url: str, *statements: str) -> list[tuple[object, ...]]:
-    """Run statements where the URL of the configuration points."""
+    """Run statements at the configured URL."""
     return await ask(location(url).url.render_as_string(hide_password=False), *statements)
 
 
@@ -275,7 +275,7 @@ async def made(server: Server) -> Served:
 
 
 def found(program: str) -> str:
-    """Where a program is, also where Debian hides it."""
+    """The path of a program, also in Debian's hidden folders."""
     hidden = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda folder: int(folder.parent.name))
     path = ":".join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin", *map(str, reversed(hidden))])
     return shutil.which(program, path=path) or ""
@@ -293,7 +293,7 @@ def _missing(mend: str) -> None:
 
 
 def _runs(pid: int) -> bool:
-    """Whether it is there and not merely waiting to be buried."""
+    """Whether it exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

@@ -1,4 +1,4 @@
-"""Which rooms a router's keeper has to do with: those of its partition, also of one that is there for a growth."""
+"""The rooms of a router's keeper: those of its partition, also of a partition that a growth is preparing."""
 
 import sqlite3
 from pathlib import Path
@@ -43,7 +43,8 @@ class Lost:
 
 
 async def test_a_life_ends_for_the_rooms_that_the_router_has_now(tmp_path: Path) -> None:
-    """Routers of other partitions may have the gateway still; so have those that a growth gave half of this one's rooms."""
+    """Routers of other partitions may have the gateway still; so may those that got half of this one's rooms in a
+    growth."""
     kept = DatabaseSettings(url=f"sqlite:///{tmp_path}/kept.db", password_file="", cluster="muster", partition=0)
     store, routers, engine = opened(kept), 1, Lost()
     rooms = [Membership(3, 5, room, 1, 1, True) for room in range(4)]
@@ -60,7 +61,7 @@ Change = tuple[int, int, int, int, int, bool]
 
 
 class Says(Lost):
-    """A router's engine in which each look finds what comes next, or fails."""
+    """A router's engine in which each look finds the next result, or fails."""
 
     def __init__(self, *looks: list[Change] | Exception) -> None:
         super().__init__()
@@ -78,7 +79,7 @@ class Says(Lost):
 
 
 def stored(tmp_path: Path) -> tuple[Late, DatabaseSettings]:
-    """A file, and what a router is told of it."""
+    """A file, and a router's settings for it."""
     kept = DatabaseSettings(url=f"sqlite:///{tmp_path}/kept.db", password_file="", cluster="muster", partition=0)
     return opened(kept), kept
 

@@ -1,4 +1,4 @@
-"""`muster up --database` under load: database and router are killed; the warm start is used, or said to be missing."""
+"""`muster up --database` under load: database and router are killed; the warm start is used, or reported missing."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ ROOMS = [f"room-{number}" for number in range(12)]
 
 @pytest.fixture
 def make(tmp_path: Path) -> Callable[..., Instance]:
-    """Make an instance that keeps memberships in this database."""
+    """Make an instance that stores memberships in this database."""
 
     def made(database: Database, **up: Any) -> Instance:
         password = tmp_path / "password"
@@ -32,13 +32,13 @@ def make(tmp_path: Path) -> Callable[..., Instance]:
 
 
 def kept(instance: Instance, node: str = "router") -> dict[str, Any]:
-    """How a router stands with its database."""
+    """A router's state with its database."""
     found: dict[str, Any] = instance.status(node)["database"]
     return found
 
 
 def is_written(instance: Instance, node: str = "router") -> bool:
-    """Whether all that changed is in the database."""
+    """Whether all changes are in the database."""
     found = kept(instance, node)
     return bool(found["connected"] and found["written"] and not found["waiting"])
 
@@ -58,7 +58,7 @@ async def test_a_killed_router_begins_with_what_was_kept(database: Database, mak
             await until(lambda: is_written(instance), PATIENT_S)
             wanted = instance.interest("gateway")
             async with instance.stopped("gateway"):
-                # Who wants what is known although the only one who could say so stands still.
+                # All interest is known although the only gateway that could report it stands still.
                 dead = {name: instance.process(name).pid for name in ("router", "broker")}
                 for pid in dead.values():
                     os.kill(pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""What only a file can be: missing its folder, read-only, something else, in use."""
+"""Problems of files: a missing folder, read-only, another kind of file, in use."""
 
 import asyncio
 import os
@@ -21,7 +21,7 @@ NOBODY = 65_534
 
 @pytest.fixture
 def nobody() -> Iterator[Path]:
-    """A folder of ours, and nobody's rights to files, as root has all."""
+    """A folder of ours, with nobody's rights to files, as root has all."""
     with tempfile.TemporaryDirectory(prefix="muster-") as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)

@@ -1,4 +1,5 @@
-"""One suite for all databases: what is put is there, newer words win in any order, and every trouble is one line."""
+"""One suite for all databases: written rows are there, newer reports win in any order, and every failure is one
+line."""
 
 import asyncio
 import random
@@ -62,7 +63,7 @@ async def test_clusters_do_not_see_each_other(database: Database) -> None:
 
 
 async def test_words_in_any_order_leave_the_newest(database: Database) -> None:
-    """Whatever batches they come in, from whom and however often (I-2)."""
+    """In any batches, of any gateway, any number of times (I-2)."""
     ages = [(epoch, version) for epoch in (1, 2) for version in range(1, 7)]
     words = [
         said(room, version, gateway=gateway, epoch=epoch, present=(room + gateway + epoch + version) % 3 != 0)

@@ -1,4 +1,4 @@
-"""What may be written as the database's URL, and that its password is never shown."""
+"""The forms of the database's URL, and that its password is never shown."""
 
 import pytest
 

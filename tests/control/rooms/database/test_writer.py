@@ -1,4 +1,4 @@
-"""Changes wait in a bounded place while the database is away, the newest for each key, and get there in the end."""
+"""Changes wait in a bounded place while the database is away, the newest for each key, and arrive in the end."""
 
 import asyncio
 import random
@@ -60,7 +60,7 @@ class Fake:
 
 @pytest.fixture
 def fake() -> Fake:
-    """One that is there."""
+    """A running one."""
     return Fake()
 
 
