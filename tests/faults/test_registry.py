@@ -43,9 +43,8 @@ SOAK_S = float(os.environ.get("MUSTERTEST_SOAK_S", "120"))
 
 def told(instance: Instance, *words: str) -> subprocess.CompletedProcess[str]:
     """What a command says."""
-    with instance.command(*words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as command:
-        out, err = command.communicate(timeout=20)
-    return subprocess.CompletedProcess(words, command.returncode, out.decode(), err.decode())
+    done = instance.ran(*words)
+    return subprocess.CompletedProcess(words, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
 def placement(instance: Instance, node: str) -> dict[int, str]:
