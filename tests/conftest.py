@@ -37,7 +37,7 @@ def zookeeper_of_the_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Z
     """Not yet started."""
     made = ZooKeeper(tmp_path_factory.mktemp("zookeeper"))
     yield made
-    made.kill()
+    made.end()
 
 
 @pytest.fixture

@@ -31,10 +31,10 @@ Figure = tuple[str, str, float]
 
 
 def links(status: Mapping[str, Any]) -> Iterator[Link]:
-    """The links that are up, and those that are down."""
-    for entry in status["links"]:
+    """The links that are up, and those that are down. A prober and an edge have none and say nothing of links."""
+    for entry in status.get("links", ()):
         yield msgspec.convert(entry, Link)
-    for entry in status["links_lost"]:
+    for entry in status.get("links_lost", ()):
         yield msgspec.convert({**entry, "up": False}, Link)
 
 

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import muster
-from tests.faults.instance import MUSTER, ROOT, configuration, samples
+from tests import forked, strikes
+from tests.faults.instance import COMMAND, MUSTER, ROOT, configuration, samples
 from tests.waiting import until
 
 READY_S: Final = 40.0
@@ -71,6 +72,11 @@ class Node:
         """Whether it is ready; fails if it is gone."""
         assert self.process.poll() is None, self.said()
         return self.get("/readyz")[0] == 200
+
+    def kill(self) -> None:
+        """kill -9."""
+        strikes.kill(self.process.pid)
+        self.process.wait()
 
     async def end(self) -> int:
         """End it as systemd does. Returns its exit code."""
@@ -151,13 +157,13 @@ class Hosts:
         return await asyncio.to_thread(self.run, role, *words, **environment)
 
     async def asked(self, *words: str) -> tuple[int, str, str]:
-        """A command on a host that has the file: its exit code, stdout and stderr."""
-        process = await self.asking(*words)
-        out, err = await process.communicate()
-        return process.returncode or 0, out.decode(), err.decode()
+        """A command on a host that has the file: its exit code, and what it said on stdout and stderr."""
+        words = (*words, "--config", str(self.config))
+        done = await asyncio.to_thread(forked.server(COMMAND).run, words, self.environment)
+        return done.returncode, done.stdout.decode(), done.stderr.decode()
 
     async def asking(self, *words: str, stdin: int | None = None) -> asyncio.subprocess.Process:
-        """The same while it runs."""
+        """The same while it runs, from its start."""
         return await asyncio.create_subprocess_exec(
             *MUSTER,
             *words,

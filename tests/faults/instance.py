@@ -25,10 +25,12 @@ import pytest
 
 from control.cluster.instance import Endpoint, Folder, Process, Record, find
 from control.errors import UserError
+from tests import forked, strikes
 from tests.waiting import until
 
 ROOT: Final = Path(__file__).parents[2]
-MUSTER: Final = (sys.executable, "-m", "control.cli.main")
+COMMAND: Final = "control.cli.main"
+MUSTER: Final = (sys.executable, "-m", COMMAND)
 ROLES: Final = ("router", "broker", "gateway", "proxy")
 """Also the names of the nodes where there is one of each."""
 START_S: Final = 30.0
@@ -125,6 +127,10 @@ class Instance:
         """Start a command against this instance."""
         return subprocess.Popen([*MUSTER, *words], cwd=ROOT, env=self.environment, **options)
 
+    def ran(self, *words: str, stdin: bytes = b"", seconds: float = END_S) -> subprocess.CompletedProcess[bytes]:
+        """A short command against this instance, to its end, in a process that has loaded it already."""
+        return forked.server(COMMAND).run(words, self.environment, stdin, seconds)
+
     def tail(self) -> str:
         """The end of the instance's log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-40:])
@@ -153,7 +159,7 @@ class Instance:
     def kill(self, name: str) -> int:
         """kill -9. Returns the pid that is gone."""
         pid = self.process(name).pid
-        os.kill(pid, signal.SIGKILL)
+        strikes.kill(pid)
         return pid
 
     async def back(self, name: str, dead: int) -> float:
@@ -169,12 +175,8 @@ class Instance:
     @contextlib.asynccontextmanager
     async def stopped(self, name: str) -> AsyncIterator[None]:
         """SIGSTOP while the block lasts."""
-        pid = self.process(name).pid
-        os.kill(pid, signal.SIGSTOP)
-        try:
+        with strikes.standing_still(self.process(name).pid):
             yield
-        finally:
-            os.kill(pid, signal.SIGCONT)
 
     # --- what they say --------------------------------------------------------------------------------------------
 

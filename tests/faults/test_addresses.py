@@ -6,7 +6,7 @@ import pytest
 
 import muster
 from tests.faults.conftest import Make
-from tests.faults.instance import MUSTER, ROLES, ROOT, Instance, need_ipv6
+from tests.faults.instance import ROLES, Instance, need_ipv6
 from tests.faults.test_mistakes import run
 
 
@@ -30,7 +30,7 @@ def test_everything_on_ipv6(make: Make) -> None:
     instance = make(**sections, admin={"host": "::1"})
     with instance.running():
         check_a_message_goes_through(instance)
-        status = subprocess.check_output([*MUSTER, "status"], cwd=ROOT, env=instance.environment, timeout=20).decode()
+        status = instance.ran("status").stdout.decode()
         assert f"[::1]:{instance.process('broker').link[1]}" in status
         assert f"http://[::1]:{instance.process('broker').admin[1]}" in status
         assert f"gateway  [::1]:{instance.record().gateways[0].port}" in instance.log.read_text()

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from subprocess import PIPE
 from typing import Any
 
 import muster
@@ -14,11 +13,10 @@ MESSAGES = 40
 
 
 async def told(instance: Instance) -> list[dict[str, Any]]:
-    """The ages of real messages in `muster links`."""
-    command = instance.command("links", "--json", stdout=PIPE, stderr=PIPE)
-    said, errors = await asyncio.to_thread(command.communicate, timeout=60)
-    assert command.returncode == 0, errors
-    found: list[dict[str, Any]] = json.loads(said)["messages"]
+    """What `muster links` says of real messages."""
+    done = await asyncio.to_thread(instance.ran, "links", "--json", seconds=60)
+    assert done.returncode == 0, done.stderr
+    found: list[dict[str, Any]] = json.loads(done.stdout)["messages"]
     return found
 
 

@@ -50,7 +50,7 @@ async def test_a_backend_publishes_by_the_proxies_that_the_registry_has_whenever
             await told(client, b"by the first")
             second = hosts.start("second", "proxy")
             await hosts.serve(second)
-            first.process.kill()
+            first.kill()
             await told(client, b"by the second")
         third = hosts.start("third", "proxy")
         await hosts.serve(third)

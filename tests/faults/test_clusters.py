@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import json
-import subprocess
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
@@ -99,7 +98,7 @@ async def test_a_second_cluster_comes_doubles_and_dies_beside_the_first_under_lo
                 assert counts(instance) == {"broker/main": 2, "broker/chat": 2, "router": 1}
                 assert set(ledger.gaps()) <= {"ended"}, "nobody lacks anything"
                 for node in nodes:
-                    node.process.kill()
+                    node.kill()
                 began = time.monotonic()
                 async with asyncio.timeout(JOIN_S), muster.connect(instance.folder.path) as client:
                     for number in range(8):
@@ -132,9 +131,8 @@ async def test_nodes_beside_an_instance_take_no_number_that_it_may_need(make: Ma
                 ("replica", "add", "broker", "0"),
                 ("grow", "broker", "--to", "2", "--grace", "0.1"),
             ):
-                process = instance.command("cluster", *words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-                _, why = await asyncio.to_thread(process.communicate, timeout=60)
-                assert process.returncode == 0, (words, why)
+                done = await asyncio.to_thread(instance.ran, "cluster", *words, seconds=60)
+                assert done.returncode == 0, (words, done.stderr)
             assert counts(instance) == {"broker/main": 2, "broker/chat": 1, "router": 1}
             assert len(instance.names("broker")) == 4
             assert len(instance.names("router")) == 2
@@ -158,7 +156,7 @@ async def test_nodes_beside_an_instance_are_shown_with_it_without_being_asked_fo
             assert errors.startswith("muster: hash paths are not probed")
             ways = {(line["sender"], line["receiver"]) for line in json.loads(said)["links"] if line["up"]}
             assert {("chat-proxy", "chat-broker"), ("chat-broker", "gateway"), ("proxy", "broker")} <= ways
-            nodes[0].process.kill()
+            nodes[0].kill()
 
             async def lacks() -> list[int]:
                 _, said, _ = await hosts.asked("cluster", "show", "--json")

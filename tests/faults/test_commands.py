@@ -188,12 +188,12 @@ def test_the_command_says_what_came_of_it(make: Make) -> None:
         assert sub.stderr is not None
         assert sub.stdout is not None
         assert sub.stderr.readline() == b"joined news\n"
-        command = instance.command("command", "news", "half-time", stdout=PIPE)
-        assert (command.communicate(timeout=20)[0], command.returncode) == (b"delivered to 1 member\n", 0)
+        command = instance.ran("command", "news", "half-time")
+        assert (command.stdout, command.returncode) == (b"delivered to 1 member\n", 0)
         line = json.loads(sub.stdout.readline())
         assert (line["room"], line["data"], line["sender"]) == ("news", "half-time", 1)
         sub.terminate()
         sub.communicate(timeout=10)
-        command = instance.command("command", "empty", "anybody?", "--json", stdout=PIPE)
-        assert json.loads(command.communicate(timeout=20)[0]) == {"outcome": "no_member", "members": 0}
+        command = instance.ran("command", "empty", "anybody?", "--json")
+        assert json.loads(command.stdout) == {"outcome": "no_member", "members": 0}
         assert command.returncode == 3

@@ -16,6 +16,7 @@ from typing import Final
 
 import pytest
 
+from tests import strikes
 from tests.control.registry.zookeeper import ZooKeeper
 from tests.faults.conftest import Make
 from tests.faults.hosts import Hosts, Node
@@ -66,13 +67,10 @@ async def registry(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncItera
 
 
 async def grow(instance: Instance, *words: str) -> int:
-    """Grow to the end. Returns the number of partitions."""
-    with instance.command(
-        "cluster", "grow", *words, "--json", stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as command:
-        out, err = await asyncio.to_thread(command.communicate, None, GROW_S)
-        assert command.returncode == 0, err.decode()
-    partitions: int = json.loads(out)["partitions"]
+    """Grow to the end. Gives the number of partitions."""
+    done = await asyncio.to_thread(instance.ran, "cluster", "grow", *words, "--json", seconds=GROW_S)
+    assert done.returncode == 0, done.stderr.decode()
+    partitions: int = json.loads(done.stdout)["partitions"]
     return partitions
 
 
@@ -215,9 +213,12 @@ class Interruption:
     async def happens(self, command: subprocess.Popen[bytes], instance: Instance, registry: Registry, who: str) -> None:
         """Until the target is back."""
         if self.target == "command":
-            command.send_signal(signal.SIGSTOP if self.how == "stop" else signal.SIGKILL)
-            await asyncio.sleep(self.lasts_s)
-            command.send_signal(signal.SIGCONT)
+            if self.how == "stop":
+                with strikes.standing_still(command.pid):
+                    await asyncio.sleep(self.lasts_s)
+            else:
+                strikes.kill(command.pid)
+                await asyncio.sleep(self.lasts_s)
         elif self.target in {"leader", "follower", "all"}:
             assert registry.zookeeper is not None
             await self._to_servers(registry.zookeeper)

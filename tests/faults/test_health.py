@@ -5,7 +5,6 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable
-from subprocess import PIPE
 
 import muster
 from tests.faults.conftest import Make
@@ -61,11 +60,10 @@ class Flow:
 
 
 async def state(instance: Instance, name: str) -> tuple[bool, str | None]:
-    """The proxy's link to this broker in `muster links`: whether there is one, and why it is left out."""
-    command = instance.command("links", "--json", stdout=PIPE, stderr=PIPE)
-    said, errors = await asyncio.to_thread(command.communicate, timeout=30)
-    assert command.returncode in {0, 75}, errors
-    lines = {(line["sender"], line["receiver"]): line for line in json.loads(said)["links"]}
+    """What `muster links` says of the proxy's way to this broker: whether there is a link, and why it is left out."""
+    done = await asyncio.to_thread(instance.ran, "links", "--json", seconds=30)
+    assert done.returncode in {0, 75}, done.stderr
+    lines = {(line["sender"], line["receiver"]): line for line in json.loads(done.stdout)["links"]}
     line = lines["proxy", name]
     return line["up"], line["ejected"]
 

@@ -104,8 +104,7 @@ async def test_rooms_of_all_gateways_are_listed_once(with_http: Make) -> None:
 async def test_a_token_of_muster_token_acts_as_its_user(with_http: Make) -> None:
     instance = with_http()
     with instance.running():
-        minted = instance.command("token", "7", "--rights", "read,publish", stdout=subprocess.PIPE)
-        token = minted.communicate()[0].decode().strip()
+        token = instance.ran("token", "7", "--rights", "read,publish").stdout.decode().strip()
         async with client(instance, authorization=f"Bearer {token}") as user:
             await ready(user)
             answer = await user.post(PATH, content=b"x")

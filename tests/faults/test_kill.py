@@ -15,6 +15,7 @@ import pytest
 import muster
 from control.host.addresses import address_text
 from control.host.ports import Ports
+from tests import strikes
 from tests.faults.conftest import Make
 from tests.faults.instance import Instance
 from tests.faults.ledger import Ledger
@@ -148,7 +149,7 @@ async def test_clients_find_the_instance_that_took_the_place_of_a_killed_one(
             publishing = tasks.create_task(ledger.publish_steadily(client, 1, 100))
             await asyncio.sleep(BETWEEN_S)
             pids = instance.pids().values()
-            up.kill()
+            strikes.kill(up.pid)
             up.communicate()
             await until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids))
             if lost == "token":

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from subprocess import PIPE
 from typing import Any
 
 from tests.faults.conftest import Make
@@ -11,11 +10,10 @@ from tests.waiting import until
 
 
 async def run(instance: Instance, *words: str) -> tuple[int, list[dict[str, Any]]]:
-    """`muster links` with these words: its exit code and its output."""
-    command = instance.command("links", "--json", *words, stdout=PIPE, stderr=PIPE)
-    said, errors = await asyncio.to_thread(command.communicate, timeout=30)
-    assert command.returncode in {0, 1, 75}, errors
-    return command.returncode, json.loads(said)["links"]
+    """`muster links` with these words: its exit code, and what it says."""
+    done = await asyncio.to_thread(instance.ran, "links", "--json", *words, seconds=30)
+    assert done.returncode in {0, 1, 75}, done.stderr
+    return done.returncode, json.loads(done.stdout)["links"]
 
 
 def beyond(lines: list[dict[str, Any]], what: str) -> set[tuple[str, str]]:

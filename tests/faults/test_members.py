@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
-from subprocess import PIPE
 
 import muster
 from muster.instance import find
@@ -84,7 +83,6 @@ async def test_the_command_counts_and_names_members(make: Make) -> None:
 
 async def run(instance: Instance, *words: str) -> bytes:
     """`muster members` with these words."""
-    command = instance.command("members", *words, stdout=PIPE)
-    said, _ = await asyncio.to_thread(command.communicate, timeout=20)
-    assert command.returncode == 0
-    return bytes(said)
+    done = await asyncio.to_thread(instance.ran, "members", *words)
+    assert done.returncode == 0, done.stderr
+    return done.stdout

@@ -12,13 +12,21 @@ from pathlib import Path
 import pytest
 
 import muster
+from tests import strikes
 from tests.faults.conftest import Make
 from tests.faults.instance import MUSTER, ROOT, Instance, configuration
 from tests.together import together
 
 
-def run(instance: Instance, *words: str, stdin: bytes = b"", under: str = ":", **environment: str) -> tuple[int, str]:
-    """One command to its end, after the shell did `under`: exit code, and stderr, which must be its only output."""
+def run(instance: Instance, *words: str, stdin: bytes = b"") -> tuple[int, str]:
+    """One command to its end: exit code, and stderr, which must be the only thing it says."""
+    done = instance.ran(*words, stdin=stdin, seconds=60)
+    assert done.stdout == b"", done.stdout
+    return done.returncode, done.stderr.decode()
+
+
+def run_under(under: str, instance: Instance, *words: str, stdin: bytes = b"", **environment: str) -> tuple[int, str]:
+    """The same from its start, after the shell did `under`."""
     done = subprocess.run(
         ["sh", "-c", f'{under}; exec "$@"', "sh", *MUSTER, *words],
         cwd=ROOT,
@@ -121,7 +129,7 @@ FEW_FILES = [(files, *words) for words in (("up",), ("sub", "few"), ("pub", "few
 def with_few_files(tmp_path_factory: pytest.TempPathFactory) -> Mapping[tuple[str, ...], tuple[int, str]]:
     def said(files: str, *words: str) -> tuple[int, str]:
         instance = Instance(tmp_path_factory.mktemp("few"), configuration(database={"url": "none"}))
-        return run(instance, *words, under=f"ulimit -n {files}", stdin=b"line\n")
+        return run_under(f"ulimit -n {files}", instance, *words, stdin=b"line\n")
 
     return together(said, FEW_FILES)
 
@@ -136,7 +144,7 @@ def test_too_few_files_may_be_open(
 
 
 def test_a_soft_limit_on_open_files_is_raised(running: Instance) -> None:
-    assert run(running, "pub", "few", under="ulimit -S -n 12", stdin=b"line\n") == (0, "published 1 to few\n")
+    assert run_under("ulimit -S -n 12", running, "pub", "few", stdin=b"line\n") == (0, "published 1 to few\n")
 
 
 @pytest.mark.parametrize("word", ["sub", "pub"])
@@ -210,7 +218,7 @@ def test_a_file_that_is_none(make: Make, tmp_path: Path) -> None:
 def test_a_cluster_secret_that_is_none(make: Make, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("not hex")
-    code, said = run(make(cluster={"secret_file": str(secret)}), "up", MUSTER_LOG__LEVEL="error")
+    code, said = run_under(":", make(cluster={"secret_file": str(secret)}), "up", MUSTER_LOG__LEVEL="error")
     assert "Traceback" not in said
     check_line(said, str(secret), "is not hex")
     assert code in {1, 78}
@@ -227,7 +235,7 @@ def test_an_instance_that_was_killed(make: Make) -> None:
     instance = make()
     with instance.running() as up:
         pids = instance.pids()
-        up.send_signal(signal.SIGKILL)
+        strikes.kill(up.pid)
         up.wait(10)
         deadline = time.monotonic() + 5
         while any(os.path.exists(f"/proc/{pid}") for pid in pids.values()):
@@ -245,7 +253,7 @@ def test_an_instance_that_was_killed(make: Make) -> None:
 def test_a_standing_gateway_is_a_time_out_and_not_a_hang(make: Make) -> None:
     instance = make()
     with instance.running():
-        os.kill(instance.process("gateway").pid, signal.SIGSTOP)
+        strikes.stop(instance.process("gateway").pid)
         began = time.monotonic()
         code, said = run(instance, "sub", "room")
         assert time.monotonic() - began < 20

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 import os
-import subprocess
 import time
 from collections.abc import Callable
 from typing import Any, cast
@@ -217,8 +216,7 @@ async def stream(client: muster.Client, room: str) -> muster.Stream:
 
 
 def told(instance: Instance, *words: str) -> Any:
-    with instance.command(*words, stdout=subprocess.PIPE) as command:
-        return json.loads(command.communicate(timeout=20)[0])
+    return json.loads(instance.ran(*words).stdout)
 
 
 class Relay(asyncio.DatagramProtocol):

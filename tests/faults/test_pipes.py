@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import os
 import random
 import re
 import signal
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests import strikes
 from tests.faults.conftest import Make
 from tests.faults.instance import Instance
 
@@ -206,9 +206,8 @@ async def test_beside_it_one_that_is_stopped_has_the_whole_in_lines_and_gaps(
             began = time.monotonic()
             publisher = publish(instance, room, source)
             await wait_for(lambda: stopped.output.stat().st_size > 0, began + 10)
-            os.kill(stopped.process.pid, signal.SIGSTOP)
-            await asyncio.sleep(STOPPED_S)
-            os.kill(stopped.process.pid, signal.SIGCONT)
+            with strikes.standing_still(stopped.process.pid):
+                await asyncio.sleep(STOPPED_S)
             finished = await wait_for(lambda: whole.process.poll() is not None, began + 60)
             took = time.monotonic() - began
             publisher.wait(20)
@@ -254,11 +253,10 @@ async def test_a_reader_that_stood_still_longer_than_its_session_lives_goes_on_b
 
             feed(1)
             assert await wait_for(lambda: tells_all(stopped, lines[:1_000], offsets), time.monotonic() + 10)
-            os.kill(stopped.process.pid, signal.SIGSTOP)
-            feed(2)
-            expired = await wait_for(lambda: instance.metrics("gateway")["sessions_expired"], time.monotonic() + 10)
-            assert expired, "its session outlived the idle timeout"
-            os.kill(stopped.process.pid, signal.SIGCONT)
+            with strikes.standing_still(stopped.process.pid):
+                feed(2)
+                expired = await wait_for(lambda: instance.metrics("gateway")["sessions_expired"], time.monotonic() + 10)
+                assert expired, "its session outlived the idle timeout"
             began = time.monotonic()
             feed(3)
             assert await wait_for(lambda: tells_all(stopped, lines, offsets), began + 10)

@@ -5,7 +5,6 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
 import sys
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Callable
@@ -23,6 +22,7 @@ from control.config.load import load
 from control.console import common
 from control.errors import UserError
 from plane.spec import Spec
+from tests import strikes
 from tests.faults.conftest import Make
 from tests.faults.instance import samples
 
@@ -121,18 +121,15 @@ async def test_every_path_is_seen_what_loses_or_stands_still_is_found_and_the_pr
 
     await eventually(lambda: len([each for each in supervisor.paths() if each["seen"]]) == 16)
     await eventually(lambda: slowest() == {LOSES})
-    os.kill(stopped.pid, signal.SIGSTOP)
-    try:
+    with strikes.standing_still(stopped.pid):
         await eventually(lambda: [each["failing"] for each in over()] == [True] * 4)
         page = common.fetch(supervisor.prober(), "/metrics")[1].decode()
         assert 'muster_probe_paths_failing{node="1073741824",role="prober"} 0.0' not in page
-    finally:
-        os.kill(stopped.pid, signal.SIGCONT)
     await eventually(lambda: [each["failing"] for each in over()] == [False] * 4)
     assert all(each["failures"] >= 1 and each["availability"] < 1 for each in over())
     assert len(ways(await links(supervisor))) == 16, "those of the prober, which goes on"
     dead = supervisor.prober().pid
-    os.kill(dead, signal.SIGKILL)
+    strikes.kill(dead)
     await eventually(lambda: supervisor.prober().pid not in {0, dead} and supervisor.paths())
 
 
@@ -140,9 +137,8 @@ async def test_by_default_all_paths_are_probed_and_who_stands_still_is_an_alarm_
     instance = make(probes={}, registry={"session_ms": 60_000})  # who stands still stays on the map
 
     async def shown(*words: str) -> list[dict[str, Any]]:
-        command = instance.command("links", "--json", *words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-        said, _ = await asyncio.to_thread(command.communicate, timeout=PATIENT_S)
-        paths: list[dict[str, Any]] = json.loads(said).get("paths", [])
+        done = await asyncio.to_thread(instance.ran, "links", "--json", *words, seconds=PATIENT_S)
+        paths: list[dict[str, Any]] = json.loads(done.stdout).get("paths", [])
         return paths
 
     def counted(name: str) -> float:
@@ -190,10 +186,9 @@ async def test_an_instance_begins_and_ends_to_probe_by_sighup(make: Make) -> Non
 async def test_links_say_how_paths_get_probed_where_none_is(make: Make) -> None:
     instance = make()
     with instance.running():
-        command = instance.command("links", "--json", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        said, errors = await asyncio.to_thread(command.communicate, timeout=PATIENT_S)
-        assert "paths" not in json.loads(said)
-        assert errors.decode() == (
+        done = await asyncio.to_thread(instance.ran, "links", "--json", seconds=PATIENT_S)
+        assert "paths" not in json.loads(done.stdout)
+        assert done.stderr.decode() == (
             "muster: hash paths are not probed: set probes.every_ms and send SIGHUP to muster up, or add --probe SECONDS\n"
         )
-        assert command.returncode == 0
+        assert done.returncode == 0

@@ -42,10 +42,9 @@ SOAK_S = float(os.environ.get("MUSTERTEST_SOAK_S", "120"))
 
 
 def told(instance: Instance, *words: str) -> subprocess.CompletedProcess[str]:
-    """The output of a command."""
-    with instance.command(*words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as command:
-        out, err = command.communicate(timeout=20)
-    return subprocess.CompletedProcess(words, command.returncode, out.decode(), err.decode())
+    """What a command says."""
+    done = instance.ran(*words)
+    return subprocess.CompletedProcess(words, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
 def placement(instance: Instance, node: str) -> dict[int, str]:

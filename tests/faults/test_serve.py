@@ -17,6 +17,7 @@ import muster
 from control.host.addresses import address_text
 from control.host.ports import Ports
 from control.registry.server import RegistryServer
+from tests import strikes
 from tests.control.registry.zookeeper import ZooKeeper
 from tests.faults.hosts import Hosts, Node
 from tests.faults.ledger import Ledger
@@ -98,8 +99,7 @@ async def test_a_zookeeper_that_is_wiped_while_a_node_waits_for_it_gives_all_the
         async with loaded(hosts.address(), ledger):
             await came(ledger)
             await zookeeper.stop()
-            nodes[late].process.kill()
-            nodes[late].process.wait()
+            nodes[late].kill()
             nodes[late] = hosts.start(late, "broker")
             await until(lambda: "waits for the registry" in nodes[late].said(), PATIENT_S)
             await zookeeper.wipe()
@@ -337,7 +337,7 @@ async def test_a_partition_without_a_broker_is_named_by_all_who_are_asked_and_it
     assert await told() == [False, True, 0, False, False, 0.0]
     await until(lambda: prober.get("/api/v1/status")[1]["probed"] == 2, PATIENT_S)
     dead = number(other)[0]
-    other.process.kill()
+    other.kill()
     await until(lambda: gateway.metrics()[uncovered] == 1, PATIENT_S)
     assert dead not in states(gateway)
     assert await told() == [True, False, 1, True, True, 1.0]
@@ -353,7 +353,7 @@ async def test_a_node_that_stands_still_and_a_role_that_is_missing_are_said(host
     nodes = [hosts.start(role, role) for role in ("broker", "router", "gateway")]
     await hosts.serve(*nodes)
     await until(lambda: sorted(states(nodes[0]).values()) == ["running"] * 3, PATIENT_S)
-    nodes[2].process.send_signal(signal.SIGSTOP)
+    strikes.stop(nodes[2].process.pid)
     code, said, errors = await hosts.asked("cluster", "show", "--json", *NAMED)
     layers = json.loads(said)["layers"]
     assert [(node["name"], node["state"], node["registered"]) for each in layers for node in each["nodes"]] == [
@@ -423,7 +423,7 @@ async def test_a_replica_of_another_cluster_comes_and_goes_and_the_command_says_
     assert [await each.wait() for each in (adding, removing)] == [0, 0]
     assert json.loads(said)["state"] == "removed"
     assert other.serves()
-    other.process.kill()  # it stays in the registry for a while, and returns as the same node
+    other.kill()  # it stands in the registry for a while yet, and comes back as the same node
     adding = await told("add")
     other = hosts.start("chat-b", "broker", *CHAT)
     async with asyncio.timeout(PATIENT_S):
@@ -552,7 +552,7 @@ async def test_sighup_takes_limits_and_engine_and_prober_go_by_them(hosts: Hosts
         return prober.metrics()[name]
 
     await until(lambda: probed("probe_samples_seen") > 0, PATIENT_S)
-    broker.process.send_signal(signal.SIGSTOP)
+    strikes.stop(broker.process.pid)
     await until(lambda: probed("probe_samples_failed") > 10, PATIENT_S)
     assert probed("probe_paths_failing") == 0
     hosts.write(probes=probes | {"failures": 2})
@@ -738,8 +738,8 @@ def test_a_mistake_is_one_line_and_an_exit_code(
     (tmp_path / "token").write_text("no hex\n")
     if environment.get("MUSTER_CLUSTER__NAMES_FILE"):
         environment = {"MUSTER_CLUSTER__NAMES_FILE": str(tmp_path / "token")}
-    assert hosts.run(role, *words, **environment)[0] == code
-    line = hosts.run(role, *words, **environment)[1]
+    ended, line = hosts.run(role, *words, **environment)
+    assert ended == code
     assert line.count("\n") == 1, line
     assert line.startswith("muster: ")
     assert said in line

@@ -1,8 +1,6 @@
 """Clients with one given gateway learn the other servers from it, and go on without it."""
 
 import asyncio
-import os
-import signal
 from collections.abc import Callable
 from functools import partial
 
@@ -10,6 +8,7 @@ import pytest
 
 import muster
 from muster.instance import find
+from tests import strikes
 from tests.faults.conftest import Make
 from tests.faults.instance import reach
 from tests.faults.ledger import Ledger
@@ -36,16 +35,13 @@ async def test_clients_that_know_one_gateway_go_on_at_the_other_when_that_dies(
             publishing = tasks.create_task(ledger.publish_steadily(client, 1, 100))
             await until(partial(ledger.reached, ledger.mark()), PATIENT_S)
             before = {name: instance.metrics(name)["sessions"] for name in instance.names("gateway", "proxy")}
-            up.send_signal(signal.SIGSTOP)  # which would start it again
-            try:
+            with strikes.standing_still(up.pid):  # which would start it again
                 instance.kill("gateway")
                 await until(partial(ledger.reached, ledger.mark()), PATIENT_S)
                 assert await client.command("elsewhere", b"go", expires=30) == muster.NoMember()
                 # The client without a room finds out last.
                 await until_asked(lambda: instance.metrics("gateway-1")["sessions"] >= 7, PATIENT_S)
                 after = instance.metrics("gateway-1")["sessions"]
-            finally:
-                os.kill(up.pid, signal.SIGCONT)
             ledger.stop.set()
             await publishing
             await ledger.settle()

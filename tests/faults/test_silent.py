@@ -2,14 +2,13 @@
 
 import asyncio
 import contextlib
-import os
-import signal
 import time
 from collections.abc import AsyncIterator, Callable
 
 import pytest
 
 import muster
+from tests import strikes
 from tests.faults.conftest import Make
 from tests.faults.instance import Instance
 from tests.waiting import until, until_asked
@@ -87,13 +86,9 @@ async def test_a_member_that_hears_little_is_at_another_gateway_within_one_and_a
 @contextlib.asynccontextmanager
 async def dead(instance: Instance, name: str) -> AsyncIterator[None]:
     """SIGKILL, and nobody starts it again while the block lasts."""
-    supervisor = instance.record().pid
-    os.kill(supervisor, signal.SIGSTOP)
-    killed = instance.kill(name)
-    try:
+    with strikes.standing_still(instance.record().pid):
+        killed = instance.kill(name)
         yield
-    finally:
-        os.kill(supervisor, signal.SIGCONT)
     await instance.back(name, killed)
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from subprocess import PIPE
 from typing import Any
 
 import muster
@@ -14,11 +13,10 @@ NODES = {"gateways": 2, "brokers": "2x1", "proxies": 2}
 
 
 async def trace(instance: Instance, *words: str) -> tuple[int, dict[str, Any]]:
-    """`muster trace` with these words: its exit code and its output."""
-    command = instance.command("trace", ROOM, "--json", *words, stdout=PIPE, stderr=PIPE)
-    said, errors = await asyncio.to_thread(command.communicate, timeout=120)
-    assert command.returncode in {0, 75}, errors
-    return command.returncode, json.loads(said)
+    """`muster trace` with these words: its exit code, and what it says."""
+    done = await asyncio.to_thread(instance.ran, "trace", ROOM, "--json", *words, seconds=120)
+    assert done.returncode in {0, 75}, done.stderr
+    return done.returncode, json.loads(done.stdout)
 
 
 def timed(said: list[dict[str, Any]]) -> dict[str, bool]:

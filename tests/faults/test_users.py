@@ -5,7 +5,6 @@ import contextlib
 import json
 import signal
 from collections.abc import Iterator
-from subprocess import PIPE
 from typing import Any
 
 import pytest
@@ -33,11 +32,10 @@ def hung_up() -> Iterator[None]:
 
 
 async def token(instance: Instance, *words: str) -> str:
-    """The output of `muster token`."""
-    command = instance.command("token", *words, stdout=PIPE, stderr=PIPE)
-    said, errors = await asyncio.to_thread(command.communicate, timeout=30)
-    assert command.returncode == 0, errors
-    return said.decode().strip()
+    """What `muster token` prints."""
+    done = await asyncio.to_thread(instance.ran, "token", *words)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.decode().strip()
 
 
 async def refused(instance: Instance, token: str, **sides: Any) -> str:

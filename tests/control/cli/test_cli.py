@@ -28,6 +28,7 @@ from control.cluster.instance import Folder
 from control.config.load import load
 from control.probes import report as paths
 from muster import _core
+from tests import strikes
 from tests.control.command import COMMAND, Command
 from tests.documents import ROOT
 from tests.together import together
@@ -265,7 +266,7 @@ async def test_sighup_has_an_instance_read_its_configuration_again_and_pass_it_o
         assert [after[name]["backoff"] for name in ("gateway", "proxy", "broker")] == [[900, 5_000], [900, 5_000], None]
         assert [after[name]["command_limit"] for name in ("gateway", "proxy")] == [None, [1, 3]]
         assert {name: role["pid"] for name, role in after.items()} == before
-        os.kill(before["broker"], signal.SIGKILL)
+        strikes.kill(before["broker"])
         await until_asked(back, PATIENT_S)
         assert asked()["broker"]["key_ids"] == [1, 2], "who comes back has it too"
         written("[log]\nlevel = 'loud'\n")
@@ -312,12 +313,8 @@ def test_an_instance_is_seen_from_other_terminals_and_ends_with_0(muster: Comman
 def standing(muster: Command, name: str) -> Iterator[None]:
     """A node that does nothing, not even end."""
     (pid,) = (each.pid for each in instance.find(Folder(muster.folder)).processes if each.name == name)
-    os.kill(pid, signal.SIGSTOP)
-    try:
+    with strikes.standing_still(pid):
         yield
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGCONT)
 
 
 def said(process: subprocess.Popen[str], word: str) -> str:
@@ -422,13 +419,10 @@ def test_what_several_nodes_say_is_put_together(muster: Command) -> None:
 def test_a_node_that_does_not_answer_is_named_and_the_others_are_shown(muster: Command) -> None:
     with muster.up("--gateways", "2"):
         pids = {role["name"]: role["pid"] for role in json.loads(muster("status", "--json").stdout)["nodes"]}
-        os.kill(pids["gateway-1"], signal.SIGSTOP)
-        try:
-            asked = (("rooms", "ls"), ("rooms", "show", "room-1"), ("cluster", "show"), ("top",))
-            with ThreadPoolExecutor() as at_once:  # each waits for the silent one
-                done = list(at_once.map(lambda words: muster(*words, "--json"), asked))
-        finally:
-            os.kill(pids["gateway-1"], signal.SIGCONT)
+        asked = (("rooms", "ls"), ("rooms", "show", "room-1"), ("cluster", "show"), ("top",))
+        # Each waits for the one that does not answer.
+        with strikes.standing_still(pids["gateway-1"]), ThreadPoolExecutor() as at_once:
+            done = list(at_once.map(lambda words: muster(*words, "--json"), asked))
     for each in done:
         assert each.returncode == 75
         assert each.stderr.startswith("muster: gateway-1 does not answer on 127.0.0.1:")
@@ -469,13 +463,8 @@ def test_when_no_gateway_answers_that_is_all_there_is_to_say(muster: Command) ->
     with muster.up("--gateways", "2"):
         roles = json.loads(muster("status", "--json").stdout)["nodes"]
         pids = [role["pid"] for role in roles if role["role"] == "gateway"]
-        for pid in pids:
-            os.kill(pid, signal.SIGSTOP)
-        try:
+        with strikes.standing_still(*pids):
             done = muster("rooms", "ls")
-        finally:
-            for pid in pids:
-                os.kill(pid, signal.SIGCONT)
     assert (done.returncode, done.stdout) == (75, "")
     assert done.stderr.startswith("muster: gateway does not answer on ")
 
@@ -578,11 +567,8 @@ def unheard(tmp_path_factory: pytest.TempPathFactory) -> Mapping[tuple[str, ...]
     with muster.up("--gateways", "2"):
         roles = json.loads(muster("status", "--json").stdout)["nodes"]
         pid = next(role["pid"] for role in roles if role["name"] == "gateway-1")
-        os.kill(pid, signal.SIGSTOP)
-        try:
+        with strikes.standing_still(pid):
             return together(end, list(HALF_DEAF))
-        finally:
-            os.kill(pid, signal.SIGCONT)
 
 
 @pytest.mark.parametrize("words", HALF_DEAF, ids=" ".join)

@@ -1,8 +1,6 @@
 """`muster doctor` as a command: its output, its exit code, and that nothing blocks it."""
 
 import json
-import os
-import signal
 import socket
 import threading
 from pathlib import Path
@@ -19,6 +17,7 @@ from control.doctor.finding import Finding, ok
 from control.errors import UserError
 from plane.rooms.gateway import Gateway
 from plane.rooms.proxy import Proxy
+from tests import strikes
 from tests.control.command import Command
 from tests.ports import free_ports
 
@@ -110,11 +109,8 @@ def test_a_running_instance_is_asked_and_a_node_that_stands_still_fails(muster: 
         assert {"nodes", "buffers in use", "counters"} <= {each["check"] for each in told}
         assert ["for 5 nodes" in each["text"] for each in told if each["check"] == "cores"] == [True]
         pids = {role["name"]: role["pid"] for role in json.loads(muster("status", "--json").stdout)["nodes"]}
-        os.kill(pids["gateway-1"], signal.SIGSTOP)
-        try:
+        with strikes.standing_still(pids["gateway-1"]):
             found = findings(muster, code=1)
-        finally:
-            os.kill(pids["gateway-1"], signal.SIGCONT)
     assert "gateway-1 does not answer" in [each["text"] for each in found if each["level"] == "fail"]
 
 

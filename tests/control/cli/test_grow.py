@@ -1,7 +1,6 @@
 """`muster cluster grow` with fake roles in the embedded registry: interrupted, resumed, undone, and its output."""
 
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -14,6 +13,7 @@ import pytest
 
 from control.cluster import instance
 from control.cluster.instance import Folder
+from tests import strikes
 from tests.control.command import COMMAND, Command
 from tests.documents import ROOT
 
@@ -57,10 +57,10 @@ def names(muster: Command) -> set[str]:
     return {process.name for process in instance.find(Folder(muster.folder)).processes}
 
 
-def stop(muster: Command, name: str, how: signal.Signals) -> None:
-    """Send a node a signal."""
-    (pid,) = (each.pid for each in instance.find(Folder(muster.folder)).processes if each.name == name)
-    os.kill(pid, how)
+def pid(muster: Command, name: str) -> int:
+    """The process of a node."""
+    (found,) = (each.pid for each in instance.find(Folder(muster.folder)).processes if each.name == name)
+    return found
 
 
 def test_brokers_double_twice_and_routers_once_and_their_nodes_are_started(muster: Command) -> None:
@@ -93,10 +93,9 @@ def test_brokers_double_twice_and_routers_once_and_their_nodes_are_started(muste
 def test_what_is_killed_at_a_step_is_shown_resumed_and_undone_before_the_switch(
     muster: Command, how: signal.Signals
 ) -> None:
-    stop(muster, "proxy", signal.SIGSTOP)
     code = -9 if how == signal.SIGKILL else 75
-    assert ended(muster, how, "to 2 partitions: prepare, waits for", "broker", "--to", "2") == code
-    stop(muster, "proxy", signal.SIGCONT)
+    with strikes.standing_still(pid(muster, "proxy")):
+        assert ended(muster, how, "to 2 partitions: prepare, waits for", "broker", "--to", "2") == code
     found = layer(muster)
     assert (found["partitions"], found["growth"]["to"], found["growth"]["step"]) == (1, 2, "prepare")
     assert found["step_s"] > 0
@@ -119,14 +118,13 @@ def test_what_is_killed_at_a_step_is_shown_resumed_and_undone_before_the_switch(
 
 
 def test_a_node_that_stands_still_is_named_until_the_deadline_and_left_as_it_is(muster: Command) -> None:
-    stop(muster, "gateway", signal.SIGSTOP)
-    began = time.monotonic()
-    done = muster("cluster", "grow", "router", "--to", "2", "--wait", "1")
+    with strikes.standing_still(pid(muster, "gateway")):
+        began = time.monotonic()
+        done = muster("cluster", "grow", "router", "--to", "2", "--wait", "1")
     assert done.returncode == 75
     assert time.monotonic() - began < PATIENT_S
     assert "waits after 1 s for" in done.stderr
     assert "gateway" in done.stderr.splitlines()[-1]
-    stop(muster, "gateway", signal.SIGCONT)
     assert muster("cluster", "grow", "router", "--resume", "--grace", "0").returncode == 0
 
 
@@ -203,7 +201,7 @@ def test_a_growth_that_was_prepared_is_gone_on_with_or_undone_after_the_instance
     muster = Command(tmp_path / "i")
     muster.environment["MUSTER_REGISTRY__SESSION_MS"] = "60000"
     with muster.up("--brokers", "1x2") as first:
-        stop(muster, "proxy", signal.SIGSTOP)
+        strikes.stop(pid(muster, "proxy"))
         assert ended(muster, signal.SIGKILL, "to 2 partitions: prepare, waits for", "broker", "--to", "2") == -9
         first.kill()
     with muster.up("--brokers", brokers):

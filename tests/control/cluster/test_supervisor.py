@@ -29,6 +29,7 @@ from control.host.ports import Ports
 from control.registry import Directory
 from control.registry.places import Identity, encode
 from muster.instance import start_time
+from tests import strikes
 from tests.control.nodes import configured
 from tests.fakes.memory import Memory
 from tests.waiting import until
@@ -164,7 +165,7 @@ async def test_a_killed_role_is_back_where_it_was_with_a_greater_epoch(tmp_path:
     with capture_logs() as logged:
         async with made(config):
             before = _process(place, role)
-            os.kill(before.pid, signal.SIGKILL)
+            strikes.kill(before.pid)
             await until(lambda: (found := _process(place, role)).ready and found.pid not in (0, before.pid), PATIENT_S)
             after = _process(place, role)
     ended = [(line["child"], line["restart_in_s"]) for line in logged if line["event"] == "ended by itself"]
@@ -185,7 +186,7 @@ async def test_roles_are_kept_up_while_their_file_cannot_be_written(tmp_path: Pa
         before = supervisor.record().processes[0]
         place.record.unlink()
         place.record.mkdir()
-        os.kill(before.pid, signal.SIGKILL)
+        strikes.kill(before.pid)
         await until(lambda: (now := supervisor.record().processes[0]).ready and now.pid not in (0, before.pid))
         place.record.rmdir()
         await until(place.record.is_file)
@@ -209,7 +210,7 @@ async def test_who_is_cancelled_while_an_instance_ends_lets_it_end(tmp_path: Pat
 
     async def up() -> None:
         async with supervisor:
-            os.kill(supervisor.record().processes[-1].pid, signal.SIGSTOP)
+            strikes.stop(supervisor.record().processes[-1].pid)
             ending.set()
 
     running = asyncio.create_task(up())
@@ -273,7 +274,7 @@ async def test_children_die_with_a_killed_supervisor_and_the_stale_file_is_seen(
         assert supervisor.stdout is not None
         assert await asyncio.to_thread(supervisor.stdout.readline) == "up\n"
         record: Record = instance.find(place)
-        supervisor.kill()
+        strikes.kill(supervisor.pid)
     await until(lambda: not alive([process.pid for process in record.processes]))
     with pytest.raises(NotRunning, match="died"):
         instance.find(place)

@@ -269,8 +269,8 @@ async def test_a_server_of_the_registry_that_was_away_at_first_is_asked_once_ano
                 while tree.session != "connected" or not await is_answered(tree):  # noqa: ASYNC110 - of another process
                     await asyncio.sleep(0.05)
     finally:
-        await first.stop()
-        await later.stop()
+        first.end()
+        later.end()
 
 
 async def is_answered(tree: Tree) -> bool:

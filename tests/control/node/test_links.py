@@ -9,7 +9,7 @@ from control.config.options import Links as Limits
 from control.console.lines import seen
 from control.console.readings import NO_ANSWER, Reading
 from control.errors import UserError
-from control.node.links import Links
+from control.node.links import Links, links
 from control.probes.report import Probed, name_unknown
 from tests.control.nodes import processes
 
@@ -137,3 +137,7 @@ def test_a_prober_that_has_just_begun_is_said_and_fails_nobody_but_who_checks(
     assert name_unknown(begun, check=True) == 75
     assert name_unknown(None, check=True) == 0
     assert name_unknown(Probed((), paths=0, left_out=2), check=False) == 75
+
+
+def test_a_role_without_links_has_none() -> None:
+    assert list(links({"role": "prober"})) == []

@@ -1,8 +1,6 @@
 """The embedded server: for this user only, true after kill -9, and unmoved by hostile clients."""
 
 import asyncio
-import os
-import signal
 import stat
 import sys
 from collections.abc import AsyncIterator
@@ -17,6 +15,7 @@ from control.registry import frames, server
 from control.registry.embedded import EmbeddedTree
 from control.registry.server import SOCKET, STATE, RegistryServer
 from control.registry.tree import Entry, Unavailable
+from tests import strikes
 from tests.control.registry.services import connected, until_session
 
 LOG = structlog.get_logger()
@@ -174,10 +173,9 @@ async def test_a_server_that_stood_still_expires_nobody(tmp_path: Path) -> None:
     try:
         await connected(tree)
         await tree.create("/mine", ephemeral=True)
-        os.kill(process.pid, signal.SIGSTOP)
-        await until_session(tree, "suspended")  # 2 s after its last message
-        await asyncio.sleep(1.5)
-        os.kill(process.pid, signal.SIGCONT)
+        with strikes.standing_still(process.pid):
+            await until_session(tree, "suspended")  # 2 s after it heard the last word
+            await asyncio.sleep(1.5)
         await until_session(tree, "connected")
         assert await tree.get("/mine") is not None
     finally:

@@ -1,7 +1,6 @@
 """Real ZooKeeper servers, one and three, under faults: nobody's map empties, and all nodes return."""
 
 import asyncio
-import signal
 import sys
 from collections.abc import Awaitable, Iterator
 from contextlib import AsyncExitStack
@@ -55,7 +54,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeper]:
     """Not yet started."""
     made = ZooKeeper(tmp_path_factory.mktemp("ensemble"), 3)
     yield made
-    made.kill()
+    made.end()
 
 
 @pytest.fixture
@@ -249,14 +248,11 @@ async def test_a_server_that_stands_still_is_an_expired_session_before_it_says_s
     tree.on_session(said.append)
     await connected(tree)
     await tree.create("/mine", ephemeral=True)
-    zookeeper.servers[0].signal(signal.SIGSTOP)
-    try:
+    with zookeeper.standing_still():
         await until_session(tree, "suspended")
         with pytest.raises(Unavailable):
             await tree.get("/mine")
         await until_session(tree, "expired")
-    finally:
-        zookeeper.servers[0].signal(signal.SIGCONT)
     await until_session(tree, "connected")
     await until(lambda: said == ["connected", "suspended", "expired", "connected"])
     await tree.create("/again", ephemeral=True)
@@ -408,7 +404,7 @@ async def test_with_sasl_nobody_else_reads_and_a_wrong_password_gets_no_session(
     finally:
         for tree in (mine, wrong, nobody):
             await tree.close()
-        await service.stop()
+        service.end()
 
 
 @pytest.mark.parametrize(

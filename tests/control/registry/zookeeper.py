@@ -8,7 +8,6 @@ import contextlib
 import itertools
 import os
 import shutil
-import signal
 import socket
 import struct
 import subprocess
@@ -22,6 +21,7 @@ import pytest
 from control.config.zookeeper import Servers
 from control.registry.tree import Tree
 from control.registry.zookeeper import ZooKeeperTree
+from tests import strikes
 from tests.control.registry.services import SESSION_S, until_expired
 from tests.ports import free_ports
 
@@ -106,13 +106,18 @@ class Server:
                 stderr=log,
             )
 
-    def signal(self, number: int) -> None:
-        """To this process."""
-        assert self._process is not None
-        os.kill(self._process.pid, number)
+    @property
+    def pid(self) -> int:
+        """0 where it was not started."""
+        return self._process.pid if self._process is not None else 0
 
     def kill(self) -> None:
-        """kill -9, if it runs."""
+        """kill -9."""
+        strikes.kill(self.pid)
+        self.end()
+
+    def end(self) -> None:
+        """The same, if it runs."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -166,23 +171,18 @@ class ZooKeeper:
         try:
             yield self
         finally:
-            await self.stop()
+            self.end()
 
     @contextlib.contextmanager
     def standing_still(self, *servers: Server) -> Iterator[None]:
         """SIGSTOP of these, of all without any, while the block lasts."""
-        for server in servers or self.servers:
-            server.signal(signal.SIGSTOP)
-        try:
+        with strikes.standing_still(*(server.pid for server in servers or self.servers)):
             yield
-        finally:
-            for server in servers or self.servers:
-                server.signal(signal.SIGCONT)
 
-    def kill(self) -> None:
-        """All of them, those that run."""
+    def end(self) -> None:
+        """Kill those that run, if any does."""
         for server in self.servers:
-            server.kill()
+            server.end()
 
     async def ready(self, how_many: int | None = None) -> None:
         """Wait until this many serve."""
@@ -200,7 +200,8 @@ class ZooKeeper:
         return self.servers[(await self.modes()).index("leader")]
 
     async def stop(self) -> None:
-        self.kill()
+        assert any(strikes.runs(server.pid) for server in self.servers), "none of them runs"
+        self.end()
 
     async def wipe(self) -> None:
         await self.stop()

@@ -24,6 +24,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
 from control.rooms.database.url import location
+from tests import strikes
 from tests.ports import free_ports
 
 READY_S: Final = 60.0
@@ -43,8 +44,11 @@ class Database(Protocol):
     def kill(self) -> None:
         """Serve nobody, as after kill -9."""
 
-    def signal(self, number: int) -> None:
-        """Signal the server, if there is one."""
+    def stand_still(self) -> None:
+        """Answer nobody, until it goes on."""
+
+    def go_on(self) -> None:
+        """Answer again."""
 
 
 class File:
@@ -60,8 +64,11 @@ class File:
     def kill(self) -> None:
         """It stays there."""
 
-    def signal(self, number: int) -> None:
-        """Nobody hears it."""
+    def stand_still(self) -> None:
+        """Nobody can stop it."""
+
+    def go_on(self) -> None:
+        """It does."""
 
 
 class Server(Protocol):
@@ -75,8 +82,11 @@ class Server(Protocol):
     def kill(self) -> None:
         """kill -9, if it runs."""
 
-    def signal(self, number: int) -> None:
-        """To this process."""
+    def stand_still(self) -> None:
+        """SIGSTOP, if it runs."""
+
+    def go_on(self) -> None:
+        """SIGCONT."""
 
     def url(self, name: str) -> str:
         """A database there, as its owner reaches it."""
@@ -103,8 +113,11 @@ class Served:
     def kill(self) -> None:
         self.server.kill()
 
-    def signal(self, number: int) -> None:
-        self.server.signal(number)
+    def stand_still(self) -> None:
+        self.server.stand_still()
+
+    def go_on(self) -> None:
+        self.server.go_on()
 
     async def grant(self, user: str, rights: str) -> None:
         """A user with the same password and only these rights on the existing tables."""
@@ -145,32 +158,37 @@ class _Process:
                 command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
 
-    def signal(self, number: int) -> None:
-        """Signal it and its workers, each of which has a session of its own."""
-        for pid in self._pids():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
+    def stand_still(self) -> None:
+        """SIGSTOP of it and of those that work for it, each of which has a session of its own."""
+        pid, *others = self._pids()
+        strikes.stop(pid)
+        _tell(others, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """SIGCONT of these."""
+        _tell(self._pids(), signal.SIGCONT)
 
     def kill(self) -> None:
-        """Kill all of it. A remaining process of an earlier life blocks the files, so wait for their end."""
-        if self._process is None:
-            return
-        pids = self._pids()
-        self.signal(signal.SIGKILL)
+        """All of it. Who is left of an earlier life keeps the next one from its files, so wait for their end."""
+        pid, *others = self._pids()
+        strikes.kill(pid)
+        _tell(others, signal.SIGKILL)
+        assert self._process is not None
         self._process.wait()
         self._process = None
         deadline = time.monotonic() + READY_S
-        while any(map(_runs, pids)):
-            assert time.monotonic() < deadline, f"{pids} do not end"
+        while any(map(strikes.runs, others)):
+            assert time.monotonic() < deadline, f"{others} do not end"
             time.sleep(0.005)
 
     def _pids(self) -> list[int]:
-        assert self._process is not None
+        assert self._process is not None, "it does not run"
         pid = self._process.pid
         return [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
 
     def close(self) -> None:
-        self.kill()
+        if self._process is not None:
+            self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -292,13 +310,8 @@ def _missing(mend: str) -> None:
     pytest.skip(mend)
 
 
-def _runs(pid: int) -> bool:
-    """Whether it exists and is not a zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-STOP: Final = signal.SIGSTOP
-CONTINUE: Final = signal.SIGCONT
+def _tell(pids: Sequence[int], number: signal.Signals) -> None:
+    """Those of a server that work for one client end with that."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)

@@ -1,13 +1,12 @@
 """`muster up --database` under load: database and router are killed; the warm start is used, or reported missing."""
 
-import os
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import strikes
 from tests.control.rooms.database.services import PASSWORD, QUOTED, Database
 from tests.faults.instance import Instance, configuration
 from tests.faults.ledger import Ledger
@@ -61,7 +60,7 @@ async def test_a_killed_router_begins_with_what_was_kept(database: Database, mak
                 # All interest is known although the only gateway that could report it stands still.
                 dead = {name: instance.process(name).pid for name in ("router", "broker")}
                 for pid in dead.values():
-                    os.kill(pid, signal.SIGKILL)
+                    strikes.kill(pid)
                 for name, pid in dead.items():
                     await until(lambda name=name, pid=pid: instance.process(name).pid not in {0, pid}, PATIENT_S)  # type: ignore[misc]
                 await instance.back("router", dead["router"])

@@ -12,7 +12,7 @@ from control.rooms.database.records import EPOCH_MAX, NODE_MAX, ROOM_MAX, VERSIO
 from control.rooms.database.schema import TABLE, VERSION_TABLE
 from control.rooms.database.store import LEFT_S, Store
 from control.rooms.database.url import location
-from tests.control.rooms.database.services import CONTINUE, PASSWORD, QUOTED, STOP, Database, Served, plain
+from tests.control.rooms.database.services import PASSWORD, QUOTED, Database, Served, plain
 
 
 def open_store(database: Database, **more: object) -> Store:
@@ -175,12 +175,12 @@ async def test_a_server_that_was_killed_is_written_again_when_it_is_back(served:
 async def test_a_server_that_stands_still_holds_nobody_up_for_ever(served: Served) -> None:
     async with open_store(served, call_s=0.5) as store:
         await again(store.open, Unavailable)
-        served.signal(STOP)
+        served.stand_still()
         try:
             with pytest.raises(Unavailable, match="no answer in time"):
                 await store.write([said(1)])
         finally:
-            served.signal(CONTINUE)
+            served.go_on()
         await again(lambda: store.write([said(1)]), Unavailable)
     async with open_store(served) as store:
         assert len(await loaded(store)) == 1

@@ -14,7 +14,7 @@ from control.rooms.database.records import Change, Ended, Membership, Partition
 from control.rooms.database.store import Store
 from control.rooms.database.url import location
 from control.rooms.database.writer import Writer
-from tests.control.rooms.database.services import CONTINUE, STOP, Database
+from tests.control.rooms.database.services import Database
 from tests.waiting import until
 
 LOG = structlog.get_logger()
@@ -245,7 +245,7 @@ async def test_nothing_is_lost_or_undone_where_the_server_is_killed_under_load(
                 newest[change.key] = change
                 writer.put(change)
 
-        for trouble in (served.kill, lambda: served.signal(STOP), served.kill):
+        for trouble in (served.kill, served.stand_still, served.kill):
             tell(300)
             already = writer.written
             await until(lambda already=already: writer.written > already, PATIENT_S)  # type: ignore[misc]
@@ -257,7 +257,7 @@ async def test_nothing_is_lost_or_undone_where_the_server_is_killed_under_load(
                 tell(300)
                 served.start()
             else:
-                served.signal(CONTINUE)
+                served.go_on()
         await until(lambda: not writer.waiting, PATIENT_S)
         kept = {each.key: each async for page in store.load(Partition()) for each in page}
         await writer.close(10)
