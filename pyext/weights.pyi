@@ -56,3 +56,6 @@ class Weights:
     def of(self, client: int) -> float: ...
     def tired(self, weight: float, out: NDArray[np.uint64]) -> int:
         """Sets the bit of each client whose weight is below `weight`; 64 clients a word. Returns how many are set."""
+
+    def mark_tired(self, clients: NDArray[np.uint32], weight: float, out: NDArray[np.uint64]) -> None:
+        """Sets the bits of those of `clients` whose weight is below `weight`, and clears none: after a task."""

@@ -189,6 +189,28 @@ async def test_a_client_cannot_speak_for_another_nor_give_orders(broker: Broker,
 
 
 @needs_mosquitto
+async def test_a_message_that_is_too_large_does_not_reach_the_plane(broker: Broker, plane: Plane) -> None:
+    sizes: list[int] = []
+    heard = plane.link._heard
+
+    def measured(topic: str, payload: bytes) -> None:
+        sizes.append(len(payload))
+        heard(topic, payload)
+
+    plane.link._heard = measured
+    agent = Agent(broker, "a1")
+    try:
+        await until(lambda: plane.index.online == 1)
+        agent.write("result", {"run": "x@1", "epoch": 5, "ok": True, "value": "x" * 100_000})
+        await asyncio.to_thread(shell, broker, "fleet/1/shell/up/hello", {"epoch": 1, "version": 1, "attributes": {}})
+        await until(lambda: plane.index.online == 2)
+        assert max(sizes) < 1000
+        assert not plane.dispatcher.dropped
+    finally:
+        agent.end()
+
+
+@needs_mosquitto
 async def test_wrong_words_and_strangers_do_not_come_in(broker: Broker) -> None:
     for name, word in [("a1", "word 2"), ("stranger", "word 1")]:
         agent = Agent(broker, name, word)

@@ -94,7 +94,7 @@ def test_the_document_names_every_topic_field_and_quality() -> None:
     messages: dict[str, type[msgspec.Struct]] = {**schema.UP, "task": Order, "told": Told}
     for kind, message in messages.items():
         way = "up" if kind in schema.UP else "down"
-        row = re.search(rf"^\| `fleet/1/NAME/{way}/{kind}` \| (\d) \| (.*?) \|", DOCUMENT, re.MULTILINE)
+        row = re.search(rf"^\| `fleet/1/\{{name\}}/{way}/{kind}` \| (\d) \| (.*?) \|", DOCUMENT, re.MULTILINE)
         assert row is not None, kind
         assert int(row[1]) == schema.QOS[kind]  # type: ignore[index]
         assert re.findall(r"`(\w+)`", row[2]) == [field.name for field in msgspec.structs.fields(message)], kind
