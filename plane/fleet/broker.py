@@ -1,7 +1,8 @@
 """mosquitto as a child: the broker of an installation that has none.
 
-Owns its files and its process. It must not know clients beyond their names and passwords, nor what they say. Each client may
-read and write only its own topics; the plane may write to all of them and read what they write. Nobody else comes in.
+Owns its files and its process. It must not know clients beyond their names and passwords, nor what they say. Each client
+reads and writes only its own topics; the plane writes the clients' down topics and reads their up topics. A connection without
+a password is refused.
 """
 
 import asyncio
@@ -49,7 +50,7 @@ class Broker:
         binary = shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
         if binary is None:
             raise BrokerError("mosquitto is not installed; install it, or name another broker")
-        if not _is_free(self.host, self.port):  # else whoever has it would be taken for ours
+        if not _is_free(self.host, self.port):  # else the process that listens there would be taken for this broker
             raise BrokerError(f"{self.host}:{self.port} is in use; name another port for the broker")
         self._folder.mkdir(parents=True, exist_ok=True)
         self.write_users(self._users)
@@ -97,7 +98,7 @@ class Broker:
         return self._process.pid if self._process is not None and self._process.returncode is None else 0
 
     def write_users(self, users: Mapping[str, str]) -> None:
-        """Who may come in, from the next `start` or `reload` on. Raises `BrokerError` for a bad name."""
+        """Replaces the users, from the next `start` or `reload` on. Raises `BrokerError` for a bad name."""
         self._users, known = dict(users), self._lines
         self._lines = {each: known.get(each) or password_line(*each) for each in sorted(users.items())}
         _write(self._folder / "users", "".join(self._lines.values()))

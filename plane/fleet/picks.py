@@ -1,7 +1,7 @@
-"""Picks of clients by name: one deck for each selector in use, the weights of all clients, and who is busy.
+"""Picks of clients by name: one deck for each selector in use, the weights of all clients, and the busy ones.
 
 Owns decks, weights, and how many runs each client has in flight. It must not know tasks, deadlines or a clock: the minute
-comes in. Whoever owns a selector's picks must be one process at a time; that is the business of its caller.
+comes in. One process at a time must own a selector's picks; the caller sees to that.
 """
 
 from typing import Final
@@ -57,7 +57,7 @@ class State(msgspec.Struct, frozen=True):
 
 
 class Picks:
-    """Asked with the index it was made for. The punishment is reckoned anew each minute, and when averages are told."""
+    """Asked with the index it was made for. The punishment is computed anew each minute, and when the averages change."""
 
     def __init__(self, index: Index, minute: int, *, in_flight_max: int = 1) -> None:
         if not 1 <= in_flight_max <= IN_FLIGHT_MAX:
@@ -66,7 +66,7 @@ class Picks:
         """Selectors whose round was given up because others were used later; more than `DECKS_MAX` are in use."""
         self._averages = (0.0, 0.0)
         self._cost: float | None = None
-        """None: to be reckoned, and with it those who cannot pay it."""
+        """None: must be computed anew, together with `_tired`."""
         self._index = index
         self._in_flight_max = in_flight_max
         self._decks: dict[str, Deck] = {}
@@ -79,7 +79,7 @@ class Picks:
 
     @classmethod
     def restored(cls, index: Index, state: State, *, in_flight_max: int = 1) -> "Picks":
-        """As of a state; nobody is busy. Raises ValueError if it speaks of numbers that the index does not have."""
+        """As of a state, with no client busy. Raises ValueError for numbers that the index does not have."""
         picks = cls(index, state.minute, in_flight_max=in_flight_max)
         rested_at = np.frombuffer(state.rested_at, dtype=np.int32)
         picks._weights = Weights(picks._words * 64, state.minute, rested_at, state.base)
@@ -104,7 +104,7 @@ class Picks:
             self._weights.tired(min(1.0, self._cost / 1000), self._tired)
         return self._cost
 
-    def tell(self, picked_per_task: float, tasks_per_minute: float) -> None:
+    def set_averages(self, picked_per_task: float, tasks_per_minute: float) -> None:
         """The two averages, from the scheduler (`wheel.Averages`). ValueError for negative ones, with the next pick."""
         self._averages = (picked_per_task, tasks_per_minute)
         self._cost = None
