@@ -1,8 +1,9 @@
 """Picks of the fleet: 100 of 20,000 and of 1,000,000 clients by selector and weight, and what weights cost (PF-18).
 
 CPU of the thread for each pick. `deck` is a draw from a mark whose members are at hand, over whole rounds, so that full
-and nearly empty rounds count alike; `new selector` reads the bitmaps of three attributes, makes a deck and draws. Beside
-them, in the same rounds: drawing without replacement by weight with NumPy, and a random order by SQLite in memory.
+and nearly empty rounds count alike; `new selector` reads the bitmaps of three attributes, makes a deck and draws; `by name`
+is all that a pick costs. Beside them, in the same rounds: drawing without replacement by weight with NumPy, and a random
+order by SQLite in memory.
 Neither of those is fair: they know nothing of the picks before.
 """
 
@@ -18,6 +19,7 @@ from bench.progress import Progress, silent
 from bench.report import Case, Goal
 from bench.rounds import Entry, Results, Sample, interleave
 from plane.fleet.index import Index, Snapshot, Update
+from plane.fleet.picks import Picks
 from plane.fleet.selector import parse
 from pyext import bits
 from pyext.deck import Deck
@@ -29,7 +31,8 @@ SELECTOR: Final = "country=CN and province=520000 and not carrier=3"
 BOUND_US: Final = {20_000: 5.0, 1_000_000: 50.0}
 NEW_BOUND_US: Final = 100.0
 WEIGHTS_BOUND_US: Final = 1_000.0  # of a minute, and of a task that picks everyone
-DECK, NEW, NUMPY, SQLITE = "deck", "new selector", "numpy.random.choice with p", "SQLite ORDER BY RANDOM()"
+DECK, NEW, NAMES = "deck", "new selector", "by name, busy ones passed over"
+NUMPY, SQLITE = "numpy.random.choice with p", "SQLite ORDER BY RANDOM()"
 MINUTE, TASK, EACH = "a minute, weights read", "a task for everyone", "µs each"
 PICKS, PICKS_QUICK = 20_000, 2_000
 
@@ -49,6 +52,7 @@ def _cases(results: Results, clients: int, *, quick: bool) -> Iterator[Case]:
     yield Case.limit(f"{name(DECK)}, {EACH}", picked, Goal("PF-18", "<=", BOUND_US[clients]), quick=quick)
     new = results.series(name(NEW), EACH)
     yield Case.limit(f"{name(NEW)}, {EACH}", new, Goal("PF-18", "<=", NEW_BOUND_US), quick=quick)
+    yield Case.plain(f"{name(NAMES)}, {EACH}", results.series(name(NAMES), EACH))
     for other in (NUMPY, SQLITE):
         yield Case.compared(f"{name(DECK)} over {other}", picked, results.series(name(other), EACH))
     for what in (MINUTE, TASK):
@@ -66,7 +70,7 @@ def _entries(clients: int, *, quick: bool) -> Iterator[Entry]:
     index, selector, found = _index(clients), parse(SELECTOR), np.zeros(words, dtype=np.uint64)
     out = np.zeros(clients, dtype=np.float32)
     random, database = np.random.default_rng(clients), _database(clients)
-    minutes = iter(range(1, 1 << 31))
+    minutes, picks = iter(range(1, 1 << 31)), Picks(index, 0)
 
     def pick() -> int:
         return len(deck.pick(PICK, next(seeds), members, weights.rested_at, weights.now).clients)
@@ -74,6 +78,11 @@ def _entries(clients: int, *, quick: bool) -> Iterator[Entry]:
     def pick_new() -> int:
         index.members(selector, found)
         return len(Deck(words).pick(PICK, next(seeds), found, weights.rested_at, weights.now).clients)
+
+    def pick_names() -> int:
+        picked = picks.pick(selector, PICK, next(seeds))
+        picks.release(picked.numbers)
+        return len(picked.clients)
 
     def pick_numpy() -> int:
         weights.read(out)
@@ -93,10 +102,11 @@ def _entries(clients: int, *, quick: bool) -> Iterator[Entry]:
         return PICK
 
     slow = max(2, 400_000 // clients)
-    picks = PICKS_QUICK if quick else PICKS
+    many = PICKS_QUICK if quick else PICKS
     for what, work, times in (
-        (DECK, pick, picks),
-        (NEW, pick_new, picks // 20),
+        (DECK, pick, many),
+        (NEW, pick_new, many // 20),
+        (NAMES, pick_names, many // 20),
         (NUMPY, pick_numpy, slow),
         (SQLITE, pick_sqlite, slow),
     ):

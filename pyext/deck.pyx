@@ -2,9 +2,9 @@
 """Fair picks: a deck of clients from which each is dealt once a round, in random order, rested ones first.
 
 Owns which clients were dealt in the round, and the draw. It must not know names, selectors or a clock: members come as
-bits (64 dense numbers a word), weights as the array of `pyext.weights`, randomness as a seed. Whoever joins is owed a turn;
-whoever leaves and comes back in the same round is dealt still. A client's turn is kept by one bit, so nothing grows with
-the number of rounds, joins or leaves.
+bits (64 dense numbers a word), weights as the array of `pyext.weights`, randomness as a seed. A client that joins is owed
+a turn; one that leaves and comes back in the same round is still dealt. A client's turn is kept by one bit, so nothing
+grows with the number of rounds, joins or leaves.
 
 The draw is part of the promise, for a stored seed must give the same clients again: splitmix64, begun with the seed and the
 number of open clients; numbers below n by the upper half of the product; of two candidates the one whose weight is whole
@@ -185,7 +185,7 @@ cdef class Deck:
         self, Py_ssize_t wanted, uint64_t state, const uint64_t *members, const int32_t[::1] rested_at, int32_t now,
         const uint64_t *tired, const uint64_t *barred, uint32_t *out, Draw draw,
     ) noexcept nogil:
-        """What the round owes, then the next round; in each first who is not tired. Nobody twice. -1: no memory."""
+        """What the round owes, then the next round; in each the rested first. No client twice. -1: no memory."""
         cdef Py_ssize_t length = self.open.shape[0], done, more, held
         cdef uint64_t *dealt = &self.dealt_view[0]
         held = open_words(members, dealt, barred, tired, &self.open[0], length)
@@ -204,7 +204,7 @@ cdef class Deck:
         if done == wanted:
             return done
         held = open_words(members, NULL, barred, NULL, &self.open[0], length)
-        if self._without(out, done, held) == 0:  # all who can be picked were, in this very draw
+        if self._without(out, done, held) == 0:  # this draw has picked every open client
             return done
         draw.excused = open_words(members, dealt, NULL, NULL, &self.open[0], length)
         self.round += 1

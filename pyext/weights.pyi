@@ -12,7 +12,7 @@ CAPACITY_MAX: Final[int]
 def punishment(online: int, picked_per_task: float, tasks_per_minute: float) -> float:
     """online / (picked_per_task x tasks_per_minute): a client's weight is whole again after a round of all clients.
 
-    At most `PUNISHMENT_MAX`, which is also the answer for averages of 0: a round that never ends. 0 if nobody is online.
+    At most `PUNISHMENT_MAX`, which is also the answer for averages of 0: a round that never ends. 0 if no client is online.
     ValueError for a negative number or NaN.
     """
 
@@ -56,3 +56,6 @@ class Weights:
     def of(self, client: int) -> float: ...
     def tired(self, weight: float, out: NDArray[np.uint64]) -> int:
         """Sets the bit of each client whose weight is below `weight`; 64 clients a word. Returns how many are set."""
+
+    def mark_tired(self, clients: NDArray[np.uint32], weight: float, out: NDArray[np.uint64]) -> None:
+        """Sets the bits of those of `clients` whose weight is below `weight`, and clears none: after a task."""

@@ -136,5 +136,18 @@ cdef class Weights:
             count = above(&self.view[0], bound, &out[0], out.shape[0])
         return count
 
+    def mark_tired(self, const uint32_t[::1] clients, double weight, uint64_t[::1] out):
+        if not 0.0 <= weight <= 1.0:
+            raise ValueError(f"a weight lies between 0 and 1, not {weight}")
+        self._check(clients)
+        if clients.shape[0] and beyond(&clients[0], clients.shape[0], <uint32_t>(out.shape[0] * 64)):
+            raise ValueError(f"client {max(clients)} is beyond {out.shape[0]} words")
+        cdef int32_t bound = self._now() + <int32_t>((1.0 - weight) * WHOLE + 0.5)
+        cdef Py_ssize_t i
+        with nogil:
+            for i in range(clients.shape[0]):
+                if self.view[clients[i]] > bound:
+                    out[clients[i] >> 6] |= <uint64_t>1 << (clients[i] & 63)
+
     def __repr__(self):
         return f"Weights({len(self.rested_at)} clients, minute {self.minute})"

@@ -1,8 +1,8 @@
-"""What clients say, and what they are told: the index, leases, picks and runs of one plane put together.
+"""Messages from clients and to clients: joins the index, leases, picks and runs of one plane.
 
 Owns the order in which these are asked. It must not know a broker, a socket or a store: messages come in as topic and bytes,
 go out through `send`, and ended runs through `ended`; times in ms of a steady clock and minutes come in. One message in, a
-bounded number out; what is no message is counted by reason and dropped.
+bounded number out; a malformed message is counted by reason and dropped.
 """
 
 from collections import Counter
@@ -14,10 +14,10 @@ import numpy as np
 
 from plane.fleet import schema
 from plane.fleet.index import Index, Update, UpdateError
-from plane.fleet.leases import Heard, Leases
+from plane.fleet.leases import Leases, Renewal
 from plane.fleet.picks import Pick, Picks
-from plane.fleet.runs import Action, Ended, Replace, RunName, Runs, Verdict
-from plane.fleet.schema import Beat, Bye, Hello, Order, Receipt, Result, SchemaError, Told
+from plane.fleet.runs import Action, Replacement, RunEnd, RunName, Runs, Verdict
+from plane.fleet.schema import Beat, Bye, Hello, Notice, Order, Receipt, Result, SchemaError
 from plane.fleet.selector import Selector
 
 Send = Callable[[str, bytes, int], None]
@@ -34,7 +34,7 @@ class Answer(msgspec.Struct, frozen=True):
     result: Result
 
 
-class _Live(msgspec.Struct):
+class _RunState(msgspec.Struct):
     """What a run needs until it ends."""
 
     selector: Selector
@@ -56,7 +56,7 @@ class Dispatcher:
         result_ms: int,
         send: Send,
         answered: Callable[[Answer], None],
-        ended: Callable[[Ended], None],
+        ended: Callable[[RunEnd], None],
     ) -> None:
         self.dropped: Counter[str] = Counter()
         """Messages of clients that changed nothing: topic, size, form, refused, epoch, double, late, stranger."""
@@ -70,11 +70,11 @@ class Dispatcher:
         self._send = send
         self._answered = answered
         self._ended = ended
-        self._live: dict[RunName, _Live] = {}
+        self._live: dict[RunName, _RunState] = {}
         self._said: dict[str, tuple[int, int]] = {}
         """(epoch, version) of each client's last hello."""
 
-    def heard(self, now_ms: int, topic: str, payload: bytes) -> None:
+    def receive(self, now_ms: int, topic: str, payload: bytes) -> None:
         """A message from the broker."""
         try:
             client, message = schema.read(topic, payload)
@@ -111,14 +111,14 @@ class Dispatcher:
         text = schema.run_name(*name)
         order = schema.written(Order(text, kind, target, self._receipt_ms, self._result_ms, options or {}))
         pick = self._picks.pick(selector, wanted, seed)
-        self._live[name] = _Live(selector, order, seed, {})
+        self._live[name] = _RunState(selector, order, seed, {})
         ended = self._runs.begin(now_ms, name, pick.clients, wanted)
         self._order(self._live[name], pick)
         self._end(ended)
         return pick
 
     def tick(self, now_ms: int, minute: int) -> None:
-        """What is due by now: leases that ended, clients that were silent, runs that are over."""
+        """Handles leases that ended, silent clients, and runs past their deadlines."""
         self._picks.advance(minute)
         for client, epoch in self._leases.expire(now_ms):
             self._gone(client, epoch)
@@ -127,12 +127,12 @@ class Dispatcher:
 
     def _hello(self, now_ms: int, client: str, hello: Hello) -> None:
         before = self._leases.epoch(client)
-        heard = self._leases.hear(now_ms, client, hello.epoch)
-        if heard is Heard.STALE:
-            self._tell(client, Told("superseded", hello.epoch))
+        heard = self._leases.renew(now_ms, client, hello.epoch)
+        if heard is Renewal.STALE:
+            self._notify(client, Notice("superseded", hello.epoch))
             return
         if before is not None and before < hello.epoch:
-            self._tell(client, Told("superseded", before))
+            self._notify(client, Notice("superseded", before))
         known = self._index.record(client)
         there = known is not None and known.epoch == hello.epoch and known.attributes is not None
         if there and (hello.epoch, hello.version) <= self._said.get(client, (0, 0)):
@@ -141,18 +141,18 @@ class Dispatcher:
             self._index.apply(Update(client, hello.epoch, self._next_version(client, hello.epoch), hello.attributes))
         except UpdateError as error:
             self.dropped["refused"] += 1
-            self._tell(client, Told("refused", hello.epoch, str(error)))
+            self._notify(client, Notice("refused", hello.epoch, str(error)))
             return
         self._said[client] = (hello.epoch, hello.version)
-        self._tell(client, Told("beat", hello.epoch, beat_ms=self._beat_ms))
+        self._notify(client, Notice("beat", hello.epoch, beat_ms=self._beat_ms))
 
     def _beat(self, now_ms: int, client: str, beat: Beat) -> None:
-        if self._leases.hear(now_ms, client, beat.epoch) is Heard.STALE:
-            self._tell(client, Told("superseded", beat.epoch))
+        if self._leases.renew(now_ms, client, beat.epoch) is Renewal.STALE:
+            self._notify(client, Notice("superseded", beat.epoch))
             return
         known = self._index.record(client)
         if known is None or known.epoch != beat.epoch or known.attributes is None:
-            self._tell(client, Told("unknown", beat.epoch))
+            self._notify(client, Notice("unknown", beat.epoch))
 
     def _result(self, now_ms: int, client: str, result: Result) -> None:
         name = schema.run_of(result.run)
@@ -163,12 +163,12 @@ class Dispatcher:
         self._end(ended)
 
     def _act(self, now_ms: int, action: Action) -> None:
-        if isinstance(action, Ended):
+        if isinstance(action, RunEnd):
             self._end(action)
             return
         self._replace(now_ms, action)
 
-    def _replace(self, now_ms: int, action: Replace) -> None:
+    def _replace(self, now_ms: int, action: Replacement) -> None:
         live = self._live[action.run]
         asked = np.array(list(live.numbers.values()), dtype=np.uint32)
         seed = (live.seed + SEED_STEP) % (1 << 64)
@@ -177,12 +177,12 @@ class Dispatcher:
         self._order(live, pick)
         self._end(ended)
 
-    def _order(self, live: _Live, pick: Pick) -> None:
+    def _order(self, live: _RunState, pick: Pick) -> None:
         live.numbers.update(zip(pick.clients, pick.numbers.tolist(), strict=True))
         for client in pick.clients:
             self._send(schema.down(client, "task"), live.order, schema.QOS["task"])
 
-    def _end(self, ended: Ended | None) -> None:
+    def _end(self, ended: RunEnd | None) -> None:
         if ended is not None:
             numbers = self._live.pop(ended.run).numbers
             self._picks.release(np.array(list(numbers.values()), dtype=np.uint32))
@@ -210,5 +210,5 @@ class Dispatcher:
         if verdict is not Verdict.TAKEN:
             self.dropped[verdict.value] += 1
 
-    def _tell(self, client: str, told: Told) -> None:
-        self._send(schema.down(client, "told"), schema.written(told), schema.QOS["told"])
+    def _notify(self, client: str, notice: Notice) -> None:
+        self._send(schema.down(client, "notice"), schema.written(notice), schema.QOS["notice"])

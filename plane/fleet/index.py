@@ -2,7 +2,7 @@
 
 Owns names, numbers and bitmaps. It must not know where updates come from, nor a clock. A client's record changes only for a
 greater (epoch, version) (I-2): any order of the same updates, doubled or not, makes the same index. A record stays when its
-client leaves, so that an old update brings nobody back, and so that the client has the same number when it returns.
+client leaves, so that an old update cannot bring it back, and so that the client has the same number when it returns.
 """
 
 import re
@@ -112,7 +112,7 @@ class Index:
         """The numbers of the clients online that are meant; not to be changed."""
         match selector:
             case In(attribute, values):
-                found = [self._values.get((attribute, value), _NOBODY) for value in values]
+                found = [self._values.get((attribute, value), _EMPTY) for value in values]
                 return found[0] if len(found) == 1 else BitMap.union(*found)
             case Not(part):
                 return self._online - self.select(part)
@@ -138,7 +138,7 @@ class Index:
         return len(self._online)
 
     def name(self, number: int) -> str:
-        """The client of a number; empty if it is nobody's."""
+        """The client of a number; empty if no client has it."""
         return self._names[number]
 
     def number(self, name: str) -> int | None:
@@ -175,7 +175,7 @@ class Index:
                 del self._values[key]
 
 
-_NOBODY: Final = BitMap()
+_EMPTY: Final = BitMap()
 
 
 def _values(attributes: Attributes) -> Iterator[tuple[str, str]]:

@@ -1,8 +1,8 @@
 """Which clients are there: a lease of (client, epoch) that every sign of life renews.
 
 Owns epochs and the ends of leases. It must not know a broker, a topic or a clock: times in ms of a steady clock come in.
-Connects, disconnects and last wills are hints: they shorten a lease, they do not end it, so that a broker that dies takes
-nobody along. Of two clients with one name the later epoch has the lease (I-1); the caller tells both.
+Connects, disconnects and last wills are hints: they shorten a lease, they do not end it, so that clients outlive their
+broker. Of two clients with one name the later epoch has the lease (I-1); the caller tells both.
 """
 
 from enum import StrEnum
@@ -11,7 +11,7 @@ from heapq import heapify, heappop, heappush
 import msgspec
 
 
-class Heard(StrEnum):
+class Renewal(StrEnum):
     NEW = "new"
     """The client was not there, or with an earlier epoch: it is there now, with this one."""
     KEPT = "kept"
@@ -36,19 +36,19 @@ class Leases:
         self._ends: list[tuple[int, str]] = []
         """One at least for each client that is there, not later than its lease's end: a renewal moves nothing here."""
 
-    def hear(self, now_ms: int, client: str, epoch: int) -> Heard:
+    def renew(self, now_ms: int, client: str, epoch: int) -> Renewal:
         """A sign of life."""
         until = now_ms + self._lease_ms
         lease = self._leases.get(client)
         if lease is not None and epoch < lease.epoch:
-            return Heard.STALE
+            return Renewal.STALE
         if lease is not None and epoch == lease.epoch and lease.until_ms is not None:
             lease.until_ms = max(lease.until_ms, until)
-            return Heard.KEPT
+            return Renewal.KEPT
         if lease is None or lease.until_ms is None:
             heappush(self._ends, (until, client))
         self._leases[client] = _Lease(epoch, until)
-        return Heard.NEW
+        return Renewal.NEW
 
     def hint(self, now_ms: int, client: str, epoch: int) -> bool:
         """The client may be gone; whether that shortened its lease. Its next sign of life renews it."""

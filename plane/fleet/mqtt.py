@@ -19,7 +19,7 @@ KEEPALIVE_SECONDS: Final = 15
 CONNECTS_SECONDS: Final = 10.0
 AGAIN_SECONDS: Final = 1
 
-Heard = Callable[[str, bytes], None]
+Receive = Callable[[str, bytes], None]
 
 
 class LinkError(Exception):
@@ -27,14 +27,14 @@ class LinkError(Exception):
 
 
 class Link:
-    """`open` once, `close` once. `heard` is called in the loop, once for each message."""
+    """`open` once, `close` once. `receive` is called in the loop, once for each message."""
 
-    def __init__(self, host: str, port: int, user: str, password: str, heard: Heard) -> None:
+    def __init__(self, host: str, port: int, user: str, password: str, receive: Receive) -> None:
         self._host, self._port = host, port
         self._client: Any = gmqtt.Client(user, clean_session=True)
         self._client.set_auth_credentials(user, password)
         self._client.set_config({"reconnect_retries": UNLIMITED_RECONNECTS, "reconnect_delay": AGAIN_SECONDS})
-        self._heard = heard
+        self._receive = receive
         self._subscribed = asyncio.Event()
         self.connected = False
         self.lost = 0
@@ -79,5 +79,5 @@ class Link:
         self._subscribed.clear()
 
     def _on_message(self, _client: Any, topic: str, payload: bytes, _quality: int, _properties: Any) -> int:
-        self._heard(topic, bytes(payload))
+        self._receive(topic, bytes(payload))
         return 0

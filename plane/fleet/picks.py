@@ -1,7 +1,7 @@
-"""Picks of clients by name: one deck for each selector in use, the weights of all clients, and who is busy.
+"""Picks of clients by name: one deck for each selector in use, the weights of all clients, and the busy ones.
 
 Owns decks, weights, and how many runs each client has in flight. It must not know tasks, deadlines or a clock: the minute
-comes in. Whoever owns a selector's picks must be one process at a time; that is the business of its caller.
+comes in. One process at a time must own a selector's picks; the caller sees to that.
 """
 
 from typing import Final
@@ -57,15 +57,16 @@ class State(msgspec.Struct, frozen=True):
 
 
 class Picks:
-    """Asked with the index it was made for. The two averages come from the scheduler (`wheel.Averages`)."""
+    """Asked with the index it was made for. The punishment is computed anew each minute, and when the averages change."""
 
     def __init__(self, index: Index, minute: int, *, in_flight_max: int = 1) -> None:
         if not 1 <= in_flight_max <= IN_FLIGHT_MAX:
             raise ValueError(f"in_flight_max must be 1 to {IN_FLIGHT_MAX}, not {in_flight_max}")
-        self.picked_per_task = 0.0
-        self.tasks_per_minute = 0.0
         self.decks_dropped = 0
         """Selectors whose round was given up because others were used later; more than `DECKS_MAX` are in use."""
+        self._averages = (0.0, 0.0)
+        self._cost: float | None = None
+        """None: must be computed anew, together with `_tired`."""
         self._index = index
         self._in_flight_max = in_flight_max
         self._decks: dict[str, Deck] = {}
@@ -78,7 +79,7 @@ class Picks:
 
     @classmethod
     def restored(cls, index: Index, state: State, *, in_flight_max: int = 1) -> "Picks":
-        """As of a state; nobody is busy. Raises ValueError if it speaks of numbers that the index does not have."""
+        """As of a state, with no client busy. Raises ValueError for numbers that the index does not have."""
         picks = cls(index, state.minute, in_flight_max=in_flight_max)
         rested_at = np.frombuffer(state.rested_at, dtype=np.int32)
         picks._weights = Weights(picks._words * 64, state.minute, rested_at, state.base)
@@ -98,7 +99,15 @@ class Picks:
     @property
     def punishment(self) -> float:
         """What a task takes now, in thousandths of a weight."""
-        return punishment(self._index.online, self.picked_per_task, self.tasks_per_minute)
+        if self._cost is None:
+            self._cost = punishment(self._index.online, *self._averages)
+            self._weights.tired(min(1.0, self._cost / 1000), self._tired)
+        return self._cost
+
+    def set_averages(self, picked_per_task: float, tasks_per_minute: float) -> None:
+        """The two averages, from the scheduler (`wheel.Averages`). ValueError for negative ones, with the next pick."""
+        self._averages = (picked_per_task, tasks_per_minute)
+        self._cost = None
 
     def weight(self, client: str) -> float | None:
         number = self._index.number(client)
@@ -106,14 +115,15 @@ class Picks:
 
     def advance(self, minute: int) -> None:
         """Lets minutes pass; each gives 0.001 of a weight back."""
-        self._weights.advance(minute)
+        if minute > self._weights.minute:
+            self._weights.advance(minute)
+            self._cost = None
 
     def pick(self, selector: Selector, wanted: int, seed: int, *, without: NDArray[np.uint32] | None = None) -> Pick:
         """Picks clients, punishes them, and counts a run in flight for each. `without` are passed over, as are the busy."""
         self._grow()
         name, cost = str(selector), self.punishment
         self._index.members(selector, self._members)
-        self._weights.tired(min(1.0, cost / 1000), self._tired)  # whoever cannot pay for this task
         barred = self._busy
         if without is not None and len(without):
             barred = np.zeros(self._words, dtype=np.uint64)
@@ -122,6 +132,7 @@ class Picks:
         deck = self._deck(name)
         draw = deck.pick(wanted, seed, self._members, self._weights.rested_at, self._weights.now, self._tired, barred)
         self._weights.punish(draw.clients, cost)
+        self._weights.mark_tired(draw.clients, min(1.0, cost / 1000), self._tired)
         self._in_flight[draw.clients] += 1
         self._occupy(draw.clients)
         names = [self._index.name(number) for number in draw.clients.tolist()]
@@ -147,6 +158,7 @@ class Picks:
 
     def forget(self, number: int) -> None:
         """The number will be another client's (`Index.forget`): whole weight, and a turn in every round."""
+        self._cost = None
         if number >= self._words * 64:
             return
         one = np.array([number], dtype=np.uint32)
@@ -168,12 +180,10 @@ class Picks:
 
     def _occupy(self, numbers: NDArray[np.uint32]) -> None:
         """Sets or clears the bits of these, as their runs in flight say."""
-        for number in numbers.tolist():
-            bit = np.uint64(1 << (number & 63))
-            if self._in_flight[number] >= self._in_flight_max:
-                self._busy[number >> 6] |= bit
-            else:
-                self._busy[number >> 6] &= ~bit
+        words, bit = numbers >> 6, np.uint64(1) << (numbers & 63).astype(np.uint64)
+        full = self._in_flight[numbers] >= self._in_flight_max
+        np.bitwise_or.at(self._busy, words[full], bit[full])
+        np.bitwise_and.at(self._busy, words[~full], ~bit[~full])
 
     def _grow(self) -> None:
         """Room for numbers given since, an eighth more than needed: growth copies."""
@@ -186,3 +196,4 @@ class Picks:
         self._in_flight = np.concatenate([self._in_flight, np.zeros((words - self._words) * 64, dtype=np.uint8)])
         self._weights.grow(words * 64)
         self._words = words
+        self._cost = None

@@ -1,7 +1,7 @@
 """Runs in flight: which clients were asked, which answered, which were silent and which replaced them.
 
 Owns the state of each run from its sending to its end. It must not know a clock, a socket, a store or how clients are
-picked: times in ms of any steady clock come in, and what is to be done goes out. Each (run, client) is counted exactly once:
+picked: times in ms of any steady clock come in, and actions go out. Each (run, client) is counted exactly once:
 `done`, `replaced` (silent, and another client was asked in its place) or `missed`. A run ends when all its clients have, at
 the latest `receipt_ms + result_ms` after it began: there is one draw of replacements, at the deadline of receipts.
 """
@@ -42,7 +42,7 @@ class RunsError(Exception):
     """A run cannot be begun: a name twice, a client twice, or no room. One line."""
 
 
-class Replace(msgspec.Struct, frozen=True):
+class Replacement(msgspec.Struct, frozen=True):
     """Pick `len(silent)` other clients and call `replaced` with those that were found."""
 
     run: RunName
@@ -51,7 +51,7 @@ class Replace(msgspec.Struct, frozen=True):
     """All clients of the run; none of them may be picked again."""
 
 
-class Ended(msgspec.Struct, frozen=True):
+class RunEnd(msgspec.Struct, frozen=True):
     """A run's account: each client asked is in exactly one list."""
 
     run: RunName
@@ -61,10 +61,10 @@ class Ended(msgspec.Struct, frozen=True):
     missed: list[str]
 
 
-Action = Replace | Ended
+Action = Replacement | RunEnd
 
 
-class _Asked(msgspec.Struct):
+class _Assignment(msgspec.Struct):
     until_ms: int
     """The deadline of its receipt, then of its result."""
     received: bool = False
@@ -74,7 +74,7 @@ class _Asked(msgspec.Struct):
 class _Run(msgspec.Struct):
     name: RunName
     wanted: int
-    clients: dict[str, _Asked]
+    clients: dict[str, _Assignment]
     open: int
     may_replace: bool = True
     waits: list[str] = []
@@ -102,7 +102,7 @@ class Runs:
         """When `expire` has something to do next, at the earliest; None: nothing is in flight."""
         return self._deadlines[0][0] if self._deadlines else None
 
-    def begin(self, now_ms: int, run: RunName, clients: Sequence[str], wanted: int) -> Ended | None:
+    def begin(self, now_ms: int, run: RunName, clients: Sequence[str], wanted: int) -> RunEnd | None:
         """Clients are being asked now; fewer than `wanted` if no others were found. Answers the end of a run without any.
 
         Raises `RunsError`, and changes nothing then.
@@ -136,7 +136,7 @@ class Runs:
         heappush(self._deadlines, (asked.until_ms, run))
         return self._count(Verdict.TAKEN)
 
-    def result(self, now_ms: int, run: RunName, client: str) -> tuple[Verdict, Ended | None]:
+    def result(self, now_ms: int, run: RunName, client: str) -> tuple[Verdict, RunEnd | None]:
         """A client's answer, which counts as its receipt too; and the run's account if it was the last."""
         asked = self._asked(run, client)
         if asked is None:
@@ -149,7 +149,7 @@ class Runs:
         return self._count(Verdict.TAKEN), self._end(self._runs[run])
 
     def expire(self, now_ms: int) -> list[Action]:
-        """What is to be done about all deadlines that have passed."""
+        """The actions for all deadlines that have passed."""
         actions: list[Action] = []
         late: dict[RunName, None] = {}
         while self._deadlines and self._deadlines[0][0] < now_ms:
@@ -160,10 +160,10 @@ class Runs:
                 actions += self._expire(now_ms, run)
         return actions
 
-    def replaced(self, now_ms: int, run: RunName, clients: Sequence[str]) -> Ended | None:
-        """These are being asked now in place of the silent ones of a `Replace`; fewer if no others were found.
+    def replaced(self, now_ms: int, run: RunName, clients: Sequence[str]) -> RunEnd | None:
+        """These are being asked now in place of the silent ones of a `Replacement`; fewer if no others were found.
 
-        Raises `RunsError` if there was no such `Replace`, for more than it asked for, or for a client asked before.
+        Raises `RunsError` if there was no such `Replacement`, for more than it asked for, or for a client asked before.
         """
         known = self._runs.get(run)
         if known is None or not known.waits:
@@ -179,7 +179,7 @@ class Runs:
 
     def _ask(self, now_ms: int, run: _Run, clients: Sequence[str]) -> None:
         until = now_ms + self._receipt_ms
-        run.clients.update((client, _Asked(until)) for client in clients)
+        run.clients.update((client, _Assignment(until)) for client in clients)
         run.open += len(clients)
         self._clients += len(clients)
         if clients:
@@ -195,7 +195,7 @@ class Runs:
         if silent:
             run.may_replace = False
             run.waits = silent
-            yield Replace(run.name, silent, list(run.clients))
+            yield Replacement(run.name, silent, list(run.clients))
         for client, asked in late:
             if client not in silent:
                 self._settle(run, asked, Outcome.MISSED)
@@ -203,17 +203,17 @@ class Runs:
         if ended is not None:
             yield ended
 
-    def _asked(self, run: RunName, client: str) -> _Asked | None:
+    def _asked(self, run: RunName, client: str) -> _Assignment | None:
         known = self._runs.get(run)
         return None if known is None else known.clients.get(client)
 
-    def _settle(self, run: _Run, asked: _Asked, outcome: Outcome) -> None:
+    def _settle(self, run: _Run, asked: _Assignment, outcome: Outcome) -> None:
         assert asked.outcome is None, "a client's part in a run is counted once"
         asked.outcome = outcome
         run.open -= 1
         self.counts[outcome] += 1
 
-    def _end(self, run: _Run) -> Ended | None:
+    def _end(self, run: _Run) -> RunEnd | None:
         if run.open:
             return None
         del self._runs[run.name]
@@ -221,7 +221,7 @@ class Runs:
         by: dict[Outcome | None, list[str]] = {outcome: [] for outcome in Outcome}
         for client, asked in run.clients.items():
             by[asked.outcome].append(client)
-        return Ended(run.name, run.wanted, by[Outcome.DONE], by[Outcome.REPLACED], by[Outcome.MISSED])
+        return RunEnd(run.name, run.wanted, by[Outcome.DONE], by[Outcome.REPLACED], by[Outcome.MISSED])
 
     def _count(self, verdict: Verdict) -> Verdict:
         self.counts[verdict] += 1

@@ -19,7 +19,7 @@ UP_BYTES_MAX: Final = 65_536  # of one message of a client; a result is the larg
 RUN_MAX: Final = 96  # characters of a run's name
 
 Up = Literal["hello", "beat", "bye", "receipt", "result"]
-Down = Literal["task", "told"]
+Down = Literal["task", "notice"]
 
 QOS: Final[dict[Up | Down, int]] = {
     "hello": 1,
@@ -28,7 +28,7 @@ QOS: Final[dict[Up | Down, int]] = {
     "receipt": 1,
     "result": 1,
     "task": 1,
-    "told": 1,
+    "notice": 1,
 }
 
 
@@ -52,7 +52,7 @@ class Hello(msgspec.Struct, frozen=True):
 
 
 class Beat(msgspec.Struct, frozen=True):
-    """A client is still here; sent as often as the last `Told` with `beat_ms` says."""
+    """A client is still here; sent as often as the last `Notice` with `beat_ms` says."""
 
     epoch: int
 
@@ -96,7 +96,7 @@ class Order(msgspec.Struct, frozen=True):
     options: dict[str, Any] = {}
 
 
-class Told(msgspec.Struct, frozen=True):
+class Notice(msgspec.Struct, frozen=True):
     """The plane tells a client something about itself."""
 
     what: Literal["superseded", "refused", "unknown", "beat"]
@@ -149,7 +149,7 @@ def read(topic: str, payload: bytes) -> tuple[str, Message]:
         raise SchemaError("form", f"client {parts[2]}: {parts[4]}: {error}") from None
 
 
-def written(message: Hello | Beat | Bye | Receipt | Result | Order | Told) -> bytes:
+def written(message: Hello | Beat | Bye | Receipt | Result | Order | Notice) -> bytes:
     """The payload. Raises `SchemaError` if an order is too large to be sent."""
     payload = msgspec.json.encode(message)
     if isinstance(message, Order) and len(payload) > TASK_BYTES_MAX:

@@ -114,7 +114,7 @@ class _Token(msgspec.Struct, frozen=True):
 
 
 class _Reader:
-    """Recursive descent; `depth` and `terms` count what is read so far."""
+    """Recursive descent; `depth` and `terms` count brackets and values read so far."""
 
     def __init__(self, text: str) -> None:
         self.tokens = list(_tokens(text))

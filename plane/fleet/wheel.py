@@ -2,7 +2,8 @@
 
 Owns which (task, minute) is due, and the last minute that was handed out. It must not know a clock, a store or a client:
 minutes since 1970 come in, and the caller writes each turn down whole: its runs, what was missed and `last_minute` in one
-transaction, before it starts any of them. Then each (task, minute) is run once or told as missed, wherever the caller dies.
+transaction, before it starts any of them. Then each (task, minute) runs once or is reported as missed, wherever the caller
+dies.
 
 Counts are exact: a task of n an hour is due n times in any 60 minutes that follow each other, for each n, because what is
 due until a minute is a whole division of what has passed. A task's minute is moved by a hash of its name, so that tasks of
@@ -59,7 +60,7 @@ class Task(msgspec.Struct, frozen=True):
     """Runs begin at a moment of so many ms from the minute on, by hash; 0: at once."""
 
 
-class Due(msgspec.Struct, frozen=True):
+class DueRun(msgspec.Struct, frozen=True):
     """One run. (task, minute) is its name everywhere."""
 
     task: str
@@ -70,8 +71,8 @@ class Due(msgspec.Struct, frozen=True):
     """From the minute's beginning."""
 
 
-class Missed(msgspec.Struct, frozen=True):
-    """Runs of a task that will never be: nobody handed them out from `first` to `last`, both included."""
+class MissedRuns(msgspec.Struct, frozen=True):
+    """Runs of a task that no scheduler handed out, from minute `first` to `last`, both included; they never run."""
 
     task: str
     first: int
@@ -81,8 +82,8 @@ class Missed(msgspec.Struct, frozen=True):
 
 
 class Turn(msgspec.Struct, frozen=True):
-    runs: list[Due]
-    missed: list[Missed]
+    runs: list[DueRun]
+    missed: list[MissedRuns]
 
 
 class Averages(msgspec.Struct, frozen=True):
@@ -126,7 +127,7 @@ class Wheel:
             return Turn([], [])
         first = max(self.last_minute + 1, minute - self._late_minutes_max)
         missed = list(self._missed(self.last_minute + 1, first - 1))
-        runs: list[Due] = []
+        runs: list[DueRun] = []
         for at in range(first, minute + 1):
             for queue in self._slots[at % MINUTES]:
                 ready = [self._tasks[name] for name in sorted(queue) if self._next[name] == at]
@@ -182,7 +183,7 @@ class Wheel:
     def _lift(self, task: Task) -> None:
         del self._slots[self._next.pop(task.name) % MINUTES][task.customer][task.name]
 
-    def _missed(self, first: int, last: int) -> Iterator[Missed]:
+    def _missed(self, first: int, last: int) -> Iterator[MissedRuns]:
         """And moves the tasks on."""
         if first > last:
             return
@@ -192,7 +193,7 @@ class Wheel:
             if self._next[name] > last:
                 continue
             runs, samples = _count(task, begin, last)
-            yield Missed(name, begin, last, runs, samples)
+            yield MissedRuns(name, begin, last, runs, samples)
             self._move(task, last + 1)
         self.last_minute = last
 
@@ -238,9 +239,9 @@ def _count(task: Task, first: int, last: int) -> tuple[int, int]:
             return last - first + 1 if samples >= MINUTES else wanted, wanted
 
 
-def _run(task: Task, minute: int) -> Due:
+def _run(task: Task, minute: int) -> DueRun:
     delay = phase(f"{task.name}\n{minute}") % (task.slip_ms + 1)
-    return Due(task.name, minute, task.customer, due(task, minute), delay)
+    return DueRun(task.name, minute, task.customer, due(task, minute), delay)
 
 
 def _runs_per_hour(schedule: Every | PerHour) -> float:

@@ -10,7 +10,7 @@ def test_picks_are_measured_beside_their_peers(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(fleet_picks, "BOUND_US", {2_000: 50.0})
     monkeypatch.setattr(fleet_picks, "PICKS_QUICK", 100)
     cases = {case.name: case for case in fleet_picks.run(rounds=1, quick=True)}
-    assert len(cases) == 6
+    assert len(cases) == 7
     deck = cases["100 of 2,000: deck, µs each"]
     assert deck.goal == "PF-18 <= 50"
     for other in (fleet_picks.NUMPY, fleet_picks.SQLITE):

@@ -60,6 +60,9 @@ class Both(RuleBasedStateMachine):
         out = np.full(2, 2**64 - 1, dtype=np.uint64)
         assert self.mine.tired(thousandths / 1000, out) == len(self.theirs.tired(thousandths * 1000))
         assert set(bits.numbers(out)) == self.theirs.tired(thousandths * 1000)
+        marked = np.zeros(2, dtype=np.uint64)
+        self.mine.mark_tired(np.arange(CLIENTS, dtype=np.uint32), thousandths / 1000, marked)
+        assert np.array_equal(marked, out)
 
     @invariant()
     def every_weight_is_the_models(self) -> None:
@@ -149,6 +152,8 @@ def test_clients_beyond_the_capacity_and_bad_numbers_are_refused() -> None:
         weights.read(np.zeros(65, dtype=np.float32))
     with pytest.raises(ValueError):
         weights.tired(0.5, np.zeros(2, dtype=np.uint64))
+    with pytest.raises(ValueError, match="beyond 1 words"):
+        Weights(128, 0).mark_tired(array([64]), 0.5, np.zeros(1, dtype=np.uint64))
     with pytest.raises(ValueError):
         weights.tired(1.5, np.zeros(1, dtype=np.uint64))
     with pytest.raises(ValueError):

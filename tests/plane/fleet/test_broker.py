@@ -19,7 +19,7 @@ from plane.fleet.index import Index
 from plane.fleet.leases import Leases
 from plane.fleet.mqtt import Link, LinkError
 from plane.fleet.picks import Picks
-from plane.fleet.runs import Ended, Runs
+from plane.fleet.runs import RunEnd, Runs
 from plane.fleet.selector import parse
 from tests.waiting import until
 
@@ -47,7 +47,7 @@ class Plane:
     def __init__(self, broker: Broker) -> None:
         self.index = Index()
         self.answers: list[Answer] = []
-        self.ended: list[Ended] = []
+        self.ended: list[RunEnd] = []
         self.now = 0
         self.link = Link(broker.host, broker.port, PLANE, USERS[PLANE], self.heard)
         self.dispatcher = Dispatcher(
@@ -64,7 +64,7 @@ class Plane:
         )
 
     def heard(self, topic: str, payload: bytes) -> None:
-        self.dispatcher.heard(self.now, topic, payload)
+        self.dispatcher.receive(self.now, topic, payload)
 
 
 @pytest.fixture
@@ -184,6 +184,28 @@ async def test_a_client_cannot_speak_for_another_nor_give_orders(broker: Broker,
         assert record is not None
         assert record.epoch == 5
         assert not any(topic.endswith("/task") for topic, _ in agent.seen)
+    finally:
+        agent.end()
+
+
+@needs_mosquitto
+async def test_a_message_that_is_too_large_does_not_reach_the_plane(broker: Broker, plane: Plane) -> None:
+    sizes: list[int] = []
+    heard = plane.link._receive
+
+    def measured(topic: str, payload: bytes) -> None:
+        sizes.append(len(payload))
+        heard(topic, payload)
+
+    plane.link._receive = measured
+    agent = Agent(broker, "a1")
+    try:
+        await until(lambda: plane.index.online == 1)
+        agent.write("result", {"run": "x@1", "epoch": 5, "ok": True, "value": "x" * 100_000})
+        await asyncio.to_thread(shell, broker, "fleet/1/shell/up/hello", {"epoch": 1, "version": 1, "attributes": {}})
+        await until(lambda: plane.index.online == 2)
+        assert max(sizes) < 1000
+        assert not plane.dispatcher.dropped
     finally:
         agent.end()
 

@@ -8,8 +8,8 @@ from plane.fleet.dispatcher import Answer, Dispatcher
 from plane.fleet.index import Index
 from plane.fleet.leases import Leases
 from plane.fleet.picks import Picks
-from plane.fleet.runs import Ended, RunName, Runs, RunsError
-from plane.fleet.schema import Beat, Bye, Hello, Message, Order, Receipt, Result, SchemaError, Told
+from plane.fleet.runs import RunEnd, RunName, Runs, RunsError
+from plane.fleet.schema import Beat, Bye, Hello, Message, Notice, Order, Receipt, Result, SchemaError
 from plane.fleet.selector import parse
 
 MINUTE = 29_700_000
@@ -22,9 +22,9 @@ class Fleet:
     def __init__(self) -> None:
         self.now = 0
         self.orders: dict[str, list[Order]] = {}
-        self.told: dict[str, list[Told]] = {}
+        self.told: dict[str, list[Notice]] = {}
         self.answers: list[Answer] = []
-        self.ended: dict[RunName, Ended] = {}
+        self.ended: dict[RunName, RunEnd] = {}
         self.index = Index()
         self.picks = Picks(self.index, MINUTE)
         self.runs = Runs(receipt_ms=100, result_ms=1000)
@@ -48,14 +48,14 @@ class Fleet:
         if kind == "task":
             self.orders.setdefault(client, []).append(msgspec.json.decode(payload, type=Order))
         else:
-            self.told.setdefault(client, []).append(msgspec.json.decode(payload, type=Told))
+            self.told.setdefault(client, []).append(msgspec.json.decode(payload, type=Notice))
 
-    def _ended(self, ended: Ended) -> None:
+    def _ended(self, ended: RunEnd) -> None:
         assert ended.run not in self.ended
         self.ended[ended.run] = ended
 
     def say(self, client: str, kind: schema.Up, message: Message) -> None:
-        self.dispatcher.heard(self.now, schema.up(client, kind), schema.written(message))
+        self.dispatcher.receive(self.now, schema.up(client, kind), schema.written(message))
 
     def hello(self, client: str, epoch: int = 1, version: int = 1, country: str = "CN") -> None:
         self.say(client, "hello", Hello(epoch, version, {"country": [country]}))
@@ -117,7 +117,7 @@ def test_a_client_has_one_run_in_flight_at_most(fleet: Fleet) -> None:
 def test_a_run_nobody_is_there_for_ends_at_once() -> None:
     fleet = Fleet()
     run = fleet.run()
-    assert fleet.ended[run] == Ended(run, 3, [], [], [])
+    assert fleet.ended[run] == RunEnd(run, 3, [], [], [])
 
 
 def test_a_run_twice_or_too_large_an_order_picks_nobody(fleet: Fleet) -> None:
@@ -139,8 +139,8 @@ def test_strangers_and_earlier_epochs_change_nothing(fleet: Fleet) -> None:
     fleet.say("nobody", "result", Result(run, 1, True))
     fleet.say(asked, "result", Result(run, 0, True))
     fleet.say(asked, "result", Result("probe", 1, True))
-    fleet.dispatcher.heard(0, f"fleet/1/{asked}/up/result", b"{")
-    fleet.dispatcher.heard(0, "fleet/1/x/y/up/result", b"{}")
+    fleet.dispatcher.receive(0, f"fleet/1/{asked}/up/result", b"{")
+    fleet.dispatcher.receive(0, "fleet/1/x/y/up/result", b"{}")
     assert fleet.answers == []
     assert fleet.dispatcher.dropped == {"stranger": 1, "epoch": 2, "form": 2, "topic": 1}
 

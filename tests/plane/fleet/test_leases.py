@@ -5,7 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from plane.fleet.leases import Heard, Leases
+from plane.fleet.leases import Leases, Renewal
 
 LEASE_MS, HINT_MS = 100, 10
 
@@ -23,11 +23,11 @@ class Beats(RuleBasedStateMachine):
     @rule(client=st.sampled_from("abc"), epoch=st.integers(1, 3))
     def hear(self, client: str, epoch: int) -> None:
         known, until = self.truth.get(client, (0, -1))
-        heard = self.leases.hear(self.now, client, epoch)
+        heard = self.leases.renew(self.now, client, epoch)
         if epoch < known:
-            assert heard is Heard.STALE
+            assert heard is Renewal.STALE
             return
-        assert (heard is Heard.KEPT) == (epoch == known and client not in self.gone)
+        assert (heard is Renewal.KEPT) == (epoch == known and client not in self.gone)
         self.truth[client] = (epoch, self.now + LEASE_MS)
         self.gone.discard(client)
         assert until <= self.now + LEASE_MS
@@ -63,7 +63,7 @@ TestBeats.settings = settings(max_examples=60, stateful_step_count=40, deadline=
 def test_hints_and_renewals_in_turn_do_not_grow_anything() -> None:
     leases = Leases(lease_ms=LEASE_MS, hint_ms=HINT_MS)
     for now in range(10_000):
-        leases.hear(now, "a", 1)
+        leases.renew(now, "a", 1)
         assert leases.hint(now, "a", 1)
     assert len(leases._ends) <= 100
     assert leases.expire(20_000) == [("a", 1)]
@@ -71,10 +71,10 @@ def test_hints_and_renewals_in_turn_do_not_grow_anything() -> None:
 
 def test_an_epoch_that_ended_is_remembered_until_its_client_is_forgotten() -> None:
     leases = Leases(lease_ms=LEASE_MS, hint_ms=HINT_MS)
-    leases.hear(0, "a", 5)
+    leases.renew(0, "a", 5)
     leases.expire(1000)
-    assert leases.hear(1000, "a", 4) is Heard.STALE
+    assert leases.renew(1000, "a", 4) is Renewal.STALE
     leases.forget("a")
-    assert leases.hear(1000, "a", 4) is Heard.NEW
+    assert leases.renew(1000, "a", 4) is Renewal.NEW
     with pytest.raises(ValueError, match="hint_ms"):
         Leases(lease_ms=1, hint_ms=2)

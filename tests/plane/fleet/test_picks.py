@@ -64,7 +64,7 @@ def test_clients_of_the_same_run_are_not_picked_to_replace() -> None:
 
 def test_a_task_takes_the_punishment_of_the_source_and_minutes_give_it_back() -> None:
     picks = Picks(index_of(200), 0)
-    picks.picked_per_task, picks.tasks_per_minute = 10.0, 2.0
+    picks.set_averages(10.0, 2.0)
     assert picks.punishment == 10.0
     client = picks.pick(CHINA, 10, 1).clients[0]
     assert picks.weight(client) == pytest.approx(0.99)
@@ -92,13 +92,13 @@ def test_a_client_tired_of_other_selectors_tasks_comes_last_in_its_round() -> No
 def test_a_state_picks_as_the_original_would() -> None:
     index = index_of(300)
     picks = Picks(index, 5)
-    picks.picked_per_task, picks.tasks_per_minute = 10.0, 2.0
+    picks.set_averages(10.0, 2.0)
     for turn in range(17):
         picks.release(picks.pick(CHINA, 13, turn).numbers)
     state = picks.state()
     assert isinstance(state, State)
     for again in (Picks.restored(Index.restored(index.snapshot()), state), picks):
-        again.picked_per_task, again.tasks_per_minute = 10.0, 2.0
+        again.set_averages(10.0, 2.0)
         pick = again.pick(CHINA, 50, 99)
         assert (pick.round, pick.seed, pick.punishment) == (0, 99, 15.0)
         assert pick.clients == picks_of(state, index)
@@ -106,7 +106,7 @@ def test_a_state_picks_as_the_original_would() -> None:
 
 def picks_of(state: State, index: Index) -> list[str]:
     picks = Picks.restored(Index.restored(index.snapshot()), state)
-    picks.picked_per_task, picks.tasks_per_minute = 10.0, 2.0
+    picks.set_averages(10.0, 2.0)
     return picks.pick(CHINA, 50, 99).clients
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from plane.fleet import wheel
 from plane.fleet.index import Index, Update
 from plane.fleet.runs import Outcome, RunName, Runs
-from plane.fleet.wheel import Due, Every, Missed, PerHour, Task, Wheel
+from plane.fleet.wheel import DueRun, Every, MissedRuns, PerHour, Task, Wheel
 from pyext import bits
 from pyext.deck import Deck, Draw
 from pyext.weights import Weights
@@ -158,7 +158,7 @@ def test_a_period_that_begins_anew_each_hour_is_found(plant: Plant) -> None:
 def test_minutes_that_are_run_and_told_as_missed_are_found(plant: Plant) -> None:
     right = Wheel._missed
 
-    def one_more(self: Wheel, first: int, last: int) -> Iterator[Missed]:
+    def one_more(self: Wheel, first: int, last: int) -> Iterator[MissedRuns]:
         yield from right(self, first - 1, last)
 
     plant(Wheel, "_missed", one_more)
@@ -170,7 +170,7 @@ def test_minutes_skipped_in_silence_are_found(plant: Plant) -> None:
     """The wheel of the source: what nobody ran is nobody's business."""
     right = Wheel._missed
 
-    def silent(self: Wheel, first: int, last: int) -> Iterator[Missed]:
+    def silent(self: Wheel, first: int, last: int) -> Iterator[MissedRuns]:
         list(right(self, first, last))
         return iter(())
 
@@ -198,7 +198,7 @@ def test_classes_without_order_are_found(plant: Plant) -> None:
 
     def by_name(self: Wheel, minute: int) -> wheel.Turn:
         turn = right(self, minute)
-        runs: list[Due] = sorted(turn.runs, key=lambda run: (run.minute, run.task))
+        runs: list[DueRun] = sorted(turn.runs, key=lambda run: (run.minute, run.task))
         return wheel.Turn(runs, turn.missed)
 
     plant(Wheel, "advance", by_name)

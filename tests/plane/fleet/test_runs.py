@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from plane.fleet import runs as module
-from plane.fleet.runs import Ended, Outcome, Replace, RunName, Runs, RunsError, Verdict
+from plane.fleet.runs import Outcome, Replacement, RunEnd, RunName, Runs, RunsError, Verdict
 
 RECEIPT_MS, RESULT_MS = 100, 1000
 ONE = ("ping", 29_700_000)
@@ -18,15 +18,15 @@ def fresh() -> Runs:
     return Runs(receipt_ms=RECEIPT_MS, result_ms=RESULT_MS)
 
 
-def only_replace(runs: Runs, now_ms: int) -> Replace:
+def only_replace(runs: Runs, now_ms: int) -> Replacement:
     (action,) = runs.expire(now_ms)
-    assert isinstance(action, Replace)
+    assert isinstance(action, Replacement)
     return action
 
 
-def only_end(runs: Runs, now_ms: int) -> Ended:
+def only_end(runs: Runs, now_ms: int) -> RunEnd:
     (action,) = runs.expire(now_ms)
-    assert isinstance(action, Ended)
+    assert isinstance(action, RunEnd)
     return action
 
 
@@ -37,7 +37,7 @@ def test_a_run_of_clients_that_answer_ends_with_the_last_answer() -> None:
     assert runs.result(60, ONE, "b") == (Verdict.TAKEN, None)
     verdict, ended = runs.result(900, ONE, "a")
     assert verdict is Verdict.TAKEN
-    assert ended == Ended(ONE, 2, ["b", "a"][::-1], [], [])
+    assert ended == RunEnd(ONE, 2, ["b", "a"][::-1], [], [])
     assert (runs.in_flight, runs.expire(10_000)) == (0, [])
 
 
@@ -78,7 +78,7 @@ def test_doubles_strangers_and_late_ones_change_nothing_and_are_counted() -> Non
 
 
 def test_a_run_without_clients_ends_at_once() -> None:
-    assert fresh().begin(0, ONE, [], 5) == Ended(ONE, 5, [], [], [])
+    assert fresh().begin(0, ONE, [], 5) == RunEnd(ONE, 5, [], [], [])
 
 
 def test_what_cannot_be_begun_is_refused_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +116,7 @@ class Traffic(RuleBasedStateMachine):
         self.asked: dict[RunName, dict[str, int]] = {}
         self.answered: dict[RunName, set[str]] = {}
         self.draws: Counter[RunName] = Counter()
-        self.ended: dict[RunName, Ended] = {}
+        self.ended: dict[RunName, RunEnd] = {}
 
     @rule(count=st.integers(0, 4), more=st.integers(0, 1))
     def begin(self, count: int, more: int) -> None:
@@ -146,7 +146,7 @@ class Traffic(RuleBasedStateMachine):
     @rule(found=st.integers(0, 4))
     def expire(self, found: int) -> None:
         for action in self.runs.expire(self.now):
-            if isinstance(action, Ended):
+            if isinstance(action, RunEnd):
                 self._end(action)
                 continue
             self.draws[action.run] += 1
@@ -158,7 +158,7 @@ class Traffic(RuleBasedStateMachine):
         for run, begun in self.begun.items():
             assert run in self.ended or self.now <= begun + RESULT_MS or self.draws[run]
 
-    def _end(self, ended: Ended | None) -> None:
+    def _end(self, ended: RunEnd | None) -> None:
         if ended is None:
             return
         assert ended.run not in self.ended

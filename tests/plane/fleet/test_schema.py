@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plane.fleet import schema
-from plane.fleet.schema import Beat, Bye, Hello, Message, Order, Receipt, Result, SchemaError, Told
+from plane.fleet.schema import Beat, Bye, Hello, Message, Notice, Order, Receipt, Result, SchemaError
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "fleet.md").read_text()
 
@@ -91,10 +91,10 @@ def test_what_is_no_run_is_refused(name: str) -> None:
 
 
 def test_the_document_names_every_topic_field_and_quality() -> None:
-    messages: dict[str, type[msgspec.Struct]] = {**schema.UP, "task": Order, "told": Told}
+    messages: dict[str, type[msgspec.Struct]] = {**schema.UP, "task": Order, "notice": Notice}
     for kind, message in messages.items():
         way = "up" if kind in schema.UP else "down"
-        row = re.search(rf"^\| `fleet/1/NAME/{way}/{kind}` \| (\d) \| (.*?) \|", DOCUMENT, re.MULTILINE)
+        row = re.search(rf"^\| `fleet/1/\{{name\}}/{way}/{kind}` \| (\d) \| (.*?) \|", DOCUMENT, re.MULTILINE)
         assert row is not None, kind
         assert int(row[1]) == schema.QOS[kind]  # type: ignore[index]
         assert re.findall(r"`(\w+)`", row[2]) == [field.name for field in msgspec.structs.fields(message)], kind
@@ -110,4 +110,4 @@ def test_the_documents_examples_are_messages() -> None:
         if "/up/" in topic:
             schema.read(topic, payload.encode())
         else:
-            msgspec.json.decode(payload, type={"task": Order, "told": Told}[topic.rsplit("/", 1)[1]], strict=True)
+            msgspec.json.decode(payload, type={"task": Order, "notice": Notice}[topic.rsplit("/", 1)[1]], strict=True)
