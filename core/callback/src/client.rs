@@ -221,7 +221,7 @@ impl Client {
             .method(Method::POST)
             .uri(uri)
             .header(USER_AGENT, &self.agent)
-            .header(CONTENT_TYPE, call.content_type)
+            .header(CONTENT_TYPE, call.content_type.as_str())
             .header("webhook-id", call.id.as_str())
             .header("webhook-timestamp", time);
         if !call.secrets.0.is_empty() {

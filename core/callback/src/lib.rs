@@ -35,7 +35,7 @@ pub struct Call {
     pub id: String,
     /// `http` or `https`, without a user name.
     pub url: String,
-    pub content_type: &'static str,
+    pub content_type: String,
     pub body: Bytes,
     /// Empty: the call is not signed.
     pub secrets: Arc<Secrets>,

@@ -86,7 +86,7 @@ fn call(number: u64, url: String) -> Call {
         number,
         id: format!("message-{number}"),
         url,
-        content_type: "application/json",
+        content_type: "application/json".to_owned(),
         body: Bytes::from_static(b"{\"order\": 7}"),
         secrets: Arc::new(Secrets(vec![Secret::parse(SECRET).unwrap()])),
         timeout: Duration::from_secs(5),

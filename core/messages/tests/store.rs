@@ -745,3 +745,27 @@ fn scrub_finds_any_damaged_byte() {
     }
     assert!(store.scrub().unwrap().faults.is_empty());
 }
+
+#[test]
+fn checkpoints_come_one_after_another_and_trim_the_log() {
+    let disk = Disk::new(1);
+    let mut store = open(&disk, settings(), START);
+    let mut out: Vec<Job<Disk>> = Vec::new();
+    let mut since = 0;
+    for id in 0..2_000 {
+        put(&mut store, id, START + id * 60_000, &[1; 100]);
+        store.tick(START, 100).unwrap();
+        out.extend(std::iter::from_fn(|| store.next_job()));
+        assert!(out.len() <= 1, "a second checkpoint begins before the first has ended");
+        // A job takes three turns.
+        since = if out.is_empty() { id } else { since };
+        if id >= since + 3 {
+            for job in out.drain(..) {
+                store.finish(job.run()).unwrap();
+            }
+        }
+    }
+    // 2,000 messages are some 400,000 bytes in segments of 40,000.
+    assert!(store.stats().checkpoints > 10, "{:?}", store.stats());
+    assert!(disk.segments() <= 3, "{} segments", disk.segments());
+}

@@ -4,6 +4,7 @@ mod client;
 mod convert;
 mod keys;
 mod load;
+mod messages;
 mod server;
 
 use pyo3::prelude::*;
@@ -27,6 +28,13 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<load::KnownRooms>()?;
     module.add_class::<load::LoadEngine>()?;
     module.add_class::<load::ScaleEngine>()?;
+    module.add_function(wrap_pyfunction!(messages::assign_workers, module)?)?;
+    module.add_function(wrap_pyfunction!(messages::webhook_verify, module)?)?;
+    module.add_function(wrap_pyfunction!(messages::worker_weight, module)?)?;
+    module.add_class::<messages::CallbackClient>()?;
+    module.add_class::<messages::RetryPlan>()?;
+    module.add_class::<messages::ScheduleKeeper>()?;
+    module.add_class::<messages::WorkerDispatch>()?;
     module.add_class::<server::GatewayEngine>()?;
     module.add_class::<server::ProxyEngine>()?;
     module.add_class::<server::BrokerEngine>()?;

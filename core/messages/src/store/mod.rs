@@ -1140,9 +1140,12 @@ impl<S: Storage, F: Files> Store<S, F> {
 
     /// Flushes some hours for a checkpoint; when all are flushed, hands out the job.
     fn flush_checkpoint(&mut self) {
+        if !matches!(self.checkpoint, Checkpoint::Flushing { .. }) {
+            return;
+        }
         let Checkpoint::Flushing { mut from, manifest } = std::mem::replace(&mut self.checkpoint, Checkpoint::None)
         else {
-            return;
+            unreachable!("it was just seen");
         };
         let mut left = FLUSH_BYTES;
         loop {

@@ -174,6 +174,15 @@ impl Disk {
         file.synced = file.bytes.clone();
     }
 
+    /// Segments of the log.
+    pub fn segments(&self) -> usize {
+        self.state()
+            .files
+            .keys()
+            .filter(|name| matches!(name, Name::Segment(_)))
+            .count()
+    }
+
     pub fn files(&self) -> Vec<FileName> {
         Files::list(self).unwrap()
     }

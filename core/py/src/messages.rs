@@ -1,0 +1,563 @@
+//! Delayed messages: the schedule's thread, the callbacks' thread, and the policies.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use muster_callback::{
+    Answer as CallAnswer, Call, Caller, Failure, Guard, Limits, Outcome, Secret, Secrets, Settings as CallerSettings,
+    TlsRoots, Why,
+};
+use muster_journal::{Options, Owner};
+use muster_messages::dispatch::{Assignment, Dispatcher, Load, Policy, Worker};
+use muster_messages::keeper::{Answer, Ask, Keeper, Reply, Request};
+use muster_messages::retry::RetryTable;
+use muster_messages::schedule::{Change, Due, Incarnation, Message, MessageId, Refusal, State, Step, NEVER};
+use muster_messages::store::{Changed, Inserted, OpenError, Settings, Stats};
+use pyo3::exceptions::{PyBlockingIOError, PyOSError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
+use pyo3::IntoPyObjectExt;
+
+/// A durable schedule in a thread of its own: batches of requests in, batches of replies out.
+#[pyclass(module = "muster._core")]
+pub struct ScheduleKeeper {
+    keeper: Option<Keeper>,
+    steps: Vec<i64>,
+}
+
+/// Number, id, topic, due_at, expires_at, body.
+type NewMessage = (u64, u64, u32, u64, Option<u64>, Vec<u8>);
+/// Number, id, verb, version or claim, time.
+type NamedChange = (u64, u64, String, Option<u32>, Option<i64>);
+
+fn closed() -> PyErr {
+    PyValueError::new_err("closed")
+}
+
+#[pymethods]
+impl ScheduleKeeper {
+    #[new]
+    #[pyo3(signature = (*, path, epoch = None, segment_bytes = 128 << 20, near_ms = None, lead_ms = None, history_ms = None, dead_days = None, ahead_ms = None, buffer_bytes = None, checkpoint_bytes = None))]
+    #[allow(clippy::too_many_arguments)]
+    fn new(
+        py: Python<'_>,
+        path: PathBuf,
+        epoch: Option<u64>,
+        segment_bytes: u64,
+        near_ms: Option<u64>,
+        lead_ms: Option<u64>,
+        history_ms: Option<u64>,
+        dead_days: Option<u32>,
+        ahead_ms: Option<u64>,
+        buffer_bytes: Option<usize>,
+        checkpoint_bytes: Option<u64>,
+    ) -> PyResult<Self> {
+        let usual = Settings::default();
+        let settings = Settings {
+            near_ms: near_ms.unwrap_or(usual.near_ms),
+            lead_ms: lead_ms.unwrap_or(usual.lead_ms),
+            history_ms: history_ms.unwrap_or(usual.history_ms),
+            dead_days: dead_days.unwrap_or(usual.dead_days),
+            ahead_ms: ahead_ms.unwrap_or(usual.ahead_ms),
+            buffer_bytes: buffer_bytes.unwrap_or(usual.buffer_bytes),
+            checkpoint_bytes: checkpoint_bytes.unwrap_or(usual.checkpoint_bytes),
+            ..usual
+        };
+        if settings.near_ms >= settings.lead_ms {
+            return Err(PyValueError::new_err("near_ms must be less than lead_ms"));
+        }
+        let owner = epoch.map_or(Owner::Sole, Owner::Epoch);
+        let options = Options { segment_bytes, owner };
+        let keeper = py
+            .detach(|| Keeper::start(path, options, settings))
+            .map_err(|error| match error {
+                OpenError::Log(muster_journal::OpenError::Locked) => PyBlockingIOError::new_err(error.to_string()),
+                error => PyOSError::new_err(error.to_string()),
+            })?;
+        Ok(ScheduleKeeper {
+            keeper: Some(keeper),
+            steps: Vec::new(),
+        })
+    }
+
+    fn fd(&self) -> PyResult<i32> {
+        Ok(self.keeper()?.as_fd().as_raw_fd())
+    }
+
+    fn insert(&self, messages: Vec<NewMessage>) -> PyResult<()> {
+        let requests = messages
+            .into_iter()
+            .map(|(number, id, topic, due_at, expires_at, body)| Request {
+                number,
+                ask: Ask::Insert {
+                    id: MessageId(id),
+                    topic,
+                    due_at,
+                    expires_at: expires_at.unwrap_or(NEVER),
+                    body,
+                },
+            });
+        self.keeper()?.submit(requests.collect());
+        Ok(())
+    }
+
+    fn change(&self, changes: Vec<NamedChange>) -> PyResult<()> {
+        let requests: PyResult<Vec<Request>> = changes.into_iter().map(change).collect();
+        self.keeper()?.submit(requests?);
+        Ok(())
+    }
+
+    fn get(&self, messages: Vec<(u64, u64)>) -> PyResult<()> {
+        let requests = messages.into_iter().map(|(number, id)| Request {
+            number,
+            ask: Ask::Get { id: MessageId(id) },
+        });
+        self.keeper()?.submit(requests.collect());
+        Ok(())
+    }
+
+    fn serve(
+        &self,
+        number: u64,
+        topic: u32,
+        worker: u64,
+        lease_ms: u64,
+        attempts_max: u16,
+        credit: usize,
+    ) -> PyResult<()> {
+        let ask = Ask::Serve {
+            topic,
+            worker: Incarnation(worker),
+            lease_ms,
+            attempts_max,
+            credit,
+        };
+        self.keeper()?.submit(vec![Request { number, ask }]);
+        Ok(())
+    }
+
+    fn stats(&self, number: u64) -> PyResult<()> {
+        self.keeper()?.submit(vec![Request {
+            number,
+            ask: Ask::Stats,
+        }]);
+        Ok(())
+    }
+
+    fn take<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let (mut replies, mut steps) = (Vec::new(), Vec::new());
+        let failed = self.keeper()?.take(&mut replies, &mut steps);
+        self.steps.extend(steps.iter().map(|step| step.by_ms));
+        if replies.is_empty() {
+            failed.map_err(PyOSError::new_err)?;
+        }
+        let list = PyList::empty(py);
+        for reply in replies {
+            list.append(answered(py, reply)?)?;
+        }
+        Ok(list)
+    }
+
+    fn clock_steps(&mut self) -> Vec<i64> {
+        std::mem::take(&mut self.steps)
+    }
+
+    fn close(&mut self, py: Python<'_>) {
+        let keeper = self.keeper.take();
+        py.detach(|| drop(keeper));
+    }
+}
+
+impl ScheduleKeeper {
+    fn keeper(&self) -> PyResult<&Keeper> {
+        self.keeper.as_ref().ok_or_else(closed)
+    }
+}
+
+fn change((number, id, verb, version, time): NamedChange) -> PyResult<Request> {
+    let missing = |what: &str| PyValueError::new_err(format!("change `{verb}` needs {what}"));
+    let claim = || version.ok_or_else(|| missing("a claim"));
+    let at = |time: i64| u64::try_from(time).map_err(|_| PyValueError::new_err(format!("negative time {time}")));
+    let given = || time.ok_or_else(|| missing("a time"));
+    let (change, expected) = match verb.as_str() {
+        "cancel" => (Change::Cancel, version),
+        "due_at" => (Change::Reschedule(Due::At(at(given()?)?)), version),
+        "due_by" => (Change::Reschedule(Due::By(given()?)), version),
+        "deliver" => (Change::Deliver { claim: claim()? }, None),
+        "fail" => {
+            let next = time.map(at).transpose()?;
+            (Change::Fail { claim: claim()?, next }, None)
+        }
+        "release" => {
+            let next = at(given()?)?;
+            (Change::Release { claim: claim()?, next }, None)
+        }
+        "replay" => (Change::Replay { due_at: at(given()?)? }, version),
+        _ => return Err(PyValueError::new_err(format!("unknown change `{verb}`"))),
+    };
+    let ask = Ask::Change {
+        id: MessageId(id),
+        change,
+        expected,
+    };
+    Ok(Request { number, ask })
+}
+
+fn message<'py>(py: Python<'py>, message: &Message) -> PyResult<Bound<'py, PyTuple>> {
+    let (state, time) = match message.state {
+        State::Scheduled => ("scheduled", None),
+        State::Firing { until, .. } => ("firing", Some(until)),
+        State::Retry { next } => ("retry", Some(next)),
+        State::Done => ("done", None),
+        State::Dead => ("dead", None),
+        State::Cancelled => ("cancelled", None),
+        State::Expired => ("expired", None),
+    };
+    let expires_at = (message.expires_at != NEVER).then_some(message.expires_at);
+    (
+        message.id.0,
+        message.version,
+        message.due_at,
+        expires_at,
+        message.attempts,
+        state,
+        time,
+    )
+        .into_pyobject(py)
+}
+
+fn answered<'py>(py: Python<'py>, reply: Reply) -> PyResult<Bound<'py, PyAny>> {
+    let number = reply.number;
+    match reply.answer {
+        Answer::Inserted(Inserted::New(new)) => (number, "inserted", message(py, &new)?).into_bound_py_any(py),
+        Answer::Inserted(Inserted::Before(old)) => (number, "before", message(py, &old)?).into_bound_py_any(py),
+        Answer::Changed(Changed::Done(step, now)) => {
+            let step = match step {
+                Step::Cancelled | Step::CancelledBefore => "cancelled",
+                Step::Rescheduled => "rescheduled",
+                Step::Claimed { .. } => "claimed",
+                Step::Expired => "expired",
+                Step::Buried => "buried",
+                Step::Delivered => "delivered",
+                Step::Retrying => "retrying",
+                Step::Released => "released",
+                Step::Replayed => "replayed",
+            };
+            (number, "changed", message(py, &now)?, step).into_bound_py_any(py)
+        }
+        Answer::Changed(Changed::Ahead) => (number, "ahead").into_bound_py_any(py),
+        Answer::Found(None) => (number, "unknown").into_bound_py_any(py),
+        Answer::Found(Some((found, topic, body))) => {
+            (number, "found", message(py, &found)?, topic, PyBytes::new(py, &body)).into_bound_py_any(py)
+        }
+        Answer::Fire {
+            message: fired,
+            topic,
+            claim,
+            until,
+            body,
+        } => {
+            let body = PyBytes::new(py, &body);
+            (number, "fire", message(py, &fired)?, topic, claim, until, body).into_bound_py_any(py)
+        }
+        Answer::Stats(stats) => (number, "stats", stats_dict(py, &stats)?).into_bound_py_any(py),
+        Answer::Refused(refusal) => {
+            let (reason, value) = match refusal {
+                Refusal::Unknown => ("unknown", None),
+                Refusal::Fired => ("fired", None),
+                Refusal::Withdrawn => ("withdrawn", None),
+                Refusal::Expired => ("expired", None),
+                Refusal::Early { at } => ("early", Some(at)),
+                Refusal::Held { until } => ("held", Some(until)),
+                Refusal::ClaimLost => ("claim_lost", None),
+                Refusal::Version { current } => ("version", Some(u64::from(current))),
+                Refusal::NotDead => ("not_dead", None),
+                Refusal::BadTime => ("bad_time", None),
+            };
+            (number, "refused", reason, value).into_bound_py_any(py)
+        }
+        Answer::Rebuilding => (number, "rebuilding").into_bound_py_any(py),
+        Answer::DiskFull => (number, "disk_full").into_bound_py_any(py),
+        Answer::BodyTooLong => (number, "body_too_long").into_bound_py_any(py),
+        Answer::Failed => (number, "failed").into_bound_py_any(py),
+    }
+}
+
+fn stats_dict<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("live", stats.live)?;
+    dict.set_item("near", stats.near)?;
+    dict.set_item("ready", stats.ready)?;
+    dict.set_item("known", stats.known)?;
+    dict.set_item("hours", stats.hours)?;
+    dict.set_item("buffered_bytes", stats.buffered)?;
+    dict.set_item("memory_bytes", stats.memory)?;
+    dict.set_item("near_memory_bytes", stats.near_memory)?;
+    dict.set_item("checkpoints", stats.checkpoints)?;
+    dict.set_item("applied", stats.applied)?;
+    dict.set_item("whole", stats.whole)?;
+    Ok(dict)
+}
+
+/// Makes HTTP callbacks in a thread of its own.
+#[pyclass(module = "muster._core")]
+pub struct CallbackClient {
+    caller: Option<Caller>,
+    /// Parsed once for each list of texts.
+    secrets: HashMap<Vec<String>, Arc<Secrets>>,
+}
+
+/// Lists of secrets kept parsed. Beyond, all are parsed again.
+const SECRETS_MAX: usize = 10_000;
+
+/// Number, webhook id, URL, content type, body, secrets, timeout in seconds.
+type NewCall = (u64, String, String, String, Vec<u8>, Vec<String>, f64);
+/// Number, outcome, status, detail, seconds until it may be tried again, seconds that it took.
+type CallResult<'py> = (u64, &'static str, Option<u16>, Bound<'py, PyAny>, Option<f64>, f64);
+
+#[pymethods]
+impl CallbackClient {
+    #[new]
+    #[pyo3(signature = (*, allowed = Vec::new(), roots = Vec::new(), concurrency = 32, rate = None, burst = 100.0, queue_max = 10_000, wait_max = 5.0, failures_max = 10, open_for = 5.0, in_flight_max = 1_000, calls_max = 100_000))]
+    #[allow(clippy::too_many_arguments)]
+    fn new(
+        allowed: Vec<String>,
+        roots: Vec<Vec<u8>>,
+        concurrency: usize,
+        rate: Option<f64>,
+        burst: f64,
+        queue_max: usize,
+        wait_max: f64,
+        failures_max: u32,
+        open_for: f64,
+        in_flight_max: usize,
+        calls_max: usize,
+    ) -> PyResult<Self> {
+        let networks = allowed.iter().map(|network| {
+            network
+                .parse()
+                .map_err(|_| PyValueError::new_err(format!("{network} is no network, as 10.0.0.0/8 is one")))
+        });
+        if rate.is_some_and(|rate| rate.is_nan() || rate <= 0.0) || burst.is_nan() || burst < 1.0 {
+            return Err(PyValueError::new_err("rate must be above 0 and burst at least 1"));
+        }
+        let settings = CallerSettings {
+            guard: Guard {
+                allowed: networks.collect::<PyResult<_>>()?,
+            },
+            roots: TlsRoots { more: roots },
+            limits: Limits {
+                concurrency,
+                rate,
+                burst,
+                queue_max,
+                wait_max_us: seconds(wait_max)?.as_micros() as u64,
+                failures_max,
+                open_us: seconds(open_for)?.as_micros() as u64,
+            },
+            in_flight_max,
+            calls_max,
+        };
+        let caller = Caller::start(settings).map_err(|error| PyOSError::new_err(error.to_string()))?;
+        Ok(CallbackClient {
+            caller: Some(caller),
+            secrets: HashMap::new(),
+        })
+    }
+
+    fn fd(&self) -> PyResult<i32> {
+        Ok(self.caller()?.as_fd().as_raw_fd())
+    }
+
+    /// The number of calls taken, from the first on.
+    fn submit(&mut self, calls: Vec<NewCall>) -> PyResult<usize> {
+        let given = calls.len();
+        let calls: PyResult<Vec<Call>> = calls.into_iter().map(|call| self.call(call)).collect();
+        Ok(given - self.caller()?.submit(calls?).len())
+    }
+
+    fn take<'py>(&self, py: Python<'py>) -> PyResult<Vec<CallResult<'py>>> {
+        let caller = self.caller()?;
+        let mut answers = Vec::new();
+        caller.take(&mut answers);
+        if answers.is_empty() && !caller.is_running() {
+            return Err(PyOSError::new_err("the thread of callbacks ended"));
+        }
+        answers.into_iter().map(|answer| called(py, answer)).collect()
+    }
+
+    fn close(&mut self, py: Python<'_>) {
+        let caller = self.caller.take();
+        py.detach(|| drop(caller));
+    }
+}
+
+impl CallbackClient {
+    fn caller(&self) -> PyResult<&Caller> {
+        self.caller.as_ref().ok_or_else(closed)
+    }
+
+    fn call(&mut self, (number, id, url, content_type, body, secrets, timeout): NewCall) -> PyResult<Call> {
+        if self.secrets.len() >= SECRETS_MAX {
+            self.secrets.clear();
+        }
+        let secrets = match self.secrets.get(&secrets) {
+            Some(parsed) => Arc::clone(parsed),
+            None => {
+                let parsed: Result<_, _> = secrets.iter().map(|text| Secret::parse(text)).collect();
+                let parsed = parsed.map_err(|error| PyValueError::new_err(error.to_string()))?;
+                let parsed = Arc::new(Secrets(parsed));
+                self.secrets.insert(secrets, Arc::clone(&parsed));
+                parsed
+            }
+        };
+        Ok(Call {
+            number,
+            id,
+            url,
+            content_type,
+            body: body.into(),
+            secrets,
+            timeout: seconds(timeout)?,
+        })
+    }
+}
+
+fn seconds(seconds: f64) -> PyResult<Duration> {
+    Duration::try_from_secs_f64(seconds).map_err(|_| PyValueError::new_err(format!("{seconds} is no time in seconds")))
+}
+
+fn called(py: Python<'_>, answer: CallAnswer) -> PyResult<CallResult<'_>> {
+    let took = answer.took.as_secs_f64();
+    let (outcome, status, detail, retry_in) = match answer.outcome {
+        Outcome::Delivered { status } => ("delivered", Some(status), "".into_bound_py_any(py)?, None),
+        Outcome::Refused {
+            status,
+            retry_after,
+            body,
+        } => ("refused", Some(status), PyBytes::new(py, &body).into_any(), retry_after),
+        Outcome::Failed(failure) => {
+            let detail = match failure {
+                Failure::BadUrl => "bad_url",
+                Failure::Unresolved => "unresolved",
+                Failure::ForbiddenAddress => "forbidden_address",
+                Failure::Connect => "connect",
+                Failure::Tls => "tls",
+                Failure::Timeout => "timeout",
+                Failure::Broken => "broken",
+            };
+            ("failed", None, detail.into_bound_py_any(py)?, None)
+        }
+        Outcome::NotMade { why, retry_in } => {
+            let detail = match why {
+                Why::Held => "held",
+                Why::Busy => "busy",
+                Why::Stopping => "stopping",
+            };
+            ("not_made", None, detail.into_bound_py_any(py)?, Some(retry_in))
+        }
+    };
+    let retry_in = retry_in.map(|retry_in| retry_in.as_secs_f64());
+    Ok((answer.number, outcome, status, detail, retry_in, took))
+}
+
+/// Whether a received callback is signed by this secret, and lately.
+#[pyfunction]
+pub fn webhook_verify(secret: &str, id: &str, time: u64, body: &[u8], signature: &str, now: u64) -> PyResult<bool> {
+    let secret = Secret::parse(secret).map_err(|error| PyValueError::new_err(error.to_string()))?;
+    Ok(muster_callback::verify(&secret, id, time, body, signature, now))
+}
+
+/// When callbacks that failed are made again.
+#[pyclass(module = "muster._core")]
+pub struct RetryPlan {
+    table: RetryTable,
+}
+
+#[pymethods]
+impl RetryPlan {
+    #[new]
+    #[pyo3(signature = (intervals_ms = None, *, jitter = 100))]
+    fn new(intervals_ms: Option<Vec<u64>>, jitter: u32) -> PyResult<Self> {
+        let table = match intervals_ms {
+            None => Ok(RetryTable::default()),
+            Some(intervals) => RetryTable::new(intervals, jitter),
+        };
+        let table = table.map_err(|error| PyValueError::new_err(error.to_string()))?;
+        Ok(RetryPlan { table })
+    }
+
+    fn attempts_max(&self) -> u16 {
+        self.table.attempts_max()
+    }
+
+    #[pyo3(signature = (attempts, now, retry_after_ms, random))]
+    fn next(&self, attempts: u16, now: u64, retry_after_ms: Option<u64>, random: u64) -> Option<u64> {
+        self.table.next(attempts, now, retry_after_ms, random)
+    }
+}
+
+/// Incarnation, weight, held messages.
+type NamedWorker = (u64, u32, u64);
+
+fn workers(list: Vec<NamedWorker>) -> Vec<Worker> {
+    let worker = |(incarnation, weight, held)| Worker {
+        incarnation: Incarnation(incarnation),
+        weight,
+        held,
+    };
+    list.into_iter().map(worker).collect()
+}
+
+/// Chooses the workers of one topic in turn.
+#[pyclass(module = "muster._core")]
+pub struct WorkerDispatch {
+    dispatcher: Dispatcher,
+}
+
+#[pymethods]
+impl WorkerDispatch {
+    #[new]
+    fn new(policy: &str) -> PyResult<Self> {
+        let policy = match policy {
+            "random" => Policy::Random,
+            "round-robin" => Policy::RoundRobin,
+            "weighted-round-robin" => Policy::WeightedRoundRobin,
+            "weighted-random" => Policy::WeightedRandom,
+            "least-loaded" => Policy::LeastLoaded,
+            _ => return Err(PyValueError::new_err(format!("unknown policy `{policy}`"))),
+        };
+        Ok(WorkerDispatch {
+            dispatcher: Dispatcher::new(policy),
+        })
+    }
+
+    fn choose(&mut self, among: Vec<NamedWorker>, random: u64) -> Option<usize> {
+        self.dispatcher.choose(&workers(among), random)
+    }
+}
+
+/// The places of up to `count` different workers for a new topic.
+#[pyfunction]
+pub fn assign_workers(how: &str, among: Vec<NamedWorker>, count: usize, random: Vec<u64>) -> PyResult<Vec<usize>> {
+    let how = match how {
+        "random" => Assignment::Random,
+        "least-loaded" => Assignment::LeastLoaded,
+        _ => return Err(PyValueError::new_err(format!("unknown assignment `{how}`"))),
+    };
+    if random.len() < among.len() {
+        return Err(PyValueError::new_err("one random number for each worker is needed"));
+    }
+    let mut random = random.into_iter();
+    let next = || random.next().expect("there is one for each worker");
+    Ok(muster_messages::dispatch::assign(how, &workers(among), count, next))
+}
+
+/// A worker's weight by the parts of messages, memory and processor that are in use.
+#[pyfunction]
+pub fn worker_weight(held: f64, memory: f64, cpu: f64) -> u32 {
+    Load { held, memory, cpu }.weight()
+}
