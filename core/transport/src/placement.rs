@@ -1,4 +1,4 @@
-//! Who is where: an immutable snapshot that the control plane hands to the data plane.
+//! Which node is where: an immutable snapshot that the control plane hands to the data plane.
 //!
 //! Owns the choice of a room's partition and owner (rendezvous hashing). Knows no connection.
 

@@ -1,6 +1,6 @@
 //! Sessions with clients: the way in, authentication, address changes, idling out.
 //!
-//! Owned by gateways and proxies alike; `T` is what the role keeps per session. Knows no room.
+//! Every machine that has clients owns one; `T` is what the machine keeps of each session. Knows no system.
 
 use std::collections::VecDeque;
 

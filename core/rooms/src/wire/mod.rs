@@ -1,12 +1,14 @@
 //! What rooms have on the wire: frames of messages and repairs, and records of joins, membership and commands.
 //!
 //! Owns these byte layouts (`docs/protocol.md` is their table, `tests/vectors/` their golden examples). Knows no role and
-//! keeps no state: parsing gives borrowed views, writing appends to a [`Writer`].
+//! keeps no state: parsing gives borrowed views, writing appends to a
+//! [`Writer`](muster_transport::Writer).
 
 pub mod kinds;
 pub(crate) mod publish;
 pub(crate) mod record;
 pub(crate) mod room;
+mod stream;
 
 pub use publish::{published, Ack, Course, LinkPublish, Position, Positions, Publish, PROMPT};
 pub use record::{Membership, Record};
@@ -14,136 +16,4 @@ pub use room::{
     heads, message_max, read_link_repair, read_repair, write_link_repair, write_repair, BlockWriter, Consumed,
     GapPlace, LinkBlock, LinkHead, LinkLost, Message, RoomBlock, Skip, ENDED, FIRST, LAST, LINK_BLOCK, OLD, WHOLE,
 };
-
-use muster_transport::{Reader, Writer};
-
-/// Names one numbered sequence of a room's messages: who numbered it, in which life, and which of its rooms' lives.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
-pub struct StreamId {
-    pub node: u32,
-    pub epoch: u32,
-    pub generation: u32,
-}
-
-impl StreamId {
-    pub const LEN: usize = 12;
-
-    #[inline]
-    pub fn read(reader: &mut Reader<'_>) -> Option<Self> {
-        Some(StreamId {
-            node: reader.u32()?,
-            epoch: reader.u32()?,
-            generation: reader.u32()?,
-        })
-    }
-
-    #[inline]
-    pub fn write(&self, writer: &mut Writer<'_>) {
-        writer.u32(self.node).u32(self.epoch).u32(self.generation);
-    }
-}
-
-/// Who published: the authenticated user and one random number per life of the publishing client.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
-pub struct PublisherId {
-    pub user: u64,
-    pub incarnation: u64,
-}
-
-/// Why offsets of a stream will not come.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-#[repr(u8)]
-pub enum GapReason {
-    /// The member was slower than the ring keeps.
-    Slow = 1,
-    /// The owner died and its ring with it; the gap has no known end.
-    OwnerLost = 2,
-    /// A repair did not come in time.
-    Unrepaired = 3,
-    /// Older than the ring, at a join with positions.
-    Expired = 4,
-    /// The owner forgot the room (idle) and numbered it anew.
-    Restarted = 5,
-    /// The program that reads was slower than its policy allows; never on the wire.
-    Reader = 6,
-    /// Another owner goes on: nothing is missing.
-    Ended = 7,
-}
-
-impl GapReason {
-    pub const ALL: [GapReason; 7] = [
-        GapReason::Slow,
-        GapReason::OwnerLost,
-        GapReason::Unrepaired,
-        GapReason::Expired,
-        GapReason::Restarted,
-        GapReason::Reader,
-        GapReason::Ended,
-    ];
-
-    pub fn from_u8(value: u8) -> Option<Self> {
-        GapReason::ALL.get(usize::from(value).wrapping_sub(1)).copied()
-    }
-
-    /// The name that users see.
-    pub fn name(self) -> &'static str {
-        match self {
-            GapReason::Slow => "slow",
-            GapReason::OwnerLost => "owner_lost",
-            GapReason::Unrepaired => "unrepaired",
-            GapReason::Expired => "expired",
-            GapReason::Restarted => "restarted",
-            GapReason::Reader => "reader",
-            GapReason::Ended => "ended",
-        }
-    }
-}
-
-/// Offsets `first..=last` of `stream` that a member will not get; `last == u64::MAX` where nobody knows the end.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct StreamGap {
-    pub stream: StreamId,
-    pub first: u64,
-    pub last: u64,
-    pub reason: GapReason,
-}
-
-impl StreamGap {
-    pub const LEN: usize = StreamId::LEN + 17;
-    /// `last` of a gap whose end nobody knows.
-    pub const OPEN: u64 = u64::MAX;
-
-    pub fn read(reader: &mut Reader<'_>) -> Option<Self> {
-        Some(StreamGap {
-            stream: StreamId::read(reader)?,
-            first: reader.number()?,
-            last: reader.number_or_open()?,
-            reason: GapReason::from_u8(reader.u8()?)?,
-        })
-    }
-
-    pub fn write(&self, writer: &mut Writer<'_>) {
-        self.stream.write(writer);
-        writer.u64(self.first).u64(self.last).u8(self.reason as u8);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_page_of_codes_has_every_reason_of_a_gap_and_no_other() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/errors.md");
-        let page = std::fs::read_to_string(path).expect("the page is part of the repository");
-        let reasons = page
-            .split("Reasons of gaps:")
-            .nth(1)
-            .and_then(|rest| rest.split("\n\n").next());
-        let listed = reasons.expect("a sentence of reasons").split('`').skip(1).step_by(2);
-        assert!(listed.eq(GapReason::ALL.map(GapReason::name)));
-        for reason in GapReason::ALL {
-            assert_eq!(GapReason::from_u8(reason as u8), Some(reason));
-        }
-    }
-}
+pub use stream::{GapReason, PublisherId, StreamGap, StreamId};

@@ -6,7 +6,7 @@ use crate::wire::kinds;
 
 use crate::limits::{CREDIT_BYTES, CREDIT_MESSAGES};
 use crate::wire::room::STREAMS_MAX;
-use crate::wire::{PublisherId, StreamId};
+use crate::wire::stream::{PublisherId, StreamId};
 
 /// Bytes of a client's publish frame in front of its messages.
 pub const PUBLISH: usize = FRAME + 4 + 4 + 8 + 8 + 1;

@@ -5,7 +5,7 @@ use muster_transport::{Access, Code, ControlRecord, Encode, Reader, Scope, Syste
 use crate::command::{Ask, CommandId, Hop, Outcome, Page, Verdict, COMMAND_BYTES_MAX, HOPS_MAX, USERS_MAX};
 use crate::wire::publish::Positions;
 use crate::wire::room::STREAMS_MAX;
-use crate::wire::StreamGap;
+use crate::wire::stream::StreamGap;
 
 /// Gaps that an answer to a join can carry: one for each stream that the member names and one for each that the room has. With
 /// all else that is 712 bytes.
@@ -704,7 +704,7 @@ impl<'a> SystemRecord<'a> for Record<'a> {
 mod tests {
     use super::*;
     use crate::limits::NAME_BYTES_MAX;
-    use crate::wire::{GapReason, StreamId};
+    use crate::wire::stream::{GapReason, StreamId};
     use proptest::prelude::*;
 
     #[test]

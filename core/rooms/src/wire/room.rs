@@ -8,7 +8,7 @@ use muster_transport::{append, Reader, Writer, FRAME, HEADER};
 
 use crate::wire::kinds;
 
-use crate::wire::{GapReason, PublisherId, StreamGap, StreamId};
+use crate::wire::stream::{GapReason, PublisherId, StreamGap, StreamId};
 
 /// First chunk of a message.
 pub const FIRST: u8 = 1;

@@ -6,7 +6,7 @@ use crate::machine::Addr;
 /// Servers that one record names: 16 x 52 bytes are below what a record may have.
 pub const SERVERS_MAX: usize = 16;
 
-/// A gateway or a proxy. One of weight 2 is drawn twice as often as one of weight 1.
+/// A server that has sessions with clients. One of weight 2 is drawn twice as often as one of weight 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Server {
     pub addr: Addr,
