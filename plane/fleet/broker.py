@@ -1,8 +1,8 @@
 """mosquitto as a child: the broker of an installation that has none.
 
 Owns its files and its process. It must not know clients beyond their names and passwords, nor what they say. Each client
-reads and writes only its own topics; the plane writes the clients' down topics and reads their up topics. A connection without
-a password is refused.
+reads and writes only its own topics; the plane writes the clients' down topics and reads their up topics. A connection
+without a password is refused.
 """
 
 import asyncio
