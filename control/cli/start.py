@@ -10,6 +10,7 @@ import sys
 from types import FrameType
 
 from control.host import hangup
+from control.host.lean import lean
 
 
 def main() -> int:
@@ -20,6 +21,7 @@ def main() -> int:
     before = signal.getsignal(signal.SIGINT)
     if before is signal.default_int_handler:  # else it is ignored, as in the background of a script
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    lean()
     from control.cli.main import main as run
 
     signal.signal(signal.SIGINT, before)

@@ -43,7 +43,7 @@ from muster.instance import start_time
 from plane.kinds import doors, kind, kinds, system_of
 from plane.spec import Fault, Registration, Spec, SpecError, secret
 
-NODE_COMMAND: Final = (sys.executable, "-m", "control.node.process")
+NODE_COMMAND: Final = (sys.executable, "-m", "control.node")
 READY_S: Final = 20.0
 READY_EACH_S: Final = 1.0
 """More for each node: all start at once, on whatever cores there are."""

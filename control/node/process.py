@@ -1,4 +1,4 @@
-"""The process of one role: `python -m control.node.process --spec FILE`, run by the supervisor or by `muster serve`.
+"""The process of one role: `python -m control.node --spec FILE`, run by the supervisor or by `muster serve`.
 
 Composes a role of `plane` with logs, administration and the tie to its owner. It reports to a parent with lines of JSON
 on stdout: `{"state": "ready"}`, `{"state": "not_ready"}`, `{"state": "failed", "error": …}`. With a registry,
@@ -13,7 +13,6 @@ import contextlib
 import ctypes
 import os
 import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -341,7 +340,7 @@ def run(owner: Parent) -> None:
 
 def main() -> int:
     """Run one role under a supervisor. Exit codes: 0 ended as told, 1 failed, 78 not to be started again."""
-    parser = argparse.ArgumentParser(prog="control.node.process")
+    parser = argparse.ArgumentParser(prog="control.node")
     parser.add_argument("--spec", type=Path, required=True)
     parser.add_argument("--parent", type=int, required=True)
     arguments = parser.parse_args()
@@ -354,7 +353,3 @@ def main() -> int:
         owner.tell("failed", error=str(error))
         return error.exit_code if isinstance(error, UserError) else FAILURE
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

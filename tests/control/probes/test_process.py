@@ -55,7 +55,7 @@ async def test_what_the_prober_is_told_anew_comes_into_force_and_nonsense_change
     registration = specs.registration(settings, place, own, "muster-prober", None, "")
     told = specs.spec(settings, place, own, Snapshot(), registration)
     file.write_bytes(msgspec.json.encode(told))
-    command = [sys.executable, "-m", "control.node.process", "--spec", str(file), "--parent", str(os.getpid())]
+    command = [sys.executable, "-m", "control.node", "--spec", str(file), "--parent", str(os.getpid())]
     async with RegistryServer(place.path, structlog.get_logger(), sessions=False):
         await _told_anew(command, file, told)
 

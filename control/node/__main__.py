@@ -1,0 +1,11 @@
+"""Where the process of a node begins: `python -m control.node --spec FILE --parent PID`."""
+
+import sys
+
+from control.host.lean import lean
+
+lean()
+
+from control.node.process import main  # noqa: E402 - structlog is to be loaded before
+
+sys.exit(main())
