@@ -4,8 +4,6 @@ import asyncio
 import json
 import subprocess
 
-import pytest
-
 import muster
 from tests.faults.conftest import Make
 from tests.faults.instance import MUSTER, ROOT, Instance
@@ -36,17 +34,17 @@ async def show(instance: Instance, *words: str, **environment: str) -> str:
     return said.decode()
 
 
-@pytest.mark.parametrize("name", ["default:" + PRINTABLE, LONGEST, "-n"])
-def test_pub_and_sub_take_it(make: Make, name: str) -> None:
+def test_pub_and_sub_take_it(make: Make) -> None:
     instance = make()
     with instance.running():
-        words = ("sub", "--count", "1", "--json", "--", name)
-        reader = instance.command(*words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        assert reader.stderr is not None
-        assert reader.stderr.readline().decode() == f"joined {name}\n"
-        assert run(instance, "pub", "--", name, stdin=b"line\n") == (0, f"published 1 to {name}\n")
-        said, _ = reader.communicate(timeout=20)
-        assert json.loads(said)["room"] == name
+        for name in ("default:" + PRINTABLE, LONGEST, "-n"):
+            words = ("sub", "--count", "1", "--json", "--", name)
+            reader = instance.command(*words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            assert reader.stderr is not None
+            assert reader.stderr.readline().decode() == f"joined {name}\n"
+            assert run(instance, "pub", "--", name, stdin=b"line\n") == (0, f"published 1 to {name}\n")
+            said, _ = reader.communicate(timeout=20)
+            assert json.loads(said)["room"] == name
 
 
 async def test_operators_see_it_as_it_is(make: Make) -> None:

@@ -5,19 +5,19 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import pytest
 
 import muster
 from tests.faults.conftest import Make
-from tests.faults.instance import ROLES, Instance, reach
+from tests.faults.instance import ROLES, Instance, configuration, reach
 from tests.faults.ledger import Ledger, content
 from tests.faults.load import PATIENT_S
 from tests.faults.test_demo import run
 from tests.faults.test_registry import everybody_runs
-from tests.waiting import until
+from tests.waiting import until, until_asked
 
 MANY = {"gateways": 2, "brokers": "2x2", "routers": "2x2", "proxies": 2}
 ROOMS = [f"room-{number}" for number in range(24)]
@@ -69,10 +69,18 @@ async def test_members_at_every_gateway_get_what_is_published_through_every_prox
     assert agreed
 
 
-def test_once_an_instance_is_ready_each_node_knows_that_all_serve(make: Make) -> None:
-    instance = make(up=MANY)
+@pytest.fixture(scope="module")
+def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
+    """One for all tests that leave every node as it was."""
+    sections: dict[str, dict[str, Any]] = {"database": {"url": "none"}, "probes": {"every_ms": 0}}
+    instance = Instance(tmp_path_factory.mktemp("standing"), configuration(up=MANY, **sections))
     with instance.running():
-        assert everybody_runs(instance)
+        assert everybody_runs(instance), "once it is ready each node knows that all serve"
+        yield instance
+
+
+def test_once_an_instance_is_ready_each_node_knows_that_all_serve(standing: Instance) -> None:
+    assert everybody_runs(standing)
 
 
 async def test_each_room_is_owned_by_a_broker_of_its_partition(make: Make) -> None:
@@ -91,33 +99,39 @@ async def test_each_room_is_owned_by_a_broker_of_its_partition(make: Make) -> No
 
 
 @pytest.mark.parametrize("role", ROLES)
-async def test_a_node_that_stands_still_is_gone_round(make: Make, figures: Callable[..., None], role: str) -> None:
-    instance, ledger = make(up=MANY), Ledger(ROOMS, rate=RATE)
-    with instance.running():
-        path = instance.folder.path
-        async with (
-            ledger.members(path, MEMBERS),
-            muster.connect(path, gateways=[], timeout=60) as client,
-            muster.connect(path) as other,
-            asyncio.TaskGroup() as tasks,
-        ):
-            publishing = tasks.create_task(ledger.publish_steadily(client, 1, 100))
-            await asyncio.sleep(1.5)
-            work = {"broker": "messages_published", "router": "links_up"}.get(role, "sessions")
-            busy = {name: instance.metrics(name)[work] for name in instance.names(role)}
-            busiest = max(busy, key=lambda name: busy[name])
-            async with instance.stopped(busiest):
-                stopped, mark = time.monotonic(), ledger.mark()
-                for room in [other.join(f"new-{number}") for number in range(8 if role == "router" else 0)]:
-                    await room
-                joined = time.monotonic() - stopped
-                await until(lambda: ledger.reached(mark), 30)
-                took = max(*ledger.first_after(mark), stopped + joined) - stopped
-                told = ledger.gaps()
-            await asyncio.sleep(1.0)
-            ledger.stop.set()
-            await publishing
-            await ledger.settle()
+async def test_a_node_that_stands_still_is_gone_round(
+    standing: Instance, figures: Callable[..., None], role: str
+) -> None:
+    ledger, path = Ledger(ROOMS, rate=RATE), standing.folder.path
+    work = {"broker": "messages_published", "router": "links_up"}.get(role, "sessions")
+
+    def done() -> dict[str, float]:
+        return {name: standing.metrics(name)[work] for name in standing.names(role)}
+
+    await until_asked(lambda: everybody_runs(standing), PATIENT_S)  # one of them stood still in the last test
+    before = done() if role == "broker" else dict.fromkeys(standing.names(role), 0.0)
+    async with (
+        ledger.members(path, MEMBERS),
+        muster.connect(path, gateways=[], timeout=60) as client,
+        muster.connect(path) as other,
+        asyncio.TaskGroup() as tasks,
+    ):
+        publishing = tasks.create_task(ledger.publish_steadily(client, 1, 100))
+        await asyncio.sleep(1.5)
+        busy = {name: count - before[name] for name, count in done().items()}
+        busiest = max(busy, key=lambda name: busy[name])
+        async with standing.stopped(busiest):
+            stopped, mark = time.monotonic(), ledger.mark()
+            for room in [other.join(f"new-{number}") for number in range(8 if role == "router" else 0)]:
+                await room
+            joined = time.monotonic() - stopped
+            await until(lambda: ledger.reached(mark), 30)
+            took = max(*ledger.first_after(mark), stopped + joined) - stopped
+            told = ledger.gaps()
+        await asyncio.sleep(1.0)
+        ledger.stop.set()
+        await publishing
+        await ledger.settle()
     figures(role=role, busy=busy, elsewhere_s=round(took, 3), joined_s=round(joined, 3), gaps=dict(told))
     ledger.check()
     assert took < ELSEWHERE_S_MAX
