@@ -35,9 +35,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Start from [`Journal`], [`Group`] and [`Reader`]. Tests with faults put their own [`Storage`] below [`Log`].
+//! Start from [`Journal`], [`Group`] and [`Reader`]; [`Committer`] is for event loops. Tests with faults put their own [`Storage`] below [`Log`].
 #![forbid(unsafe_code)]
 
+mod committer;
 mod directory;
 mod error;
 mod format;
@@ -47,6 +48,7 @@ mod reader;
 mod shared;
 mod storage;
 
+pub use committer::{Appended, Committer};
 pub use directory::{Directory, Options, Owner};
 pub use error::{AppendError, Corruption, OpenError, ReadError};
 pub use format::{Group, PushError, Records, SegmentName, GROUP_BYTES_MAX, HEADER_BYTES, RECORD_BYTES_MAX};

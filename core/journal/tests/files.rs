@@ -1,6 +1,6 @@
 //! The journal in a folder: locks, fences, spares, and kill -9 of a process that writes.
 
-use muster_journal::{AppendError, Group, Journal, OpenError, Options, Owner};
+use muster_journal::{AppendError, Committer, Group, Journal, OpenError, Options, Owner};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -168,6 +168,28 @@ fn reader_in_another_thread_sees_every_record_once() {
         journal.append(&mut group(at * 40..at * 40 + 40)).unwrap();
     }
     reading.join().unwrap();
+}
+
+#[test]
+fn committer_appends_in_order_and_wakes_the_loop() {
+    use rustix::event::{poll, PollFd, PollFlags};
+    let folder = tempfile::tempdir().unwrap();
+    let committer = Committer::new(Journal::open(folder.path(), SMALL).unwrap()).unwrap();
+    for at in 0..20 {
+        committer.append(group(at * 10..at * 10 + 10));
+    }
+    let mut next = 0;
+    while next < 200 {
+        poll(&mut [PollFd::new(&committer, PollFlags::IN)], None).unwrap();
+        while let Some(appended) = committer.poll() {
+            assert_eq!(appended.result.unwrap(), next..next + 10);
+            assert_eq!(appended.group.len(), 10);
+            next += 10;
+        }
+    }
+    committer.append(group(200..201));
+    committer.close().unwrap();
+    assert_eq!(check(&Journal::open(folder.path(), SMALL).unwrap()), 201);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod client;
 mod convert;
 mod keys;
+mod likes;
 mod load;
 mod messages;
 mod server;
@@ -24,6 +25,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(keys::room_name_error, module)?)?;
     module.add_function(wrap_pyfunction!(keys::room_owners, module)?)?;
     module.add_class::<client::ClientEngine>()?;
+    module.add_class::<likes::LikesEngine>()?;
     module.add_class::<load::FeedEngine>()?;
     module.add_class::<load::KnownRooms>()?;
     module.add_class::<load::LoadEngine>()?;

@@ -19,6 +19,10 @@ const WAITING_MAX: u32 = 4_096;
 /// Bytes of replies that a connection may leave unread, or of commands that it may have waiting, before its further commands are left unparsed.
 const HELD_BYTES_MAX: usize = 1 << 20;
 
+/// Bytes of records in a batch before further commands are left unparsed. One command adds up to 0.6 MB, and the journal 4 bytes a record of at least
+/// 18: a batch stays below the journal's 4 MiB a group.
+const BATCH_BYTES_MAX: usize = 2 << 20;
+
 /// Names one connection; a number comes back only after its connection was closed and all its replies are settled.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ConnectionId(pub u32);
@@ -49,6 +53,8 @@ struct Connection {
     /// The socket is gone.
     gone: bool,
     ready: bool,
+    /// Left unparsed since the batch is full.
+    stalled: bool,
 }
 
 /// What a batch does, in order.
@@ -101,6 +107,7 @@ pub struct Front {
     in_flight: Option<Batch>,
     ids: Ids,
     ready: Vec<u32>,
+    stalled: Vec<u32>,
     /// Why no change is taken any more.
     refusal: Option<String>,
     arguments: Arguments,
@@ -122,6 +129,7 @@ impl Front {
             in_flight: None,
             ids: Ids::default(),
             ready: Vec::new(),
+            stalled: Vec::new(),
             refusal: None,
             arguments: Arguments::default(),
         }
@@ -134,6 +142,11 @@ impl Front {
     /// For questions that build rankings, and for write-behind. Records go through the front alone.
     pub fn engine_mut(&mut self) -> &mut Engine {
         &mut self.engine
+    }
+
+    /// Why no change is taken any more, if so.
+    pub fn refusal(&self) -> Option<&str> {
+        self.refusal.as_deref()
     }
 
     pub fn set_cluster(&mut self, cluster: Option<Cluster>) {
@@ -323,8 +336,16 @@ impl Front {
     fn run(&mut self, place: u32, bytes: &[u8], now_ms: u64) -> usize {
         let mut arguments = std::mem::take(&mut self.arguments);
         let mut used = 0;
-        while let Some(connection) = self.connection(place) {
+        loop {
+            let batch_is_full = self.collecting.bytes.len() >= BATCH_BYTES_MAX;
+            let Some(connection) = self.connection(place) else {
+                break;
+            };
             if connection.is_full() {
+                break;
+            }
+            if batch_is_full {
+                self.stall(place);
                 break;
             }
             if connection.ends || connection.session.quits {
@@ -563,8 +584,23 @@ impl Front {
         self.free_if_done(place);
     }
 
-    /// Runs what full connections left unparsed.
+    fn stall(&mut self, place: u32) {
+        if let Some(connection) = self.connection(place) {
+            if !std::mem::replace(&mut connection.stalled, true) {
+                self.stalled.push(place);
+            }
+        }
+    }
+
+    /// Runs what connections left unparsed, now that there is room.
     fn go_on(&mut self, now_ms: u64) {
+        let stalled = std::mem::take(&mut self.stalled);
+        for &place in &stalled {
+            if let Some(connection) = self.connection(place) {
+                connection.stalled = false;
+            }
+            self.mark_ready(place);
+        }
         for at in 0..self.ready.len() {
             let place = self.ready[at];
             if self
@@ -604,7 +640,10 @@ impl Front {
 
 impl Connection {
     fn is_full(&self) -> bool {
-        self.waiting >= WAITING_MAX || self.waiting_bytes >= HELD_BYTES_MAX || self.replies.len() >= HELD_BYTES_MAX
+        self.stalled
+            || self.waiting >= WAITING_MAX
+            || self.waiting_bytes >= HELD_BYTES_MAX
+            || self.replies.len() >= HELD_BYTES_MAX
     }
 }
 

@@ -256,6 +256,32 @@ fn client_that_reads_nothing_is_left_unread() {
 }
 
 #[test]
+fn batch_stays_within_what_the_journal_takes() {
+    let mut node = Node::new(Settings::default());
+    let clients: Vec<_> = (0..64).map(|_| node.front.open()).collect();
+    let key = "k".repeat(500);
+    let pipeline = line(&format!("SETBIT {key} 1 1")).repeat(1_000);
+    for &client in &clients {
+        node.front.feed(client, &pipeline, NOW_MS);
+    }
+    assert!(clients.iter().any(|&client| node.front.is_full(client)));
+    let mut batches = 0;
+    while node.begin() {
+        let mut group = muster_journal::Group::new();
+        for record in &node.group {
+            group.push(record).unwrap();
+        }
+        batches += 1;
+        node.finish();
+    }
+    assert!(batches > 10);
+    for &client in &clients {
+        assert!(!node.front.is_full(client));
+        assert_eq!(node.front.take_replies(client).len(), 4_000);
+    }
+}
+
+#[test]
 fn closed_client_leaves_its_changes_and_its_place() {
     let mut node = Node::new(Settings::default());
     let first = node.front.open();

@@ -9,7 +9,7 @@ pub struct Node {
     pub front: Front,
     pub log: Vec<Vec<u8>>,
     /// Records of the batch under way.
-    group: Vec<Vec<u8>>,
+    pub group: Vec<Vec<u8>>,
 }
 
 impl Node {

@@ -1,0 +1,309 @@
+//! Likes with their log: connections, batches, questions.
+
+use std::os::fd::{AsFd, AsRawFd};
+
+use muster_journal::{AppendError, Committer, Group, Journal, Owner, GROUP_BYTES_MAX};
+use muster_likes::resp::{Cluster, ConnectionId, Front, Node, Settings};
+use muster_likes::{Engine, Options, PAGE_MAX, WINDOWS};
+use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+
+/// A node of a cluster: id, host, port, slots from the first to the second.
+type ClusterNode = (String, String, u16, Vec<(u16, u16)>);
+
+/// Key, modification, and count and likers unless the item was deleted.
+type Row<'py> = (Bound<'py, PyBytes>, u64, Option<(u64, Bound<'py, PyBytes>)>);
+
+/// One node's likes over its durable log in a folder. `fileno` is readable when `durable` is to be called.
+#[pyclass(module = "muster._core")]
+pub struct LikesEngine {
+    front: Front,
+    committer: Option<Committer>,
+    spare: Group,
+}
+
+#[pymethods]
+impl LikesEngine {
+    /// Opens the log, restores `snapshot` and replays the records behind it.
+    #[new]
+    #[pyo3(signature = (*, folder, segment_bytes, epoch=None, snapshot=None, items_by_user=true, passwords=Vec::new()))]
+    fn new(
+        py: Python<'_>,
+        folder: &str,
+        segment_bytes: u64,
+        epoch: Option<u64>,
+        snapshot: Option<Vec<u8>>,
+        items_by_user: bool,
+        passwords: Vec<(String, String)>,
+    ) -> PyResult<LikesEngine> {
+        if segment_bytes < 2 * GROUP_BYTES_MAX as u64 {
+            return Err(PyValueError::new_err(format!(
+                "segment_bytes is below {}",
+                2 * GROUP_BYTES_MAX
+            )));
+        }
+        let owner = epoch.map_or(Owner::Sole, Owner::Epoch);
+        let options = Options { items_by_user };
+        let settings = Settings {
+            passwords,
+            cluster: None,
+        };
+        py.detach(|| {
+            let journal = Journal::open(folder, muster_journal::Options { segment_bytes, owner });
+            let journal = journal.map_err(|error| PyOSError::new_err(error.to_string()))?;
+            let engine = replayed(&journal, snapshot, options)?;
+            let committer = Some(Committer::new(journal)?);
+            Ok(LikesEngine {
+                front: Front::new(engine, settings),
+                committer,
+                spare: Group::new(),
+            })
+        })
+    }
+
+    fn fileno(&self) -> PyResult<i32> {
+        Ok(self.committer()?.as_fd().as_raw_fd())
+    }
+
+    /// Ends the log cleanly; waits for the batch under way.
+    fn close(&mut self, py: Python<'_>) -> PyResult<()> {
+        let Some(committer) = self.committer.take() else {
+            return Ok(());
+        };
+        py.detach(|| committer.close())
+            .map_err(|error| PyOSError::new_err(error.to_string()))
+    }
+
+    /// A client has connected; answers its number.
+    fn connect(&mut self) -> u32 {
+        self.front.open().0
+    }
+
+    /// The client's socket is gone.
+    fn disconnect(&mut self, connection: u32) {
+        self.front.close(ConnectionId(connection));
+    }
+
+    /// A socket's bytes. Starts a batch unless one is under way.
+    fn feed(&mut self, connection: u32, data: &[u8], now_ms: u64) -> PyResult<()> {
+        self.front.feed(ConnectionId(connection), data, now_ms);
+        self.start_batch()
+    }
+
+    /// Connections that have replies since the last call.
+    fn ready(&mut self) -> Vec<u32> {
+        self.front.ready().into_iter().map(|connection| connection.0).collect()
+    }
+
+    /// A connection's replies, whether its socket is then to be closed, and whether it is not to be read until the next call.
+    fn take<'py>(
+        &mut self,
+        py: Python<'py>,
+        connection: u32,
+        now_ms: u64,
+    ) -> PyResult<(Bound<'py, PyBytes>, bool, bool)> {
+        let id = ConnectionId(connection);
+        let replies = PyBytes::new(py, &self.front.take_replies(id));
+        self.feed(connection, &[], now_ms)?; // what a full connection left unparsed
+        Ok((replies, self.front.ends(id), self.front.is_full(id)))
+    }
+
+    /// Applies the batch that is durable, if one is, and starts the next. Called when `fileno` is readable.
+    fn durable(&mut self, now_ms: u64) -> PyResult<bool> {
+        let Some(appended) = self.committer()?.poll() else {
+            return Ok(false);
+        };
+        match appended.result {
+            Ok(offsets) => self.front.batch_is_durable(offsets.start, now_ms),
+            Err(error) => {
+                let (text, for_good) = match &error {
+                    AppendError::DiskFull { .. } | AppendError::TooLarge { .. } => (format!("MISCONF {error}"), false),
+                    AppendError::Fenced { .. } => (format!("CLUSTERDOWN {error}"), true),
+                    AppendError::Failed(_) | AppendError::Refused => (format!("MISCONF {error}"), true),
+                };
+                self.front.batch_failed(&text, for_good, now_ms);
+            }
+        }
+        self.spare = appended.group;
+        self.start_batch()?;
+        Ok(true)
+    }
+
+    /// Nodes as (id, host, port, [(first slot, last slot)]), the place of this one, the table's epoch.
+    fn set_cluster(&mut self, nodes: Vec<ClusterNode>, me: usize, epoch: u64) -> PyResult<()> {
+        if me >= nodes.len() {
+            return Err(PyValueError::new_err("this node is not among the cluster's nodes"));
+        }
+        let node = |(id, host, port, slots)| Node { id, host, port, slots };
+        let nodes = nodes.into_iter().map(node).collect();
+        self.front.set_cluster(Some(Cluster { nodes, me, epoch }));
+        Ok(())
+    }
+
+    fn count(&self, key: &[u8]) -> u64 {
+        self.front.engine().count(key)
+    }
+
+    fn likes(&self, key: &[u8], user: u64) -> bool {
+        self.front.engine().likes(key, user)
+    }
+
+    fn modification(&self, key: &[u8]) -> u64 {
+        self.front.engine().modification(key)
+    }
+
+    /// The newest likers, newest first.
+    fn newest(&self, key: &[u8], count: usize) -> Vec<u64> {
+        self.front.engine().newest(key, count)
+    }
+
+    /// Likers in the order of their dense ids.
+    fn likers(&self, key: &[u8], start: usize, count: usize) -> Vec<u64> {
+        self.front
+            .engine()
+            .likers(key)
+            .skip(start)
+            .take(count.min(PAGE_MAX))
+            .collect()
+    }
+
+    /// Users who like all of `keys`.
+    #[allow(clippy::needless_pass_by_value)] // the binding gives lists as values
+    fn both(&self, keys: Vec<Vec<u8>>) -> Vec<u64> {
+        let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+        self.front.engine().likers_of_all(&keys)
+    }
+
+    /// Items that a user likes, newest first.
+    fn items<'py>(&self, py: Python<'py>, user: u64, start: usize, count: usize) -> Vec<Bound<'py, PyBytes>> {
+        let items = self.front.engine().items_of(user, start, count);
+        items.into_iter().map(|key| PyBytes::new(py, key)).collect()
+    }
+
+    fn fields<'py>(&self, py: Python<'py>, key: &[u8]) -> Vec<Bound<'py, PyBytes>> {
+        self.front
+            .engine()
+            .fields(key)
+            .into_iter()
+            .map(|field| PyBytes::new(py, field))
+            .collect()
+    }
+
+    /// The value of each window, in the order of `windows`.
+    fn trends(&self, key: &[u8], now_ms: u64) -> Vec<f64> {
+        (0..WINDOWS.len())
+            .map(|window| self.front.engine().trend(key, window, now_ms))
+            .collect()
+    }
+
+    /// Names of the windows and their half-lives in ms.
+    #[staticmethod]
+    fn windows() -> Vec<(&'static str, u64)> {
+        WINDOWS.to_vec()
+    }
+
+    /// How many items of a ranking stand above this one.
+    fn rank(&mut self, ranking: &[u8], key: &[u8]) -> Option<usize> {
+        self.front.engine_mut().rank(ranking, key)
+    }
+
+    fn ranking_len(&mut self, ranking: &[u8]) -> usize {
+        self.front.engine_mut().ranking_len(ranking)
+    }
+
+    /// Items of a ranking with their scores, best first.
+    fn page<'py>(
+        &mut self,
+        py: Python<'py>,
+        ranking: &[u8],
+        start: usize,
+        count: usize,
+        now_ms: u64,
+    ) -> Vec<(Bound<'py, PyBytes>, f64)> {
+        let page = self.front.engine_mut().page(ranking, start, count, now_ms);
+        page.into_iter()
+            .map(|ranked| (PyBytes::new(py, ranked.key), ranked.score))
+            .collect()
+    }
+
+    /// Rows that are not written behind yet, and the cursor to go on with.
+    fn rows<'py>(&self, py: Python<'py>, cursor: u64, count: usize) -> (Option<u64>, Vec<Row<'py>>) {
+        let (next, rows) = self.front.engine().rows(cursor, count);
+        let row = |row: muster_likes::Row| {
+            let likes = row.likes.map(|likes| (likes.count, PyBytes::new(py, &likes.likers)));
+            (PyBytes::new(py, &row.key), row.modification, likes)
+        };
+        (next, rows.into_iter().map(row).collect())
+    }
+
+    /// The row of this modification is written.
+    fn written(&mut self, key: &[u8], modification: u64) {
+        self.front.engine_mut().written(key, modification);
+    }
+
+    /// Users in the order of their dense ids' hand-out, from the `start`th on.
+    fn users(&self, start: usize, count: usize) -> Vec<u64> {
+        self.front.engine().users_from(start).take(count).collect()
+    }
+
+    /// The whole state below `offset` of the log.
+    fn snapshot<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.front.engine().snapshot())
+    }
+
+    /// Drops the log's segments below `offset`: a snapshot holds them.
+    fn trim(&self, offset: u64) -> PyResult<()> {
+        self.committer()?.trim(offset);
+        Ok(())
+    }
+
+    fn figures<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let (engine, figures) = (self.front.engine(), PyDict::new(py));
+        figures.set_item("offset", engine.offset())?;
+        figures.set_item("items", engine.item_count())?;
+        figures.set_item("users", engine.user_count())?;
+        figures.set_item("likes", engine.like_count())?;
+        figures.set_item("not_written_behind", engine.dirty_len())?;
+        figures.set_item("refusal", self.front.refusal())?;
+        Ok(figures)
+    }
+}
+
+impl LikesEngine {
+    fn committer(&self) -> PyResult<&Committer> {
+        self.committer
+            .as_ref()
+            .ok_or_else(|| PyRuntimeError::new_err("the likes engine is closed"))
+    }
+
+    fn start_batch(&mut self) -> PyResult<()> {
+        let mut group = std::mem::take(&mut self.spare);
+        group.clear();
+        let Some(records) = self.front.begin_batch() else {
+            self.spare = group;
+            return Ok(());
+        };
+        for record in records {
+            group.push(record).expect("a batch fits into a group");
+        }
+        self.committer()?.append(group);
+        Ok(())
+    }
+}
+
+fn replayed(journal: &Journal, snapshot: Option<Vec<u8>>, options: Options) -> PyResult<Engine> {
+    let damaged = |error: &dyn std::fmt::Display| PyOSError::new_err(error.to_string());
+    let mut engine = match snapshot {
+        Some(bytes) => Engine::restore(&bytes, options).map_err(|error| damaged(&error))?,
+        None => Engine::new(options),
+    };
+    let mut reader = journal.reader(engine.offset()).map_err(|error| damaged(&error))?;
+    while let Some(records) = reader.next_group().map_err(|error| damaged(&error))? {
+        for (offset, record) in records {
+            // A record that could not be applied when it was new can't be applied now either.
+            let _ = engine.apply(offset, record);
+        }
+    }
+    Ok(engine)
+}
