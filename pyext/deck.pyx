@@ -7,9 +7,10 @@ a turn; one that leaves and comes back in the same round is still dealt. A clien
 grows with the number of rounds, joins or leaves.
 
 The draw is part of the promise, for a stored seed must give the same clients again: splitmix64, begun with the seed and the
-number of open clients; numbers below n by the upper half of the product; of two candidates the one whose weight is whole
-sooner, the first if alike. Candidates are probed among all bits where few probes are expected to fail, else listed in
-ascending order (`probes`).
+number of open clients; each number gives two numbers below n, from its upper and its lower 32 bits times n; of two candidates
+the one whose weight is whole sooner, the first if alike. Both candidates of a client come from one number where the open
+clients are listed in ascending order; where few probes are expected to fail (`probes`) they are the first two open ones that
+the numbers name among all bits.
 """
 
 from libc.stdint cimport int32_t, uint32_t, uint64_t
@@ -23,7 +24,8 @@ cdef extern from "words.h":
     Py_ssize_t open_words "muster_without"(
         const uint64_t *members, const uint64_t *a, const uint64_t *b, const uint64_t *c, uint64_t *out, Py_ssize_t length
     ) noexcept nogil
-    uint64_t below "muster_below"(uint64_t random, uint64_t bound) noexcept nogil
+    uint64_t upper "muster_upper"(uint64_t random, uint64_t bound) noexcept nogil
+    uint64_t lower "muster_lower"(uint64_t random, uint64_t bound) noexcept nogil
     int lowest_bit "muster_lowest"(uint64_t word) noexcept nogil
     const uint64_t GAMMA "MUSTER_GAMMA"
     uint64_t mixed "muster_mixed"(uint64_t state) noexcept nogil
@@ -36,17 +38,12 @@ cdef extern from "words.h":
 BITS_MAX = 1 << 26
 
 
-cdef inline uint64_t random(uint64_t *state) noexcept nogil:
-    state[0] += GAMMA
-    return mixed(state[0])
-
-
 cdef inline bint probes(Py_ssize_t wanted, Py_ssize_t held, Py_ssize_t length) noexcept nogil:
     """Whether about 2 x wanted x bits / open probes cost less than a walk over all words and a list of the open ones.
 
-    At most 2**26 x 2**27 x 2 < 2**63: a deck has at most 2**26 bits.
+    A probe costs as much as six entries. 12 x 2**26 x 2**26 < 2**63: a deck has at most 2**26 bits.
     """
-    return 2 * wanted * length * 64 < (held - wanted + 1) * (length // 2 + held)
+    return 12 * wanted * length * 64 < (held - wanted + 1) * (length + held)
 
 
 cdef class Draw:
@@ -116,8 +113,9 @@ cdef class Deck:
                     bits &= bits - 1
         for n in range(wanted):
             if listed != NULL:
-                one = <Py_ssize_t>below(random(state), left)
-                other = <Py_ssize_t>below(random(state), left)
+                state[0] += GAMMA
+                bits = mixed(state[0])
+                one, other = <Py_ssize_t>upper(bits, left), <Py_ssize_t>lower(bits, left)
                 first, second = rested_at[listed[one]], rested_at[listed[other]]
             else:
                 probe_two(open, length, state, &one, &other)

@@ -88,27 +88,28 @@ static inline uint64_t muster_mixed(uint64_t z) {
 /* The place of the lowest bit set; `word` is not 0. */
 static inline int muster_lowest(uint64_t word) { return __builtin_ctzll(word); }
 
-/* The upper half of the product: each number below `bound` as likely for a random one. */
-static inline uint64_t muster_below(uint64_t random, uint64_t bound) {
-    return (uint64_t)(((unsigned __int128)random * bound) >> 64);
-}
+/* Two numbers below `bound`, which is at most 2**26, from the halves of a random one: each as likely, but for 2**-6. */
+static inline uint64_t muster_upper(uint64_t random, uint64_t bound) { return ((random >> 32) * bound) >> 32; }
+static inline uint64_t muster_lower(uint64_t random, uint64_t bound) { return ((uint64_t)(uint32_t)random * bound) >> 32; }
 
-/* Two set bits, each as likely and perhaps the same, by probing all `length` words; at least one bit is set. Looks at four
-   probes at once, which gives what one after the other would: the state ends after the second probe that hit. */
+/* Two set bits, each as likely and perhaps the same, by probing all `length` words; at least one bit is set. Each random number
+   gives two probes, and two numbers are looked at together, which gives what one after the other would: the state ends after
+   the number whose probe was the second to hit. */
 static inline void muster_probe_two(const uint64_t *words, ptrdiff_t length, uint64_t *state, ptrdiff_t *one, ptrdiff_t *other) {
+    const uint64_t bits = (uint64_t)length * 64;
     ptrdiff_t *wanted = one;
-    for (;; *state += 4 * MUSTER_GAMMA) {
-        uint64_t at[4];
+    for (;; *state += 2 * MUSTER_GAMMA) {
+        const uint64_t first = muster_mixed(*state + MUSTER_GAMMA), second = muster_mixed(*state + 2 * MUSTER_GAMMA);
+        const uint64_t at[4] = {
+            muster_upper(first, bits), muster_lower(first, bits), muster_upper(second, bits), muster_lower(second, bits)
+        };
         unsigned hits = 0;
-        for (int k = 0; k < 4; k++) {
-            at[k] = muster_below(muster_mixed(*state + (uint64_t)(k + 1) * MUSTER_GAMMA), (uint64_t)length * 64);
-            hits |= (unsigned)((words[at[k] >> 6] >> (at[k] & 63)) & 1) << k;
-        }
+        for (int k = 0; k < 4; k++) hits |= (unsigned)((words[at[k] >> 6] >> (at[k] & 63)) & 1) << k;
         for (; hits; hits &= hits - 1) {
             int hit = __builtin_ctz(hits);
             *wanted = (ptrdiff_t)at[hit];
             if (wanted == other) {
-                *state += (uint64_t)(hit + 1) * MUSTER_GAMMA;
+                *state += (uint64_t)(hit / 2 + 1) * MUSTER_GAMMA;
                 return;
             }
             wanted = other;

@@ -17,9 +17,10 @@ def mixed(z: int) -> int:
 class Random:
     state: int
 
-    def below(self, bound: int) -> int:
+    def two_below(self, bound: int) -> list[int]:
         self.state = (self.state + GAMMA) & MASK
-        return (mixed(self.state) * bound) >> 64
+        number = mixed(self.state)
+        return [((number >> 32) * bound) >> 32, ((number & 0xFFFFFFFF) * bound) >> 32]
 
 
 @dataclass
@@ -73,18 +74,16 @@ class Deck:
     def _draw(self, draw: Draw, wanted: int, pool: set[int], owing: Mapping[int, int], random: Random) -> None:
         count = min(wanted - len(draw.clients), len(pool))
         bits = self.words * 64
-        probes = 2 * count * bits < (len(pool) - count + 1) * (self.words // 2 + len(pool))
+        probes = 12 * count * bits < (len(pool) - count + 1) * (self.words + len(pool))
         listed = sorted(pool)
-
-        def candidate() -> int:
-            if not probes:
-                return listed[random.below(len(listed))]
-            while (at := random.below(bits)) not in pool:
-                pass
-            return at
-
         for _ in range(count):
-            one, other = candidate(), candidate()
+            found: list[int] = []
+            while len(found) < 2:
+                if probes:
+                    found += [at for at in random.two_below(bits) if at in pool]
+                else:
+                    found += [listed[place] for place in random.two_below(len(listed))]
+            one, other = found[:2]
             chosen = other if owing[other] < owing[one] else one
             place = listed.index(chosen)
             listed[place] = listed[-1]
