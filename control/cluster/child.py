@@ -62,6 +62,8 @@ class Child:
         self.epoch = 0
         """Reported by the process; 0 if it has none."""
         self.restarts = 0
+        self.served = False
+        """It was ready once, in this life or in one before."""
         self._spoke = False
         """Since its start. Before that, a signal could end it."""
         self.begun = asyncio.Event()
@@ -150,7 +152,7 @@ class Child:
             return
         self._spoke = True
         if state == "ready" and self._ready_at is None:
-            self._ready_at = time.monotonic()
+            self._ready_at, self.served = time.monotonic(), True
         self.error = said.get("error")
         self.epoch = said.get("epoch", self.epoch)
         self._set(state)

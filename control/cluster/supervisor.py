@@ -147,7 +147,11 @@ class Supervisor:
             token_file=specs.token_file(self.config, self.folder),
             gateways=[self._endpoint(seat) for seat in self._servers if seat.role == "gateway"],
             proxies=[self._endpoint(seat) for seat in self._servers if seat.role == "proxy"],
-            processes=[self._process(seat, child) for seat, child in self._children.items()],
+            processes=[
+                self._process(seat, child)
+                for seat, child in self._children.items()
+                if kind(seat.role).awaited or child.served  # what nobody waits for is told of once it serves
+            ],
             faults=self.config.faults.active(),
             registry=self.config.registry.url or UNSET,
         )

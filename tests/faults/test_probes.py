@@ -62,6 +62,8 @@ class Lossy(Supervisor):
 
     def paths(self) -> list[dict[str, Any]]:
         """The prober's answer; nothing while it does not answer."""
+        if not self.record().of("prober"):
+            return []
         try:
             paths: list[dict[str, Any]] = common.get(self.prober(), "/api/v1/status")[1]["paths"]
         except UserError:
