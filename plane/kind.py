@@ -69,6 +69,27 @@ def one(around: Callable[[str], Any]) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pods:
+    """A role on Kubernetes: what its manifest cannot derive from the rest of the descriptor."""
+
+    port: int = 7430
+    """Of links; of clients, whose role has links at the next port; or of an edge. Doors share the network of a host, so
+    each needs ports that no other door has."""
+    admin: int = 7490
+    """The port of administration."""
+    replicas: int = 2
+    cpu: str = "1"
+    """CPU requested."""
+    memory: str = "256Mi"
+    """Memory requested."""
+    memory_max: str = "1Gi"
+    keys: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Further keys of the configuration, with their values; `$(POD_IP)` is the pod's address."""
+    files: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Keys that name files which no other role has, with their names in the Secret `muster-ROLE`, which may be missing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RoleKind(Generic[O, S]):
     """A role. Its options are a section of the configuration, its settings what a node's process is told."""
 
@@ -132,6 +153,7 @@ class RoleKind(Generic[O, S]):
     delivered: str = ""
     """The counter that `muster top` adds up as delivered."""
 
+    pods: Pods = Pods()
     reloads: Mapping[str, str] = field(default_factory=dict[str, str])
     """Keys of the configuration that a running node takes, and the fields of the settings that hold them."""
     check: Callable[[Callable[[str], Any]], str | None] = lambda section: None

@@ -10,6 +10,7 @@ import pytest
 import structlog
 
 import muster as muster_client
+from control.cli import main as cli
 from control.cluster import daemon
 from control.config import load as config
 from control.config.options import SERVED, Config
@@ -20,6 +21,7 @@ from control.probes.system import Probes
 from control.probes.worker import Probing
 from control.registry import Snapshot
 from control.registry.server import RegistryServer
+from plane.kinds import kind, kinds
 from plane.role import Role
 from plane.server import Server
 from tests.control.cli.test_help import muster, understood
@@ -35,13 +37,13 @@ EVERY: Final = [each for name in CUSTOMIZED["resources"] for each in documents(F
 ADDRESS: Final = "10.0.0.7"
 
 
-def of(role: str, kind: str) -> dict[str, Any]:
-    return next(each for each in EVERY if (each["kind"], each["metadata"]["name"]) == (kind, f"muster-{role}"))
+def of(role: str, what: str) -> dict[str, Any]:
+    return next(each for each in EVERY if (each["kind"], each["metadata"]["name"]) == (what, f"muster-{role}"))
 
 
 def workload(role: str) -> dict[str, Any]:
-    """The kind that makes its pods. No other node knows the prober, so its pods need no lasting names."""
-    return of(role, "Deployment" if role == "prober" else "StatefulSet")
+    """The kind that makes its pods. Other nodes know those with links by name, so their pods need lasting names."""
+    return of(role, "StatefulSet" if kind(role).linked else "Deployment")
 
 
 def pod(role: str) -> dict[str, Any]:
@@ -98,6 +100,15 @@ def test_what_kubernetes_does_not_have_is_found(path: tuple[str | int, ...], val
         check(document)
 
 
+def test_every_role_has_the_manifest_that_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    printed = {}
+    for role in kinds():
+        assert cli.main(["config", "manifest", role]) == 0
+        printed[f"{role}.yaml"] = capsys.readouterr().out
+    files = set(CUSTOMIZED["resources"]) - {"namespace.yaml", "config.yaml"}
+    assert {name: (FOLDER / name).read_text() for name in files} == printed
+
+
 def test_every_file_is_used_and_no_secret_lies_beside_them() -> None:
     files = {file.name for file in FOLDER.glob("*.yaml")} - {"kustomization.yaml"}
     assert files == set(CUSTOMIZED["resources"])
@@ -113,10 +124,14 @@ def test_what_refers_to_pods_finds_them(role: str) -> None:
     assert replicas["spec"]["selector"]["matchLabels"] == labels
     service = of(role, "Service")
     assert service["spec"]["selector"] == labels
-    assert service["spec"]["clusterIP"] == "None"
-    if role != "prober":  # one is enough
-        assert of(role, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"] == labels
+    if kind(role).process == "edge":  # clients reach one that is ready, by the Service's own address
+        assert not {"clusterIP", "publishNotReadyAddresses"} & service["spec"].keys()
+    else:
+        assert service["spec"]["clusterIP"] == "None"
+    if kind(role).linked:
         assert replicas["spec"]["serviceName"] == service["metadata"]["name"]
+    if replicas["spec"]["replicas"] > 1:
+        assert of(role, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"] == labels
         (rules,) = pod(role)["affinity"]["podAntiAffinity"].values()
         rule = rules[0].get("podAffinityTerm", rules[0])
         assert rule["labelSelector"]["matchLabels"] == labels
@@ -135,10 +150,14 @@ def admin_port(role: str) -> str:
 def addresses(settings: Config, role: str) -> dict[str, str]:
     """The ports that a pod binds, by name."""
     texts = {admin_port(role): settings.serve.admin}
-    if role == "prober":
-        assert settings.section("probes").ask == settings.serve.admin
-        return texts
     section = settings.role(role)
+    if kind(role).process == "worker":
+        assert section.ask == settings.serve.admin
+        return texts
+    if kind(role).process == "edge":
+        texts[role] = section.bind
+        assert split_address(section.bind)[0] == ADDRESS, "the registry says it to others"
+        return texts
     texts["link"] = getattr(section, "link_bind", section.bind)
     assert split_address(texts["link"])[0] == ADDRESS
     if pod(role).get("hostNetwork"):
@@ -160,17 +179,40 @@ def test_a_pod_s_configuration_is_taken_and_names_its_ports_and_its_volumes(role
     assert mounts[settings.serve.dir] == "state"
     (secret,) = CUSTOMIZED["secretGenerator"]
     cluster = settings.cluster
-    for file in (cluster.secret_file, cluster.names_file, cluster.token_file, cluster.jwt_secret_file):
-        folder, _, name = file.rpartition("/")
-        assert mounts[folder] == "secrets"
-        assert name in secret["files"]
+    named = {"cluster": cluster.secret_file, "names": cluster.names_file, "token": cluster.token_file}
+    needed = {file for name, file in named.items() if name in kind(role).secrets}
+    needed |= {cluster.jwt_secret_file} if cluster.token_file in needed else set()
+    assert {
+        f"{folder}/{name}" for folder, volume in mounts.items() if volume == "secrets" for name in mounted(role)
+    } == needed
+    assert mounted(role) <= set(secret["files"])
     assert not any(one.startswith(f"{other}/") for one in mounts for other in mounts), "one would hide another"
 
 
+def mounted(role: str) -> set[str]:
+    """The files of the cluster's secrets that a pod has."""
+    (volume,) = [each for each in pod(role)["volumes"] if each["name"] == "secrets"]
+    return {each["path"] for each in volume["secret"]["items"]}
+
+
+def test_a_pod_s_own_files_lie_where_its_keys_say(tmp_path: Path) -> None:
+    (volume,) = [each["secret"] for each in pod("http")["volumes"] if each["name"] == "own"]
+    assert volume["optional"], "a face without keys serves users with tokens"
+    mounts = {each["name"]: each["mountPath"] for each in container("http")["volumeMounts"]}
+    file = Path(loaded("http", tmp_path).section("http").keys_file)
+    assert str(file.parent) == mounts["own"]
+
+
+def test_a_face_takes_the_names_of_its_service(tmp_path: Path) -> None:
+    name, space = of("http", "Service")["metadata"]["name"], CUSTOMIZED["namespace"]
+    hosts = loaded("http", tmp_path).section("http").hosts
+    assert set(hosts) == {name, f"{name}.{space}", f"{name}.{space}.svc"}
+
+
 def admin_of(role: str) -> App:
-    """The probes of a pod."""
+    """The application that answers a pod's probes."""
     about = {"role": role, "node": 1, "version": "0"}
-    if role == "prober":
+    if not kind(role).linked:  # they answer alike
         nobody = Source(Snapshot, muster_client.Address((), (), b""), bytes(16))
         return Admin(Probing(Prober(Probes(every_ms=1_000), nobody, structlog.get_logger()), Snapshot), about)
     engine = FakeEngine(link_bind=("127.0.0.1", 0))
@@ -183,8 +225,8 @@ def admin_of(role: str) -> App:
 def test_probes_ask_what_a_node_answers_where_it_does(role: str) -> None:
     app = admin_of(role)
     host, _, _ = environment(role)["MUSTER_SERVE__ADMIN"].rpartition(":")
-    for kind, path in (("startupProbe", "/healthz"), ("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")):
-        asked = container(role)[kind]["httpGet"]
+    for probe, path in (("startupProbe", "/healthz"), ("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")):
+        asked = container(role)[probe]["httpGet"]
         assert (asked["path"], asked["port"]) == (path, admin_port(role))
         assert asked.get("host", ADDRESS) == host
         status, _, _ = app._answered({"method": "GET", "path": path})
@@ -203,7 +245,7 @@ def test_a_pod_starts_what_is_understood_and_has_time_to_drain(role: str) -> Non
     grace = pod(role)["terminationGracePeriodSeconds"]
     assert grace > daemon.END_S
     assert pod(role)["enableServiceLinks"] is False, "its variables would be taken for keys"
-    assert role == "prober" or of(role, "PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
+    assert workload(role)["spec"]["replicas"] == 1 or of(role, "PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "[::1]"])
@@ -211,21 +253,22 @@ async def test_what_the_manifests_start_serves(tmp_path: Path, address: str) -> 
     if ":" in address:
         need_ipv6()
     hosts = Hosts(tmp_path, "embedded")
-    here = {"/etc/muster-secrets": str(tmp_path), "/var/lib/muster": str(tmp_path / "state")}
-    text = configuration()
-    for there, place in here.items():
-        assert there in text
-        text = text.replace(there, place)
-    hosts.config.write_text(text)
+    text = configuration().replace("/var/lib/muster", str(tmp_path / "state"))
     registry = {"MUSTER_REGISTRY__URL": "embedded", "MUSTER_INSTANCE__DIR": str(tmp_path)}
     nodes: list[Node] = []
     async with RegistryServer(tmp_path, structlog.get_logger()):
         with hosts.running():
             for role in SERVED:
                 told = environment(role, address)
+                secrets = tmp_path / f"secrets-{role}"  # only what its pod has
+                secrets.mkdir()
+                for file in mounted(role):
+                    (secrets / file).write_bytes((tmp_path / file).read_bytes())
+                hosts.config = tmp_path / f"{role}.toml"
+                hosts.config.write_text(text.replace("/etc/muster-secrets", str(secrets)))
                 if ":" in address:
                     told = {name: value.replace("0.0.0.0", "[::]") for name, value in told.items()}
-                free = {name: re.sub(r":74\d\d$", ":0", value) for name, value in told.items()}
+                free = {name: re.sub(r":\d{4}$", ":0", value) for name, value in told.items()}
                 nodes.append(hosts.start(f"muster-{role}-0", role, **free | registry))
             await hosts.serve(*nodes)
             assert [await node.end() for node in nodes] == [0] * len(nodes)

@@ -11,9 +11,11 @@ from typing import Final
 
 import pytest
 
+from control.cli import main as cli
 from control.cluster import daemon
 from control.config.options import SERVED
 from control.errors import BAD_CONFIG, USAGE
+from plane.kinds import kinds
 from tests.control.cli.test_help import muster, understood
 from tests.documents import ROOT
 
@@ -64,6 +66,16 @@ def test_what_systemd_does_not_understand_is_found(tmp_path: Path, right: str, w
     file.write_text(unit("broker").replace(right, wrong))
     code, lines = verified(file)
     assert code or lines
+
+
+def test_every_role_has_the_unit_that_the_command_prints_and_no_other_is_there(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    printed = {}
+    for role in kinds():
+        assert cli.main(["config", "unit", role]) == 0
+        printed[f"muster-{role}@.service"] = capsys.readouterr().out
+    assert {file.name: file.read_text() for file in FOLDER.glob("*.service")} == printed
 
 
 @pytest.mark.parametrize("role", SERVED)

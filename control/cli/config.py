@@ -1,4 +1,4 @@
-"""`muster config check | show | docs`."""
+"""`muster config check | show | docs | unit | manifest`."""
 
 import sys
 from pathlib import Path
@@ -9,6 +9,7 @@ from control.config import load as config
 from control.config.options import UP
 from control.console import common
 from control.console.words import say
+from plane.kinds import kind
 
 
 def check(config_file: Path | None) -> int:
@@ -42,4 +43,20 @@ def docs() -> int:
     from control.cli.config_docs import markdown
 
     sys.stdout.write(markdown())
+    return 0
+
+
+def unit(role: str) -> int:
+    """Print the systemd unit of a role."""
+    from control.cli import units
+
+    sys.stdout.write(units.unit(role))
+    return 0
+
+
+def manifest(role: str) -> int:
+    """Print the Kubernetes manifest of a role."""
+    from control.cli import manifests
+
+    sys.stdout.write(manifests.manifest(kind(role)))
     return 0

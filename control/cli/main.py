@@ -47,7 +47,7 @@ replica_app: Final = typer.Typer(
     no_args_is_help=True,
 )
 config_app: Final = typer.Typer(
-    help="Check, show and document the configuration.",
+    help="Check, show and document the configuration; print units and manifests.",
     epilog="Example: muster config check",
     no_args_is_help=True,
 )
@@ -57,6 +57,7 @@ app.add_typer(config_app, name="config")
 
 Chance = Annotated[str | None, typer.Option(metavar="CHANCE", help="Fault on every link, a probability: 0.02 or 2%.")]
 Ms = Annotated[int | None, typer.Option(min=0, help="Fault on every link, in ms.")]
+Role = Annotated[Served, typer.Argument(metavar="ROLE", help=f"One of {', '.join(Served)}.")]
 Partition = Annotated[int, typer.Argument(metavar="PARTITION", min=0, max=255)]
 Cluster = Annotated[str, typer.Option(metavar="NAME", help="Cluster of the brokers.")]
 Node = Annotated[str, typer.Argument(metavar="ID", help="The node's number, or its name.")]
@@ -173,7 +174,7 @@ def up(
 
 @app.command(epilog="Example: muster serve broker --partition 1 --config /etc/muster/muster.toml")
 def serve(
-    role: Annotated[Served, typer.Argument(metavar="ROLE", help=f"One of {', '.join(Served)}.")],
+    role: Role,
     cluster: Annotated[str | None, typer.Option(metavar="NAME", help="Cluster of a broker or proxy [main].")] = None,
     partition: Annotated[int | None, typer.Option(min=0, max=255, help="Partition of a broker or router [0].")] = None,
     name: Annotated[
@@ -450,6 +451,22 @@ def config_docs() -> int:
     from control.cli.config import docs
 
     return docs()
+
+
+@config_app.command("unit", epilog="Example: muster config unit gateway > muster-gateway@.service")
+def config_unit(role: Role) -> int:
+    """Print the systemd unit of a role, as in deploy/systemd."""
+    from control.cli.config import unit
+
+    return unit(role.value)
+
+
+@config_app.command("manifest", epilog="Example: muster config manifest gateway > gateway.yaml")
+def config_manifest(role: Role) -> int:
+    """Print the Kubernetes manifest of a role, as in deploy/kubernetes."""
+    from control.cli.config import manifest
+
+    return manifest(role.value)
 
 
 @app.command(epilog="Example: muster version --json")

@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from control.http.options import HttpOptions
-from plane.kind import Around, RoleKind, System, numbers
+from plane.kind import Around, Pods, RoleKind, System, numbers
 
 KEYS: Final = "http-keys.json"
 """The file of API keys in the folder of an instance, or of a node."""
@@ -49,6 +49,8 @@ HTTP: Final = RoleKind(
     count_why="requests spread over them, by a balancer",
     ends=5,
     row=60,
+    # Rooms that are read take at most 1 GiB, answers that are kept 64 MiB.
+    pods=Pods(port=8080, memory_max="2Gi", files={"http.keys_file": KEYS}),
     received="muster_http_requests_total",
     carried="muster_http_requests_total",
     check=lacks,

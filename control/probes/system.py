@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from plane.kind import Around, RoleKind, System, numbers
+from plane.kind import Around, Pods, RoleKind, System, numbers
 from plane.options import Section, key
 
 NAME: Final = "prober"
@@ -95,6 +95,16 @@ PROBER: Final = RoleKind(
     wanted=wanted,
     ends=0,
     row=90,
+    pods=Pods(
+        replicas=1,
+        cpu="100m",
+        memory="128Mi",
+        memory_max="256Mi",
+        keys={
+            "probes.ask": "$(POD_IP):7490",  # for `muster links` in the pod
+            "probes.every_ms": "1000",
+        },
+    ),
     reloads={f"probes.{name}": f"probes.{name}" for name in Probes.__struct_fields__ if name != "ask"},
     check=lacks,
 )

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from plane.kind import Around, RoleKind
+from plane.kind import Around, Pods, RoleKind
 from plane.options import MachineOptions
 from plane.rooms.options import PAGES, ArenaMib
 
@@ -49,6 +49,7 @@ BROKER: Final = RoleKind(
     always=True,
     ends=20,
     row=10,
+    pods=Pods(port=7410, memory="512Mi"),
     received="muster_messages_received_total",
     sent="muster_messages_sent_total",
     carried="muster_messages_published_total",

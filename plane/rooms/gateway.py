@@ -5,7 +5,7 @@ Its options, its settings and its descriptor; the engine is made in `build.py`.
 
 from typing import Annotated, Final
 
-from plane.kind import Around, RoleKind
+from plane.kind import Around, Pods, RoleKind
 from plane.options import DoorOptions, key
 from plane.rooms.options import (
     PAGES,
@@ -76,6 +76,7 @@ GATEWAY: Final = RoleKind(
     always=True,
     ends=30,
     row=30,
+    pods=Pods(port=7400, memory="512Mi"),
     received="muster_messages_received_total",
     sent="muster_messages_sent_total",
     carried="muster_messages_sent_total",

@@ -5,7 +5,7 @@ Its options, its settings and its descriptor; the engine is made in `build.py`.
 
 from typing import Annotated, Final
 
-from plane.kind import Around, RoleKind
+from plane.kind import Around, Pods, RoleKind
 from plane.options import DoorOptions, key
 from plane.rooms.options import (
     PAGES,
@@ -82,6 +82,7 @@ PROXY: Final = RoleKind(
     always=True,
     ends=10,
     row=40,
+    pods=Pods(port=7402, admin=7491, memory_max="512Mi"),
     received="muster_messages_received_total",
     sent="muster_messages_forwarded_total",
     carried="muster_messages_forwarded_total",

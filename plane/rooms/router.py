@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from plane.kind import Around, RoleKind
+from plane.kind import Around, Pods, RoleKind
 from plane.options import MachineOptions, Section, key
 from plane.rooms.options import PAGES
 
@@ -101,6 +101,8 @@ ROUTER: Final = RoleKind(
     always=True,
     ends=40,
     row=20,
+    # 256 MiB, and as much again for each broker or router that is told all at once: fits into `memory_max`.
+    pods=Pods(port=7420, keys={"router.memberships_max": "4194304"}),
     received="muster_memberships_received_total",
     sent="muster_memberships_sent_total",
     carried="muster_memberships_received_total",
