@@ -9,8 +9,9 @@ from typing import Any, Final
 import pytest
 
 from control.cli.cluster import DUE
-from control.config.options import ROLES, Links
+from control.config.options import Links
 from control.registry.steps import STANDS_S
+from plane.kinds import kinds
 from tests.documents import ROOT, cells
 from tests.promql import Names, Use, names
 
@@ -64,8 +65,8 @@ class Metrics:
         self.roles: defaultdict[str, set[str]] = defaultdict(set)
         for section in (ROOT / "docs" / "metrics.md").read_text().split("\n## ")[1:]:
             title = section.partition("\n")[0].lower()
-            roles = set(ROLES) if title == "every role" else set(title.split(", "))
-            assert roles <= {*ROLES, "prober"}
+            roles = set(kinds()) if title == "every role" else set(title.split(", "))
+            assert roles <= kinds().keys()
             for name, kind, _, labels, _, _ in cells(section, *HEAD):
                 metric = name.strip("`")
                 self.types[metric] = kind

@@ -1,6 +1,7 @@
 """Writes `docs/metrics.md` from the metrics of a running instance: `python -m control.cli.metrics_docs`.
 
-The instance must have a registry, a database and a prober (`[probes] every_ms`), so that no metric is missing.
+The instance must have a registry, a database and a node of every role (`--with all`, `[probes] every_ms`), so that no metric
+is missing.
 """
 
 import re
@@ -11,21 +12,20 @@ from typing import Final
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from control.config.options import ROLES
 from control.console import common
 from control.console.readings import REASON
+from plane.kinds import kinds
 
 HEAD: Final = """\
 # Metrics
 
-<!-- Written by `python -m control.cli.metrics_docs` while `muster up` runs; edit core/. -->
+<!-- Written by `python -m control.cli.metrics_docs` while `muster up --with all` runs; edit core/ and control/. -->
 
-Every role serves `/metrics` for Prometheus on its admin port, on loopback; `muster status` names the ports. Counters count
-from the start of the process and are 0 where nothing happened. What a count without a unit is of, its meaning begins with.
+Every node serves `/metrics` for Prometheus on its admin port, on loopback; `muster status` names the ports. Counters count
+from the start of the process and are 0 where nothing happened. The meaning names the unit of a count that has none here.
 What was dropped, refused, withheld or given up is counted by the reason in its name. `muster_process_…` and
 `muster_build_info` have no labels `role` and `node`. Only where nodes register are there `muster_registry_…` and
-`muster_placement_epoch`, only where there is a database `muster_database_…`. A prober (`[probes]`) has what stands under its
-name, `muster_ready`, `muster_log_lines_lost_total`, `muster_process_…` and `muster_build_info`.
+`muster_placement_epoch`, only where there is a database `muster_database_…`. Each section names the roles that have its metrics.
 """
 PART: Final = re.compile(r"_(total|bucket|sum)$")
 """Endings of names that are not units."""
@@ -55,15 +55,15 @@ class Row:
         )
 
 
-def markdown(pages: Mapping[str, str], prober: str) -> str:
-    """Return the whole page, from the `/metrics` of every role and of a prober."""
+def markdown(pages: Mapping[str, str]) -> str:
+    """Return the whole page, from the `/metrics` of a node of each role."""
     exposed = {role: list(rows(page)) for role, page in pages.items()}
     found: dict[Row, tuple[str, ...]] = {}
     for row in (row for each in exposed.values() for row in each):
         found[row] = tuple(role for role in pages if row in exposed[role])
     groups = sorted(set(found.values()), key=lambda group: (-len(group), [list(pages).index(role) for role in group]))
-    sections = [_section(group, [row for row in found if found[row] == group]) for group in groups]
-    return "\n".join([HEAD, *sections, _section(("prober",), [row for row in rows(prober) if row not in found])])
+    sections = [_section(group, len(pages), [row for row in found if found[row] == group]) for group in groups]
+    return "\n".join([HEAD, *sections])
 
 
 def rows(page: str) -> Iterator[Row]:
@@ -74,8 +74,8 @@ def rows(page: str) -> Iterator[Row]:
             yield Row(name, family.type, labels, family.documentation)
 
 
-def _section(group: tuple[str, ...], metrics: list[Row]) -> str:
-    title = "Every role" if len(group) == len(ROLES) else ", ".join(group).capitalize()
+def _section(group: tuple[str, ...], roles: int, metrics: list[Row]) -> str:
+    title = "Every role" if len(group) == roles else ", ".join(group).capitalize()
     lines = [f"## {title}\n", "| name | type | unit | labels | reason | meaning |", "|---|---|---|---|---|---|"]
     lines += ["| " + " | ".join(row.cells()) + " |" for row in metrics]
     return "\n".join(lines) + "\n"
@@ -84,11 +84,10 @@ def _section(group: tuple[str, ...], metrics: list[Row]) -> str:
 def main() -> int:
     """Print the page."""
     record = common.running(None)
-    probers = record.of("prober")
-    assert probers, "without a prober its metrics are missing: MUSTER_PROBES__EVERY_MS=200 muster up"
     processes = {process.role: process for process in record.processes}
-    pages: dict[str, str] = {role: common.fetch(processes[role], "/metrics")[1].decode() for role in ROLES}
-    sys.stdout.write(markdown(pages, common.fetch(probers[0], "/metrics")[1].decode()))
+    missing = kinds().keys() - processes.keys()
+    assert not missing, f"the metrics of {', '.join(missing)} are missing; see the head of this file"
+    sys.stdout.write(markdown({role: common.fetch(processes[role], "/metrics")[1].decode() for role in kinds()}))
     return 0
 
 

@@ -1,15 +1,21 @@
-"""What the HTTP face counts, in the form that `/metrics` of nodes has (`control/node/metrics.py`)."""
+"""What the HTTP face counts, in the form that `/metrics` of nodes has (`control/node/metrics.py`).
+
+Every name is there from the start, with 0 for what has not happened yet: else a rate would miss the first event.
+"""
 
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from control.http.problems import KINDS
 from control.node.ages import Histogram
 
 BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 NO_ROUTE: Final = "none"
 """Of requests that no route took: their paths are not labels, since strangers choose them."""
+REJECTED: Final = (*KINDS, "connections", "unread")
+"""Reasons of refusals: codes of problems, too many connections, an answer that is not read."""
 
 
 class Counts:
@@ -22,21 +28,29 @@ class Counts:
         self._named: Counter[tuple[str, str]] = Counter()
         self._texts: dict[str, str] = {}
         self._gauges: dict[str, tuple[str, Callable[[], float]]] = {}
+        self.expect(NO_ROUTE, "GET", 404)
+        for reason in REJECTED:
+            self.rejected(reason, 0)
+
+    def expect(self, route: str, method: str, status: int = 200) -> None:
+        """Have a route counted from now on, at 0."""
+        self._requests[route, method, status] += 0
+        self._buckets(route)
 
     def request(self, route: str, method: str, status: int, seconds: float, *, timed: bool) -> None:
         """One that ended. A stream is not `timed`: its length says nothing of the server."""
         self._requests[route, method, status] += 1
         if timed:
-            buckets = self._times.setdefault(route, [0] * (len(BOUNDS_S) + 1))
-            buckets[bisect_left(BOUNDS_S, seconds)] += 1
-            self._seconds[route] = self._seconds.get(route, 0.0) + seconds
+            self._buckets(route)[bisect_left(BOUNDS_S, seconds)] += 1
+            self._seconds[route] += seconds
 
-    def rejected(self, code: str) -> None:
+    def rejected(self, code: str, count: int = 1) -> None:
         """A request, or a connection, that got a problem."""
-        self.add("http_rejected", "Requests and connections that were refused, by the code of the problem", reason=code)
+        text = "Requests and connections that were refused, by the code of the problem"
+        self.add("http_rejected", text, count, reason=code)
 
     def add(self, name: str, text: str, count: float = 1, **labels: str) -> None:
-        """Count something else."""
+        """Count something else; a `count` of 0 makes it known."""
         said = ",".join(f'{key}="{value}"' for key, value in labels.items())
         self._texts[name] = text
         self._named[name, said] += count  # type: ignore[assignment]
@@ -76,6 +90,11 @@ class Counts:
             "requests": sum(self._requests.values()),
             "rejected": sum(count for (name, _), count in self._named.items() if name == "http_rejected"),
         }
+
+    def _buckets(self, route: str) -> list[int]:
+        if route not in self._times:
+            self._times[route], self._seconds[route] = [0] * (len(BOUNDS_S) + 1), 0.0
+        return self._times[route]
 
     def _histogram(self, route: str, counts: list[int]) -> Histogram:
         total, buckets = 0, []

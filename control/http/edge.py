@@ -81,9 +81,12 @@ class HttpEdge:
         idempotency = Idempotency(options.idempotency_s, options.idempotency_max)
         base = Base(options, settings.where, settings.nodes, self.counts, idempotency, log)
         self._faces: list[Face] = [module.face(base) for module in modules()]
-        self._front = Front(
-            self._application(), self.counts, log, hosts=self._hosts(), request_s_max=options.request_s_max
-        )
+        application = self._application()
+        for route in application.routes:
+            if isinstance(route, HTTPRoute):
+                for method in sorted(route.methods - {"OPTIONS"}):
+                    self.counts.expect(route.path_format, method)
+        self._front = Front(application, self.counts, log, hosts=self._hosts(), request_s_max=options.request_s_max)
         self._address = settings.bind
         self._server: HttpServer | None = None
         self._tasks: list[asyncio.Task[None]] = []

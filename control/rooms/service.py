@@ -32,6 +32,8 @@ CODES: Final[Mapping[str, str]] = {
     "too_many_rooms": "busy",
 }
 """By the code of the library's error; all others are `unavailable`."""
+ENDS: Final = ("left", "stalled", "draining", "revoked", "expired", "unavailable", "cancelled", "defect")
+"""Reasons for which streams end; the codes of errors come besides."""
 
 
 class Service:
@@ -51,6 +53,11 @@ class Service:
         gauge("http_rooms", "Rooms that are read", lambda: len(self._feeds))
         gauge("http_room_bytes", "Memory of the rings of rooms that are read", self._ring_bytes)
         gauge("http_sessions", "Users with sessions", lambda: len(self._sessions))
+        self.sent(0)
+        for reason in ENDS:
+            self._ended(reason, 0)
+        for outcome in ("published", "failed"):
+            self._published(outcome, 0)
 
     # --- life ---------------------------------------------------------------------------------------------------
 
@@ -168,11 +175,17 @@ class Service:
         feed.readers.discard(stream.wake)
         if not feed.readers:
             feed.idle_since = asyncio.get_running_loop().time()
-        self._counts.add("http_streams_ended", "Event streams that ended, by reason", reason=reason)
+        self._ended(reason, 1)
 
     def sent(self, length: int) -> None:
         """Count what a stream was sent."""
         self._counts.add("http_stream_bytes", "Bytes of events sent to streams", length)
+
+    def _ended(self, reason: str, count: int) -> None:
+        self._counts.add("http_streams_ended", "Event streams that ended, by reason", count, reason=reason)
+
+    def _published(self, outcome: str, count: int) -> None:
+        self._counts.add("http_messages", "Messages published over HTTP, by outcome", count, outcome=outcome)
 
     async def publish(
         self, caller: Caller, room: str, data: Sequence[bytes | Problem]
@@ -198,10 +211,8 @@ class Service:
             else:
                 found.append(each)
         failed = sum(isinstance(each, Problem) for each in found)
-        text = "Messages published over HTTP, by outcome"
-        self._counts.add("http_messages", text, len(found) - failed, outcome="published")
-        if failed:
-            self._counts.add("http_messages", text, failed, outcome="failed")
+        self._published("published", len(found) - failed)
+        self._published("failed", failed)
         return found
 
     async def ask(self, caller: Caller, ask: Callable[[muster.Client], Awaitable[Any]]) -> Any:

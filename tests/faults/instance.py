@@ -37,7 +37,7 @@ START_S: Final = 30.0
 END_S: Final = 20.0
 BACK_S: Final = 15.0
 """The longest back-off of the supervisor, and a start."""
-SAMPLE: Final = re.compile(r"(?P<name>[a-z_]+)\{(?P<labels>[^}]*)\} (?P<value>\S+)")
+SAMPLE: Final = re.compile(r'(?P<name>[a-z_]+)\{(?P<labels>(?:[^"}]|"[^"]*")*)\} (?P<value>\S+)')
 
 
 @dataclass(slots=True)

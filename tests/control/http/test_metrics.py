@@ -1,7 +1,7 @@
 """What is counted, as Prometheus reads it."""
 
 from control.node import metrics
-from tests.control.http.conftest import Make
+from tests.control.http.conftest import Make, eventually
 from tests.faults.instance import samples
 
 PATH = "/api/v1/rooms/r/messages"
@@ -38,6 +38,30 @@ async def test_requests_refusals_and_streams_are_counted(make: Make) -> None:
         assert [float(line.rpartition(" ")[2]) for line in mine] == [value]
     buckets = [line for line in lines if line.startswith("muster_http_request_seconds_bucket") and 'le="+Inf"' in line]
     assert sum(float(line.rpartition(" ")[2]) for line in buckets if ROUTE in line) == 5
+
+
+async def test_a_scrape_is_complete_before_the_first_request(make: Make) -> None:
+    beside = await make()
+    registry = metrics.registry(beside.edge.counts, "http", 1, "0", list)
+    before = samples(metrics.text(registry).decode())
+    client = beside.client("history:*", "read:*", "publish:*")
+    await client.post(PATH, json=["a", 1])
+    await client.get(PATH)
+    await client.get("/nothing/of/ours")
+    await beside.client().get(PATH)
+    async with client.stream("GET", PATH, headers={"accept": "text/event-stream"}):
+        pass
+
+    async def left() -> bool:
+        return beside.edge.counts.value("http_streams_ended", reason="left") == 1
+
+    await eventually(left)
+    after = samples(metrics.text(registry).decode())
+    new = after.keys() - before.keys()
+    assert {name.partition("{")[0] for name in new} <= {"http_requests"}, "other statuses and methods"
+    assert {name.partition("{")[0] for name in before} == {name.partition("{")[0] for name in after}
+    assert before['http_rejected{reason="no_credential"}'] == 0
+    assert after['http_rejected{reason="no_credential"}'] == 1
 
 
 def _labels(line: str) -> set[str]:
