@@ -1,4 +1,4 @@
-"""The systems that this program has, in one list. Everything else about them is in their own folders."""
+"""The systems of this program, in one list. Everything else about them is in their own folders."""
 
 import functools
 import os
@@ -11,7 +11,7 @@ from plane.kind import System
 
 LISTED: Final = ("control.rooms", "control.probes", "control.http")
 MORE: Final = "MUSTER_SYSTEMS"
-"""Names packages of further systems, with commas between: each has a module `system` with a `SYSTEM`."""
+"""Packages of further systems, separated by commas: each has a module `system` with a `SYSTEM`."""
 
 
 @functools.cache

@@ -1,7 +1,7 @@
-"""What a role is, said once: the descriptor from which every list of roles is derived.
+"""The descriptor of a role, from which every list of roles is derived.
 
-Owns the words of a descriptor. It must not know any role; each stands in the folder of its system, and
-`control/systems.py` lists the systems.
+Owns the words of a descriptor. It must not know any role: each is in the folder of its system, and `control/systems.py`
+lists the systems.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,15 +26,15 @@ O = TypeVar("O", bound=Section)  # noqa: E741 - options
 S = TypeVar("S", bound=msgspec.Struct)  # settings
 
 PLACES_MAX: Final = 2_500
-"""Nodes of one role that an instance can have from its start to its end, those that ended included."""
+"""Most nodes of one role over the whole life of an instance, ended ones included."""
 LATER: Final = 1 << 30
-"""The first number of the ranges that roles have for themselves, above all that `muster serve` gives by name.
-A range holds `RANGE` numbers."""
+"""The first number of the roles' own ranges, above all numbers of named `muster serve` nodes. A range holds `RANGE`
+numbers."""
 RANGE: Final = 4_096
 
 
 def numbers(slot: int) -> range:
-    """The node numbers of one role on `muster up`: the range `slot`, which no other role has ever had.
+    """The node numbers of one role on `muster up`: the range `slot`, which no other role ever had.
 
     The four roles of rooms take turns from 1 to 10,000, as since the first release; `slot` is for all later ones.
     """
@@ -43,7 +43,7 @@ def numbers(slot: int) -> range:
 
 
 def named(path: str) -> Callable[..., Any]:
-    """The function that `module:function` names."""
+    """Import the function of `module:function`."""
     module, _, name = path.partition(":")
     made: Callable[..., Any] = getattr(import_module(module), name)
     return made
@@ -57,14 +57,14 @@ class Around:
     """A section of the configuration by its name."""
     instance: str
     folder: Path
-    """Where the node, or its instance, keeps its files."""
+    """The folder of the node's, or its instance's, files."""
     partition: int
     absolute: Callable[[str], str]
     """The absolute path of a file that the configuration names; empty stays empty."""
 
 
 def one(around: Callable[[str], Any]) -> int:
-    """How many nodes a role has that is not counted in `[up]`: one."""
+    """The number of nodes of a role that `[up]` does not count: one."""
     return 1
 
 
@@ -91,32 +91,33 @@ class Pods:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleKind(Generic[O, S]):
-    """A role. Its options are a section of the configuration, its settings what a node's process is told."""
+    """A role. `options` is its section of the configuration; `settings` is its part of a node's spec."""
 
     name: str
     process: Process
     numbers: range
     """Node numbers on `muster up`, in the order in which nodes start. They never change."""
     about: str
-    """One line of help: what the role is for."""
+    """One line of help: the role's purpose."""
     options: type[O]
     section: str = ""
-    """The section of its options; empty: called as the role."""
+    """The section of its options; empty: the role's name."""
     settings: type[S]
     settle: Callable[[O, Around], S]
     build: str
-    """`module:function`. Of a machine: `(spec, settings) -> plane.role.Role`. Of an edge or a worker:
-    `(spec, settings, context) -> plane.service.Service`."""
+    """`module:function`. For a machine: `(spec, settings) -> plane.role.Role`. For an edge or a worker: `(spec,
+    settings, context) -> plane.service.Service`."""
     companion: str = ""
-    """`module:function` of what runs beside the engine, `(spec, engine, log, partitions) -> Companion | None`."""
+    """`module:function` that runs something beside the engine, `(spec, engine, log, partitions) -> Companion |
+    None`."""
     pages: str = ""
     """`module:function` of further pages of administration, `(engine, path, query) -> Answer | None`."""
 
     shape: Shape = "replicated"
     clustered: bool = False
-    """A node belongs to one cluster of the partitioned layer; without, it serves all clusters."""
+    """A node belongs to one cluster of the partitioned layer; otherwise it serves all clusters."""
     door: Right | None = None
-    """The right that a client must have to open a session here; None: no client speaks to the role over UDP."""
+    """The right that a client needs to open a session here; None: no client connects to the role over UDP."""
     dials: tuple[str, ...] = ()
     """Roles to which its nodes open links."""
     clients: bool = False
@@ -126,21 +127,21 @@ class RoleKind(Generic[O, S]):
     registers: Literal["starting", "serving"] = "starting"
     """When it registers: as soon as it starts, or once it serves."""
     hands_over_to: str = ""
-    """On its end it waits until all nodes of this role have what they asked for."""
+    """At its end it waits until all nodes of this role have what they asked for."""
     awaited: bool = True
     """`muster up` is ready only once its nodes are."""
 
     plural: str = ""
-    """The key of `[up]` with the number of its nodes; empty: `wanted` says how many."""
+    """The key of `[up]` with the number of its nodes; empty: `wanted` returns it."""
     count: int | str = 1
     count_why: str = ""
     wanted: Callable[[Callable[[str], Any]], int] = one
     always: bool = False
-    """A cluster without a node of the role lacks one."""
+    """A cluster without a node of the role is incomplete."""
     ends: int = 50
     """Order of stopping on `muster up`: lower ends first."""
     row: int = 50
-    """Order in `muster cluster show`: lower stands first."""
+    """Order in `muster cluster show`: lower comes first."""
 
     received: str = ""
     """The counter that `muster top` shows as in."""
@@ -157,7 +158,7 @@ class RoleKind(Generic[O, S]):
     reloads: Mapping[str, str] = field(default_factory=dict[str, str])
     """Keys of the configuration that a running node takes, and the fields of the settings that hold them."""
     check: Callable[[Callable[[str], Any]], str | None] = lambda section: None
-    """What the configuration lacks for `muster serve` of this role; None: nothing."""
+    """Returns what the configuration lacks for `muster serve` of this role; None: nothing."""
 
     @property
     def key(self) -> str:
@@ -175,13 +176,13 @@ class RoleKind(Generic[O, S]):
         return self.process == "machine"
 
     def of(self, told: Any) -> S:
-        """The settings out of a spec. Raises `msgspec.ValidationError`."""
+        """The settings of a spec. Raises `msgspec.ValidationError`."""
         return told if isinstance(told, self.settings) else msgspec.convert(told, self.settings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class System:
-    """What is started and configured together: its roles, its further sections, its words of the command."""
+    """A system: its roles, its further sections, its words of the command."""
 
     name: str
     about: str
@@ -189,12 +190,12 @@ class System:
     sections: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Further sections of the configuration: name, and the type, or the annotation of a table of tables."""
     presets: Mapping[str, int | str] = field(default_factory=dict[str, int | str])
-    """Where `muster up` differs from the defaults."""
+    """The values of `muster up` that differ from the defaults."""
     always: bool = False
-    """Runs on every `muster up`; others are asked for by `--with` or `systems.enabled`."""
+    """Runs on every `muster up`; other systems need `--with` or `systems.enabled`."""
     commands: str = ""
     """`module:function` that adds its words to the command `muster`."""
     check: str = ""
-    """`module:function` that finds what one key's type cannot say."""
+    """`module:function` with checks beyond one key's type."""
     http: str = ""
     """The module with its routes for the HTTP face: `face` and `ACTIONS`, see `control/http/face.py`."""

@@ -1,4 +1,4 @@
-"""The roles that this process knows. `control/systems.py` fills it, before anything else asks."""
+"""The roles that this process knows. `control/systems.py` fills it, before anything else reads it."""
 
 import functools
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ _SYSTEMS: Final[dict[str, str]] = {}
 
 
 def know(system: System) -> None:
-    """Know the roles of a system. Raises `ValueError` where two have a name, a section or a node number in common."""
+    """Add the roles of a system. Raises `ValueError` if two share a name, a section or a node number."""
     for new in system.kinds:
         for old in _KNOWN.values():
             if new.name == old.name or new.key == old.key or _meet(new.numbers, old.numbers):
@@ -40,7 +40,7 @@ def kind(role: str) -> RoleKind[Any, Any]:
 
 
 def system_of(role: str) -> str:
-    """The name of the system that a role is of. Raises `KeyError`."""
+    """The name of a role's system. Raises `KeyError`."""
     return _SYSTEMS[role]
 
 
@@ -52,7 +52,7 @@ def linked() -> tuple[str, ...]:
 
 @functools.cache
 def peers(role: str) -> frozenset[str]:
-    """The roles with links that a node of this role has to do with: of its system, and those that dial or are dialled."""
+    """The roles with links that a node of this role deals with: of its system, and those that dial or are dialled."""
     own = _KNOWN[role]
     return frozenset(
         each.name
@@ -75,5 +75,5 @@ def clustered() -> frozenset[str]:
 
 @functools.cache
 def doors() -> tuple[str, ...]:
-    """The roles that clients speak to over UDP."""
+    """The roles that clients connect to over UDP."""
     return tuple(each.name for each in _KNOWN.values() if each.door)

@@ -1,4 +1,4 @@
-"""What an edge or a worker is to its process. A machine's server has the same words (`plane/server.py`)."""
+"""The face of an edge or a worker to its process. A machine's server has the same words (`plane/server.py`)."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -13,44 +13,44 @@ Figure = tuple[str, str, float]
 
 
 class Service(Protocol):
-    """Runs in one loop. `run` begins it and ends it."""
+    """Runs in one loop, from the start to the end of `run`."""
 
     ready: bool
     draining: bool
     closed: bool
-    """Nothing may be asked any more."""
+    """Whether it must not be called any more."""
     on_ready: Callable[[bool], None]
     """Called when `ready` changes."""
 
     async def run(self, stop: asyncio.Event, drain_s: float) -> None:
-        """Serve until `stop` is set, then finish what was taken, for at most `drain_s` seconds."""
+        """Serve until `stop` is set, then finish accepted work, for at most `drain_s` seconds."""
 
     def status(self) -> dict[str, Any]:
-        """Everything an operator asks first, ready for JSON; `state` is `ready`, `not ready` or `draining`."""
+        """The state for operators, ready for JSON; `state` is `ready`, `not ready` or `draining`."""
 
     def counters(self) -> list[Figure]:
-        """Everything counted since the start."""
+        """Every counter since the start."""
 
     def gauges(self) -> list[Figure]:
-        """Everything that goes up and down."""
+        """Every gauge."""
 
     def addresses(self) -> list[tuple[str, int]]:
-        """The sockets as bound, that for clients first."""
+        """The bound addresses, the one for clients first."""
 
     def take(self, settings: Any) -> None:
-        """Put those settings in force that a running node takes."""
+        """Use those settings that a running node can change."""
 
     @property
     def take_secrets(self) -> TakeSecrets | None:
-        """Takes the secrets that users' tokens are signed with; None where it checks none."""
+        """Takes the secrets that sign users' tokens; None if it checks none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a service may use of its process."""
+    """The parts of its process that a service may use."""
 
     log: structlog.typing.FilteringBoundLogger
     snapshot: Callable[[], Any]
-    """The map of all nodes in force, a `control.registry.Snapshot`."""
+    """The current map of all nodes, a `control.registry.Snapshot`."""
     session: Callable[[], str | None]
-    """How the connection to the registry stands; None without a registry."""
+    """The state of the connection to the registry; None without a registry."""

@@ -1,4 +1,4 @@
-"""What one node's process is told at its start: a file of JSON, written anew for each start.
+"""The spec of one node's process, for one start: a file of JSON, written for each start.
 
 Secrets are named by file, never written here.
 """
@@ -15,8 +15,8 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 Identity = Literal["off", "accepted", "offered", "required"]
 Fault = tuple[str, tuple[str, int] | None, float, float, float, float, int, int, int, float]
-"""Direction ("in" or "out"), peer (None: every client), loss, duplicate, corrupt, reorder (chances), then
-reorder hold, delay and jitter in ms; the mean length of a burst of losses, in datagrams."""
+"""Direction ("in" or "out"), peer (None: every client), chances of loss, duplicate, corrupt and reorder, then reorder
+hold, delay and jitter in ms; the mean length of a burst of losses, in datagrams."""
 
 
 class SpecError(Exception):
@@ -24,36 +24,36 @@ class SpecError(Exception):
 
 
 class Registration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where the process registers and as what; the control plane's business."""
+    """The registration of the process; for the control plane."""
 
     url: str
     """`embedded`, or `zk://…`."""
     folder: str
-    """Of the embedded registry."""
+    """The folder of the embedded registry."""
     name: str
-    """The stable name that has the node's number."""
+    """The stable name to which the node's number belongs."""
     partition: int
     cluster: str = "main"
-    """Of brokers, in which a broker or a proxy is."""
+    """The cluster of a broker or a proxy."""
     client: tuple[str, int] | None
-    """Where clients reach the role, and the key in hex that it proves itself by."""
+    """The address of the role for clients, and its public key in hex."""
     public_key: str
     session_ms: int
     auth: Literal["none", "digest", "sasl"]
     user: str
     password_file: str
     number_file: str = ""
-    """Where the process keeps its number and epoch; empty: who starts it keeps them."""
+    """The file in which the process keeps its number and epoch; empty: its parent keeps them."""
     cut_off_ms: int = 0
-    """A gateway or a proxy that does not reach what others reach for so long sends its clients to them; 0: it keeps them."""
+    """A gateway or proxy that is cut off for this long sends its clients to others; 0: it keeps them."""
     grown: bool = False
     """The layer may have another number of partitions by now than the spec says."""
     fellows: list[int] = []
-    """Nodes that start together with this one: it is ready when the map that it has says that all of them serve."""
+    """Nodes that start together with this one: it is ready when its map says that all of them serve."""
 
 
 class Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One node, for one start: what every role is told, and the settings of its own role. Addresses are (host, port)."""
+    """One node, for one start: the common fields, and the settings of its role. Addresses are (host, port)."""
 
     instance: str
     role: str
@@ -62,49 +62,50 @@ class Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     epoch: int
     """Grows strictly with each start of this node (I-1)."""
     bind: tuple[str, int] | None
-    """For clients; None where no client speaks to the role."""
+    """For clients; None if no client connects to the role."""
     link_bind: tuple[str, int] | None
-    """For links; None where the role has none."""
+    """For links; None if the role has none."""
     admin: tuple[str, int]
     placement_epoch: int
     nodes: list[Node]
     layers: dict[str, tuple[int, int]]
-    """By partitioned role: how many partitions its layer has, and how far these double."""
+    """By partitioned role: the number of partitions of its layer, and the step of its growth."""
     servers: dict[str, list[Server]] = {}
-    """By role, the nodes that clients are told of where no registry knows them: host, port and public key in hex."""
+    """By role, the nodes that clients learn if no registry knows them: host, port and public key in hex."""
     registry: Registration | None = None
-    """With it, epoch and placement come from the registry; what stands here is the least epoch and the first partitions."""
+    """With it, epoch and placement come from the registry; the values here are the least epoch and the first
+    partitions."""
     key_id: int
     cluster_secret_file: str
     other_key_id: int = 0
     other_secret_file: str = ""
-    """Accepted as well; empty: there is none."""
+    """Also accepted; empty: there is none."""
     identity: Identity = "off"
-    """Whether nodes prove who they are on links; the next two are for that."""
+    """Whether nodes prove their identity on links; the next two are for that."""
     node_key_file: str = ""
     nodes_file: str = ""
     name_key_file: str
     server_key_file: str | None
-    """The private key by which clients know the node; None where no client speaks to it."""
+    """The private key by which clients know the node; None if no client connects to it."""
     reset_secret_file: str | None
     token_file: str | None
-    """The shared credential of clients, of a role that checks or shows it."""
+    """The shared credential of clients, for a role that checks or shows it."""
     jwt_secret_file: str = ""
-    """The secrets that users' tokens are signed with; empty: there are none."""
+    """The secrets that sign users' tokens; empty: there are none."""
     recv_buffer: int
     send_buffer: int
     payload_bytes: int
     weight: int | None = None
-    """Its share of the clients that learn of it, of a role that clients are told of."""
+    """Its share of new clients, for a role that clients learn."""
     reloads: int = 0
-    """How often the configuration was read again: files that the spec names may be others though it is the same."""
+    """How often the configuration was read again: files named in the spec may have changed though it is the same."""
     faults: list[Fault] | None
     seed: int
     drain_ms: int
     log_level: Literal["debug", "info", "warning", "error"]
     log_format: Literal["json", "text"]
     settings: Any
-    """What only this role is told: a struct of `RoleKind.settings`, or that as JSON has it."""
+    """The settings of this role: a struct of `RoleKind.settings`, or its form in JSON."""
 
 
 def read(file: Path) -> Spec:
@@ -113,7 +114,7 @@ def read(file: Path) -> Spec:
 
 
 def content(file: Path) -> bytes:
-    """What a spec's file holds. Raises `SpecError`."""
+    """Parse the content of a spec's file. Raises `SpecError`."""
     try:
         return file.read_bytes()
     except OSError as error:
@@ -121,7 +122,7 @@ def content(file: Path) -> bytes:
 
 
 def decoded(file: Path, content: bytes, kind: type[T]) -> T:
-    """The spec of this kind that a file holds. Raises `SpecError`."""
+    """Read the spec of this kind from a file. Raises `SpecError`."""
     try:
         return msgspec.json.decode(content, type=kind)
     except msgspec.MsgspecError as error:

@@ -46,24 +46,24 @@ from plane.spec import Fault, Registration, Spec, SpecError, secret
 NODE_COMMAND: Final = (sys.executable, "-m", "control.node")
 READY_S: Final = 20.0
 READY_EACH_S: Final = 1.0
-"""More for each node: all start at once, on whatever cores there are."""
+"""More for each node: all start at once, on the available cores."""
 REGISTRY_S: Final = 2.0
-"""A start waits for so long for what has grown in the registry; where that says so later, what lacks starts then."""
+"""A start waits this long for the registry's numbers of partitions. If they come later, missing nodes start then."""
 _Asked = tuple[dict[Seat, tuple[str, int]], Seat, str, str, int]
-"""Where an address is kept, whose it is, the key that asks for it, and the host and port asked."""
+"""The table for the address, its node, the key that asks for it, and the requested host and port."""
 STARTS_MAX: Final = 3
 TURN_S: Final = 5.0
-"""So long a node that comes later keeps the next one from starting, if it does not begin to serve before."""
+"""A later node blocks the next start for this long, unless it serves before."""
 KILL_S: Final = 2.0
 LEAVE_S: Final = 10.0
-"""More where there is a registry: a broker hands its rooms over first, and an end is said there."""
+"""More with a registry: a broker hands its rooms over first, and the end is registered."""
 FORSAKE_S: Final = 3.0
-"""More where there is a database: so long may its drivers wait for one that stands still."""
+"""More with a database: its drivers may wait this long for a server that stands still."""
 WRITE_AGAIN_S: Final = 1.0
 OTHERS: Final = ("serve.", "demo.", "links.", "probes.ask")
-"""Keys that mean nothing to an instance that runs begin so."""
+"""Beginnings of keys that mean nothing to a running instance."""
 LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-"""Where clients of this machine reach what listens everywhere."""
+"""The address for clients of this machine, for a node that listens everywhere."""
 
 
 class Supervisor:
@@ -94,15 +94,15 @@ class Supervisor:
         self._leaving: dict[Seat, asyncio.Task[None]] = {}
         self._started = self._ending = False
         self._counting: asyncio.Task[Mapping[str, Count]] | None = None
-        """Until it is known what has grown."""
+        """Until the registry's numbers of partitions are known."""
         self._reloads = 0
-        # A start is a second of a processor: half of them stay with those who have traffic.
+        # A start takes a second of a processor: half of the processors stay with running traffic.
         self._turns = asyncio.Semaphore(max(1, len(os.sched_getaffinity(0)) // 2))
         self._live: Live | None = None
         self._changed = asyncio.Event()
         self._write_again: asyncio.TimerHandle | None = None
         self._unwritten = False
-        """The last record could not be written, which is said once."""
+        """Whether the last record could not be written, which is logged once."""
         self._open = contextlib.AsyncExitStack()
         self._registry = contextlib.AsyncExitStack()
 
@@ -112,7 +112,7 @@ class Supervisor:
             self._open.enter_context(instance.lock(self.folder))
             self._check_addresses()
             if self.config.registry.url == "embedded":
-                # All who registered there have ended with the instance before.
+                # All nodes registered there ended with the former instance.
                 server = RegistryServer(self.folder.path, self._log, sessions=False)
                 await self._registry.enter_async_context(server)
             if self.config.registry.url:
@@ -138,7 +138,7 @@ class Supervisor:
         await self._end()
 
     def record(self) -> Record:
-        """The instance as it is now."""
+        """The record of the instance."""
         return Record(
             name=self.config.instance.name,
             version=__version__,
@@ -159,7 +159,8 @@ class Supervisor:
     # --- start ----------------------------------------------------------------------------------------------------
 
     async def _count(self) -> None:
-        """Start as many partitions as there are by now, or as were asked for until that is known. Raises `UserError`."""
+        """Start as many partitions as the registry has, or as the configuration asks for until that is known. Raises
+        `UserError`."""
         self._counting = counting = asyncio.create_task(self._counted(), name="asks what has grown")
         await asyncio.wait([counting], timeout=REGISTRY_S)
         if counting.done():
@@ -171,7 +172,7 @@ class Supervisor:
             counting.add_done_callback(lambda _: self._changed.set())
 
     async def _counted(self) -> Mapping[str, Count]:
-        """How many partitions each layer has by now. Waits for the registry. Raises `UserError`."""
+        """The registry's numbers of partitions, by layer. Waits for the registry. Raises `UserError`."""
         try:
             opened = tree(specs.reader(self.config, self.config.registry.url))
         except SpecError as error:
@@ -184,13 +185,14 @@ class Supervisor:
             return counts
 
     async def _free_numbers(self, directory: Directory, opened: Tree) -> None:
-        """Those that an instance of another name had in this folder. Raises `TreeError`."""
+        """The nodes that an instance of another name had in this folder. Raises `TreeError`."""
         for number, name in (await directory.names()).items():
             if of_instance(number) and name != self._registered(seat_name(number)):
                 await opened.delete(f"{ROOT}/ids/{name}")
 
     def _take_up(self, counts: Mapping[str, Count]) -> None:
-        """Start as many partitions as there are by now: what grew stays, whatever it began with. Raises `UserError`."""
+        """Start as many partitions as the registry has: grown ones stay, whatever the configuration says. Raises
+        `UserError`."""
         up = self.config.up
         for role in Roster(self.config).partitions:
             known, (partitions, replicas) = counts.get(layer(role), Count(1)), wanted(self.config, kind(role))
@@ -206,7 +208,7 @@ class Supervisor:
         for role, partitions in self._roster.partitions.items():
             known = counts.get(layer(role), Count(partitions))
             if partitions == known.wide:
-                self._roster.partitions[role] = known.spread  # what is only prepared may be undone
+                self._roster.partitions[role] = known.spread  # a growth that is only prepared may be undone
         count = len(self._roster.seats)
         if count > NODES_MAX:
             raise UserError(f"{count} nodes by now, and {NODES_MAX} are the most in one instance; fewer replicas fit")
@@ -215,11 +217,12 @@ class Supervisor:
 
     @staticmethod
     def _doors(seats: Sequence[Seat]) -> list[Seat]:
-        """Those that clients speak to over UDP."""
+        """The nodes that clients connect to over UDP."""
         return [seat for seat in seats if kind(seat.role).door]
 
     def _catch_up(self, counts: Mapping[str, Count]) -> None:
-        """Start what lacks by what the registry said late, beside those that waited for it too. Raises `UserError`."""
+        """Start the missing nodes after a late answer of the registry, beside those that waited for it too. Raises
+        `UserError`."""
         before = self._roster.seats
         self._take_up(counts)
         new = [seat for seat in self._roster.seats if seat not in before]
@@ -227,7 +230,7 @@ class Supervisor:
         self._start(new, asyncio.Semaphore(max(1, len(new))))
 
     def _check_addresses(self) -> None:
-        """Before anything else is begun. Raises `UserError` where one cannot be had."""
+        """Choose addresses before anything starts. Raises `UserError` if one is not available."""
         with Ports() as ports:
             for _, seat, key, host, port in self._asked(self._roster.seats):
                 self._held(ports, seat)(key, host, port)
@@ -254,15 +257,16 @@ class Supervisor:
         self.snapshot = Snapshot(1, tuple(sorted(nodes, key=lambda node: node.node)), counts)
 
     def _held(self, ports: Ports, seat: Seat) -> Callable[[str, str, int], tuple[str, int]]:
-        """How an address of this node is had: over TCP for an edge."""
+        """How to get an address for this node: over TCP for an edge."""
         return ports.udp if kind(seat.role).linked else ports.tcp
 
     def _link(self, seat: Seat) -> tuple[str, int]:
-        """Its address for links; port 0 where it has none."""
+        """Its address for links; port 0 if it has none."""
         return self._links.get(seat) or (self._admins[seat][0], 0)
 
     def _asked(self, new: Sequence[Seat]) -> list[_Asked]:
-        """For each socket what is asked: ports first, lest a free one that the kernel gives be one of them."""
+        """The requested address of each socket: named ports first, so that a free one from the kernel is none of
+        them."""
         return sorted(self._binds(new), key=lambda asked: asked[-1] == 0)
 
     def _binds(self, new: Sequence[Seat]) -> Iterator[_Asked]:
@@ -297,14 +301,14 @@ class Supervisor:
         return self._open.enter_context(self.folder.log(name).open("wb"))
 
     def _prepare(self, seat: Seat) -> list[str]:
-        """Write the spec for one start, with the epoch of that start, and say what to run."""
+        """Write the spec for one start, with its epoch, and return the command to run."""
         self._epochs[seat] = next_epoch(self.folder.epochs, seat.node)
         file = self.folder.spec(seat.name)
         write_atomically(file, msgspec.json.encode(self.spec(seat)))
         return [*self._command, "--spec", str(file), "--parent", str(os.getpid())]
 
     def spec(self, seat: Seat) -> Spec:
-        """What the node's process is told."""
+        """The spec of a node."""
         config, placement, linked = self.config, self.snapshot, kind(seat.role).linked
         own = specs.Own(
             role=seat.role,
@@ -330,11 +334,11 @@ class Supervisor:
         return msgspec.structs.replace(made, servers={role: self._told(role) for role in doors()})
 
     def _registered(self, name: str) -> str:
-        """What the registry calls a node."""
+        """The registration of a node."""
         return f"{self.config.instance.name}-{name}"
 
     def _told(self, role: str) -> list[tuple[str, int, str]]:
-        """Those of a role that clients are told of, where no registry knows them."""
+        """The servers of a role that clients learn, if no registry knows them."""
         ends = [self._endpoint(seat) for seat in self._servers if seat.role == role]
         return [(end.host, end.port, end.public_key) for end in ends]
 
@@ -383,7 +387,7 @@ class Supervisor:
             self._write_record()
 
     def _write_record(self) -> None:
-        """Write it, however often that takes: what it says of a node is no reason to let the node go."""
+        """Write the record, retrying for ever: a failed record is no reason to end a node."""
         if self._write_again is not None:
             self._write_again.cancel()
             self._write_again = None
@@ -400,11 +404,11 @@ class Supervisor:
             self._unwritten = False
 
     def _awaited(self) -> list[Seat]:
-        """Those without which the instance is not ready."""
+        """The nodes that the instance needs to be ready."""
         return [seat for seat in self._roster.seats if kind(seat.role).awaited]
 
     def _reached(self, seat: Seat) -> tuple[str, int]:
-        """Where clients of this machine reach it."""
+        """The address of a node for clients of this machine."""
         host, port = self._clients[seat]
         return LOOPBACK.get(host, host), port
 
@@ -468,14 +472,14 @@ class Supervisor:
             child.hang_up()
 
     def _representative(self) -> Seat:
-        """A node that is told as much as any of what can change."""
+        """A node whose spec has the most keys that can change."""
         seats = [seat for seat in self._roster.seats if seat in self._epochs] or self._roster.seats
         return max(seats, key=lambda seat: (kind(seat.role).linked, len(kind(seat.role).reloads)))
 
     # --- who comes and goes -----------------------------------------------------------------------------------------
 
     def take(self, request: Request) -> list[Seated]:
-        """Begin what a command asks for. Raises `UserError`."""
+        """Begin the work of a command's request. Raises `UserError`."""
         roster = self._roster
         if isinstance(request, Look):
             return [self._seated(seat) for seat in roster.seats]
@@ -563,17 +567,17 @@ class Supervisor:
 
     @property
     def _writes(self) -> bool:
-        """Whether something runs beside an engine that may have to write at the end."""
+        """Whether something beside an engine may have to write at the end."""
         return bool(self.config.section("database").url)
 
     @property
     def _patience_s(self) -> float:
-        """So long a node may take to end."""
+        """Time for a node to end."""
         patience = KILL_S + (LEAVE_S if self.config.registry.url else 0.0)
         return patience + (FORSAKE_S if self._writes else 0.0)
 
     async def _end(self) -> None:
-        """End all, also where whoever waits for it is cancelled: a node that is not told loses what it took."""
+        """End all, also if the waiting task is cancelled: a node that is not told to end loses accepted messages."""
         self._ending = True
         ending = asyncio.create_task(self._end_all(), name="ends the instance")
         while not ending.done():
@@ -585,7 +589,7 @@ class Supervisor:
         if self._counting is not None:
             self._counting.cancel()
             await asyncio.gather(self._counting, return_exceptions=True)
-        # All end: nobody is left to read there who does, and without a session a node does not wait until it was read.
+        # All end: no reader is left, and without a session a node does not wait for readers of its registration.
         await self._registry.aclose()
         for order in sorted({kind(seat.role).ends for seat in self._children}):
             children = [child for seat, child in self._children.items() if kind(seat.role).ends == order]
@@ -599,7 +603,7 @@ class Supervisor:
 
 
 async def _run(child: Child, turns: asyncio.Semaphore) -> None:
-    """Have it run when it is its turn, until it is stopped."""
+    """Run the node when its turn comes, until it is stopped."""
     async with turns:
         running = asyncio.create_task(child.run(), name=f"runs {child.name}")
         with contextlib.suppress(TimeoutError):
@@ -608,7 +612,7 @@ async def _run(child: Child, turns: asyncio.Semaphore) -> None:
 
 
 def _check(config: Config) -> None:
-    """What `muster serve` alone can do. Raises `ConfigError`."""
+    """Refuse what only `muster serve` can do. Raises `ConfigError`."""
     if config.cluster.identity != "off":
         raise ConfigError(
             "cluster.identity: is for muster serve; the nodes of muster up share a user and a folder, and so their keys"
@@ -616,7 +620,7 @@ def _check(config: Config) -> None:
 
 
 def fault_rules(role: str, faults: Faults, placement: Snapshot) -> list[Fault]:
-    """The rules that a node of a role injects: what it sends to its peers, and both directions of its clients' links."""
+    """The fault rules of a role's node: for datagrams to its peers, and both directions of its clients' links."""
     rules = [
         _rule(faults, f"{role}->{node.role}", "out", (node.host, node.link_port))
         for node in placement.nodes

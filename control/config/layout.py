@@ -1,7 +1,7 @@
-"""The nodes that `muster up` starts: how many of each role, in which partitions, and what each is called.
+"""The nodes that `muster up` starts: how many of each role, in which partitions, under which names.
 
-A node's number and name follow from its role and its place among those of the role, the first one's name being the
-role's own. So epochs, keys and logs stay where they are when other nodes come or go, and when other roles are added.
+A node's number and name follow from its role and its index within the role; the first node has the role's own name. So
+epochs, keys and logs stay where they are when other nodes come or go, and when other roles are added.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ REPLICAS_MAX: Final = 16
 NODES_MAX: Final = 512
 """In one instance: each is a process of about 60 MiB beside its rings."""
 FIRST_NUMBERS: Final = 10_000
-"""The numbers from 1 on that nodes of an instance have; `muster serve` gives those above, up to 999,999,999."""
+"""The numbers of an instance's nodes, from 1 on; `muster serve` gives those above, up to 999,999,999."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +40,12 @@ class Seat:
 
 
 def of_instance(number: int) -> bool:
-    """Whether this is the number of a node of an instance, which must have the number of its place."""
+    """Whether this is the number of an instance's node, which follows from its place."""
     return number <= FIRST_NUMBERS or number >= LATER
 
 
 def seat_name(node: int) -> str:
-    """The name of the node with this number; empty where no role has it."""
+    """The name of the node with this number; empty if no role has it."""
     names = (Seat(each.name, each.numbers.index(node)).name for each in kinds().values() if node in each.numbers)
     return next(names, "")
 

@@ -1,4 +1,4 @@
-"""The options that many words of the command share, and the mistakes that many can make."""
+"""Options shared by many words of the command, and common mistakes."""
 
 from collections.abc import Mapping
 from pathlib import Path

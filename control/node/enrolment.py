@@ -1,7 +1,7 @@
-"""One role's process in the registry: it says who it is and how far, and hands its engine every map that comes.
+"""One role's process in the registry: it registers its identity and state, and gives its engine every map.
 
-The registry is needed to start, and waited for; from then on nothing of the message path waits for it: while it is away
-the last map stays in force. Knows no engine, only where maps go.
+A start needs the registry and waits for it. From then on nothing of the message path waits for it: while it is away the
+last map stays in force. Knows no engine, only the functions that take maps.
 """
 
 import asyncio
@@ -31,25 +31,25 @@ from plane.role import Servers
 from plane.spec import Registration, Spec, SpecError
 
 PATIENCE_S: Final = 1.0
-"""After this somebody is told that the registry is waited for."""
+"""After this time the wait for the registry is reported."""
 HAND_OVER_S: Final = 6.0
-"""A broker that is to end serves on for so long at most, for what its gateways still ask."""
+"""A broker that must end serves on for at most this long, for repairs of its gateways."""
 AGAIN_S: Final = 0.5
-"""The registry is read again so often, while it says what cannot be believed of this process's layer."""
+"""Time between readings while the registry has impossible values for this process's layer."""
 QUIET_S: Final = 1.0
 LOOK_S: Final = 0.05
 FRESH_S: Final = 0.5
-"""A gateway that had acknowledged everything so long ago does not stand still."""
+"""A gateway that acknowledged everything within this time does not stand still."""
 SAID_S: Final = 1.0
-"""The registry has so long to hear that this process drains."""
+"""Time for the registry to take the news that this process drains."""
 HEARD_S: Final = 1.5 * SPREAD_S
-"""In which the others then read it."""
+"""Time for the other nodes to read it."""
 
 REFUSED_MAX: Final = 100
-"""So many of what is not believed are told to operators."""
+"""Most values that operators are told of as not believed."""
 UNCOVERED: Final = "Partitions whose rooms nobody serves, as none of their replicas runs"
 SETTLED_S: Final = 0.1
-"""While a layer grows, the engine is asked so often whether it has done its part."""
+"""Time between two questions whether the engine has done its part of a growth."""
 
 Take = Callable[[Placement], None]
 """A role's `place`."""
@@ -58,7 +58,7 @@ Name = Callable[[Servers], None]
 
 
 def tree(where: Registration) -> Tree:
-    """The client of the registry that the spec names; nobody else's library is loaded. Raises `SpecError`."""
+    """The client of the registry that the spec names; no other library is loaded. Raises `SpecError`."""
     if where.url == "embedded":
         from control.registry.embedded import EmbeddedTree
 
@@ -90,11 +90,11 @@ class Enrolment:
     def __init__(self, spec: Spec, directory: Directory, log: structlog.typing.FilteringBoundLogger) -> None:
         assert spec.registry is not None
         self.on_registered: Callable[[], None] = lambda: None
-        """Called when the map says that this process serves, and when it says so of all that start with it."""
+        """Called when the map says that this process serves, and when it says so of all nodes that start with it."""
         self.on_superseded: Callable[[], None] = lambda: None
-        """Called when a later process of the name is registered: this one is to end."""
+        """Called when a later process of the name registers: this one must end."""
         self.on_displaced: Callable[[], None] = lambda: None
-        """Called when the registry gave this process's number to another one: this one is to end, too."""
+        """Called when the registry gives this process's number to another one: this one must end too."""
         self._spec, self._where, self._directory, self._log = spec, spec.registry, directory, log
         self._kind = kind(spec.role)
         self._take: Take = _nowhere
@@ -103,7 +103,7 @@ class Enrolment:
         self._looks: asyncio.TimerHandle | None = None
         self._steps = Steps()
         self._others: list[str] = []
-        """Clusters beside the own one, in the order in which they appeared: an engine knows them by their places."""
+        """The other clusters, in the order in which they appeared: an engine knows them by their places."""
         self._own = Node(
             spec.node,
             spec.role,
@@ -118,34 +118,34 @@ class Enrolment:
             version=__version__,
         )
         self._apart = False
-        """It has stepped back."""
+        """Whether it has stepped back."""
         self.registered = False
-        """The map has said that this process serves."""
+        """Whether the map has said that this process serves."""
         self.acquainted = False
-        """And that all who start together with it do."""
+        """And that all nodes that start with it do."""
         self.superseded = False
         self.displaced = ""
-        """Whose number this process's is now, if the registry came to say so."""
+        """The new owner of this process's number, if the registry gave it away."""
         self._placed = asyncio.Event()
         directory.on_snapshot, directory.on_superseded = self._on_snapshot, self._on_superseded
         directory.on_displaced = self._on_displaced
 
     @property
     def name(self) -> str:
-        """The stable name that has this process's number."""
+        """The stable name to which this process's number belongs."""
         return self._where.name
 
     @property
     def partitions(self) -> int:
-        """How many the layer of this process has, or had until a growth that is not final."""
+        """The partitions of this process's layer; during a growth, the number before it until it is final."""
         return self._count(self._directory.snapshot).partitions
 
     # --- its life -------------------------------------------------------------------------------------------------
 
     async def begin(self) -> Spec:
-        """Wait for the registry, take an epoch and the first map, and give the spec with both.
+        """Wait for the registry, take an epoch and the first map, and return the spec with both.
 
-        Raises `SpecError`, and `ConfigError` where the registry does not take who asks.
+        Raises `SpecError`, and `ConfigError` if the registry refuses this client.
         """
         spec, where = self._spec, self._where
         kept = NumberFile(Path(where.number_file), self._log) if where.number_file else None
@@ -180,7 +180,7 @@ class Enrolment:
         )
 
     def _way(self, partitions: int, wanted: int) -> str:
-        """For whom there are other partitions than it wants."""
+        """Called if there are other partitions than it wants."""
         start = f"start it with {partitions}"
         if wanted < partitions:  # the number never falls
             return start
@@ -190,7 +190,7 @@ class Enrolment:
         return f"{grow}, or delete {Path(self._where.folder) / STATE} to begin anew"
 
     async def _known(self) -> Snapshot:
-        """The first map in which what the registry says of this process's layer is believed."""
+        """The first map whose values for this process's layer are believed."""
         snapshot = await self._directory.known()
         if self._own.role not in partitioned():
             return snapshot
@@ -208,7 +208,7 @@ class Enrolment:
         """Give every map to this engine from now on, and register. Some roles register only once they serve.
 
         `settled` says whether the engine has done what the last map asks of it. `name` takes the servers that clients
-        are told of.
+        learn.
         """
         self._take, self._settled, self._name = take, settled, name or _to_nobody
         if self._kind.registers == "starting":
@@ -216,19 +216,19 @@ class Enrolment:
         self._on_snapshot(self._directory.snapshot)
 
     def detach(self) -> None:
-        """The engine is to be asked nothing and to take no more maps."""
+        """Stop: the engine takes no more maps and no more questions."""
         self._take, self._settled, self._name = _nowhere, _all_done, _to_nobody
         if self._looks is not None:
             self._looks.cancel()
 
     def weigh(self, weight: int) -> None:
-        """Say another weight of this process."""
+        """Register another weight of this process."""
         if weight != self._own.weight:
             self._own = msgspec.structs.replace(self._own, weight=weight)
             self._directory.weigh(weight)
 
     def serve(self) -> None:
-        """The engine knows what it must know: others may turn to this process, unless it has stepped back."""
+        """The engine is ready: others may use this process, unless it has stepped back."""
         if self._own.state == "init":
             state: State = "draining" if self._apart else "running"
             self._own = msgspec.structs.replace(self._own, state=state)
@@ -239,11 +239,11 @@ class Enrolment:
 
     @property
     def connected(self) -> bool:
-        """Whether the map is fresh, and others hear what this process says."""
+        """Whether the map is fresh, and others hear this process."""
         return self._directory.session == "connected"
 
     def can_be_spared(self) -> bool:
-        """Whether at least half of all that clients may be at instead serve without this process."""
+        """Whether at least half of the servers that clients may use instead serve without this process."""
         own = self._own
         kind = [
             node
@@ -254,24 +254,24 @@ class Enrolment:
         return 2 * len(serving) >= len(kind) + 1
 
     async def step_back(self) -> None:
-        """Say that nobody is to come to this process for now. To who does not serve yet nobody comes."""
+        """Register that clients should not come for now. A process that does not serve yet gets none anyway."""
         self._apart = True
         if self._own.state != "init":
             await self._say_draining()
 
     def step_forward(self) -> None:
-        """Say that it serves again, if it ever did."""
+        """Register that it serves again, if it ever did."""
         self._apart = False
         if self._own.state != "init":
             self._own = msgspec.structs.replace(self._own, state="running")
             self._directory.update("running")
 
     async def hand_over(self, moved: Callable[[], object], in_flight: Callable[[], Mapping[int, int]]) -> None:
-        """Say that this process drains. A role that hands over then waits until its peers have everything.
+        """Register that this process drains. A role that hands over then waits until its peers have everything.
 
-        That is when nothing of what `moved` counts has grown for a while, though all of them are linked and acknowledge what
-        they are sent: `in_flight` says by peer how many datagrams they have not. Without a successor it stays the owner to
-        its end; without the registry nobody would hear of it.
+        They have it when no counter of `moved` has grown for a while, though all peers are linked and acknowledge:
+        `in_flight` returns the unacknowledged datagrams by peer. Without a successor it stays the owner to its end;
+        without the registry nobody would hear of it.
         """
         if not self._can_say or (self._kind.hands_over_to and not self._has_successor()):
             return
@@ -284,7 +284,7 @@ class Enrolment:
             self._log.info("handed over", seconds=round(asyncio.get_running_loop().time() - began, 3))
 
     async def leave(self) -> None:
-        """The engine is gone. Who has not yet said that it drains says so now, lest its end be doubted."""
+        """The engine is gone. Register that it drains, if that is not done, so that its end is not doubted."""
         if self._can_say and self._own.state == "running":
             await self._say_draining()
 
@@ -337,8 +337,8 @@ class Enrolment:
     def _on_snapshot(self, snapshot: Snapshot) -> None:
         self._steps.take(snapshot.counts, time.monotonic())
         if self._own.role not in partitioned() or self._own.partition < self._count(snapshot).wide:
-            self._take(self._placement(snapshot))  # else its partition was given up, and it is to end
-        # Of several clusters a proxy names the proxies of its own, a gateway all.
+            self._take(self._placement(snapshot))  # else its partition was given up, and it must end
+        # Among several clusters a proxy names the proxies of its own, a gateway all.
         self._name(snapshot.servers(self._own.cluster if self._own.role in clustered() else None))
         self._look()
         self._placed.set()
@@ -362,7 +362,7 @@ class Enrolment:
             self.on_registered()
 
     def _look(self) -> None:
-        """Acknowledge what grows, as far as the engine has come; look again while something does."""
+        """Acknowledge growing layers, as far as the engine has come; look again while one grows."""
         if self._looks is not None:
             self._looks.cancel()
             self._looks = None
@@ -377,10 +377,10 @@ class Enrolment:
         return concerns(of, self._own.role, self._own.cluster)
 
     def _placement(self, snapshot: Snapshot) -> Placement:
-        """What the engine takes: this process is always in it, as far as the others know it to be.
+        """The map for the engine: this process is always in it, as far as the others know it.
 
-        A role with clusters sees the nodes of its own. A router or a gateway, which serve all, get those of the others
-        beside them, lest something be in force that these have not heard.
+        A role with clusters sees the nodes of its own. A router or a gateway, which serve all, get the other clusters'
+        nodes too, so that nothing is in force that these have not heard.
         """
         cluster = self._own.cluster
         own = msgspec.structs.replace(self._own, state=self._state(snapshot))
@@ -397,14 +397,14 @@ class Enrolment:
         )
 
     def _count(self, snapshot: Snapshot) -> Count:
-        """Of the layer of this process."""
+        """The partitions of this process's layer."""
         return snapshot.counts.get(layer(self._own.role, self._own.cluster), Count(self._first_count))
 
     def _state(self, snapshot: Snapshot) -> State:
         return self._said(snapshot) or self._own.state
 
     def _said(self, snapshot: Snapshot) -> State | None:
-        """What the map says of this life of this process."""
+        """The map's entry for this life of this process."""
         for node in snapshot.nodes:
             if node.node == self._own.node and node.epoch >= self._own.epoch:
                 return node.state
@@ -435,7 +435,7 @@ class Enrolment:
 
     @property
     def session(self) -> str:
-        """How the connection to the registry stands."""
+        """The state of the connection to the registry."""
         return self._directory.session
 
     def nodes(self) -> Set[int]:
@@ -453,7 +453,7 @@ class Enrolment:
         }
 
     def counters(self) -> list[tuple[str, str, float]]:
-        """Name, help and value, as an engine has them."""
+        """Name, help and value, in the form of an engine."""
         directory = self._directory
         return [
             ("registry_sessions_lost", "Sessions with the registry that expired", directory.sessions_lost),
@@ -462,7 +462,7 @@ class Enrolment:
         ]
 
     def gauges(self) -> list[tuple[str, str, float]]:
-        """Name, help and value, as an engine has them."""
+        """Name, help and value, in the form of an engine."""
         connected, snapshot = self.connected, self._directory.snapshot
         uncovered = snapshot.uncovered()
         at_step = max(self._steps.seconds(time.monotonic()).values(), default=0.0)
@@ -476,25 +476,26 @@ class Enrolment:
 
 
 def _to_nobody(servers: Servers) -> None:
-    """Where the names of servers go while there is no engine."""
+    """Takes the names of servers while there is no engine."""
 
 
 def _all_done() -> bool:
-    """Whether what a map asks is done, while there is no engine that it is asked of."""
+    """Whether the map's work is done, while there is no engine."""
     return True
 
 
 def _nowhere(placement: Placement) -> None:
-    """Where maps go while there is no engine."""
+    """Takes maps while there is no engine."""
 
 
 @contextlib.asynccontextmanager
 async def enrolled(
     spec: Spec, log: structlog.typing.FilteringBoundLogger, waits: Callable[[str], None]
 ) -> AsyncIterator[tuple[Spec, Enrolment]]:
-    """The spec with what the registry said, and who keeps it true while the block lasts. Raises `SpecError`.
+    """The spec with the registry's values, and the enrolment that keeps them true while the block lasts. Raises
+    `SpecError`.
 
-    `waits` is told when the registry is waited for.
+    `waits` is called when it waits for the registry.
     """
     assert spec.registry is not None
     where = f"the registry {spec.registry.url}"

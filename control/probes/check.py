@@ -1,4 +1,4 @@
-"""What one key's type cannot say of the section of probes."""
+"""Checks of the section of probes beyond one key's type."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -9,7 +9,7 @@ Path = tuple[str, ...]
 
 
 def wrong(config: Config, roles: Sequence[str], stands: Callable[[Path], bool]) -> Iterator[tuple[Path, str]]:
-    """Keys that are wrong, and what is."""
+    """Wrong keys, and their mistakes."""
     ask: str = config.section("probes").ask
     if ask:
         try:

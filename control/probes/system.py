@@ -1,4 +1,4 @@
-"""The system of probes: one worker, a client like others, that says whether every way through the nodes holds."""
+"""The system of probes: one worker, a client like others, that tests every path through the nodes."""
 
 from collections.abc import Callable
 from typing import Annotated, Any, Final
@@ -56,25 +56,25 @@ class Probes(Section, frozen=True):
 
 
 class ProberSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a prober is told."""
+    """The settings of a prober."""
 
     folder: str
-    """Of the instance, where there is no registry."""
+    """The nodes of the instance, if there is no registry."""
     probes: Probes
 
 
 def settle(options: Probes, around: Around) -> ProberSettings:
-    """Out of the configuration."""
+    """Made from the configuration."""
     return ProberSettings(folder=str(around.folder), probes=options)
 
 
 def wanted(section: Callable[[str], Any]) -> int:
-    """One where paths are probed steadily, else none."""
+    """One if paths are probed steadily, else none."""
     return 1 if section("probes").every_ms else 0
 
 
 def lacks(section: Callable[[str], Any]) -> str | None:
-    """Why no prober can be served."""
+    """The reason why no prober can be served."""
     if section("probes").every_ms:
         return None
     return "probes.every_ms: missing; muster serve prober needs the time between probes"

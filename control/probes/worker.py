@@ -1,4 +1,4 @@
-"""The prober as a worker: it probes steadily, and says of itself what it found. It is a client of the nodes."""
+"""The prober as a worker: it probes steadily and reports the results. It is a client of the nodes."""
 
 import asyncio
 import time
@@ -20,7 +20,7 @@ from plane.service import Context, Figure
 from plane.spec import Spec, SpecError, secret
 
 LOOK_S: Final = 0.2
-"""The first map is looked for so often."""
+"""Time between two looks for the first map."""
 
 
 class Probing:
@@ -35,7 +35,7 @@ class Probing:
         self._prober, self._snapshot = prober, snapshot
 
     async def run(self, stop: asyncio.Event, drain_s: float) -> None:
-        """Probe until `stop` is set. What was sent is not waited for."""
+        """Probe until `stop` is set, without waiting for sent probes."""
         work, stopped = asyncio.create_task(self._prober.run()), asyncio.create_task(stop.wait())
         knowing = asyncio.create_task(self._known())
         try:
@@ -49,14 +49,14 @@ class Probing:
             work.result()
 
     async def _known(self) -> None:
-        """Ready once there is a map to probe by."""
+        """Ready once it has a map."""
         while self._snapshot().epoch == 0:  # noqa: ASYNC110 - the map is another's
             await asyncio.sleep(LOOK_S)
         self.ready = True
         self.on_ready(True)
 
     def status(self) -> dict[str, Any]:
-        """The paths, each with what became of its probes."""
+        """The paths, each with its results."""
         prober = self._prober
         return {
             "state": "ready" if self.ready else "starting",
@@ -74,11 +74,11 @@ class Probing:
         return ProbeCounts(self._prober).gauges()
 
     def addresses(self) -> list[tuple[str, int]]:
-        """None: it listens for nobody."""
+        """None: it has no listener."""
         return []
 
     def take(self, settings: ProberSettings) -> None:
-        """Go by these limits from now on."""
+        """Use these limits from now on."""
         self._prober.limit(settings.probes)
 
 

@@ -1,4 +1,4 @@
-"""What answers say, as JSON: their shapes are those of the description of the API."""
+"""The shapes of answers, as JSON and in the description of the API."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -25,14 +25,14 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class BatchEntry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One message of a batch: its position, or why it has none."""
+    """One message of a batch: its position, or the reason why it has none."""
 
     position: str | None = None
     error: Failure | None = None
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """What came of a batch, in its order."""
+    """The results of a batch, in its order."""
 
     published: int
     failed: int
@@ -49,7 +49,8 @@ class Told(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Last(msgspec.Struct, frozen=True):
-    """The last messages of a room, oldest first. `whole`: there are no older ones, or as many came as were asked for."""
+    """The last messages of a room, oldest first. `whole`: there are no older ones, or as many came as were
+    requested."""
 
     room: str
     messages: list[Told]
@@ -66,7 +67,8 @@ class Counted(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What came of a command: `delivered` to all `members`, `nobody`, or `expired` when so many `members` had it."""
+    """The outcome of a command: `delivered` to all `members`, `nobody`, or `expired` when this many `members` had
+    it."""
 
     outcome: str
     members: int
@@ -81,7 +83,7 @@ class Rooms(msgspec.Struct, frozen=True):
 
 
 def batch_answer(said: Sequence[muster.Position | Problem]) -> Answer:
-    """What came of a batch; the status tells whether a part failed."""
+    """The results of a batch; the status tells whether a part failed."""
     entries = [
         BatchEntry(error=Failure(**each.short())) if isinstance(each, Problem) else BatchEntry(position=str(each))
         for each in said

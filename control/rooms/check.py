@@ -1,4 +1,4 @@
-"""What one key's type cannot say of the sections of rooms."""
+"""Checks of the sections of rooms beyond one key's type."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -12,13 +12,13 @@ from plane.rooms.router import SQLITE
 
 NAMESPACE: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 WAY: Final = ("proxy", "broker", "gateway")
-"""A message goes so: what one takes the next is to be able to pass on."""
+"""A message goes this way: each must be able to pass on what the one before accepts."""
 
 Path = tuple[str, ...]
 
 
 def wrong(config: Config, roles: Sequence[str], stands: Callable[[Path], bool]) -> Iterator[tuple[Path, str]]:
-    """Keys that are wrong, and what is. `stands` says whether a key was given."""
+    """Wrong keys, and their mistakes. `stands` returns whether a key was given."""
     clients: Clients = config.section("clients")
     if clients.backoff_max_ms < clients.backoff_ms:
         name = "backoff_max_ms" if stands(("clients", "backoff_max_ms")) else "backoff_ms"
@@ -37,10 +37,10 @@ def wrong(config: Config, roles: Sequence[str], stands: Callable[[Path], bool]) 
 
 
 def _database(url: str) -> str | None:
-    """What is wrong with where the database is."""
+    """Returns the mistake in the database's URL, if there is one."""
     if url in {"", SQLITE}:
         return None
-    from control.rooms.database.url import driver, location  # SQLAlchemy, and only here
+    from control.rooms.database.url import driver, location  # imports SQLAlchemy, here only
 
     try:
         where = location(url)

@@ -1,4 +1,4 @@
-"""All rooms of an instance by name, as its gateways say at their admin ports. One question at a time."""
+"""All rooms of an instance by name, from its gateways' admin ports. One question at a time."""
 
 import asyncio
 from collections.abc import Mapping
@@ -16,16 +16,16 @@ from control.rooms.ls import merged
 
 PAGE: Final = 1_000
 SEEN_MAX: Final = 20_000
-"""Rooms that one question looks at, of each gateway: what more there are is told as `truncated`."""
+"""Rooms that one question reads from each gateway; if there are more, `truncated` is set."""
 ASK_S: Final = 2.0
 
 
 class Listed(NamedTuple):
-    """Rooms by name, and what is lacking."""
+    """Rooms by name, and what is missing."""
 
     rooms: list[dict[str, Any]]
     truncated: bool
-    """There are more than were looked at."""
+    """There are more rooms than were read."""
     partial: bool
     """A gateway did not answer."""
 

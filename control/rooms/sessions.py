@@ -1,6 +1,6 @@
 """Clients of the room plane for callers over HTTP: those of the process itself, and those of users by their tokens.
 
-Opens a client when it is first needed, closes it when its user is idle, bounds users in number. Knows no HTTP.
+Opens a client when it is first needed, closes it when its user is idle, and bounds the number of users. Knows no HTTP.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ class Session:
         self._opening = asyncio.Lock()
         self._rooms: dict[muster.Client, int] = {}
         self.used = 0.0
-        """When it was asked for last."""
+        """The time of its last use."""
         self.users = 0
         """Requests and rooms that use it now."""
         self.closed = False
@@ -57,7 +57,7 @@ class Session:
             return reader
 
     async def left(self, reader: muster.Client) -> None:
-        """Give the place of a room back; a client without rooms is closed, but for the last one."""
+        """Release the place of a room; a client without rooms is closed, except the last one."""
         self._rooms[reader] -= 1
         if reader.closed or (not self._rooms[reader] and len(self._readers) > 1):
             self._readers.remove(reader)
@@ -65,13 +65,13 @@ class Session:
             await _close(reader)
 
     def redirect(self, address: muster.Address) -> None:
-        """Go by these servers from now on."""
+        """Use these servers from now on."""
         self._where = address
         for client in self._clients():
             client.redirect(muster.Address(address.gateways, address.proxies, self._token or address.token))
 
     def forget(self, client: muster.Client) -> None:
-        """A client whose credential opens nothing any more is opened anew when it is needed."""
+        """Replace a client with an expired credential when it is next needed."""
         if client is self._publisher:
             self._publisher = None
 
@@ -89,7 +89,7 @@ class Session:
     async def _open(
         self, *, gateways: Sequence[Endpoint] | None = None, proxies: Sequence[Endpoint] | None = None
     ) -> muster.Client:
-        if isinstance(self._where, muster.Address):  # it is no error of a client to be told of no server
+        if isinstance(self._where, muster.Address):  # it is no mistake of a client to get no servers
             if gateways is None and not self._where.gateways:
                 raise muster.Unavailable("no gateway is known yet")
             if proxies is None and not self._where.proxies:
@@ -108,16 +108,16 @@ class Session:
 async def _close(client: muster.Client) -> None:
     try:
         await client.close(timeout=1.0)
-    except muster.MusterError:  # it is closed, and whoever published was told
+    except muster.MusterError:  # it is closed, and its publishers were told
         return
 
 
 class Full(Exception):
-    """All places are held by users that are active."""
+    """All places are held by active users."""
 
 
 class Sessions:
-    """All sessions of a process. Users beyond `users_max` take the place of one that is idle."""
+    """All sessions of a process. Users beyond `users_max` replace an idle one."""
 
     def __init__(
         self, where: Target, users_max: int, idle_s: float, clock: Callable[[], float] = time.monotonic
@@ -125,14 +125,14 @@ class Sessions:
         self._where, self._users_max, self._idle_s, self._clock = where, users_max, idle_s, clock
         self.own = Session(where, None)
         self._users: OrderedDict[bytes, Session] = OrderedDict()
-        """The one that was asked for last comes last."""
+        """In order of use, the latest last."""
         self._closing: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
         return len(self._users)
 
     def of(self, token: bytes | None) -> Session:
-        """The session of a user's token, the process's own without one. Raises `Full`."""
+        """The session of a user's token; the process's own without one. Raises `Full`."""
         if token is None:
             return self.own
         session = self._users.get(token)
@@ -145,7 +145,7 @@ class Sessions:
         return session
 
     def sweep(self) -> None:
-        """Close what was idle for too long."""
+        """Close sessions that were idle for too long."""
         since = self._clock() - self._idle_s
         for token, session in list(self._users.items()):
             if session.used > since:
@@ -157,7 +157,7 @@ class Sessions:
                 self._drop(token)
 
     def redirect(self, address: muster.Address) -> None:
-        """Go by these servers from now on."""
+        """Use these servers from now on."""
         self._where = address
         for session in (self.own, *self._users.values()):
             session.redirect(address)

@@ -1,4 +1,4 @@
-"""One event stream: a reader of a room that is read, what it is sent, and why it ends."""
+"""One event stream: a reader of a room, its events, and the reason of its end."""
 
 import asyncio
 import time
@@ -13,28 +13,28 @@ from control.http.front import Ongoing
 from control.rooms.feeds import Feed, Known, event
 
 RETRY_MS: Final = 1_000
-"""How long clients wait before they come again."""
+"""Pause before clients reconnect."""
 
 
 class Streams(Protocol):
-    """Where a stream is one of many."""
+    """The set of all streams."""
 
     @property
     def draining(self) -> bool:
-        """Whether all have to end."""
+        """Whether all must end."""
 
     def open(self, stream: "Stream") -> None:
-        """Take it in. Raises `Problem`."""
+        """Add a stream. Raises `Problem`."""
 
     def close(self, stream: "Stream", reason: str) -> None:
-        """It has ended."""
+        """Remove a stream."""
 
     def sent(self, length: int) -> None:
         """Count bytes."""
 
 
 class Stream:
-    """One event stream: a reader of a feed, and why it ends."""
+    """One event stream: a reader of a feed, and the reason of its end."""
 
     def __init__(
         self, streams: Streams, feed: Feed, caller: Caller, gaps: bytes, cursor: int, known: Known, stall_s: float
@@ -47,7 +47,7 @@ class Stream:
         self.wake: Callable[[], None] = self._woken.set
 
     def beat(self) -> None:
-        """Say something even if there is nothing to say."""
+        """Send a heartbeat if there are no events."""
         self._beats = True
         self.wake()
 
@@ -100,7 +100,7 @@ class Stream:
             self._streams.close(self, reason)
 
     def _ended(self) -> str:
-        """Why the stream ends now, empty while it goes on."""
+        """The reason for the stream to end now; empty while it goes on."""
         if self._streams.draining:
             return "draining"
         if not self._caller.may("read", self.feed.room):
@@ -113,7 +113,7 @@ class Stream:
 
 
 class _StreamResponse(ASGIResponse):
-    """Runs a stream in the place of a body."""
+    """Runs a stream as the body of a response."""
 
     __slots__ = ("ongoing", "stream")
     _should_set_content_length = False
@@ -133,7 +133,7 @@ class EventStream(Response[bytes]):
         self._stream = stream
 
     def to_asgi_response(self, app: Any, request: Any, **options: Any) -> ASGIResponse:
-        """As the framework asks for it."""
+        """In the form of the framework."""
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
         response = _StreamResponse(media_type="text/event-stream", headers=headers)
         response.stream, response.ongoing = self._stream, request.scope["state"]["request"]

@@ -1,6 +1,6 @@
 """The words of rooms: `muster pub`, `sub`, `command`, `members`, `trace`, each also as `muster rooms WORD`.
 
-What a word does is in a file of its own beside this one, imported when the word is used.
+The work of a word is in a file of its own beside this one, imported when the word is used.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ def add(app: typer.Typer) -> None:
 
 
 def both(epilog: str) -> Callable[[F], F]:
-    """Make a function a word by itself, and one of `rooms`."""
+    """Register a function as a word by itself, and as one of `rooms`."""
 
     def made(word: F) -> F:
         short_app.command(epilog=epilog)(word)

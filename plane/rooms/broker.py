@@ -19,13 +19,13 @@ class Broker(MachineOptions, frozen=True):
 
 
 class BrokerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a broker is told."""
+    """The settings of a broker."""
 
     arena_bytes: int
 
 
 def settle(options: Broker, around: Around) -> BrokerSettings:
-    """Out of the configuration."""
+    """Made from the configuration."""
     return BrokerSettings(arena_bytes=options.arena_mib << 20)
 
 

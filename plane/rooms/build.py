@@ -1,6 +1,6 @@
 """Makes the roles of rooms: thin shells around the engines of `muster._core`, which touch every packet.
 
-Apart from the descriptors, which every command reads: what is imported here only a node needs.
+Apart from the descriptors, which every command reads: only a node needs the imports of this file.
 """
 
 from functools import partial
@@ -20,7 +20,7 @@ from plane.rooms.router import RouterSettings
 from plane.spec import Spec, SpecError, secret
 
 ONE: Final = (1, 0)
-"""A layer of which nothing is said."""
+"""A layer without an entry in the spec."""
 
 
 def gateway(spec: Spec, settings: GatewaySettings) -> Role:
@@ -45,7 +45,7 @@ def gateway(spec: Spec, settings: GatewaySettings) -> Role:
 
 
 def take_gateway(engine: GatewayEngine, settings: GatewaySettings) -> None:
-    """Put in force what a running gateway takes."""
+    """Use the settings that a running gateway can change."""
     take_door(engine, settings)
     engine.history_max(settings.history_max)
 
@@ -65,7 +65,7 @@ def proxy(spec: Spec, settings: ProxySettings) -> Role:
 
 
 def take_proxy(engine: ProxyEngine, settings: ProxySettings) -> None:
-    """Put in force what a running proxy takes."""
+    """Use the settings that a running proxy can change."""
     take_door(engine, settings)
     engine.command_limit(settings.command_rate, settings.command_burst)
 
@@ -83,7 +83,7 @@ def router(spec: Spec, settings: RouterSettings) -> Role:
 
 
 def take_door(engine: RoomsDoor, settings: DoorSettings) -> None:
-    """Put in force what a running door takes."""
+    """Use the settings that a running gateway or proxy can change."""
     engine.backoff(settings.backoff_ms, settings.backoff_max_ms)
     engine.session_limits(settings.sessions_max, settings.accept_rate)
 
@@ -105,7 +105,7 @@ def naming(engine: RoomsDoor, servers: Servers) -> None:
 
 
 def link_options(spec: Spec) -> dict[str, Any]:
-    """What every engine is made with. Raises `SpecError`."""
+    """The arguments of every engine. Raises `SpecError`."""
     keys = cluster_keys(spec)
     return {
         "node": spec.node,
@@ -123,7 +123,7 @@ def link_options(spec: Spec) -> dict[str, Any]:
 
 
 def client_options(spec: Spec, settings: DoorSettings) -> dict[str, Any]:
-    """What the engines that clients speak to are made with besides. Raises `SpecError`."""
+    """Further arguments of engines that clients connect to. Raises `SpecError`."""
     if spec.bind is None:
         raise SpecError(f"a {spec.role} needs bind")
     return {

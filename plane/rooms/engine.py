@@ -1,11 +1,11 @@
-"""What the engines of rooms do beyond what every engine does."""
+"""Methods of the room engines beyond those of every engine."""
 
 from typing import Any, Protocol
 
 from plane.engine import DoorEngine, Engine, Node, Server
 
 Cluster = tuple[list[Node], int, int]
-"""The brokers of one more cluster, how many partitions they have, and how far these double."""
+"""The brokers of one more cluster, its number of partitions, and the step of its growth."""
 
 
 class RoomsEngine(Engine, Protocol):
@@ -19,40 +19,40 @@ class RoomsEngine(Engine, Protocol):
         growth: tuple[int, int] = (0, 0),
         beside: list[Cluster] = ...,
     ) -> None:
-        """Put a newer placement in force; an older epoch changes nothing. `partitions`: of brokers and of routers.
+        """Use a newer placement; an older epoch changes nothing. `partitions`: of brokers and of routers.
 
-        `growth` says of each of them whether they double: 0 no, 1 the new ones prepare, 2 the new ones serve. To a broker or
-        a proxy the brokers are those of its own cluster; `beside` are the other clusters', for a router or a gateway, each
-        always at the same place. Raises `ValueError` where a number of partitions is no power of two up to 256, or a
-        growth is none of these.
+        `growth` has the step of each: 0 none, 1 the new partitions prepare, 2 they serve. A broker or proxy gets the
+        brokers of its own cluster. `beside` has those of the other clusters, for a router or a gateway, each always at
+        the same place. Raises `ValueError` if a number of partitions is no power of two up to 256, or a step of a
+        growth is unknown.
         """
 
     def rooms(self, place: int, limit: int, /) -> tuple[list[dict[str, Any]], int | None]:
-        """Return those of the rooms here that stand in `limit` places from one on, and the place at which others follow."""
+        """Return the rooms at `limit` places from one on, and the place of the next page."""
 
     def room(self, name: str) -> dict[str, Any] | None:
         """Return one room, if known here."""
 
     def interest(self, start: tuple[int, int], limit: int, /) -> tuple[list[tuple[int, int]], tuple[int, int] | None]:
-        """Return at most `limit` (gateway, room id) that are wanted, as far as is known here, and where others follow."""
+        """Return at most `limit` pairs (gateway, room id) of known interest, and the next page."""
 
 
 class RoomsDoor(RoomsEngine, DoorEngine, Protocol):
     """The engine of a gateway or a proxy."""
 
     def servers(self, gateways: list[Server], proxies: list[Server]) -> None:
-        """From now on clients are told of these, without those of weight 0. Raises `ValueError` for a wrong key."""
+        """From now on tell clients of these servers, without those of weight 0. Raises `ValueError` for a wrong key."""
 
 
 class GatewayEngine(RoomsDoor, Protocol):
     """The engine of a gateway."""
 
     def history_max(self, messages: int) -> None:
-        """From now on a join may ask for so many messages to come first."""
+        """From now on a join may ask for this many messages of history."""
 
 
 class ProxyEngine(RoomsDoor, Protocol):
     """The engine of a proxy."""
 
     def command_limit(self, rate: int, burst: int) -> None:
-        """From now on a user may send so many commands a second, and so many at once."""
+        """From now on a user may send this many commands a second, and this many at once."""

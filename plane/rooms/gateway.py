@@ -38,7 +38,7 @@ class Gateway(DoorOptions, frozen=True):
 
 
 class GatewaySettings(DoorSettings, frozen=True):
-    """What a gateway is told."""
+    """The settings of a gateway."""
 
     arena_bytes: int
     history_max: int
@@ -47,7 +47,7 @@ class GatewaySettings(DoorSettings, frozen=True):
 
 
 def settle(options: Gateway, around: Around) -> GatewaySettings:
-    """Out of the configuration."""
+    """Made from the configuration."""
     return GatewaySettings(
         **door_settings(options, around),
         arena_bytes=options.arena_mib << 20,

@@ -1,4 +1,4 @@
-"""What several roles of rooms share: options and settings."""
+"""Options and settings that several roles of rooms share."""
 
 from typing import Annotated, Final, Literal
 
@@ -46,7 +46,7 @@ class Namespace(Section, frozen=True):
 
 
 class DoorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a gateway and a proxy are told of their sessions."""
+    """The settings of a gateway's and a proxy's sessions."""
 
     keepalive_ms: int
     idle_timeout_ms: int

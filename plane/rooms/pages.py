@@ -1,8 +1,8 @@
 """The pages of administration that only rooms have: `/api/v1/rooms`, `/api/v1/rooms/{name}`, `/api/v1/interest`.
 
-Rooms and interest come in pages, each of which costs what its `limit` says, however much there is: in the order in which a
-node keeps them, which stays while it lives. A page may be short; `next` is the `after` of the page that follows, or null.
-A room that comes or goes meanwhile may or may not be in one of them; a room that stays is in one.
+Rooms and interest come in pages, each with a cost bounded by `limit`. They are in the node's own order, which stays
+while the node lives. A page may be short; `next` is the value of `after` for the next page, or null. Rooms that come or
+go meanwhile may be missing; rooms that stay are on one page.
 """
 
 import re
@@ -24,7 +24,7 @@ Page = tuple[int, Any]
 
 
 def answer(engine: RoomsEngine, path: str, query: str) -> Page | None:
-    """What is at a path; None: nothing."""
+    """The answer at a path; None: there is none."""
     if path == "/api/v1/rooms":
         return _page(parse_qs(query), lambda after, limit: _rooms(engine, after, limit))
     if path == "/api/v1/interest":

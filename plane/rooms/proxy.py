@@ -44,7 +44,7 @@ class Proxy(DoorOptions, frozen=True):
 
 
 class ProxySettings(DoorSettings, frozen=True):
-    """What a proxy is told."""
+    """The settings of a proxy."""
 
     age_every: int
     command_rate: int
@@ -52,7 +52,7 @@ class ProxySettings(DoorSettings, frozen=True):
 
 
 def settle(options: Proxy, around: Around) -> ProxySettings:
-    """Out of the configuration."""
+    """Made from the configuration."""
     return ProxySettings(
         **door_settings(options, around),
         age_every=options.age_every,

@@ -61,14 +61,14 @@ class DatabaseSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
 
 
 class RouterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a router is told."""
+    """The settings of a router."""
 
     memberships_max: int
     database: DatabaseSettings | None = None
 
 
 def settle(options: Router, around: Around) -> RouterSettings:
-    """Out of the configuration."""
+    """Made from the configuration."""
     database: Database = around.section("database")
     kept = None
     if database.url:

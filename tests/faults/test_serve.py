@@ -361,7 +361,7 @@ async def test_a_node_that_stands_still_and_a_role_that_is_missing_are_said(host
         ("router", "ready", "running"),
         ("gateway", "no answer", "running"),
     ]
-    assert layers[3]["due"] == ["proxy: there is none: the first one"]
+    assert layers[3]["due"] == ["proxy: there is none: add one"]
     assert (code, errors.count("\n")) == (75, 1)
     assert errors.startswith("muster: gateway does not answer on 127.0.0.1:")
 
@@ -714,7 +714,7 @@ async def test_who_is_killed_by_the_watchdog_writes_where_it_stood(hosts: Hosts)
     [
         ("broker", [], {"MUSTER_REGISTRY__URL": ""}, 78, "registry.url: missing"),
         ("prober", [], {"MUSTER_PROBES__EVERY_MS": "0"}, 78, "probes.every_ms: missing; muster serve prober needs"),
-        ("prober", [], {"MUSTER_PROBES__ASK": "here"}, 78, "probes.ask: 'here' is no IP address"),
+        ("prober", [], {"MUSTER_PROBES__ASK": "here"}, 78, "probes.ask: 'here' is not an IP address"),
         ("broker", [], {"MUSTER_CLUSTER__SECRET_FILE": ""}, 78, "cluster.secret_file: muster serve needs it"),
         ("gateway", [], {"MUSTER_CLUSTER__TOKEN_FILE": "/nowhere/token"}, 78, "/nowhere/token: cannot be read"),
         ("proxy", [], {"MUSTER_CLUSTER__NAMES_FILE": "token"}, 78, "token: is not hex"),
@@ -725,7 +725,7 @@ async def test_who_is_killed_by_the_watchdog_writes_where_it_stood(hosts: Hosts)
         ("router", [], {"MUSTER_ROUTER__BIND": "192.0.2.1:7000"}, 1, "is not an address of this machine"),
         ("proxy", [], {"MUSTER_PROXY__BIND": "0.0.0.0:0", "MUSTER_PROXY__LINK_BIND": "[::1]:0"}, 78, "write [::]"),
         ("router", ["--name", "no name"], {}, 78, "serve.name = 'no name'"),
-        ("gateway", ["--partition", "1"], {}, 2, "--partition: a gateway has none"),
+        ("gateway", ["--partition", "1"], {}, 2, "--partition: a gateway has no partition"),
         ("broker", ["--cluster", "no name"], {}, 78, "serve.cluster = 'no name'"),
         ("gateway", ["--cluster", "chat"], {}, 2, "--cluster: a gateway belongs to no cluster, it serves all"),
         ("server", [], {}, 2, "'server'"),

@@ -131,7 +131,7 @@ def test_who_is_asked_as_a_prober_and_is_none_is_one_line(body: bytes) -> None:
         thread = threading.Thread(target=server.handle_request)
         thread.start()
         where = f"127.0.0.1:{server.server_port}"
-        record: Any = SimpleNamespace(prober=None)
+        record: Any = SimpleNamespace(pid=0, of=lambda _role: [])
         probed = paths.asked(record, load(environment={}, flags={"probes.ask": (where, "flag")}).config)
         thread.join()
     assert probed is not None

@@ -53,8 +53,8 @@ ELSEWHERE = ("192.0.2.1", 7_410)
 @pytest.mark.parametrize(
     ("link", "admin", "said"),
     [
-        (ELSEWHERE, ("127.0.0.1", 7_490), "on its own host alone, 192.0.2.1, at 127.0.0.1:7490; serve.admin there"),
-        (("2001:db8::1", 7_410), ("::1", 7_490), "on its own host alone, 2001:db8::1, at [::1]:7490"),
+        (ELSEWHERE, ("127.0.0.1", 7_490), "only on its own host, 192.0.2.1, at 127.0.0.1:7490; set serve.admin there"),
+        (("2001:db8::1", 7_410), ("::1", 7_490), "only on its own host, 2001:db8::1, at [::1]:7490"),
         (ELSEWHERE, ("", 0), "has registered no admin address"),
         (("127.0.0.1", 7_410), ("127.0.0.1", 1), "does not answer on 127.0.0.1:1"),
     ],
@@ -205,9 +205,9 @@ async def test_a_password_that_the_registry_does_not_take_is_no_registry_that_is
 @pytest.mark.parametrize(
     ("error", "code", "said"),
     [
-        (Refused("/pubsub/ids: NoAuthError"), 78, "refuses this: /pubsub/ids: NoAuthError; registry.auth,"),
-        (Unavailable("no answer within 5 s"), 75, "has gone away meanwhile: no answer within 5 s; try again"),
-        (NoNode("/pubsub"), 75, "has gone away meanwhile: /pubsub; try again"),
+        (Refused("/pubsub/ids: NoAuthError"), 78, "refuses this: /pubsub/ids: NoAuthError; check registry.auth,"),
+        (Unavailable("no answer within 5 s"), 75, "stopped answering: no answer within 5 s; try again"),
+        (NoNode("/pubsub"), 75, "stopped answering: /pubsub; try again"),
     ],
 )
 async def test_what_the_registry_says_no_to_later_is_one_line_too(

@@ -91,7 +91,7 @@ def test_nodes_of_a_registry_are_not_for_muster_up_to_mend() -> None:
     gone, apart = nodes([here, away], silent)
     assert (gone.level, gone.text, gone.mend) == ("fail", f"{here.name} does not answer", "its log on 127.0.0.1")
     assert (apart.level, apart.mend) == ("warn", "muster doctor there")
-    assert "is asked on its own host alone, 192.0.2.1" in apart.text
+    assert "answers only on its own host, 192.0.2.1" in apart.text
 
 
 def test_a_partition_that_nobody_serves_fails() -> None:
