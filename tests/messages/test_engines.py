@@ -6,9 +6,10 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+
 from muster import _core
 
 LIMIT = 20.0
@@ -86,15 +87,20 @@ def test_changes_hold_after_the_folder_is_opened_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [(1, 1, "deliver", None, None), (1, 1, "due_at", None, None), (1, 1, "due_at", None, -1), (1, 1, "fly", None, None)],
+    [
+        (1, 1, "deliver", None, None),
+        (1, 1, "due_at", None, None),
+        (1, 1, "due_at", None, -1),
+        (1, 1, "fly", None, None),
+    ],
 )
 def test_change_that_makes_no_sense_is_a_value_error(keeper: _core.ScheduleKeeper, change: Any) -> None:
-    with pytest.raises(ValueError, match="change|time"):
+    with pytest.raises(ValueError, match=r"change|time"):
         keeper.change([change])
 
 
 class Hook(http.server.BaseHTTPRequestHandler):
-    seen: list[tuple[str, int, bytes, str]] = []
+    seen: ClassVar[list[tuple[str, int, bytes, str]]] = []
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))

@@ -385,9 +385,7 @@ class ScheduleKeeper:
     def change(self, changes: Sequence[tuple[int, int, str, int | None, int | None]]) -> None: ...
     def get(self, messages: Sequence[tuple[int, int]]) -> None: ...  # number, id
     # The worker takes `credit` messages of the topic more. Each comes as a "fire" with this number.
-    def serve(
-        self, number: int, topic: int, worker: int, lease_ms: int, attempts_max: int, credit: int
-    ) -> None: ...
+    def serve(self, number: int, topic: int, worker: int, lease_ms: int, attempts_max: int, credit: int) -> None: ...
     def stats(self, number: int) -> None: ...
     def take(self) -> list[_Reply]: ...  # OSError: the store failed, open it again
     def clock_steps(self) -> list[int]: ...  # ms that the wall clock was set by, since the last call
@@ -424,6 +422,7 @@ class CallbackClient:
 
 # Whether a received callback is signed by `secret`, at most 300 s from `now`.
 def webhook_verify(secret: str, id: str, time: int, body: bytes, signature: str, now: int) -> bool: ...
+
 @final
 class RetryPlan:
     def __new__(cls, intervals_ms: Sequence[int] | None = ..., *, jitter: int = ...) -> RetryPlan: ...  # in thousandths
