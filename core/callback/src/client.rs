@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
-use hyper::header::{HeaderValue, CONTENT_TYPE, RETRY_AFTER, USER_AGENT};
+use hyper::header::{HeaderValue, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, USER_AGENT};
 use hyper::{Method, Request, Response, Uri};
 use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::connect::dns::Name;
@@ -222,6 +222,8 @@ impl Client {
             .uri(uri)
             .header(USER_AGENT, &self.agent)
             .header(CONTENT_TYPE, call.content_type.as_str())
+            // Said also of an empty body, where servers wait for it and hyper leaves it out.
+            .header(CONTENT_LENGTH, call.body.len())
             .header("webhook-id", call.id.as_str())
             .header("webhook-timestamp", time);
         if !call.secrets.0.is_empty() {

@@ -149,6 +149,24 @@ fn call_arrives_signed_and_whole() {
 }
 
 #[test]
+fn empty_body_says_its_length() {
+    let (tell, told) = mpsc::channel();
+    let port = server(move |mut stream| {
+        while let Some((headers, _)) = request(&mut stream) {
+            tell.send(headers.get("content-length").cloned()).unwrap();
+            stream.write_all(OK.as_bytes()).unwrap();
+        }
+    });
+    let caller = Caller::start(settings()).unwrap();
+    let empty = Call {
+        body: Bytes::new(),
+        ..call(1, at(port))
+    };
+    assert_eq!(outcome(&caller, empty), Outcome::Delivered { status: 200 });
+    assert_eq!(told.recv_timeout(LIMIT).unwrap().as_deref(), Some("0"));
+}
+
+#[test]
 fn connections_are_used_again() {
     let connections = Arc::new(AtomicUsize::new(0));
     let seen = Arc::clone(&connections);

@@ -4,19 +4,26 @@ from typing import Any, final, type_check_only
 __all__ = [
     "SHARED_USER",
     "BrokerEngine",
+    "CallbackClient",
     "ClientEngine",
     "FeedEngine",
     "GatewayEngine",
     "KnownRooms",
     "LoadEngine",
     "ProxyEngine",
+    "RetryPlan",
     "RouterEngine",
     "ScaleEngine",
+    "ScheduleKeeper",
+    "WorkerDispatch",
+    "assign_workers",
     "key_proves",
     "public_key",
     "room_name_error",
     "room_owners",
     "version",
+    "webhook_verify",
+    "worker_weight",
 ]
 
 SHARED_USER: int  # the user of the shared token
@@ -335,3 +342,102 @@ class ScaleEngine:
 class KnownRooms:
     def __new__(cls, *, gateways: int, each: int, seed: int) -> KnownRooms: ...
     def __len__(self) -> int: ...
+
+# A message: id, version, due_at, expires_at (None: never), attempts, state, time. All times in ms since 1970.
+# The state is "scheduled", "firing" (time: the end of the claim), "retry" (time: the next attempt), "done", "dead",
+# "cancelled" or "expired".
+_Message = tuple[int, int, int, int | None, int, str, int | None]
+# Each begins with the number of its request:
+#   "inserted", message · "before", message (it was there already) · "changed", message, step
+#   "ahead" (the change waits for its message) · "found", message, topic, body · "unknown"
+#   "fire", message, topic, claim, until, body · "stats", dict
+#   "refused", reason, value: "unknown", "fired", "withdrawn", "expired", "early" (value: due), "held" (until),
+#     "claim_lost", "version" (current), "not_dead", "bad_time"
+#   "rebuilding" (ask again) · "disk_full" (nothing changed) · "body_too_long" · "failed" (may have happened or not)
+_Reply = tuple[Any, ...]
+
+# A durable schedule of messages in a thread of its own. A reply leaves after its change is durable.
+# The caller bounds the requests that it has sent and that are not answered.
+@final
+class ScheduleKeeper:
+    # Opens or makes the folder `path`. Without an epoch its only user: BlockingIOError if another has it open.
+    # OSError if the files are damaged or fail.
+    def __new__(
+        cls,
+        *,
+        path: str,
+        epoch: int | None = ...,
+        segment_bytes: int = ...,
+        near_ms: int | None = ...,  # messages due within it are in memory
+        lead_ms: int | None = ...,  # an hour is loaded so long before
+        history_ms: int | None = ...,  # how long ended messages are known after their hour
+        dead_days: int | None = ...,
+        ahead_ms: int | None = ...,  # how long a cancel waits for its message
+        buffer_bytes: int | None = ...,
+        checkpoint_bytes: int | None = ...,
+    ) -> ScheduleKeeper: ...
+    def fd(self) -> int: ...  # readable when replies wait
+    # Number, id, topic, due_at, expires_at, body (at most 1 MiB).
+    def insert(self, messages: Sequence[tuple[int, int, int, int, int | None, bytes]]) -> None: ...
+    # Number, id, verb, version, time. With a version expected, or None: "cancel", "due_at" (time), "due_by" (ms later),
+    # "replay" (time). With the version of a claim: "deliver", "fail" (time of the next attempt, None: dead),
+    # "release" (time).
+    def change(self, changes: Sequence[tuple[int, int, str, int | None, int | None]]) -> None: ...
+    def get(self, messages: Sequence[tuple[int, int]]) -> None: ...  # number, id
+    # The worker takes `credit` messages of the topic more. Each comes as a "fire" with this number.
+    def serve(self, number: int, topic: int, worker: int, lease_ms: int, attempts_max: int, credit: int) -> None: ...
+    def stats(self, number: int) -> None: ...
+    def take(self) -> list[_Reply]: ...  # OSError: the store failed, open it again
+    def clock_steps(self) -> list[int]: ...  # ms that the wall clock was set by, since the last call
+    def close(self) -> None: ...  # makes a checkpoint; blocks until it is made
+
+# HTTP callbacks in a thread of their own.
+@final
+class CallbackClient:
+    def __new__(
+        cls,
+        *,
+        allowed: Sequence[str] = ...,  # networks, beside public addresses
+        roots: Sequence[bytes] = ...,  # certificates in DER, beside Mozilla's
+        concurrency: int = ...,  # of one target, as are all up to `open_for`
+        rate: float | None = ...,  # calls a second
+        burst: float = ...,
+        queue_max: int = ...,
+        wait_max: float = ...,  # seconds
+        failures_max: int = ...,
+        open_for: float = ...,  # seconds
+        in_flight_max: int = ...,
+        calls_max: int = ...,
+    ) -> CallbackClient: ...
+    def fd(self) -> int: ...  # readable when results wait
+    # Number, webhook id, URL, content type, body, secrets ("whsec_…", two while one replaces the other), timeout in
+    # seconds. Answers how many were taken, from the first on.
+    def submit(self, calls: Sequence[tuple[int, str, str, str, bytes, list[str], float]]) -> int: ...
+    # Number, outcome, status, detail, seconds until it may be tried again, seconds that it took:
+    #   "delivered", status · "refused", status, begin of the body, Retry-After
+    #   "failed": "bad_url", "unresolved", "forbidden_address", "connect", "tls", "timeout", "broken"
+    #   "not_made", which is no attempt: "held", "busy", "stopping"
+    def take(self) -> list[tuple[int, str, int | None, str | bytes, float | None, float]]: ...
+    def close(self) -> None: ...  # cuts off the calls on their way
+
+# Whether a received callback is signed by `secret`, at most 300 s from `now`.
+def webhook_verify(secret: str, id: str, time: int, body: bytes, signature: str, now: int) -> bool: ...
+
+@final
+class RetryPlan:
+    def __new__(cls, intervals_ms: Sequence[int] | None = ..., *, jitter: int = ...) -> RetryPlan: ...  # in thousandths
+    def attempts_max(self) -> int: ...
+    # The time of the next attempt after so many failed; None: no more.
+    def next(self, attempts: int, now: int, retry_after_ms: int | None, random: int) -> int | None: ...
+
+_Worker = tuple[int, int, int]  # incarnation, weight (0 to 1,000), held messages
+
+@final
+class WorkerDispatch:
+    # "random", "round-robin", "weighted-round-robin", "weighted-random" or "least-loaded".
+    def __new__(cls, policy: str) -> WorkerDispatch: ...
+    def choose(self, among: Sequence[_Worker], random: int) -> int | None: ...  # 64 random bits; None: no weight
+
+# "random" or "least-loaded"; one random number of 64 bits for each worker.
+def assign_workers(how: str, among: Sequence[_Worker], count: int, random: Sequence[int]) -> list[int]: ...
+def worker_weight(held: float, memory: float, cpu: float) -> int: ...  # of the parts in use, 0 to 1

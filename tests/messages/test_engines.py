@@ -1,0 +1,168 @@
+"""The engines of delayed messages through their binding: a schedule in a folder, callbacks over loopback, policies."""
+
+import http.server
+import select
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from muster import _core
+
+LIMIT = 20.0
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def replies(engine: Any, count: int) -> list[tuple[Any, ...]]:
+    """Waits on the descriptor, as a loop does, for so many replies."""
+    found: list[tuple[Any, ...]] = []
+    end = time.monotonic() + LIMIT
+    while len(found) < count:
+        readable, _, _ = select.select([engine.fd()], [], [], max(0.0, end - time.monotonic()))
+        assert readable, f"{len(found)} of {count} replies"
+        found += engine.take()
+    assert len(found) == count
+    return found
+
+
+@pytest.fixture
+def keeper(tmp_path: Path) -> Iterator[_core.ScheduleKeeper]:
+    keeper = _core.ScheduleKeeper(path=str(tmp_path / "schedule"), segment_bytes=8 << 20)
+    yield keeper
+    keeper.close()
+
+
+def test_message_fires_when_due_and_is_done_after_delivery(keeper: _core.ScheduleKeeper) -> None:
+    due_at = now_ms() + 100
+    keeper.insert([(1, 7, 3, due_at, None, b"body")])
+    assert replies(keeper, 1) == [(1, "inserted", (7, 1, due_at, None, 0, "scheduled", None))]
+    keeper.serve(2, 3, 55, 60_000, 6, 10)
+    [(number, kind, message, topic, claim, until, body)] = replies(keeper, 1)
+    assert now_ms() >= due_at
+    assert (number, kind, topic, body) == (2, "fire", 3, b"body")
+    assert message == (7, claim, due_at, None, 1, "firing", until)
+    keeper.change([(3, 7, "cancel", None, None), (4, 7, "deliver", claim, None), (5, 7, "deliver", claim, None)])
+    cancelled, delivered, again = replies(keeper, 3)
+    assert cancelled == (3, "refused", "fired", None)
+    assert delivered == (4, "changed", (7, claim + 1, due_at, None, 1, "done", None), "delivered")
+    assert again == (5, "refused", "claim_lost", None)
+
+
+def test_changes_hold_after_the_folder_is_opened_again(tmp_path: Path) -> None:
+    path, due_at = str(tmp_path / "schedule"), now_ms() + 10_000_000
+    keeper = _core.ScheduleKeeper(path=path, segment_bytes=8 << 20)
+    with pytest.raises(BlockingIOError):
+        _core.ScheduleKeeper(path=path, segment_bytes=8 << 20)
+    keeper.change([(0, 2, "cancel", None, None)])
+    keeper.insert([(number, number, 1, due_at, due_at + 5, bytes([number])) for number in range(1, 5)])
+    keeper.change([(9, 3, "due_by", None, 60_000), (10, 4, "due_at", 1, due_at - 5)])
+    assert [reply[1] for reply in replies(keeper, 7)] == ["ahead", *["inserted"] * 4, "changed", "changed"]
+    keeper.close()
+    with pytest.raises(ValueError, match="closed"):
+        keeper.take()
+    keeper = _core.ScheduleKeeper(path=path, segment_bytes=8 << 20)
+    whole = False
+    while not whole:
+        keeper.stats(0)
+        whole = replies(keeper, 1)[0][2]["whole"]
+    keeper.get([(number, number) for number in range(1, 6)])
+    found = replies(keeper, 5)
+    assert [(reply[2][5], reply[2][2], reply[4]) for reply in found[:4]] == [
+        ("scheduled", due_at, b"\x01"),
+        ("cancelled", due_at, b"\x02"),
+        ("scheduled", due_at + 60_000, b"\x03"),
+        ("scheduled", due_at - 5, b"\x04"),
+    ]
+    assert found[4] == (5, "unknown")
+    assert keeper.clock_steps() == []
+    keeper.close()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        (1, 1, "deliver", None, None),
+        (1, 1, "due_at", None, None),
+        (1, 1, "due_at", None, -1),
+        (1, 1, "fly", None, None),
+    ],
+)
+def test_change_that_makes_no_sense_is_a_value_error(keeper: _core.ScheduleKeeper, change: Any) -> None:
+    with pytest.raises(ValueError, match=r"change|time"):
+        keeper.change([change])
+
+
+class Hook(http.server.BaseHTTPRequestHandler):
+    seen: ClassVar[list[tuple[str, int, bytes, str]]] = []
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        headers = self.headers
+        self.seen.append((headers["webhook-id"], int(headers["webhook-timestamp"]), body, headers["webhook-signature"]))
+        self.send_response(200 if self.path == "/good" else 503)
+        self.send_header("content-length", "2")
+        self.send_header("retry-after", "7")
+        self.end_headers()
+        self.wfile.write(b"ok")
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def hook() -> Iterator[str]:
+    Hook.seen = []
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hook)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_callback_is_signed_and_its_answer_told(hook: str) -> None:
+    client = _core.CallbackClient(allowed=["127.0.0.1/32"])
+    call = (1, "message-1", f"{hook}/good", "text/plain", b"hello", [SECRET], 5.0)
+    assert client.submit([call]) == 1
+    [(number, outcome, status, _, retry_in, took)] = replies(client, 1)
+    assert (number, outcome, status, retry_in) == (1, "delivered", 200, None)
+    assert 0 < took < LIMIT
+    [(webhook_id, timestamp, body, signature)] = Hook.seen
+    assert _core.webhook_verify(SECRET, webhook_id, timestamp, body, signature, timestamp)
+    assert not _core.webhook_verify(SECRET, webhook_id, timestamp, b"Hello", signature, timestamp)
+    client.submit([(2, "message-2", f"{hook}/bad", "text/plain", b"", [SECRET], 5.0)])
+    assert replies(client, 1)[0][:5] == (2, "refused", 503, b"ok", 7.0)
+    client.close()
+
+
+def test_callback_to_a_private_address_is_refused_unless_allowed(hook: str) -> None:
+    client = _core.CallbackClient()
+    client.submit([(1, "message-1", f"{hook}/good", "text/plain", b"", [], 5.0)])
+    assert replies(client, 1)[0][:4] == (1, "failed", None, "forbidden_address")
+    assert Hook.seen == []
+    client.close()
+    with pytest.raises(ValueError, match="no network"):
+        _core.CallbackClient(allowed=["here"])
+
+
+def test_policies_are_those_of_the_engine() -> None:
+    plan = _core.RetryPlan()
+    assert plan.attempts_max() == 6
+    assert plan.next(1, 0, None, 0) == 1_000
+    assert plan.next(6, 0, None, 0) is None
+    assert _core.RetryPlan([5], jitter=0).next(1, 10, 20, 3) == 30
+    dispatch = _core.WorkerDispatch("weighted-round-robin")
+    assert [dispatch.choose([(1, 2, 0), (2, 1, 0)], 0) for _ in range(3)] == [0, 1, 0]
+    assert dispatch.choose([(1, 0, 0)], 0) is None
+    assert _core.assign_workers("least-loaded", [(1, 5, 0), (2, 9, 0)], 1, [0, 0]) == [1]
+    assert _core.worker_weight(0.1, 0.75, 0.5) == 250
+    with pytest.raises(ValueError, match="unknown policy"):
+        _core.WorkerDispatch("best")
