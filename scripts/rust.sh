@@ -21,5 +21,6 @@ $simulator --moves --seeds 0..50
 COMMANDS
 echo '== planted bugs'
 cargo test --release --quiet --manifest-path core/Cargo.toml -p muster-sim --features planted --test planted || failed=1
+cargo test --quiet --manifest-path core/Cargo.toml -p muster-journal -p muster-likes --features muster-journal/planted,muster-likes/planted planted || failed=1
 [ "$failed" = 0 ] || echo '== one of these failed'
 exit "$failed"

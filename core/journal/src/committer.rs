@@ -10,7 +10,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::{channel, Receiver, Sender};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 /// A group that was appended or not, and comes back for its memory to be used again.
@@ -27,7 +27,8 @@ enum Order {
 /// The journal in a thread of its own.
 pub struct Committer {
     orders: Option<Sender<Order>>,
-    appended: Receiver<Appended>,
+    /// Locked, so that a committer may be shared.
+    appended: Mutex<Receiver<Appended>>,
     wake: Arc<OwnedFd>,
     thread: Option<JoinHandle<Journal>>,
 }
@@ -59,7 +60,7 @@ impl Committer {
         let thread = std::thread::Builder::new().name("journal".into()).spawn(run)?;
         Ok(Committer {
             orders: Some(orders),
-            appended,
+            appended: Mutex::new(appended),
             wake,
             thread: Some(thread),
         })
@@ -79,7 +80,7 @@ impl Committer {
     pub fn poll(&self) -> Option<Appended> {
         let mut count = [0; 8];
         let _ = rustix::io::read(&*self.wake, &mut count); // empty: another call has taken the count
-        self.appended.try_recv().ok()
+        self.appended.lock().expect("no panic holds this lock").try_recv().ok()
     }
 
     /// Waits for the groups under way and ends the log cleanly.
