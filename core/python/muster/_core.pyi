@@ -344,7 +344,6 @@ class KnownRooms:
     def __new__(cls, *, gateways: int, each: int, seed: int) -> KnownRooms: ...
     def __len__(self) -> int: ...
 
-<<<<<<< HEAD
 # A message: id, version, due_at, expires_at (None: never), attempts, state, time. All times in ms since 1970.
 # The state is "scheduled", "firing" (time: the end of the claim), "retry" (time: the next attempt), "done", "dead",
 # "cancelled" or "expired".
@@ -443,7 +442,7 @@ class WorkerDispatch:
 # "random" or "least-loaded"; one random number of 64 bits for each worker.
 def assign_workers(how: str, among: Sequence[_Worker], count: int, random: Sequence[int]) -> list[int]: ...
 def worker_weight(held: float, memory: float, cpu: float) -> int: ...  # of the parts in use, 0 to 1
-=======
+
 # Keys, fields and rankings are bytes; times are milliseconds since 1970. `feed`, `take` and `durable` read no clock.
 @final
 class LikesEngine:
@@ -463,7 +462,9 @@ class LikesEngine:
     def disconnect(self, connection: int) -> None: ...
     def feed(self, connection: int, data: bytes, now_ms: int) -> None: ...
     def ready(self) -> list[int]: ...  # connections with replies since the last call
-    def take(self, connection: int, now_ms: int) -> tuple[bytes, bool, bool]: ...  # replies, to be closed, not to be read
+    def take(
+        self, connection: int, now_ms: int
+    ) -> tuple[bytes, bool, bool]: ...  # replies, to be closed, not to be read
     def durable(self, now_ms: int) -> bool: ...
     def set_cluster(
         self, nodes: list[tuple[str, str, int, list[tuple[int, int]]]], me: int, epoch: int
@@ -489,4 +490,3 @@ class LikesEngine:
     def snapshot(self) -> bytes: ...
     def trim(self, offset: int) -> None: ...
     def figures(self) -> dict[str, Any]: ...
->>>>>>> refs/heads/journal
