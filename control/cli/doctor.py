@@ -186,7 +186,7 @@ class Examination:
         url = self._config.registry.url
         if not url.startswith("zk://"):
             return []
-        from control.config.zookeeper import servers  # kazoo, and only here
+        from control.config.zookeeper import servers  # imports kazoo, here only
 
         return [network.registry(reach.tried(servers(url).hosts))]
 

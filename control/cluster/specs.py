@@ -79,7 +79,7 @@ def spec(
 
 
 def live(config: Config, place: Folder, role: str, partition: int = 0) -> dict[str, Any]:
-    """Those fields of a spec of which a running node takes some anew."""
+    """The fields of a spec that a running node can change."""
     of, cluster = kind(role), config.cluster
     around = Around(config.section, config.instance.name, place.path, partition, absolute)
     return {

@@ -340,7 +340,7 @@ def _wrong_admin(address: str) -> str | None:
 def _fault_of(registry: Registry) -> tuple[str, str] | None:
     """Returns the wrong key and its mistake."""
     if registry.url.startswith("zk://"):
-        from control.config.zookeeper import servers  # kazoo, and only here
+        from control.config.zookeeper import servers  # imports kazoo, here only
 
         try:
             servers(registry.url)

@@ -1,4 +1,4 @@
-"""Where ZooKeeper is: its URL, the user there, and what a path in it may be. Imports nothing of ZooKeeper."""
+"""The address of ZooKeeper: its URL, the user there, and the form of a path in it. Imports nothing of ZooKeeper."""
 
 import re
 from collections.abc import Mapping
@@ -13,7 +13,8 @@ URL: Final = re.compile(r"zk://(?P<hosts>[A-Za-z0-9_.:\[\],-]+)(?P<chroot>/.*)?"
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """Where ZooKeeper is and who we are there. With `digest` or `sasl`, what is created is for that one alone."""
+    """The address of ZooKeeper, and our identity there. With `digest` or `sasl`, created nodes are for that identity
+    alone."""
 
     hosts: str
     chroot: str = ""
@@ -21,11 +22,11 @@ class Servers:
     digest: str = field(default="", repr=False)
     """`user:password`, which travels in the clear."""
     sasl: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """As kazoo takes them: `mechanism`, `username`, `password`, …"""
+    """In kazoo's form: `mechanism`, `username`, `password`, …"""
 
 
 def servers(url: str, **more: Any) -> Servers:
-    """Read `zk://host:port,host:port/chroot`. Raises `ValueError` with what is wrong."""
+    """Parse `zk://host:port,host:port/chroot`. Raises `ValueError` with the mistake."""
     match = URL.fullmatch(url)
     if match is None:
         raise ValueError(f"{url!r} is not zk://HOST:PORT,HOST:PORT/PATH")
@@ -40,7 +41,7 @@ def servers(url: str, **more: Any) -> Servers:
 
 
 def _is_host(host: str) -> bool:
-    """Whether a resolver can be asked for it at all; one that cannot raises what is no `OSError`."""
+    """Whether a resolver can look it up at all; some names raise what is no `OSError`."""
     try:
         return bool(host.encode("idna"))
     except UnicodeError:
@@ -48,6 +49,6 @@ def _is_host(host: str) -> bool:
 
 
 def check_path(path: str, *, prefix: bool = False) -> None:
-    """Raise `ValueError` for what is no path; a `prefix` gets ten digits appended."""
+    """Raise `ValueError` for an invalid path; a `prefix` gets ten digits appended."""
     if len(path) + 10 * prefix > PATH_MAX or not PATH.fullmatch(path):
         raise ValueError(f"no path of a node: {path[:PATH_MAX]!r}")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         """Roles that have partitions."""
 
     class Addable(StrEnum):
-        """Roles of which nodes are added and removed one by one."""
+        """Roles whose nodes come and go one by one."""
 
     class Served(StrEnum):
         """Roles that `muster serve` runs."""

@@ -1,4 +1,4 @@
-"""Links between nodes as commands show them: what their senders say, and what is beyond the limits of `[links]`."""
+"""Links between nodes for commands: their senders' reports, and the limits of `[links]` that they break."""
 
 from collections.abc import Sequence
 
@@ -11,25 +11,25 @@ from control.console.readings import Readings
 from control.node.links import Link, links
 
 LATENCY, LOSS, AVAILABILITY, DOWN = "latency", "loss", "availability", "down"
-"""The limits that a link may not keep."""
+"""The limits that a link can break."""
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """One direction of a link. `loss` is of what `sender` sent; `beyond` names the limits it does not keep."""
+    """One direction of a link. `loss`: of datagrams from `sender`; `beyond`: the limits that it breaks."""
 
     sender: str
     receiver: str
     role: str
-    """Of the receiver."""
+    """The receiver's cluster, for roles that have one."""
     up: bool
     lasts_s: float | None
-    """Up, or down, for so long; None where there never was a link."""
+    """Seconds up or down; None if there never was a link."""
     rtt_ms: float | None
     loss: float | None
     availability: float
     failures: int
     ejected: str | None
-    """Why `sender` leaves the receiver out of its choices, if it does."""
+    """The reason why `sender` leaves the receiver out of its choices, if it does."""
     observed_s: float
     beyond: list[str]
 
@@ -39,7 +39,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def seen(processes: Sequence[Process], now: Readings, limits: options.Links) -> list[Line]:
-    """What all nodes say, worst first. A way to a node that left the instance is no link any more."""
+    """Collect all nodes' links, worst first. Links to nodes that left the instance are skipped."""
     names = {process.node: process.name for process in processes}
     lines = [
         _line(process.name, names[link.node], link, limits)
@@ -52,7 +52,7 @@ def seen(processes: Sequence[Process], now: Readings, limits: options.Links) -> 
 
 
 def table(lines: Sequence[Line]) -> Table:
-    """For eyes."""
+    """Print for a terminal."""
     shown = Table(box=None, pad_edge=False)
     for column in ("from", "to", "state"):
         shown.add_column(column)

@@ -1,4 +1,4 @@
-"""Where the process of a node begins: `python -m control.node --spec FILE --parent PID`."""
+"""The entry of a node's process: `python -m control.node --spec FILE --parent PID`."""
 
 import sys
 

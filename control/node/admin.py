@@ -64,7 +64,7 @@ class App:
 
 
 class Companion(Protocol):
-    """What runs beside a machine's engine: it counts, and says how it stands."""
+    """A companion of a machine's engine: it has counters and a state."""
 
     @property
     def name(self) -> str:
@@ -77,11 +77,11 @@ class Companion(Protocol):
         """As those of a service."""
 
     def status(self) -> dict[str, Any]:
-        """For operators, ready for JSON."""
+        """Its state for operators, ready for JSON."""
 
 
 class Standing:
-    """Whether a service can be used, as a metric."""
+    """Whether a service is ready, as a metric."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -96,7 +96,7 @@ class Standing:
 
 
 class Admin(App):
-    """The application of a node. `about` is what the process says of itself; its service and its enrolment say the rest."""
+    """The application of a node. `about`: the process's own fields; its service and its enrolment add the rest."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class Admin(App):
         self._metrics = metrics.registry(service, *labels, str(about["version"]), counted)
 
     def answer(self, path: str, query: str) -> Answer:
-        """All that its service and its enrolment say."""
+        """All fields of its service and its enrolment."""
         service = self._service
         if path == "/readyz":
             serves = service.ready and not service.draining and not service.closed

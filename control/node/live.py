@@ -45,7 +45,7 @@ class Now:
 
     level: str
     told: Spec | None = None
-    """What this process is told."""
+    """The spec of this process."""
     needs_restart: Sequence[str] = ()
     """Other keys that have changed."""
     in_force: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -86,9 +86,10 @@ def needing_restart(before: Config, now: Config, others: tuple[str, ...]) -> lis
 
 
 class Live:
-    """What is in force in this process. `told`: what it was told.
+    """The values in force in this process. `told`: its spec.
 
-    `linked`: links are made by it already, as those of the nodes of an instance are by what its supervisor was told.
+    `linked`: it has links already, so a new secret must follow the rules; as the nodes of an instance have with their
+    supervisor's secret.
     """
 
     def __init__(
@@ -118,9 +119,9 @@ class Live:
         weigh: Weigh | None = None,
         take_secrets: TakeSecrets | None = None,
     ) -> None:
-        """From now on this node takes what comes, and what came since it was made. Raises `SpecError`.
+        """Give this node all later values, and those since it was made. Raises `SpecError`.
 
-        `weigh` tells others the node's weight, `take_secrets` the role by what users' tokens are signed.
+        `weigh` announces the node's weight to others; `take_secrets` gives the role the secrets of users' tokens.
         """
         self._engine, self._linked, self._weigh, self._take_secrets = engine, True, weigh, take_secrets
         self._take_settings = take_settings
@@ -210,7 +211,7 @@ def _typed(spec: Spec) -> Spec:
 
 
 def _keys(spec: Spec) -> ClusterKeys | None:
-    """The secrets of its links; None where the role has none. Raises `SpecError`."""
+    """The secrets of its links; None if the role has none. Raises `SpecError`."""
     return cluster_keys(spec) if kind(spec.role).linked else None
 
 

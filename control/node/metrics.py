@@ -48,9 +48,9 @@ More = Callable[[], Iterable[Counted]]
 
 
 class ServiceCollector(Collector):
-    """Asks one service. Collected in its own loop, so nothing is locked.
+    """Reads one service. Collected in its own loop, so nothing is locked.
 
-    `more` gives, once for each scrape, what else there is.
+    `more` returns further sources, once per scrape.
     """
 
     def __init__(self, service: Counted, role: str, node: int, version: str, more: More) -> None:
@@ -58,7 +58,7 @@ class ServiceCollector(Collector):
         self._labels = {"role": role, "node": str(node)}
 
     def collect(self) -> Iterator[Metric]:
-        """Everything that the service and its process count."""
+        """All metrics of the service and its process."""
         yield _build(self._version)
         lost = ("log_lines_lost", "Log lines lost, as nobody read them in time", logs.lost())
         yield from self._families(CounterMetricFamily, [*self._service.counters(), lost])

@@ -66,11 +66,11 @@ class Running(Companion, Protocol):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End, with all that is still to be written."""
+        """End, after all pending writes."""
 
 
 Begin = Callable[[Any, structlog.typing.FilteringBoundLogger, Callable[[], int]], Running]
-"""Begins a companion: its engine, a log, and how many partitions its layer has now."""
+"""Makes a companion from its engine, a log, and its layer's current number of partitions."""
 
 
 class Owner(Protocol):
@@ -81,9 +81,9 @@ class Owner(Protocol):
         its reason (`error`)."""
 
     def watch(self, end: asyncio.Event, stop: asyncio.Event, attach: Callable[[Live], None]) -> None:
-        """From now on set `end` when the process is to end in order, `stop` when it is to end at once.
+        """From now on set `end` when the process must end in order, `stop` when it must end at once.
 
-        `attach` has the node take what comes into force from now on.
+        `attach` gives the node later values.
         """
 
     def current(self, spec: Spec) -> Spec:
@@ -176,7 +176,7 @@ async def serve_enrolled(
 
 
 def made(spec: Spec, log: structlog.typing.FilteringBoundLogger, enrolment: "Enrolment | None" = None) -> Service:
-    """What the spec says is to run. Raises `SpecError`, and `OSError` when an address is taken."""
+    """Build the role or service of the spec. Raises `SpecError`, and `OSError` when an address is taken."""
     of = kind(spec.role)
     if of.linked:
         return plane.server(of, spec, log)
@@ -193,7 +193,7 @@ async def serve(
     companion: "Begin | None" = None,
     service: Service | None = None,
 ) -> None:
-    """Run until the owner says that it ends, then drain. `service`: in place of the one that the spec says."""
+    """Run until the owner ends it, then drain. `service`: replaces that of the spec."""
     service = made(spec, log, enrolment) if service is None else service
     server = service if isinstance(service, Server) else None
     engine = None if server is None else server.engine
@@ -247,7 +247,7 @@ async def serve(
 
 
 def companion_of(spec: Spec) -> "Begin | None":
-    """How to begin what runs beside the engine; None where nothing does. Raises `SpecError`."""
+    """The maker of the engine's companion; None if there is none. Raises `SpecError`."""
     of = kind(spec.role)
     if not of.companion:
         return None
@@ -256,7 +256,7 @@ def companion_of(spec: Spec) -> "Begin | None":
 
 
 def _partitions(spec: Spec, enrolment: "Enrolment | None") -> Callable[[], int]:
-    """How many partitions the layer of this node has now."""
+    """The current number of partitions of this node's layer."""
 
     def partitions() -> int:
         return spec.layers[spec.role][0] if enrolment is None else enrolment.partitions
@@ -265,7 +265,7 @@ def _partitions(spec: Spec, enrolment: "Enrolment | None") -> Callable[[], int]:
 
 
 def _join(service: Service, enrolment: "Enrolment", owner: Owner) -> None:
-    """Give every map to the engine. That it is ready is registered first, and reported to the owner once both know each
+    """Give every map to the engine. The node first registers as ready, and reports to its owner once both know each
     other."""
 
     def on_ready(ready: bool) -> None:
@@ -339,7 +339,7 @@ def run(owner: Parent) -> None:
 
 
 def main() -> int:
-    """Run one role under a supervisor. Exit codes: 0 ended as told, 1 failed, 78 not to be started again."""
+    """Run one role under a supervisor. Exit codes: 0 ended as told, 1 failed, 78 must not be restarted."""
     parser = argparse.ArgumentParser(prog="control.node")
     parser.add_argument("--spec", type=Path, required=True)
     parser.add_argument("--parent", type=int, required=True)

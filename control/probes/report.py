@@ -25,7 +25,7 @@ from control.probes.system import NAME, Probes
 from plane.spec import SpecError, secret
 
 EVERY_S: Final = 0.2
-"""Or sooner, if the configuration says so: somebody waits for it."""
+"""Or faster, if the configuration says so: a user waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def asked(record: Record, settings: Config) -> Probed | None:
 
 
 def _elsewhere(admin: tuple[str, int]) -> Process:
-    """A prober of which only this address is known."""
+    """A prober known by its address only."""
     return Process(
         name=NAME,
         role=NAME,

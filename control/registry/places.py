@@ -67,10 +67,10 @@ class Node(msgspec.Struct, frozen=True, omit_defaults=True):
     epoch: Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)] = 0
     """Of this registration: greater than that of any before by the same node (I-1)."""
     client: tuple[Host, Port] | None = None
-    """Where clients reach it, and the key in hex that it proves itself by."""
+    """Its address for clients, and its public key in hex."""
     public_key: Annotated[str, msgspec.Meta(pattern=r"^(?:[0-9a-f]{64})?\Z")] = ""
     weight: Annotated[int, msgspec.Meta(ge=0, le=1_000)] = 1
-    """Its share of the clients that learn of it."""
+    """Its share of new clients."""
     admin: tuple[Host, Port] | None = None
     version: Annotated[str, msgspec.Meta(max_length=64)] = ""
     acks: Annotated[tuple[Ack, ...], msgspec.Meta(max_length=ACKS_MAX)] = ()
@@ -137,7 +137,7 @@ class Snapshot:
         return tuple(node for node in self.nodes if node.role == role)
 
     def entries(self, role: str, cluster: str = MAIN) -> list[engine.Node]:
-        """The nodes that a node of this role has to do with, as an engine takes them, those of its cluster alone."""
+        """The nodes that a node of this role deals with, as an engine takes them; only those of its cluster."""
         roles = peers(role)
         return [
             _entry(node)
@@ -146,9 +146,9 @@ class Snapshot:
         ]
 
     def servers(self, cluster: str | None = None) -> dict[str, list[engine.Server]]:
-        """By role, the nodes that clients are to be told of, as an engine takes them.
+        """By role, the nodes that clients should learn, as an engine takes them.
 
-        With a `cluster`, those of roles with clusters are of that one.
+        With a `cluster`, roles with clusters have only its nodes.
         """
         told: dict[str, list[engine.Server]] = {role: [] for role in doors()}
         for node in self.nodes:
@@ -160,14 +160,14 @@ class Snapshot:
         return told
 
     def clusters(self) -> list[str]:
-        """Every cluster that has partitions, or had them."""
+        """Every cluster that has, or had, partitions."""
         counted = {name for of in self.counts for _, slash, name in [of.partition("/")] if slash}
         return sorted(counted | {node.cluster for node in self.nodes if node.role in _layered()})
 
     def uncovered(self) -> dict[str, list[int]]:
-        """By `layer`, which partitions own rooms and have no running replica; nothing where there is no node at all.
+        """By `layer`, the partitions that own rooms but have no running replica; empty if there is no node at all.
 
-        Only of clusters that still have nodes: the count of one that was taken away stays in the registry for good.
+        Only of clusters with nodes: the count of a removed cluster stays in the registry for good.
         """
         if not self.nodes:
             return {}
@@ -181,7 +181,7 @@ class Snapshot:
         }
 
     def beside(self, role: str, clusters: Sequence[str]) -> list[engine.OtherCluster]:
-        """The nodes and layers of these clusters, as an engine takes them that has others too."""
+        """The nodes and layers of these clusters, for an engine that has others too."""
         nodes, roles = {cluster: list[engine.Node]() for cluster in clusters}, _layered() & peers(role)
         for node in self.nodes:
             if node.role in roles and node.cluster in nodes:
@@ -189,7 +189,7 @@ class Snapshot:
         return [(nodes[cluster], self._layers(cluster, roles)) for cluster in clusters]
 
     def layers(self, role: str, cluster: str = MAIN) -> dict[str, tuple[int, int]]:
-        """The layers that a node of this role has to do with, as an engine takes them."""
+        """The layers that a node of this role deals with, as an engine takes them."""
         return self._layers(cluster, partitioned() & peers(role))
 
     def _layers(self, cluster: str, roles: Collection[str]) -> dict[str, tuple[int, int]]:
@@ -222,7 +222,7 @@ GROWN: Final[Mapping[Step, int]] = {"prepare": 1, "switched": 2}
 
 @functools.cache
 def layer_pattern() -> str:
-    """What `layer` gives, as a pattern."""
+    """The form of a `layer`, as a pattern."""
     return "|".join(rf"{role}/{NAME}" if role in clustered() else role for role in sorted(partitioned()))
 
 
@@ -250,7 +250,7 @@ def layers_of(clusters: Iterable[str]) -> list[str]:
 
 
 def concerns(of: str, role: str, cluster: str) -> bool:
-    """Whether nodes of this role and cluster go by this layer, and so have to follow as it grows."""
+    """Whether nodes of this role and cluster use this layer, and so must follow its growth."""
     layered, _, name = of.partition("/")
     if system_of(layered) != system_of(role):
         return False

@@ -1,4 +1,4 @@
-"""What a request says: a room's name, one message, a batch. Knows no route."""
+"""The content of requests: a room's name, one message, a batch. Knows no route."""
 
 import base64
 from typing import Final
@@ -23,7 +23,7 @@ class Said(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def room_name(encoded: str) -> str:
-    """The room that a path names. Raises `Problem`."""
+    """The room in a path. Raises `Problem`."""
     try:
         name = unquote(encoded, errors="strict")
         check_name(name)
@@ -40,12 +40,12 @@ def is_batch(body: bytes, kind: str) -> bool:
 
 
 def batch(body: bytes, kind: str) -> list[bytes | Problem]:
-    """The messages of a batch; a part that is none is a problem in its place. Raises `Nothing`."""
+    """The messages of a batch; an invalid part is a problem in its place. Raises `Nothing`."""
     return _lines(body) if kind == NDJSON else _array(body)
 
 
 def one(body: bytes, kind: str) -> bytes:
-    """The message that a body is. Raises `Nothing`."""
+    """The message in a body. Raises `Nothing`."""
     try:
         return _data(body) if kind == JSON else body
     except msgspec.MsgspecError as error:

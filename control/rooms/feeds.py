@@ -15,7 +15,7 @@ import muster
 from control.rooms.sessions import Session
 
 CHUNK_BYTES: Final = 256 << 10
-"""What a reader takes at a time, at most (and one message)."""
+"""Most bytes for a reader at a time (and one message)."""
 STREAMS_MAX: Final = 4
 """Positions of an event's id: a room has one stream, and for a while after its owner changed two."""
 PREFILL_S: Final = 2.0
@@ -48,7 +48,7 @@ def encoded(data: bytes) -> dict[str, str]:
 
 
 def event(name: str, document: Any, known: Known | None = None) -> bytes:
-    """One server-sent event; with `known` it has an id, by which a client goes on."""
+    """One server-sent event; with `known` it has an id, with which a client resumes."""
     lines = [b"id: " + event_id(known).encode()] if known else []
     if name:
         lines.append(b"event: " + name.encode())
@@ -57,12 +57,12 @@ def event(name: str, document: Any, known: Known | None = None) -> bytes:
 
 
 def event_id(known: Known) -> str:
-    """`STREAM:OFFSET`, of several streams with commas between."""
+    """`STREAM:OFFSET`; of several streams, separated by commas."""
     return ",".join([f"{stream}:{offset}" for stream, offset in known.items()])
 
 
 def parse_id(text: str) -> dict[str, int]:
-    """What `event_id` gave. Raises `ValueError`."""
+    """Parse a value of `event_id`. Raises `ValueError`."""
     known: dict[str, int] = {}
     if len(text) > ID_CHARS_MAX:
         raise ValueError(text)
@@ -76,7 +76,7 @@ def parse_id(text: str) -> dict[str, int]:
 
 
 def gap_event(stream: str, first: int, last: int | None, reason: str, known: Known | None) -> bytes:
-    """What is known to be missing."""
+    """A known loss."""
     return event("gap", {"stream": stream, "first": first, "last": last, "reason": reason}, known)
 
 
@@ -132,9 +132,9 @@ class Ring:
             self._base, self._first = self._base + self._first, 0
 
     def take(self, cursor: int, known: Known) -> tuple[bytes, int, Known]:
-        """The events from a cursor on, the cursor after them, and what their reader has then. Empty at the end.
+        """The events from a cursor on, the cursor after them, and their reader's new state. Empty at the end.
 
-        A reader that lags gets gaps in the place of what is gone.
+        A reader that lags gets gaps in place of lost items.
         """
         lost = b"".join(self._lost(known, self._born, "slow")) if cursor < self.begin else b""
         start = max(cursor, self.begin)
@@ -154,9 +154,9 @@ class Ring:
         return b"".join(events), self._base + at, self._entries[at - 1].known
 
     def after(self, known: Known) -> tuple[bytes, int]:
-        """Where a reader goes on that has this already: gaps for what is gone, and its cursor.
+        """Where a reader with these positions resumes: gaps for lost items, and its cursor.
 
-        What came in several streams at once may come again; its positions tell.
+        Items of several streams at once may come again; their positions tell.
         """
         gaps = list(self._lost(known, {}, "expired"))
         gaps += [
@@ -171,11 +171,11 @@ class Ring:
         return b"".join(gaps), self.end
 
     def known_at(self, cursor: int) -> Known:
-        """What a reader has that begins at a cursor."""
+        """The state of a reader that begins at a cursor."""
         return self._entries[cursor - 1 - self._base].known if cursor > self.begin else dict(self._floor)
 
     def newest(self, count: int) -> int:
-        """The cursor before the last so many messages; of fewer, before all."""
+        """The cursor before this many of the last messages; if there are fewer, before all."""
         if not count:
             return self.end
         for at in range(len(self._entries) - 1, self._first - 1, -1):
@@ -189,7 +189,8 @@ class Ring:
         return [msgspec.Raw(entry.message) for entry in self._entries[cursor - self._base :] if entry.message]
 
     def _lost(self, known: Known, born: Known, reason: str) -> Iterator[bytes]:
-        """Gaps for what is gone and a reader does not have. `born`: what it has of streams it does not know."""
+        """Gaps for items that are lost and that a reader does not have. `born`: its state for streams it does not
+        know."""
         for stream, floor in self._floor.items():
             had = known.get(stream, born.get(stream, 0))
             if had < floor:
@@ -229,9 +230,9 @@ class Feed:
         self.room, self._session, self._history_max = room, session, history_max
         self.ring = Ring(history_max, bytes_max)
         self.readers: set[Callable[[], None]] = set()
-        """Each is called when there is something for it."""
+        """Each is called when there are items for it."""
         self.idle_since: float | None = None
-        """Since when nobody reads it; None while somebody does."""
+        """The time since nobody reads it; None while somebody does."""
         self.ended: muster.MusterError | None = None
         self.joined: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done once the room is joined and its history is there."""
@@ -243,7 +244,7 @@ class Feed:
         return self._task.done()
 
     def wake(self) -> None:
-        """Have all readers look."""
+        """Wake all readers."""
         for reader in self.readers:
             reader()
 
@@ -267,7 +268,7 @@ class Feed:
                 await session.left(reader)
             if not self.joined.done():
                 self.joined.set_exception(self.ended or muster.Closed("the room was left"))
-                self.joined.exception()  # nobody need be waiting
+                self.joined.exception()  # marks it as retrieved: perhaps nobody waits
             self.wake()
 
     async def _read(self, client: muster.Client) -> None:

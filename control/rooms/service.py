@@ -1,4 +1,4 @@
-"""What the rooms' routes ask for: rooms that are read, clients that publish, streams, and how errors become problems.
+"""The service behind the rooms' routes: rooms that are read, clients that publish, streams, and errors as problems.
 
 Owns their life in one process. Knows no path and no body.
 """
@@ -96,7 +96,7 @@ class Service:
         return sum(feed.ring.bytes for feed in self._feeds.values())
 
     async def _open_own(self) -> None:
-        """Reach the servers by the process's own client, however long it takes."""
+        """Reach the servers with the process's own client, however long it takes."""
         while not self.ready:
             try:
                 await self._sessions.own.publisher()
@@ -106,7 +106,7 @@ class Service:
                 await asyncio.sleep(OWN_AGAIN_S)
 
     async def _sweep(self) -> None:
-        """Leave rooms that nobody reads, close sessions that nobody uses, have quiet streams beat."""
+        """Leave unread rooms, close idle sessions, and let quiet streams send heartbeats."""
         loop = asyncio.get_running_loop()
         beat = loop.time() + self.options.heartbeat_s
         while True:
@@ -133,7 +133,7 @@ class Service:
             raise Problem("busy", "too many users at once") from None
 
     async def feed(self, caller: Caller, room: str) -> Feed:
-        """The room as it is read for this caller, joined. Raises `Problem`."""
+        """The joined room for this caller. Raises `Problem`."""
         name = room if ":" in room else f"default:{room}"
         feed = self._feeds.get((caller.token, name))
         if feed is None or feed.over:
@@ -159,7 +159,7 @@ class Service:
         return False
 
     def open(self, stream: Stream) -> None:
-        """Take a stream in. Raises `Problem`."""
+        """Add a stream. Raises `Problem`."""
         if self.draining:
             raise Problem("draining")
         if len(self._streams) >= self.options.streams_max:
@@ -178,7 +178,7 @@ class Service:
         self._ended(reason, 1)
 
     def sent(self, length: int) -> None:
-        """Count what a stream was sent."""
+        """Count the bytes sent to a stream."""
         self._counts.add("http_stream_bytes", "Bytes of events sent to streams", length)
 
     def _ended(self, reason: str, count: int) -> None:
@@ -190,7 +190,7 @@ class Service:
     async def publish(
         self, caller: Caller, room: str, data: Sequence[bytes | Problem]
     ) -> list[muster.Position | Problem]:
-        """Publish in this order, and say of each where it is, or why it is nowhere."""
+        """Publish in this order, and return each message's position, or the reason why it has none."""
         session = self.session(caller)
         session.users += 1
         try:
@@ -216,7 +216,7 @@ class Service:
         return found
 
     async def ask(self, caller: Caller, ask: Callable[[muster.Client], Awaitable[Any]]) -> Any:
-        """Ask through the caller's client. Raises `Problem`, or `Nothing` where nothing was done."""
+        """Ask through the caller's client. Raises `Problem`, or `Nothing` if nothing was done."""
         session = self.session(caller)
         session.users += 1
         try:

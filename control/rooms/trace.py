@@ -1,8 +1,8 @@
-"""`muster trace ROOM`: by whom a room's messages go, how each link on the way is, and how long it takes.
+"""`muster trace ROOM`: the nodes that carry a room's messages, each link on the way, and the times.
 
-What it asks of itself no member notices: the question who is in the room, through each proxy, which goes by its broker to
-all gateways that have it, and what each hop took of that. Only with a message is something published, to a member joined at
-each gateway as to all others.
+By itself it sends nothing that a member notices. It asks for the room's members through each proxy; the question goes
+by a broker to all gateways of the room, and the answer has the time of each hop. Only with a message is something
+published, to a member that it joins at each gateway, as to all others.
 """
 
 import asyncio
@@ -29,14 +29,14 @@ from plane.kinds import clustered
 
 
 class Timed(msgspec.Struct, frozen=True, kw_only=True):
-    """What was timed by way of one node. Without `ms` it was not done in time."""
+    """One measurement through a node. Without `ms` it was not done in time."""
 
     node: str
     ms: float | None = None
 
 
 class Hop(msgspec.Struct, frozen=True, kw_only=True):
-    """A node on the way of the question: how long until it had answered the one before, by that one's clock."""
+    """A node on the way of the question, and the time until its answer, by the clock of the node before it."""
 
     asked_by: str
     node: str
@@ -45,11 +45,12 @@ class Hop(msgspec.Struct, frozen=True, kw_only=True):
 
 class Asked(Timed, frozen=True, kw_only=True):
     hops: list[Hop] = []
-    """The broker, then its gateways, slowest first. What one took beyond the slowest it asked is its own and its link's."""
+    """The broker, then its gateways, slowest first. A node's time beyond its slowest hop belongs to itself and its
+    link."""
 
 
 class Way(msgspec.Struct, frozen=True, kw_only=True):
-    """Through one cluster. `owner` is its broker that numbers the room, None where nothing has been published lately."""
+    """The way through one cluster. `owner`: its broker that numbers the room; None if nothing was published lately."""
 
     cluster: str
     owner: str | None
@@ -57,7 +58,7 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
     asked: list[Asked]
     """By proxy: client, proxy, broker, gateways and back."""
     acknowledged: Timed | None
-    """By proxy: client, proxy, broker and back. None where nothing was published."""
+    """By proxy: client, proxy, broker and back. None if nothing was published."""
     delivered: list[Timed]
     """By gateway: client, proxy, broker, gateway, client."""
     hops: list[Line]
@@ -65,17 +66,17 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trace(Way, frozen=True, kw_only=True):
-    """One room: the way through the first cluster, and through the others."""
+    """One room: the way through the first cluster, and the ways through the others."""
 
     room: str
     gateways: list[str]
-    """Those that have members."""
+    """The gateways with members."""
     members: int | None
     others: list[Way]
 
 
 async def show(where: Target, room: str, cluster: str | None, message: str | None, wait_s: float, as_json: bool) -> int:
-    """Print the trace, through one cluster or all: 0, or 75 where somebody did not answer in time."""
+    """Print the trace, through one cluster or all. Returns 0, or 75 if a node did not answer in time."""
     sdk.check_name(room)
     data = None if message is None else common.typed(message)
     if data is not None and len(data) > MESSAGE_BYTES_MAX:
@@ -131,7 +132,7 @@ async def show(where: Target, room: str, cluster: str | None, message: str | Non
 
 
 def _chosen(record: Record, wanted: str | None) -> list[str]:
-    """The clusters whose ways are shown. Raises `UserError`."""
+    """The clusters to show. Raises `UserError`."""
     found = {each.cluster for each in record.processes if each.role in clustered()} or {MAIN}
     if wanted is None:
         return sorted(found, key=lambda name: (name != MAIN, name))
@@ -146,14 +147,14 @@ def _proxies(record: Record, cluster: str) -> list[Endpoint]:
 
 
 class Listening:
-    """A member at each gateway, and when what came to each."""
+    """A member at each gateway, and the arrival of each message at it."""
 
     def __init__(
         self, place: muster.Address, record: Record, names: Mapping[int, str], room: str, wait_s: float
     ) -> None:
         self._place, self._gateways, self._names, self._room, self._wait_s = place, record.gateways, names, room, wait_s
         self._came: dict[str, dict[object, float]] = {}
-        """By those that let us in."""
+        """By the gateways that accepted the join."""
         self._arrived = asyncio.Event()
 
     @asynccontextmanager
@@ -180,7 +181,7 @@ class Listening:
             self._arrived.set()
 
     async def published(self, proxy: Endpoint, data: bytes) -> tuple[Timed, list[Timed]]:
-        """Publish through a proxy; when it was acknowledged, and came to each member."""
+        """Publish through a proxy; return the times of the acknowledgement and of the arrival at each member."""
         acknowledged = Timed(node=self._names[proxy.node])
         position: object = None
         began = time.monotonic()
@@ -200,7 +201,7 @@ class Listening:
 async def _asked(
     place: muster.Address, names: Mapping[int, str], proxy: Endpoint, room: str, wait_s: float
 ) -> tuple[Asked, int | None]:
-    """How long the question takes through one proxy, there and at each hop, and how many members there are."""
+    """Time the question through one proxy, in total and per hop, and count the members."""
     name = names[proxy.node]
     try:
         async with asyncio.timeout(wait_s), sdk.connect(place, reads=False, at=proxy) as client:
@@ -213,7 +214,7 @@ async def _asked(
 
 
 def _hops(proxy: str, names: Mapping[int, str], hops: Sequence[muster.Hop]) -> list[Hop]:
-    """The proxy asked the first, which asked all others."""
+    """The proxy asked the first node, which asked all others."""
     nodes = [names.get(hop.node, f"node {hop.node}") for hop in hops]
     askers = [proxy, *(nodes[:1] * len(nodes))]
     timed = zip(askers, nodes, hops, strict=False)
@@ -225,7 +226,7 @@ def _ms(began: float, at: float | None = None) -> float:
 
 
 def _known(record: Record, room: str, clusters: Sequence[str]) -> tuple[list[str], list[Process | None]]:
-    """By what the nodes know the gateways that have members, and of each cluster the broker that numbers the room."""
+    """Find, from the nodes' answers, the gateways with members, and each cluster's broker that numbers the room."""
     asking = common.Asking()
     path = f"/api/v1/rooms/{quote(room, safe='')}"
     knowing = [each for each in record.processes if each.role in {"broker", "gateway"}]
@@ -237,14 +238,14 @@ def _known(record: Record, room: str, clusters: Sequence[str]) -> tuple[list[str
 
 
 def _owner(brokers: Sequence[Process], streams: Sequence[list[int]]) -> Process | None:
-    """Which one of a cluster's brokers that know the room has the newest of its streams."""
+    """Of a cluster's brokers that know the room, the one with the newest stream."""
     by_node = {each.node: each for each in brokers}
     newest = max((stream for stream in streams if stream[0] in by_node), key=lambda each: each[1:], default=None)
     return by_node[newest[0]] if newest else next(iter(brokers), None)
 
 
 def _on_the_way(line: Line, owner: str | None, gateways: Sequence[str], others: Collection[str]) -> bool:
-    """Whether a link is the owner's, or tells routers of the room; `others` are gateways that do not want it."""
+    """Whether a link is the owner's, or reports the room to routers; `others`: gateways that do not want the room."""
     ends = {line.sender, line.receiver}
     tells = line.role == "router" and line.sender in gateways
     return ends.isdisjoint(others) and (owner in ends or tells)
