@@ -9,6 +9,9 @@ FILES: Final = 32
 FILES_EACH: Final = 8
 """Open files of a supervisor, and further ones for each node, twice; with fewer, libuv aborts or a start fails
 midway."""
+NODES: Final = 4
+"""Nodes of the smallest instance. A command that runs no node asks for as many files, and then names one limit that suffices
+for all commands."""
 
 
 def files_wanted(nodes: int) -> int:
@@ -16,7 +19,7 @@ def files_wanted(nodes: int) -> int:
     return FILES + FILES_EACH * nodes
 
 
-def enough_files(nodes: int = 1) -> None:
+def enough_files(nodes: int = NODES) -> None:
     """Raise the limit for this process and its children to what it needs. Raises `UserError` if that is not allowed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = files_wanted(nodes)

@@ -190,7 +190,7 @@ from control.cli import main as cli
 from control.cluster import daemon
 from control.node import process as node
 async def serve_enrolled(spec, log, owner, *_):
-    owner.watch(asyncio.Event(), asyncio.Event())
+    owner.watch(asyncio.Event(), asyncio.Event(), lambda _made: None)
     log.info("registered")
     await asyncio.Event().wait()
 node.serve_enrolled = serve_enrolled
