@@ -9,6 +9,7 @@ import time
 from typing import Final, cast
 
 import uvloop
+
 from muster._core import LikesEngine
 
 SEGMENT_BYTES: Final = 8 << 20
