@@ -1,0 +1,143 @@
+"""The likes engine by way of a real client, of kill -9, and of a second owner."""
+
+import asyncio
+import shutil
+import sys
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncIterator
+from pathlib import Path
+from random import Random
+
+import pytest
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError, ResponseError
+
+from muster._core import LikesEngine
+from tests.plane.likes.serve import SEGMENT_BYTES, Served, now_ms
+
+SNOWFLAKE = 1_790_123_456_789_012_345
+
+
+@pytest.fixture
+async def served(tmp_path: Path) -> AsyncIterator[tuple[LikesEngine, Redis]]:
+    engine = LikesEngine(folder=str(tmp_path / "log"), segment_bytes=SEGMENT_BYTES)
+    served = Served(engine)
+    async with Redis(host="127.0.0.1", port=await served.listen()) as client:
+        yield engine, client
+    served.close()
+    engine.close()
+
+
+async def test_redis_client_likes_counts_and_ranks(served: tuple[LikesEngine, Redis]) -> None:
+    engine, client = served
+    assert await client.setbit("share:1000", SNOWFLAKE, 1) == 0
+    assert await client.setbit("share:1000", SNOWFLAKE, 1) == 1
+    async with client.pipeline(transaction=False) as pipe:
+        for user in range(200):
+            pipe.setbit(f"share:{user % 3}", user, 1)
+        pipe.bitcount("share:0")
+        pipe.zrevrange("rank:share", 0, 1, withscores=True)
+        assert (await pipe.execute())[200:] == [67, [(b"share:1", 67.0), (b"share:0", 67.0)]]
+    assert engine.likes(b"share:1000", SNOWFLAKE)
+    assert engine.items(SNOWFLAKE, 0, 9) == [b"share:1000"]
+    assert engine.newest(b"share:0", 2) == [198, 195]
+    assert engine.rank(b"rank", b"share:1000") == 3
+    assert engine.page(b"rank@24h", 3, 1, now_ms())[0][0] == b"share:1000"
+    assert engine.both([b"share:0", b"share:1"]) == []
+    with pytest.raises(ResponseError, match="bit offset"):
+        await client.setbit("share:1000", 1 << 64, 1)
+
+
+async def test_rows_are_written_once_and_a_snapshot_restarts_the_engine(
+    served: tuple[LikesEngine, Redis], tmp_path: Path
+) -> None:
+    engine, client = served
+    for user in range(20):
+        await client.setbit("share:1", user * SNOWFLAKE // 20, 1)
+    (_, [(key, modification, likes)]) = engine.rows(0, 100)
+    assert (key, likes and likes[0]) == (b"share:1", 20)
+    await client.setbit("share:1", 5, 1)
+    engine.written(key, modification)
+    assert engine.figures()["not_written_behind"] == 1, "changed since the row was taken"
+    (_, [(key, modification, _)]) = engine.rows(0, 100)
+    engine.written(key, modification)
+    assert engine.rows(0, 100) == (None, [])
+    snapshot = engine.snapshot()
+    await client.setbit("share:1", 6, 1)
+    copy = shutil.copytree(tmp_path / "log", tmp_path / "copy")
+    again = LikesEngine(folder=str(copy), segment_bytes=SEGMENT_BYTES, snapshot=snapshot)
+    assert again.count(b"share:1") == 22
+    assert again.newest(b"share:1", 2) == [6, 5]
+    again.close()
+
+
+async def _toggle(
+    port: int, random: Random, told: dict[tuple[str, int], int], sent: set[tuple[str, int]], enough: asyncio.Event
+) -> None:
+    """Toggle until the server is gone; `told` has what was acknowledged, `sent` what nobody answered."""
+    left = random.randrange(50, 200)
+    async with Redis(host="127.0.0.1", port=port, retry=Retry(NoBackoff(), 0)) as client:
+        while True:
+            like = (f"share:{random.randrange(20)}", random.randrange(50) * (SNOWFLAKE // 50))
+            bit = random.randrange(2)
+            sent.add(like)
+            try:
+                was = await client.setbit(*like, bit)
+            except (RedisError, OSError):
+                enough.set()
+                return
+            assert like not in told or told[like] == was, "an answer contradicts an earlier one"
+            told[like] = bit
+            sent.discard(like)
+            left -= 1
+            if left == 0:
+                enough.set()
+
+
+async def test_killed_server_keeps_what_it_acknowledged(tmp_path: Path) -> None:
+    random = Random(35)
+    told: dict[tuple[str, int], int] = {}
+    for _round in range(6):
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "tests.plane.likes.serve", str(tmp_path / "log"), stdout=PIPE
+        )
+        assert process.stdout is not None
+        port = int(await process.stdout.readline())
+        async with Redis(host="127.0.0.1", port=port) as client:
+            for (key, user), bit in told.items():
+                assert await client.getbit(key, user) == bit, (key, user)
+            counts = {key: await client.bitcount(key) for key in {key for key, _ in told}}
+            assert await client.zcard("rank") == sum(count > 0 for count in counts.values())
+            for key, count in counts.items():
+                assert await client.zscore("rank", key) == (count or None), key
+        sent = set[tuple[str, int]]()
+        enough = asyncio.Event()
+        toggling = asyncio.create_task(_toggle(port, random, told, sent, enough))
+        await enough.wait()
+        process.kill()
+        await process.wait()
+        await toggling
+        for like in sent:
+            told.pop(like, None)
+    assert len(told) > 200
+
+
+async def test_fenced_owner_answers_nothing(tmp_path: Path) -> None:
+    folder = str(tmp_path / "log")
+    first = LikesEngine(folder=folder, segment_bytes=SEGMENT_BYTES, epoch=1)
+    served = Served(first)
+    async with Redis(host="127.0.0.1", port=await served.listen(), retry=Retry(NoBackoff(), 0)) as client:
+        assert await client.setbit("share:1", 1, 1) == 0
+        second = LikesEngine(folder=folder, segment_bytes=SEGMENT_BYTES, epoch=2)
+        for _try in range(2):
+            with pytest.raises(RedisError, match="belongs to the owner of epoch 2"):
+                await client.setbit("share:1", 2, 1)
+        assert first.count(b"share:1") == 1
+        assert "epoch 2" in first.figures()["refusal"]
+    served.close()
+    assert second.count(b"share:1") == 1
+    second.close()
+    with pytest.raises(OSError, match="epoch 2"):
+        LikesEngine(folder=folder, segment_bytes=SEGMENT_BYTES, epoch=1)
