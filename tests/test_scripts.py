@@ -162,9 +162,11 @@ def test_what_runs_beside_pytest_ends_with_the_suite(tree: Path, end: signal.Sig
 def test_a_test_that_keeps_figures_passes_where_results_are_written_and_is_counted(tmp_path: Path) -> None:
     (tmp_path / "test_figures.py").write_text("def test_it(record_property):\n    record_property('took_s', 1)\n")
     results = tmp_path / "results.xml"
-    words = [sys.executable, "-m", "pytest", "-c", ROOT / "pyproject.toml", f"--junitxml={results}", tmp_path]
+    words = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), f"--junitxml={results}", str(tmp_path)]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=PATIENT_S, check=False)
     assert done.returncode == 0, done.stdout
     assert "took_s" in results.read_text()
     counting = [sys.executable, "-m", "tests.closing", f"{results}:0"]
-    assert subprocess.run(counting, cwd=ROOT, capture_output=True, text=True, check=True).stdout == "1 passed, 0 failed\n"
+    assert (
+        subprocess.run(counting, cwd=ROOT, capture_output=True, text=True, check=True).stdout == "1 passed, 0 failed\n"
+    )
