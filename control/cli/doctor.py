@@ -20,7 +20,7 @@ from control.cluster.specs import absolute, secret_files
 from control.config import load as configuration
 from control.config.layout import seats
 from control.config.load import Loaded
-from control.config.options import ROLES, UP, Config
+from control.config.options import ROLES, UP, Config, whole
 from control.console import common
 from control.console.found import Target, once
 from control.console.readings import read_all
@@ -52,7 +52,7 @@ def show(where: Target, as_json: bool) -> int:
         loaded = configuration.load(where.file, flags=flags, profile=UP)
         found = [ok("configuration", f"{loaded.file or 'no file: all defaults'}")]
     except ConfigError as error:
-        loaded = Loaded(Config(), {}, None)
+        loaded = Loaded(whole()(), {}, None)
         found = [fail("configuration", str(error), "mend it first; the checks below use the defaults")]
     found += examined(Examination(loaded.config, where).checks(), LIMIT_S)
     counts = {level: sum(finding.level == level for finding in found) for level in STYLES}

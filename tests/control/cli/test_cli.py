@@ -615,7 +615,7 @@ import os, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # who starts tests in the background has it ignored
 class Interrupting:
     def find_spec(self, name, *_):
-        if name == "control.config.options":
+        if name == "control.console.choices":
             os.kill(os.getpid(), signal.SIGINT)
 sys.meta_path.insert(0, Interrupting())
 from control.cli.start import main
@@ -634,7 +634,7 @@ TERMINATED = """
 import os, signal, sys
 class Ending:
     def find_spec(self, name, *_):
-        if name == "control.config.options":
+        if name == "control.console.choices":
             os.kill(os.getpid(), signal.SIGTERM)
             os.write(1, b"goes on")
             os._exit(0)
@@ -647,7 +647,7 @@ HOLDING = """
 import os, signal, sys
 class Looking:
     def find_spec(self, name, *_):
-        if name == "control.config.options":
+        if name == "control.console.choices":
             os.write(1, b"left" if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL else b"held")
             os._exit(0)
 sys.meta_path.insert(0, Looking())
