@@ -715,7 +715,7 @@ async def test_who_is_killed_by_the_watchdog_writes_where_it_stood(hosts: Hosts)
         ("broker", [], {"MUSTER_REGISTRY__URL": ""}, 78, "registry.url: missing"),
         ("prober", [], {"MUSTER_PROBES__EVERY_MS": "0"}, 78, "probes.every_ms: missing; muster serve prober needs"),
         ("prober", [], {"MUSTER_PROBES__ASK": "here"}, 78, "probes.ask: 'here' is not an IP address"),
-        ("broker", [], {"MUSTER_CLUSTER__SECRET_FILE": ""}, 78, "cluster.secret_file: muster serve needs it"),
+        ("broker", [], {"MUSTER_CLUSTER__SECRET_FILE": ""}, 78, "cluster.secret_file: missing; muster serve needs it"),
         ("gateway", [], {"MUSTER_CLUSTER__TOKEN_FILE": "/nowhere/token"}, 78, "/nowhere/token: cannot be read"),
         ("proxy", [], {"MUSTER_CLUSTER__NAMES_FILE": "token"}, 78, "token: is not hex"),
         ("broker", [], {"MUSTER_FAULTS__LOSS": "0.1"}, 78, "faults: only muster up injects them"),

@@ -204,7 +204,7 @@ class ZooKeeper:
         self.end()
 
     async def wipe(self) -> None:
-        await self.stop()
+        self.end()  # they may stand already
         for server in self.servers:
             shutil.rmtree(server.folder / "data")
         await self.start()
