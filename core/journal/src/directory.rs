@@ -19,6 +19,7 @@ use rustix::io::Errno;
 use std::fs::{self, File};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
+use std::ops::Deref;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -74,14 +75,14 @@ impl Log<Directory> {
 pub struct Directory {
     path: PathBuf,
     handle: File,
-    owner: File,
+    owner: Lock,
     epoch: u64,
     /// Spares that are ready.
     spares: Vec<PathBuf>,
     filling: Option<Filling>,
     next_spare: u64,
     /// Held for life: the lock goes with it.
-    _lock: File,
+    _lock: Lock,
 }
 
 struct Filling {
@@ -96,8 +97,8 @@ impl Directory {
             File::open(parent)?.sync_all()?;
         }
         let handle = File::open(path)?;
-        let lock = open_or_make(&path.join("lock"))?;
-        let owner = open_or_make(&path.join("owner"))?;
+        let lock = Lock(open_or_make(&path.join("lock"))?);
+        let owner = Lock(open_or_make(&path.join("owner"))?);
         let locked = lock_now(&lock)?;
         if !locked && options.owner == Owner::Sole {
             return Err(OpenError::Locked);
@@ -270,6 +271,23 @@ fn open_or_make(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
+/// A file that may be locked. Dropping it unlocks at once, also while a child that was just forked has a copy of the descriptor.
+struct Lock(File);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        let _ = flock(&self.0, FlockOperation::Unlock); // of a file that is not locked: nothing
+    }
+}
+
+impl Deref for Lock {
+    type Target = File;
+
+    fn deref(&self) -> &File {
+        &self.0
+    }
+}
+
 fn lock_now(file: &File) -> io::Result<bool> {
     match flock(file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(true),
@@ -365,4 +383,33 @@ fn fill_file(path: &Path, bytes: u64, stop: &AtomicBool) -> io::Result<()> {
         at += part;
     }
     file.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dropped_owner_holds_no_lock_though_a_forked_child_has_copies_of_its_descriptors() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = Options {
+            segment_bytes: 1 << 20,
+            owner: Owner::Sole,
+        };
+        let directory = Directory::claim(folder.path(), options).unwrap();
+        let copies = [
+            directory._lock.try_clone().unwrap(),
+            directory.owner.try_clone().unwrap(),
+        ];
+        assert!(matches!(
+            Directory::claim(folder.path(), options),
+            Err(OpenError::Locked)
+        ));
+        drop(directory);
+        assert!(
+            Directory::claim(folder.path(), options).is_ok(),
+            "the copies are still open"
+        );
+        drop(copies);
+    }
 }
