@@ -185,7 +185,6 @@ class System:
     """A system: its roles, its further sections, its words of the command."""
 
     name: str
-    about: str
     kinds: tuple[RoleKind[Any, Any], ...]
     sections: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Further sections of the configuration: name, and the type, or the annotation of a table of tables."""

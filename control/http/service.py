@@ -27,12 +27,11 @@ class HttpService:
 
     def __init__(self, spec: Spec, settings: HttpSettings, context: Context) -> None:
         """Raises `SpecError`."""
-        self.ready = self.closed = False
+        self.ready = self.draining = self.closed = False
         self.on_ready: Callable[[bool], None] = lambda ready: None
         self._context, self._told = context, settings
         self._registry, self._token_file = spec.registry is not None, spec.token_file or ""
         self._map: Snapshot | None = None
-        self._draining = False
         self._edge = HttpEdge(
             Serving(
                 options=settings.options,
@@ -46,15 +45,6 @@ class HttpService:
             context.log,
         )
 
-    @property
-    def draining(self) -> bool:
-        """Whether nothing new is taken."""
-        return self._draining
-
-    @draining.setter
-    def draining(self, value: bool) -> None:
-        self._draining = value
-
     async def run(self, stop: asyncio.Event, drain_s: float) -> None:
         """Serve until `stop` is set, then finish what runs, for at most `http.drain_s`."""
         await self._edge.start()
@@ -62,7 +52,7 @@ class HttpService:
         try:
             await stop.wait()
         finally:
-            self._draining = True
+            self.draining = True
             following.cancel()
             await self._edge.stop()
             self.closed = True
@@ -98,7 +88,7 @@ class HttpService:
 
     def status(self) -> dict[str, Any]:
         """What it serves, and what came of it."""
-        state = "draining" if self._draining else "ready" if self.ready else "not ready"
+        state = "draining" if self.draining else "ready" if self.ready else "not ready"
         return {**self._edge.status(), "state": state}
 
     def counters(self) -> list[Figure]:

@@ -58,7 +58,6 @@ HTTP: Final = RoleKind(
 
 SYSTEM: Final = System(
     name="http",
-    about="rooms for every language that has an HTTP client",
     kinds=(HTTP,),
     commands="control.http.words:add",
     check="control.http.check:wrong",

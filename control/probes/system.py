@@ -109,6 +109,4 @@ PROBER: Final = RoleKind(
     check=lacks,
 )
 
-SYSTEM: Final = System(
-    name="probes", about="probes of every path", always=True, kinds=(PROBER,), check="control.probes.check:wrong"
-)
+SYSTEM: Final = System(name="probes", always=True, kinds=(PROBER,), check="control.probes.check:wrong")

@@ -24,7 +24,6 @@ class Demo(Section, frozen=True):
 
 SYSTEM: Final = System(
     name="rooms",
-    about="rooms: a message published to a room reaches every member",
     always=True,
     kinds=(ROUTER, BROKER, GATEWAY, PROXY),
     sections={"database": Database, "clients": Clients, "namespaces": Mapping[str, Namespace], "demo": Demo},

@@ -94,7 +94,6 @@ CLOCK: Final = RoleKind(
 )
 SYSTEM: Final = System(
     name="toy",
-    about="a toy",
     kinds=(COUNTER, WINDOW, CLOCK),
     presets={"counter.step": 2},
     commands="tests.toy.words:add",
