@@ -1,18 +1,21 @@
-"""Every coroutine test runs on uvloop, as the servers do. One ZooKeeper serves all tests of a run.
+"""Every coroutine test runs on uvloop, as the servers do. One ZooKeeper and one of each database serve all tests of a run.
 
 Hypothesis judges no example by a clock: other work on the machine may delay one.
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 import uvloop
 from hypothesis import HealthCheck, settings
 
 from tests.control.registry.zookeeper import ZooKeeper
+
+if TYPE_CHECKING:  # loaded only with a database: SQLAlchemy takes a second
+    from tests.databases import Database, MariaDb, PostgreSql, Server
 
 BENCH: Final = Path(__file__).parent / "bench"
 
@@ -45,3 +48,43 @@ async def zookeeper(zookeeper_of_the_run: ZooKeeper) -> ZooKeeper:
     """A running one, with a path of its own for this test, which may kill it and wipe it."""
     await zookeeper_of_the_run.serve_another_test()
     return zookeeper_of_the_run
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> "Iterator[MariaDb]":
+    """A MariaDB for the whole run."""
+    from tests.databases import MariaDb
+
+    server = MariaDb()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> "Iterator[PostgreSql]":
+    """A PostgreSQL for the whole run."""
+    from tests.databases import PostgreSql
+
+    server = PostgreSql()
+    yield server
+    server.close()
+
+
+@pytest.fixture(params=["mariadb", "postgresql"])
+async def served(request: pytest.FixtureRequest) -> "AsyncIterator[Database]":
+    """An empty database of a server."""
+    from tests.databases import made
+
+    server: Server = request.getfixturevalue(request.param)
+    yield await made(server)
+    server.start()
+
+
+@pytest.fixture(params=["sqlite", "mariadb", "postgresql"])
+async def database(request: pytest.FixtureRequest, tmp_path: Path) -> "Database":
+    """An empty database."""
+    from tests.databases import File, made
+
+    if request.param == "sqlite":
+        return File(tmp_path)
+    return await made(request.getfixturevalue(request.param))

@@ -40,7 +40,7 @@ def _database(url: str) -> str | None:
     """Returns the mistake in the database's URL, if there is one."""
     if url in {"", SQLITE}:
         return None
-    from control.rooms.database.url import driver, location  # imports SQLAlchemy, here only
+    from plane.database.url import driver, location  # imports SQLAlchemy, here only
 
     try:
         where = location(url)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self, cast
 
 import structlog
 
-from control.rooms.database.errors import Refused, told
+from plane.database.errors import Refused, told
 from control.rooms.database.records import Change, Ended, Membership, Partition
 from control.rooms.database.writer import BATCH, Writer
 from plane.rooms.router import DatabaseSettings, RouterSettings
@@ -256,7 +256,7 @@ def opened(kept: DatabaseSettings) -> Late:
 
     def make() -> "Store":
         from control.rooms.database.store import Store
-        from control.rooms.database.url import location
+        from plane.database.url import location
 
         where = location(kept.url)
         return Store(where if password is None else where.identified(password), kept.cluster)

@@ -4,6 +4,7 @@ SQL's integers are signed and ids use all 64 bits. A room's id is stored with it
 partition, which share their last bits, are one range of the primary key, whatever the number of partitions.
 """
 
+from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import BigInteger, Column, Index, MetaData, String, Table
@@ -12,6 +13,9 @@ from control.rooms.database.records import Membership, Partition
 
 TABLE: Final = "muster_memberships"
 VERSION_TABLE: Final = "muster_schema"
+STEPS: Final = Path(__file__).parent / "migrations"
+ORDER: Final = ("epoch", "version")
+"""What decides which of two rows on one key is the newer."""
 
 _SIGN: Final = 1 << 63
 _REVERSED: Final = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 import structlog
 
 from control.cluster.child import Backoff
-from control.rooms.database.errors import told
+from plane.database.errors import told
 from control.rooms.database.records import Change, Ended, Membership
 
 WAITING_MAX: Final = 1 << 17

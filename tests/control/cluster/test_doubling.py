@@ -15,7 +15,7 @@ import pytest
 
 from control.cluster.growth import Coordinator, Report
 from control.errors import UserError
-from control.rooms.database.errors import Unavailable as DatabaseAway
+from plane.database.errors import Unavailable as DatabaseAway
 from control.rooms.database.keeper import Keeper, Late
 from control.rooms.database.records import Change, Membership, Partition
 from tests.control.fleet import EVERY, LOG, PATIENT_S, Fallible, Fleet, Make, steps

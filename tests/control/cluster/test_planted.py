@@ -17,14 +17,14 @@ from control.registry import Directory, view
 from control.registry.places import Count, Growth, Node, read_count
 from control.registry.tree import Check
 from control.registry.view import View
-from control.rooms.database import dialects
+from plane.database import dialects
 from control.rooms.database.records import Change, Membership
 from control.rooms.database.writer import Writer
 from tests.control.cluster import test_growth
 from tests.control.fleet import Fleet, Make
 from tests.control.registry import test_view
 from tests.control.rooms.database import test_store, test_writer
-from tests.control.rooms.database.services import File
+from tests.databases import File
 from tests.waiting import until
 
 Plant = Callable[[Any, str, Any], None]
@@ -135,7 +135,7 @@ async def test_h11_a_word_that_takes_the_place_of_a_newer_one_on_its_way_to_the_
 
 
 async def test_h11_a_row_that_is_written_over_by_an_older_word(plant: Plant, tmp_path: Path) -> None:
-    plant(dialects, "_newer", lambda new: true())
+    plant(dialects, "_newer", lambda table, new, order: true())
     with red():
         await test_store.test_words_in_any_order_leave_the_newest(File(tmp_path))
 

@@ -1,11 +1,5 @@
-"""Run by alembic: the steps, on the connection that `control/rooms/database/migrate.py` holds."""
+"""Run by alembic: the steps of memberships."""
 
-from alembic import context
+from plane.database.migrate import run
 
-from control.rooms.database.schema import VERSION_TABLE, metadata
-
-context.configure(
-    connection=context.config.attributes["connection"], target_metadata=metadata, version_table=VERSION_TABLE
-)
-with context.begin_transaction():
-    context.run_migrations()
+run()

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from control.rooms.database import migrate, schema
-from control.rooms.database.errors import Refused
+from control.rooms.database import schema
+from plane.database.errors import Refused
 from control.rooms.database.records import Membership, Partition
 from control.rooms.database.store import Store
-from control.rooms.database.url import location
-from tests.control.rooms.database.services import Database, plain
+from plane.database.url import location
+from tests.databases import Database, plain
 
 STEP = '''"""What a later program adds."""
 
@@ -31,7 +31,7 @@ ONE = Membership(1, 1, 5, 6, 7, True)
 def later(tmp_path: Path) -> Path:
     """The steps of a later program."""
     steps = tmp_path / "100% later"
-    shutil.copytree(migrate.STEPS, steps, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(schema.STEPS, steps, ignore=shutil.ignore_patterns("__pycache__"))
     (steps / "versions" / "step_0002_later.py").write_text(STEP)
     return steps
 
@@ -76,7 +76,7 @@ async def test_the_steps_lead_to_the_table_that_the_program_uses(database: Datab
     from alembic.autogenerate import compare_metadata
     from alembic.runtime.migration import MigrationContext
 
-    from control.rooms.database.dialects import DIALECTS
+    from plane.database.dialects import DIALECTS
 
     where = location(database.url)
     async with Store(where, "muster") as store:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests import strikes
-from tests.control.rooms.database.services import PASSWORD, QUOTED, Database
+from tests.databases import PASSWORD, QUOTED, Database
 from tests.faults.instance import Instance, configuration
 from tests.faults.ledger import Ledger
 from tests.faults.load import PATIENT_S, came, nothing_lost, under_load

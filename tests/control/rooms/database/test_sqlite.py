@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from control.rooms.database.errors import DatabaseError, Refused, Unavailable
+from plane.database.errors import DatabaseError, Refused, Unavailable
 from control.rooms.database.records import Membership, Partition
 from control.rooms.database.store import Store
-from control.rooms.database.url import location
-from tests.control.rooms.database.services import File
+from plane.database.url import location
+from tests.databases import File
 
 ONE = Membership(1, 1, 5, 6, 7, True)
 NOBODY = 65_534

@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from control.rooms.database.errors import DatabaseError, Refused, Unavailable
+from plane.database.errors import DatabaseError, Refused, Unavailable
 from control.rooms.database.records import EPOCH_MAX, NODE_MAX, ROOM_MAX, VERSION_MAX, Ended, Membership, Partition
 from control.rooms.database.schema import TABLE, VERSION_TABLE
 from control.rooms.database.store import LEFT_S, Store
-from control.rooms.database.url import location
-from tests.control.rooms.database.services import PASSWORD, QUOTED, Database, Served, plain
+from plane.database.url import location
+from tests.databases import PASSWORD, QUOTED, Database, Served, plain
 
 
 def open_store(database: Database, **more: object) -> Store:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from control.rooms.database.errors import translated
-from control.rooms.database.url import location
+from plane.database.errors import translated
+from plane.database.url import location
 
 
 @pytest.mark.parametrize(

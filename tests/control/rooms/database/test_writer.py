@@ -9,12 +9,12 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from control.rooms.database.errors import Unavailable
+from plane.database.errors import Unavailable
 from control.rooms.database.records import Change, Ended, Membership, Partition
 from control.rooms.database.store import Store
-from control.rooms.database.url import location
+from plane.database.url import location
 from control.rooms.database.writer import Writer
-from tests.control.rooms.database.services import Database
+from tests.databases import Database
 from tests.waiting import until
 
 LOG = structlog.get_logger()

@@ -1,39 +1,39 @@
 """The differences of the three databases: connections, the insert of newer rows only, and exclusive transactions.
 
-The rest of the package knows no dialect.
+Nothing else knows a dialect.
 """
 
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from sqlalchemy import Connection, Insert, and_, event, func, or_, text
+from sqlalchemy import Connection, Insert, Table, and_, event, func, or_, text
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from control.rooms.database.errors import Busy
-from control.rooms.database.schema import memberships
-from control.rooms.database.url import Kind, Location
+from plane.database.errors import Busy
+from plane.database.url import Kind, Location
 
 CONNECTIONS: Final = 2
 """One writes, one loads."""
 CONNECT_S: Final = 5
 LOCK_S: Final = 10
 _LOCK: Final = 0x6D757374  # the name of our lock at PostgreSQL, per database
-_KEY: Final = ("cluster", "room_reversed", "gateway")
-_WORD: Final = ("name_check", "left_at", "version", "epoch")
 
 
 class Dialect(Protocol):
     """One kind of database."""
 
-    def engine(self, location: Location) -> AsyncEngine:
-        """A pool of connections, none of which is open yet."""
+    def engine(self, location: Location, *, durable: bool = True) -> AsyncEngine:
+        """A pool of connections, none of which is open yet. `durable`: a commit survives a crash of the machine."""
 
-    def upsert(self) -> Insert:
-        """Inserts a row, or replaces one that is older by (epoch, version)."""
+    def upsert(self, table: Table, order: Sequence[str]) -> Insert:
+        """Inserts a row, or replaces the one of its primary key if that is older by the columns of `order`.
+
+        `order` has one or two columns, the more significant first.
+        """
 
     def alone(self, connection: Connection) -> contextlib.AbstractContextManager[None]:
         """A transaction that excludes our other programs, committed at the end."""
@@ -43,16 +43,17 @@ class Sqlite:
     """A file. Many readers and one writer at a time. A transaction that may write says so at its start, so it never has
     to give up."""
 
-    def engine(self, location: Location) -> AsyncEngine:
+    def engine(self, location: Location, *, durable: bool = True) -> AsyncEngine:
         engine = _engine(location, {"timeout": LOCK_S})
-        event.listen(engine.sync_engine, "connect", _prepare)
+        event.listen(engine.sync_engine, "connect", _prepare_durable if durable else _prepare)
         event.listen(engine.sync_engine, "begin", _begin)
         return engine
 
-    def upsert(self) -> Insert:
-        insert = sqlite.insert(memberships)
+    def upsert(self, table: Table, order: Sequence[str]) -> Insert:
+        insert = sqlite.insert(table)
+        new = insert.excluded
         return insert.on_conflict_do_update(
-            index_elements=_KEY, set_=_news(insert.excluded), where=_newer(insert.excluded)
+            index_elements=list(table.primary_key), set_=_news(table, new), where=_newer(table, new, order)
         )
 
     @contextlib.contextmanager
@@ -65,13 +66,14 @@ class Sqlite:
 class Postgresql:
     """A server."""
 
-    def engine(self, location: Location) -> AsyncEngine:
+    def engine(self, location: Location, *, durable: bool = True) -> AsyncEngine:
         return _engine(location, {"timeout": CONNECT_S}, isolation_level="READ COMMITTED")
 
-    def upsert(self) -> Insert:
-        insert = postgresql.insert(memberships)
+    def upsert(self, table: Table, order: Sequence[str]) -> Insert:
+        insert = postgresql.insert(table)
+        new = insert.excluded
         return insert.on_conflict_do_update(
-            index_elements=_KEY, set_=_news(insert.excluded), where=_newer(insert.excluded)
+            index_elements=list(table.primary_key), set_=_news(table, new), where=_newer(table, new, order)
         )
 
     @contextlib.contextmanager
@@ -86,17 +88,20 @@ class Postgresql:
 class Mysql:
     """A server. A change of the schema commits by itself there, so the lock belongs to the connection."""
 
-    def engine(self, location: Location) -> AsyncEngine:
+    def engine(self, location: Location, *, durable: bool = True) -> AsyncEngine:
         return _engine(location, {"connect_timeout": CONNECT_S}, isolation_level="READ COMMITTED")
 
-    def upsert(self) -> Insert:
-        insert = mysql.insert(memberships)
-        new = insert.inserted
-        newer = _newer(new)
-        # Assignments happen in order, each seeing the ones before: the epoch goes last, the version next to last.
+    def upsert(self, table: Table, order: Sequence[str]) -> Insert:
+        insert = mysql.insert(table)
+        new, old = insert.inserted, table.c
+        newer = _newer(table, new, order)
+        # Assignments happen in order, each seeing the ones before: what decides goes last, the most significant at the
+        # very end.
+        most, *less = order
+        names = [*(name for name in _news(table, new) if name not in order), *less]
         return insert.on_duplicate_key_update(
-            [(name, func.if_(newer, new[name], memberships.c[name])) for name in _WORD[:-1]]
-            + [("epoch", func.greatest(new.epoch, memberships.c.epoch))]
+            [(name, func.if_(newer, new[name], old[name])) for name in names]
+            + [(most, func.greatest(new[most], old[most]))]
         )
 
     @contextlib.contextmanager
@@ -126,22 +131,28 @@ def _engine(location: Location, connect: dict[str, Any], **more: Any) -> AsyncEn
     )
 
 
-def _news(new: Any) -> dict[str, Any]:
-    return {name: new[name] for name in _WORD}
+def _news(table: Table, new: Any) -> dict[str, Any]:
+    """The new values of all columns beside the primary key."""
+    return {column.name: new[column.name] for column in table.columns if not column.primary_key}
 
 
-def _newer(new: Any) -> Any:
-    old = memberships.c
-    return or_(new.epoch > old.epoch, and_(new.epoch == old.epoch, new.version > old.version))
+def _newer(table: Table, new: Any, order: Sequence[str]) -> Any:
+    most, *less = order
+    old = table.c
+    newer = new[most] > old[most]
+    return or_(newer, and_(new[most] == old[most], new[less[0]] > old[less[0]])) if less else newer
 
 
-def _prepare(connection: DBAPIConnection, _: Any) -> None:
-    """The driver begins no transaction by itself. A commit does not wait for the disk: a crash of the machine loses
-    only hints."""
+def _prepare(connection: DBAPIConnection, _: Any, synchronous: str = "NORMAL") -> None:
+    """The driver begins no transaction by itself. With NORMAL a commit does not wait for the disk."""
     connection.isolation_level = None
     cursor = connection.cursor()
-    cursor.execute("PRAGMA synchronous=NORMAL")
+    cursor.execute(f"PRAGMA synchronous={synchronous}")
     cursor.close()
+
+
+def _prepare_durable(connection: DBAPIConnection, record: Any) -> None:
+    _prepare(connection, record, "FULL")
 
 
 def _begin(connection: Connection) -> None:

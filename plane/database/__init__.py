@@ -1,0 +1,5 @@
+"""SQL databases for any system: URLs, errors, connections, transactions, and schemas in steps.
+
+SQLite, MySQL or MariaDB, and PostgreSQL, behind one face. Knows no system and no table: each system brings its tables
+and steps.
+"""

@@ -1,0 +1,112 @@
+"""Connections to one database with one system's tables, and transactions on them.
+
+The first call opens it, and a call after an error opens it again, so the database may come late. Every transaction ends
+within its time. Raises `DatabaseError`: one line, without the password.
+"""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from types import TracebackType
+from typing import Any, Final, Self
+
+from sqlalchemy import Connection, Insert, Table
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from plane.database import migrate
+from plane.database.dialects import DIALECTS
+from plane.database.errors import Busy, DatabaseError, translated
+from plane.database.migrate import Schema
+from plane.database.url import Location
+
+CALL_S: Final = 15.0
+BUSY_MAX: Final = 8
+BUSY_S: Final = 0.05
+DISPOSE_S: Final = 0.5
+
+
+class Connections:
+    """Opened when needed; `async with` closes them. `durable`: a commit survives a crash of the machine."""
+
+    def __init__(
+        self, location: Location, schema: Schema, *, call_s: float = CALL_S, durable: bool = True
+    ) -> None:
+        self.where = str(location)
+        self._location, self._schema, self._call_s = location, schema, call_s
+        self._dialect = DIALECTS[location.kind]
+        self._engine = self._dialect.engine(location, durable=durable)
+        self._opening = asyncio.Lock()
+        self._open = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        trace: TracebackType | None = None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections, without waiting for a silent server."""
+        with contextlib.suppress(SQLAlchemyError, OSError, TimeoutError):
+            async with asyncio.timeout(DISPOSE_S):
+                await self._engine.dispose()
+
+    async def open(self) -> None:
+        """Upgrade the schema, once."""
+        async with self._opening:
+            if self._open:
+                return
+            await self.again(self._prepare)
+            self._open = True
+
+    def upsert(self, table: Table, order: Sequence[str]) -> Insert:
+        """As `Dialect.upsert`."""
+        return self._dialect.upsert(table, order)
+
+    async def again(self, work: Callable[[AsyncConnection], Awaitable[Any]], *, writes: bool = False) -> None:
+        """Run one transaction, and again if others are in its way."""
+        for attempt in range(BUSY_MAX):
+            try:
+                async with self.transaction(writes=writes) as connection:
+                    await work(connection)
+                return
+            except Busy:
+                if attempt == BUSY_MAX - 1:
+                    raise
+                await asyncio.sleep(random.uniform(0, BUSY_S))
+
+    @contextlib.asynccontextmanager
+    async def transaction(
+        self, *, writes: bool = False, call_s: float | None = None
+    ) -> AsyncIterator[AsyncConnection]:
+        """A connection in a transaction that commits at the end; raises our errors."""
+        try:
+            async with asyncio.timeout(call_s or self._call_s), self._engine.connect() as connection:
+                await connection.execution_options(writes=writes)
+                yield connection
+                await connection.commit()
+        except DatabaseError:
+            raise
+        except Exception as error:
+            self._open = False  # the next server may be another one
+            raise translated(error, self.where, self._location.password) from error
+
+    async def _prepare(self, connection: AsyncConnection) -> None:
+        if self._location.kind == "sqlite":
+            await connection.run_sync(_write_ahead)
+        await connection.run_sync(migrate.upgrade, self._dialect, self.where, self._schema)
+
+
+def _write_ahead(connection: Connection) -> None:
+    """Readers and the writer do not block each other. Stored in the file, so it is only set if missing."""
+    if connection.exec_driver_sql("PRAGMA journal_mode").scalar() != "wal":
+        connection.rollback()
+        raw = connection.connection.cursor()
+        raw.execute("PRAGMA journal_mode=WAL")
+        raw.close()
