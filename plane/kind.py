@@ -61,6 +61,8 @@ class Around:
     partition: int
     absolute: Callable[[str], str]
     """The absolute path of a file that the configuration names; empty stays empty."""
+    programs: Mapping[str, tuple[str, int]] = field(default_factory=dict[str, tuple[str, int]])
+    """Where the programs beside the nodes listen, by name (`System.programs`)."""
 
 
 def one(around: Callable[[str], Any]) -> int:
@@ -180,6 +182,38 @@ class RoleKind(Generic[O, S]):
         return told if isinstance(told, self.settings) else msgspec.convert(told, self.settings)
 
 
+@dataclass(frozen=True, slots=True)
+class Berth:
+    """What a program is given for one start."""
+
+    folder: Path
+    """Its own, which nobody else may enter."""
+    host: str
+    port: int
+    section: Callable[[str], Any]
+    """A section of the configuration by its name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A program that others wrote, which `muster up` runs beside a system's nodes; ready once it accepts connections."""
+
+    name: str
+    """Also that of its folder."""
+    about: str
+    """One line: its purpose."""
+    binary: str
+    """The file to run, looked for in the PATH and the folders of system programs."""
+    mend: str
+    """How to get it, or how to do without, where it is missing."""
+    wanted: Callable[[Callable[[str], Any]], bool]
+    """Whether the configuration asks for it; not where it names a server that runs already."""
+    bind: Callable[[Callable[[str], Any]], str]
+    """The key of its address; port 0: a free one."""
+    prepare: str
+    """`module:function`, `(berth) -> arguments`: writes its configuration and data into the folder before each start."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class System:
     """A system: its roles, its further sections, its words of the command."""
@@ -190,6 +224,8 @@ class System:
     """Further sections of the configuration: name, and the type, or the annotation of a table of tables."""
     presets: Mapping[str, int | str] = field(default_factory=dict[str, int | str])
     """The values of `muster up` that differ from the defaults."""
+    programs: tuple[Program, ...] = ()
+    """Programs that `muster up` runs beside its nodes."""
     always: bool = False
     """Runs on every `muster up`; other systems need `--with` or `systems.enabled`."""
     commands: str = ""

@@ -34,12 +34,15 @@ def show(where: Target, as_json: bool) -> int:
         known |= {"restarts": process.restarts} if record.pid else {"registered": process.registered}
         roles.append({**answer, **known, "admin": f"http://{address_text(*process.admin)}"})
     missing = uncovered(record, roles)
-    healthy = not missing and all(role["state"] == "ready" or _only_begins(role) for role in roles)
+    programs = record.programs or []
+    serve = all(role["state"] == "ready" or _only_begins(role) for role in roles)
+    healthy = serve and not missing and all(program.ready for program in programs)
     with common.verdict_after():
         if as_json:
             registry = {"registry": record.registry, "uncovered": missing} if record.registry else {}
             about = {"instance": record.name, "version": record.version, "faults": record.faults}
-            common.print_json({**about, **registry, "systems": systems(record), "nodes": roles})
+            beside = {"programs": programs} if programs else {}
+            common.print_json({**about, **registry, **beside, "systems": systems(record), "nodes": roles})
         else:
             _print(record, roles, missing)
     return 0 if healthy else 1
@@ -58,6 +61,11 @@ def _print(record: Record, roles: list[dict[str, Any]], missing: dict[str, list[
     for role in roles:
         if database := role.get("database"):
             console.print(f"database {database['url']}, {role['name']}: {_kept(database)}", soft_wrap=True)
+    for program in record.programs or []:
+        state = (
+            f"process {program.pid}, {common.counted(program.restarts, 'restart')}" if program.ready else "not ready"
+        )
+        console.print(f"program {program.name}, {address_text(*program.bind)}: {state}")
     table = Table(box=None, pad_edge=False)
     more = "restarts" if record.pid else "registered"
     for column in ("name", "partition", "node", "state", more, "epoch", "pid", "address", "admin"):

@@ -59,6 +59,16 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     """Where an edge serves its protocol."""
 
 
+class Beside(msgspec.Struct, frozen=True, kw_only=True):
+    """A program that others wrote, which runs beside the nodes. `pid` is 0 between two lives."""
+
+    name: str
+    pid: int
+    restarts: int
+    ready: bool
+    bind: tuple[str, int]
+
+
 def registered(node: Node, name: str = "") -> Process:
     """A node of a registry, under its stable name if that is known."""
     return Process(
@@ -98,6 +108,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """Its address, if there is one."""
     uncovered: dict[str, list[int]] | UnsetType = UNSET
     """Per layer, the partitions without a running replica, if the nodes were found in a registry."""
+    programs: list[Beside] | UnsetType = UNSET
+    """Those that run beside the nodes, if there are any."""
 
     def of(self, role: str) -> list[Process]:
         """The processes with this role."""
@@ -177,6 +189,10 @@ class Folder:
     def log(self, name: str) -> Path:
         """The log of a node."""
         return self.logs / f"{name}.log"
+
+    def program(self, name: str) -> Path:
+        """The folder of a program that runs beside the nodes."""
+        return self.path / name
 
 
 def folder(config: Config, environment: Mapping[str, str] | None = None) -> Folder:

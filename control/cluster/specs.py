@@ -5,7 +5,9 @@ Owns the mapping from keys to fields of a spec. The callers choose addresses and
 """
 
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
 
 import structlog
@@ -21,6 +23,8 @@ from plane.options import MachineOptions
 from plane.spec import Fault, Registration, Spec
 
 DRAIN_MS: Final = 1_000
+Programs = Mapping[str, tuple[str, int]]
+"""Where the programs beside the nodes listen, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,7 @@ def spec(
     placement: Snapshot,
     registration: Registration | None = None,
     faults: list[Fault] | None = None,
+    programs: Programs = MappingProxyType({}),
 ) -> Spec:
     """Make a node's spec. With a registry, only the numbers of partitions of the placement count."""
     of = kind(own.role)
@@ -73,15 +78,17 @@ def spec(
         faults=faults,
         seed=config.faults.seed + own.node if config.faults.seed else secrets.randbits(63),
         drain_ms=DRAIN_MS,
-        **live(config, place, own.role, own.partition),
+        **live(config, place, own.role, own.partition, programs),
         log_format=config.log.format,
     )
 
 
-def live(config: Config, place: Folder, role: str, partition: int = 0) -> dict[str, Any]:
+def live(
+    config: Config, place: Folder, role: str, partition: int = 0, programs: Programs = MappingProxyType({})
+) -> dict[str, Any]:
     """The fields of a spec that a running node can change."""
     of, cluster = kind(role), config.cluster
-    around = Around(config.section, config.instance.name, place.path, partition, absolute)
+    around = Around(config.section, config.instance.name, place.path, partition, absolute, programs)
     return {
         "key_id": cluster.key_id,
         "cluster_secret_file": absolute(cluster.secret_file) or str(place.cluster_secret),

@@ -21,6 +21,7 @@ from msgspec import UNSET
 from control.cluster import instance, requests, specs
 from control.cluster.child import Backoff, Child
 from control.cluster.instance import Endpoint, Process, Record
+from control.cluster.programs import Programs
 from control.cluster.requests import Add, Counted, Look, Provide, Remove, Request, Seated, Withdraw
 from control.cluster.roster import Roster
 from control.config.layout import NODES_MAX, Seat, of_instance, seat_name, wanted
@@ -103,6 +104,7 @@ class Supervisor:
         self._write_again: asyncio.TimerHandle | None = None
         self._unwritten = False
         """Whether the last record could not be written, which is logged once."""
+        self._programs = Programs(config, self.folder, log, self._on_change)
         self._open = contextlib.AsyncExitStack()
         self._registry = contextlib.AsyncExitStack()
 
@@ -111,6 +113,7 @@ class Supervisor:
             instance.prepare(self.folder, [seat.name for seat in self._servers])
             self._open.enter_context(instance.lock(self.folder))
             self._check_addresses()
+            await self._programs.start()
             if self.config.registry.url == "embedded":
                 # All nodes registered there ended with the former instance.
                 server = RegistryServer(self.folder.path, self._log, sessions=False)
@@ -154,6 +157,7 @@ class Supervisor:
             ],
             faults=self.config.faults.active(),
             registry=self.config.registry.url or UNSET,
+            programs=self._programs.told() or UNSET,
         )
 
     # --- start ----------------------------------------------------------------------------------------------------
@@ -327,6 +331,7 @@ class Supervisor:
             placement,
             self._registration(seat, own) if config.registry.url else None,
             fault_rules(seat.role, config.faults, placement) if linked and config.faults.active() else None,
+            self._programs.addresses,
         )
         made = msgspec.structs.replace(made, reloads=self._reloads)
         if config.registry.url or seat not in self._servers:
@@ -594,6 +599,7 @@ class Supervisor:
         for order in sorted({kind(seat.role).ends for seat in self._children}):
             children = [child for seat, child in self._children.items() if kind(seat.role).ends == order]
             await asyncio.gather(*(child.stop(self._patience_s) for child in children))
+        await self._programs.stop()
         if self._tasks:
             await asyncio.gather(*self._tasks.values(), *self._leaving.values())
             if self._write_again is not None:

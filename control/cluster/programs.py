@@ -1,0 +1,211 @@
+"""Programs that others wrote and systems need, as children of `muster up`: made ready, watched, restarted, ended.
+
+Owns their processes, folders and addresses. It must not know any of them: each is a `plane.kind.Program` of its system. A
+program starts before the nodes and ends after them. It dies with this process, however that ends.
+"""
+
+import asyncio
+import contextlib
+import os
+import random
+import shutil
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from control import systems
+from control.cluster.child import Backoff
+from control.cluster.instance import Beside, Folder
+from control.config.options import Config
+from control.errors import UNAVAILABLE, UserError
+from control.host.addresses import split_address
+from control.host.ports import Ports
+from plane.kind import Berth, Program, named
+
+STARTS_S: Final = 10.0
+STOPS_S: Final = 5.0
+LOOK_S: Final = 0.02
+FOLDERS: Final = ("/usr/local/sbin", "/usr/sbin", "/sbin")
+"""Of system programs, which an ordinary user's PATH may lack."""
+
+
+class Programs:
+    """Those that the configuration asks for. `changed` is called when one of them came or went."""
+
+    def __init__(
+        self,
+        config: Config,
+        place: Folder,
+        log: structlog.typing.FilteringBoundLogger,
+        changed: Callable[[], None],
+    ) -> None:
+        self._config, self._place, self._log, self._changed = config, place, log, changed
+        self._running: list[Running] = []
+
+    @property
+    def addresses(self) -> Mapping[str, tuple[str, int]]:
+        """Where each listens."""
+        return {each.program.name: each.address for each in self._running}
+
+    def told(self) -> list[Beside]:
+        """All of them, for the record of the instance."""
+        return [each.told() for each in self._running]
+
+    async def start(self) -> None:
+        """Start all and wait until they accept connections. Raises `UserError`."""
+        section = self._config.section
+        wanted = [
+            program
+            for system in systems.named().values()
+            if self._config.runs(system.name)
+            for program in system.programs
+            if program.wanted(section)
+        ]
+        with Ports() as ports:
+            for program in wanted:
+                found = _found(program)
+                host, port = split_address(program.bind(section))
+                address = ports.tcp(f"{program.name}'s address", host, port)
+                folder = self._place.program(program.name)
+                folder.mkdir(mode=0o700, exist_ok=True)
+                berth = Berth(folder, *address, section)
+                self._running.append(Running(program, found, berth, self._log, self._changed))
+        for each in self._running:
+            await each.start()
+
+    async def stop(self) -> None:
+        """End all, by force where needed."""
+        await asyncio.gather(*(each.stop() for each in self._running))
+
+
+class Running:
+    """One of them."""
+
+    def __init__(
+        self,
+        program: Program,
+        binary: str,
+        berth: Berth,
+        log: structlog.typing.FilteringBoundLogger,
+        changed: Callable[[], None],
+    ) -> None:
+        self.program, self.address = program, (berth.host, berth.port)
+        self.restarts = 0
+        self._binary, self._berth, self._changed = binary, berth, changed
+        self._log = log.bind(program=program.name)
+        self._process: asyncio.subprocess.Process | None = None
+        self._ready = False
+        self._backoff = Backoff(random.Random())
+        self._watching: asyncio.Task[None] | None = None
+
+    def told(self) -> Beside:
+        """For the record of the instance."""
+        process = self._process
+        pid = 0 if process is None or process.returncode is not None else process.pid
+        return Beside(name=self.program.name, pid=pid, restarts=self.restarts, ready=self._ready, bind=self.address)
+
+    async def start(self) -> None:
+        """Wait until it accepts connections. Raises `UserError`."""
+        self._watching = asyncio.create_task(self._watch(await self._begin()), name=f"runs {self.program.name}")
+
+    async def _begin(self) -> asyncio.subprocess.Process:
+        """One start. Raises `UserError`."""
+        arguments = named(self.program.prepare)(self._berth)
+        tied = (sys.executable, "-m", "control.cluster.tied", str(os.getpid()))
+        with (self._berth.folder / "log").open("ab") as log:
+            process = await asyncio.create_subprocess_exec(
+                *tied,
+                self._binary,
+                *arguments,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._process = process
+        try:
+            async with asyncio.timeout(STARTS_S):
+                while not await _accepts(*self.address):
+                    if process.returncode is not None:
+                        raise UserError(self._failed(f"ended with {process.returncode}"), UNAVAILABLE)
+                    await asyncio.sleep(LOOK_S)
+        except TimeoutError:
+            await self._end(process)
+            raise UserError(self._failed(f"did not listen within {STARTS_S:g} s"), UNAVAILABLE) from None
+        except BaseException:
+            await self._end(process)
+            raise
+        self._ready = True
+        return process
+
+    async def _watch(self, process: asyncio.subprocess.Process) -> None:
+        """Start it again whenever it ends."""
+        began = time.monotonic()
+        while True:
+            code = await process.wait()
+            self._ready = False
+            self._changed()
+            while True:
+                delay = self._backoff.delay(time.monotonic() - began)
+                self._log.warning("ended by itself", code=code, restart_in_s=round(delay, 3))
+                await asyncio.sleep(delay)
+                self.restarts, began = self.restarts + 1, time.monotonic()
+                try:
+                    process = await self._begin()
+                    break
+                except (UserError, OSError) as error:
+                    self._log.error("does not start", error=str(error))
+            self._changed()
+
+    async def stop(self) -> None:
+        """End it."""
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+        if self._process is not None:
+            await self._end(self._process)
+        self._ready = False
+
+    async def _end(self, process: asyncio.subprocess.Process) -> None:
+        for end in (process.terminate, process.kill):
+            if process.returncode is not None:
+                return
+            with contextlib.suppress(ProcessLookupError):
+                end()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), STOPS_S)
+
+    def _failed(self, how: str) -> str:
+        lines = _text(self._berth.folder / "log").strip().splitlines()
+        return f"{self.program.name} {how}: {lines[-1][:200] if lines else 'it said nothing'}"
+
+
+def _found(program: Program) -> str:
+    """The file to run. Raises `UserError`."""
+    path = os.pathsep.join([os.environ.get("PATH", ""), *FOLDERS])
+    found = shutil.which(program.binary, path=path)
+    if found is None:
+        raise UserError(f"{program.name} is not installed, and {program.about}; {program.mend}", UNAVAILABLE)
+    return found
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+async def _accepts(host: str, port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection(host, port)
+    except OSError:
+        return False
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+    return True
