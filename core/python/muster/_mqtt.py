@@ -1,0 +1,168 @@
+"""One connection to an MQTT 3.1.1 broker: the few packets that a client of a fleet needs.
+
+Owns bytes and what the broker has not acknowledged yet. It must not know topics, and it never connects again by itself.
+Written here, since this library depends on nothing, and thousands of these live in one test process: about 1.5 kB each.
+"""
+
+import asyncio
+import struct
+from collections.abc import Callable
+from typing import Final, cast
+
+from muster.errors import MusterError
+
+PACKET_MAX: Final = 1 << 20
+UNACKED_MAX: Final = 1_000
+"""Messages with quality 1 that the broker has not acknowledged; a further one is refused."""
+CODES: Final = {1: "protocol version", 2: "client id", 3: "unavailable", 4: "bad user or password", 5: "not authorised"}
+
+Heard = Callable[[str, bytes], None]
+
+
+class MqttError(MusterError):
+    """The broker refuses, or speaks something else."""
+
+
+class Connection(asyncio.Protocol):
+    """From `connection_made` to `lost`. `opened` becomes true, or the reason why not."""
+
+    __slots__ = ("_buffer", "_handshake", "_heard", "_last", "_lost", "_pinged", "_transport", "opened", "unacked")
+
+    def __init__(self, handshake: bytes, heard: Heard, lost: Callable[[], None]) -> None:
+        """`handshake`: see `connect_packet`."""
+        self.opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.unacked: dict[int, bytes] = {}
+        """Packets that the broker has not acknowledged, by number."""
+        self._handshake, self._heard, self._lost = handshake, heard, lost
+        self._transport: asyncio.Transport | None = None
+        self._buffer = b""
+        self._last = 0
+        self._pinged = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Introduce itself."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
+        self._transport.write(self._handshake)
+
+    def data_received(self, data: bytes) -> None:
+        """Packets, or parts of them."""
+        self._buffer = self._buffer + data if self._buffer else data
+        while (taken := _packet(self._buffer)) is not None:
+            kind, body, length = taken
+            if length > PACKET_MAX:
+                self.abort()
+                return
+            if len(self._buffer) < length:
+                return
+            self._buffer = self._buffer[length:]
+            self._take(kind, body)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """It ended, whoever ended it."""
+        self._transport = None
+        if not self.opened.done():
+            self.opened.set_exception(MqttError("the broker ended the connection"))
+        self._lost()
+
+    def subscribe(self, topic: str) -> None:
+        """With quality 1."""
+        self._write(0x82, struct.pack("!H", self._number()) + _text(topic) + b"\x01")
+
+    def publish(self, topic: str, payload: bytes, quality: int) -> int:
+        """Give its number, 0 for quality 0. With quality 1 it stays in `unacked` until the broker has it."""
+        if not quality:
+            self._write(0x30, _text(topic) + payload)
+            return 0
+        if len(self.unacked) >= UNACKED_MAX:
+            raise MqttError(f"{UNACKED_MAX} messages wait for the broker")
+        number = self._number()
+        packet = _framed(0x32, _text(topic) + struct.pack("!H", number) + payload)
+        self.unacked[number] = packet
+        if self._transport is not None:
+            self._transport.write(packet)
+        return number
+
+    def ping(self) -> None:
+        """A sign of life; the connection ends if the one before was not answered."""
+        if self._pinged:
+            self.abort()
+            return
+        self._pinged = True
+        self._write(0xC0, b"")
+
+    def close(self) -> None:
+        """In order: the broker sends no last will."""
+        if self._transport is not None:
+            self._write(0xE0, b"")
+            self._transport.close()
+
+    def abort(self) -> None:
+        """At once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _take(self, kind: int, body: bytes) -> None:
+        self._pinged = False
+        if kind & 0xF0 == 0x30 and len(body) >= 2:
+            end = 2 + int.from_bytes(body[:2], "big")
+            topic = body[2:end].decode(errors="replace")
+            if kind & 0x06:
+                self._write(0x40, body[end : end + 2])
+                end += 2
+            self._heard(topic, body[end:])
+        elif kind == 0x40 and len(body) == 2:
+            self.unacked.pop(int.from_bytes(body, "big"), None)
+        elif kind == 0x20 and len(body) == 2 and not self.opened.done():
+            if body[1]:
+                self.opened.set_exception(MqttError(f"the broker refuses: {CODES.get(body[1], body[1])}"))
+            else:
+                self.opened.set_result(None)
+
+    def _number(self) -> int:
+        while True:
+            self._last = self._last % 65_535 + 1
+            if self._last not in self.unacked:
+                return self._last
+
+    def _write(self, kind: int, body: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(_framed(kind, body))
+
+
+def connect_packet(
+    client: str, user: str, password: str, keepalive_s: int, will: tuple[str, bytes] | None = None
+) -> bytes:
+    """The first packet of a connection whose session begins anew. `will`: what the broker says if it ends by itself."""
+    flags = 0x02 | (0xC0 if user else 0) | (0x0C if will else 0)
+    body = _text("MQTT") + bytes([4, flags]) + struct.pack("!H", keepalive_s) + _text(client)
+    if will is not None:
+        body += _text(will[0]) + struct.pack("!H", len(will[1])) + will[1]
+    if user:
+        body += _text(user) + _text(password)
+    return _framed(0x10, body)
+
+
+def _packet(buffer: bytes) -> tuple[int, bytes, int] | None:
+    """Kind, body and whole length of the first packet; None: its head is not there yet."""
+    length, shift = 0, 0
+    for at in range(1, min(len(buffer), 5)):
+        length |= (buffer[at] & 0x7F) << shift
+        shift += 7
+        if not buffer[at] & 0x80:
+            end = at + 1 + length
+            return buffer[0], buffer[at + 1 : end], end
+    return None if len(buffer) < 5 else (0, b"", PACKET_MAX + 1)
+
+
+def _framed(kind: int, body: bytes) -> bytes:
+    length, head = len(body), bytearray([kind])
+    while True:
+        length, low = length >> 7, length & 0x7F
+        head.append(low | (0x80 if length else 0))
+        if not length:
+            return bytes(head) + body
+
+
+def _text(text: str) -> bytes:
+    content = text.encode()
+    return struct.pack("!H", len(content)) + content
