@@ -131,6 +131,12 @@ def up(
             "postgresql://USER@HOST/NAME, or none.",
         ),
     ] = None,
+    mqtt: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="MQTT broker of the fleet, mqtt://USER@HOST or mqtts://USER@HOST [mosquitto, run here]."
+        ),
+    ] = None,
     loss: Chance = None,
     duplicate: Chance = None,
     reorder: Chance = None,
@@ -157,6 +163,7 @@ def up(
         "systems.enabled": with_,
         "registry.url": registry,
         "database.url": database,
+        "fleet.mqtt": mqtt,
         "faults.loss": chance("--loss", loss),
         "faults.duplicate": chance("--duplicate", duplicate),
         "faults.reorder": chance("--reorder", reorder),

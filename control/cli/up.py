@@ -134,6 +134,8 @@ def greet(supervisor: Supervisor, demo: bool) -> None:
     for process in record.processes:
         if process.bind:
             say(f"{process.name:{width}} http://{address_text(*process.bind)}")
+    for program in record.programs or ():
+        say(f"{program.name:{width}} {address_text(*program.bind)}")
     for process in record.processes:
         say(f"{process.name:{width}} http://{address_text(*process.admin)}/metrics")
     say(f"instance {supervisor.folder.path}" + (f", logs in {supervisor.folder.logs}" if demo else ""))

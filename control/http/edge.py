@@ -60,6 +60,8 @@ class Serving:
     nodes: Nodes
     """The nodes that run, for what is asked of their admin ports."""
     version: str
+    cluster_secret_file: str = ""
+    """The secret that nodes share."""
 
 
 class HttpEdge:
@@ -79,7 +81,9 @@ class HttpEdge:
             look=self._look,
         )
         idempotency = Idempotency(options.idempotency_s, options.idempotency_max)
-        base = Base(options, settings.where, settings.nodes, self.counts, idempotency, log)
+        base = Base(
+            options, settings.where, settings.nodes, self.counts, idempotency, log, settings.cluster_secret_file
+        )
         self._faces: list[Face] = [module.face(base) for module in modules()]
         application = self._application()
         for route in application.routes:

@@ -38,6 +38,8 @@ class Base:
     counts: Counts
     idempotency: Idempotency
     log: structlog.typing.FilteringBoundLogger
+    cluster_secret_file: str
+    """The secret that nodes share, for systems whose nodes ask for a proof of it."""
 
     def ongoing(self, request: AnyRequest) -> Ongoing:
         """The request in its own words."""

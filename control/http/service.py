@@ -41,6 +41,7 @@ class HttpService:
                 where=self._address() if self._registry else settings.folder,
                 nodes=self._nodes,
                 version=__version__,
+                cluster_secret_file=spec.cluster_secret_file,
             ),
             context.log,
         )

@@ -30,9 +30,7 @@ DISPOSE_S: Final = 0.5
 class Connections:
     """Opened when needed; `async with` closes them. `durable`: a commit survives a crash of the machine."""
 
-    def __init__(
-        self, location: Location, schema: Schema, *, call_s: float = CALL_S, durable: bool = True
-    ) -> None:
+    def __init__(self, location: Location, schema: Schema, *, call_s: float = CALL_S, durable: bool = True) -> None:
         self.where = str(location)
         self._location, self._schema, self._call_s = location, schema, call_s
         self._dialect = DIALECTS[location.kind]
@@ -82,9 +80,7 @@ class Connections:
                 await asyncio.sleep(random.uniform(0, BUSY_S))
 
     @contextlib.asynccontextmanager
-    async def transaction(
-        self, *, writes: bool = False, call_s: float | None = None
-    ) -> AsyncIterator[AsyncConnection]:
+    async def transaction(self, *, writes: bool = False, call_s: float | None = None) -> AsyncIterator[AsyncConnection]:
         """A connection in a transaction that commits at the end; raises our errors."""
         try:
             async with asyncio.timeout(call_s or self._call_s), self._engine.connect() as connection:

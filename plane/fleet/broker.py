@@ -1,126 +1,64 @@
-"""mosquitto as a child: the broker of an installation that has none.
+"""mosquitto's files: the broker of an installation that has none. `muster up` runs it as a program beside its nodes.
 
-Owns its files and its process. It must not know clients beyond their names and passwords, nor what they say. Each client
-reads and writes only its own topics; the plane writes the clients' down topics and reads their up topics. A connection
-without a password is refused.
+Owns what it is told. It must not know clients beyond their names and passwords, nor what they say. Each client reads and
+writes only its own topics; the plane's users write the clients' down topics and read their up topics. A connection without a
+password is refused.
 """
 
-import asyncio
 import base64
-import contextlib
+import fcntl
 import hashlib
 import os
-import shutil
-import signal
-import socket
-from collections.abc import Mapping
+import secrets
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from plane.fleet.index import NAME
+from plane.fleet.index import NAME as CLIENT
 from plane.fleet.schema import PREFIX, UP_BYTES_MAX
+from plane.kind import Berth, Program
 
-PLANE: Final = "plane"
-"""The user of the plane itself; no client is called so."""
+NAME: Final = "mosquitto"
+SECRET: Final = "plane.secret"
+"""The file with the password of the plane's own users."""
+USERS: Final = "users"
+NODES_MAX: Final = 16
+"""Users of the plane for each role: of the nodes with the same place modulo this, one runs at a time."""
 ITERATIONS: Final = 101  # of PBKDF2 for each connect, as mosquitto's own: words are random, and 20,000 come at once
-STARTS_SECONDS: Final = 10.0
-STOPS_SECONDS: Final = 5.0
 QUEUED_MAX: Final = 1_000  # orders for a client that does not read; further ones are dropped by the broker, and missed
 
 
 class BrokerError(Exception):
-    """The broker cannot be started. One line."""
+    """A client cannot be enrolled. One line."""
 
 
-class Broker:
-    """One mosquitto. `start` once, `stop` once; `users` may be replaced while it runs."""
+def plane_user(role: str, place: int) -> str:
+    """The user of a node: no client's name has a dot, and each has a connection of its own."""
+    return f"plane.{role}.{place % NODES_MAX}"
 
-    def __init__(self, folder: Path, users: Mapping[str, str], *, host: str = "127.0.0.1", port: int = 0) -> None:
-        """`folder` is private to it. `users` are passwords by client, the plane's among them. Port 0: a free one."""
-        self.host = host
-        self.port = port or _free_port(host)
-        self._folder = folder
-        self._users = dict(users)
-        self._lines: dict[tuple[str, str], str] = {}
-        """Lines of the password file: a hash takes 0.1 ms, and most users stay."""
-        self._process: asyncio.subprocess.Process | None = None
 
-    async def start(self) -> None:
-        """Until it accepts connections. Raises `BrokerError`."""
-        binary = shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
-        if binary is None:
-            raise BrokerError("mosquitto is not installed; install it, or name another broker")
-        if not _is_free(self.host, self.port):  # else the process that listens there would be taken for this broker
-            raise BrokerError(f"{self.host}:{self.port} is in use; name another port for the broker")
-        self._folder.mkdir(parents=True, exist_ok=True)
-        self.write_users(self._users)
-        _write(self._folder / "acl", access())
-        _write(self._folder / "mosquitto.conf", configuration(self._folder, self.host, self.port))
-        command = [binary, "-c", str(self._folder / "mosquitto.conf")]
-        with (self._folder / "log").open("ab") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                *command, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log
-            )
-        try:
-            await self._until_it_accepts(self._process)
-        except BaseException:
-            await self.stop()
-            raise
+def prepare(berth: Berth) -> list[str]:
+    """Write its files, and give its arguments. Clients that were enrolled stay."""
+    folder = berth.folder
+    secret = folder / SECRET
+    if not secret.exists():
+        _write(secret, secrets.token_urlsafe(32) + "\n")
+    word = secret.read_text(encoding="ascii").strip()
+    with _users(folder) as lines:
+        lines.update({user: _hashed(user, word) for user in _own_users() if user not in lines})
+    _write(folder / "acl", access())
+    _write(folder / "mosquitto.conf", configuration(folder, berth.host, berth.port))
+    return ["-c", str(folder / "mosquitto.conf")]
 
-    async def _until_it_accepts(self, process: asyncio.subprocess.Process) -> None:
-        try:
-            async with asyncio.timeout(STARTS_SECONDS):
-                while not await self._accepts():
-                    if process.returncode is not None:
-                        raise BrokerError(f"mosquitto ended with {process.returncode}: {self._last_words()}")
-                    await asyncio.sleep(0.02)
-        except TimeoutError:
-            raise BrokerError(
-                f"mosquitto did not listen on {self.host}:{self.port} in time: {self._last_words()}"
-            ) from None
 
-    async def stop(self) -> None:
-        """Ends it, by force if it does not end by itself. Does nothing if it is not there."""
-        process, self._process = self._process, None
-        if process is None:
-            return
-        for end in (process.terminate, process.kill):
-            with contextlib.suppress(ProcessLookupError):
-                end()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(STOPS_SECONDS):
-                    await process.wait()
-                    return
-
-    @property
-    def pid(self) -> int:
-        """0: it does not run."""
-        return self._process.pid if self._process is not None and self._process.returncode is None else 0
-
-    def write_users(self, users: Mapping[str, str]) -> None:
-        """Replaces the users, from the next `start` or `reload` on. Raises `BrokerError` for a bad name."""
-        self._users, known = dict(users), self._lines
-        self._lines = {each: known.get(each) or password_line(*each) for each in sorted(users.items())}
-        _write(self._folder / "users", "".join(self._lines.values()))
-
-    def reload(self) -> None:
-        """Reads users and access anew; connections stay."""
-        if self.pid:
-            os.kill(self.pid, signal.SIGHUP)
-
-    async def _accepts(self) -> bool:
-        try:
-            _, writer = await asyncio.open_connection(self.host, self.port)
-        except OSError:
-            return False
-        writer.close()
-        with contextlib.suppress(OSError):
-            await writer.wait_closed()
-        return True
-
-    def _last_words(self) -> str:
-        lines = (self._folder / "log").read_text(errors="replace").strip().splitlines()
-        return lines[-1][:200] if lines else "it said nothing"
+def enroll(folder: Path, names: Iterable[str]) -> dict[str, str]:
+    """New passwords for these clients, in force once mosquitto has a SIGHUP. Raises `BrokerError` for a bad name."""
+    words = {name: secrets.token_urlsafe(18) for name in names}
+    made = {name: password_line(name, word) for name, word in words.items()}
+    with _users(folder) as lines:
+        lines.update(made)
+    return words
 
 
 def configuration(folder: Path, host: str, port: int) -> str:
@@ -129,7 +67,7 @@ def configuration(folder: Path, host: str, port: int) -> str:
         f"listener {port} {host}",
         "protocol mqtt",
         "allow_anonymous false",
-        f"password_file {folder / 'users'}",
+        f"password_file {folder / USERS}",
         f"acl_file {folder / 'acl'}",
         "persistence false",
         "max_inflight_messages 0",
@@ -153,26 +91,40 @@ def configuration(folder: Path, host: str, port: int) -> str:
 
 def access() -> str:
     """The list of access: `%u` is the name that a client proved."""
-    return "\n".join(
-        [
-            f"user {PLANE}",
-            f"topic read {PREFIX}/+/up/+",
-            f"topic write {PREFIX}/+/down/+",
-            "",
-            f"pattern write {PREFIX}/%u/up/+",
-            f"pattern read {PREFIX}/%u/down/+",
-            "",
-        ]
-    )
+    lines: list[str] = []
+    for user in _own_users():
+        lines += [f"user {user}", f"topic read {PREFIX}/+/up/+", f"topic write {PREFIX}/+/down/+", ""]
+    lines += [f"pattern write {PREFIX}/%u/up/+", f"pattern read {PREFIX}/%u/down/+", ""]
+    return "\n".join(lines)
 
 
 def password_line(name: str, word: str) -> str:
     """A line of mosquitto's password file (PBKDF2 with SHA-512). Raises `BrokerError` for a bad name."""
-    if not NAME.fullmatch(name):
+    if not CLIENT.fullmatch(name):
         raise BrokerError(f"bad client name {name[:80]!r}: 1 to 64 letters, digits, '_' and '-' expected")
+    return _hashed(name, word)
+
+
+def _hashed(name: str, word: str) -> str:
     salt = os.urandom(12)
     digest = hashlib.pbkdf2_hmac("sha512", word.encode(), salt, ITERATIONS, 64)
     return f"{name}:$7${ITERATIONS}${base64.b64encode(salt).decode()}${base64.b64encode(digest).decode()}\n"
+
+
+def _own_users() -> list[str]:
+    return [plane_user(role, place) for role in ("index", "scheduler") for place in range(NODES_MAX)]
+
+
+@contextmanager
+def _users(folder: Path) -> Iterator[dict[str, str]]:
+    """The lines of the password file by user, written back at the end; one writer at a time, over all processes."""
+    file = folder / USERS
+    with (folder / ".users.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        known = file.read_text(encoding="ascii").splitlines(keepends=True) if file.exists() else []
+        lines = {line.partition(":")[0]: line for line in known}
+        yield lines
+        _write(file, "".join(lines.values()))
 
 
 def _write(file: Path, text: str) -> None:
@@ -183,14 +135,21 @@ def _write(file: Path, text: str) -> None:
     beside.replace(file)
 
 
-def _is_free(host: str, port: int) -> bool:
-    try:
-        socket.create_server((host, port)).close()
-    except OSError:
-        return False
-    return True
+def _wanted(section: Any) -> bool:
+    return not section("fleet").mqtt
 
 
-def _free_port(host: str) -> int:
-    with socket.create_server((host, 0)) as server:
-        return int(server.getsockname()[1])
+def _bind(section: Any) -> str:
+    bind: str = section("fleet").bind
+    return bind
+
+
+PROGRAM: Final = Program(
+    name=NAME,
+    about="clients of the fleet connect to it",
+    binary="mosquitto",
+    mend="to mend: apt-get install mosquitto, or name another MQTT broker: fleet.mqtt = mqtt://USER@HOST:PORT",
+    wanted=_wanted,
+    bind=_bind,
+    prepare="plane.fleet.broker:prepare",
+)

@@ -141,6 +141,10 @@ class Index:
         """The client of a number; empty if no client has it."""
         return self._names[number]
 
+    def names(self) -> list[str]:
+        """Of all clients known, there or not."""
+        return list(self._records)
+
     def number(self, name: str) -> int | None:
         return self._numbers.get(name)
 

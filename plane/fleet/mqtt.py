@@ -1,4 +1,4 @@
-"""The plane's connection to an MQTT broker: one file knows the library.
+"""A node's connection to an MQTT broker: one file knows the library.
 
 Owns one connection, which the library opens again when it is lost. It must not know what messages mean. MQTT 3.1.1, for
 every broker speaks it, and more than 20 messages in flight are an error with the library's version of 5.
@@ -6,14 +6,13 @@ every broker speaks it, and more than 20 messages in flight are an error with th
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+import ssl
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import gmqtt
 from gmqtt.mqtt.constants import UNLIMITED_RECONNECTS, MQTTv311
 from gmqtt.mqtt.handler import MQTTConnectError
-
-from plane.fleet.schema import UP_FILTER
 
 KEEPALIVE_SECONDS: Final = 15
 CONNECTS_SECONDS: Final = 10.0
@@ -27,16 +26,30 @@ class LinkError(Exception):
 
 
 class Link:
-    """`open` once, `close` once. `receive` is called in the loop, once for each message."""
+    """`open` once, `close` once. `receive` is called in the loop, once for each message on one of the `filters`."""
 
-    def __init__(self, host: str, port: int, user: str, password: str, receive: Receive) -> None:
-        self._host, self._port = host, port
-        self._client: Any = gmqtt.Client(user, clean_session=True)
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        user: str,
+        password: str,
+        filters: Sequence[str],
+        receive: Receive,
+        *,
+        name: str = "",
+        tls: bool = False,
+        on_change: Callable[[bool], None] = lambda connected: None,
+    ) -> None:
+        """`name`: of the connection, unlike all others at the broker; empty: the user's."""
+        self._host, self._port, self._tls = host, port, tls
+        self._client: Any = gmqtt.Client(name or user, clean_session=True)
         self._client.set_auth_credentials(user, password)
         self._client.set_config({"reconnect_retries": UNLIMITED_RECONNECTS, "reconnect_delay": AGAIN_SECONDS})
-        self._receive = receive
+        self._filters, self._receive, self._on_change = tuple(filters), receive, on_change
         self._subscribed = asyncio.Event()
         self.connected = False
+        self.sent = self.received = 0
         self.lost = 0
         """Messages that were to be sent while there was no connection: the clients of these runs are silent."""
         self._client.on_connect = self._on_connect
@@ -47,9 +60,12 @@ class Link:
     async def open(self) -> None:
         """Until the broker has taken the subscription. Raises `LinkError`."""
         where = f"{self._host}:{self._port}"
+        tls = ssl.create_default_context() if self._tls else False
         try:
             async with asyncio.timeout(CONNECTS_SECONDS):
-                await self._client.connect(self._host, self._port, keepalive=KEEPALIVE_SECONDS, version=MQTTv311)
+                await self._client.connect(
+                    self._host, self._port, ssl=tls, keepalive=KEEPALIVE_SECONDS, version=MQTTv311
+                )
                 await self._subscribed.wait()
         except TimeoutError:
             raise LinkError(f"broker {where} did not answer in {CONNECTS_SECONDS:g} s") from None
@@ -64,12 +80,15 @@ class Link:
         if not self.connected:
             self.lost += 1
             return
+        self.sent += 1
         self._client.publish(topic, payload, qos=quality)
 
     def _on_connect(self, client: Any, _flags: int, _code: int, _properties: Any) -> None:
         """Also after each loss: a clean session knows no subscription."""
         self.connected = True
-        client.subscribe(UP_FILTER, qos=1)
+        for each in self._filters:
+            client.subscribe(each, qos=1)
+        self._on_change(True)
 
     def _on_subscribe(self, _client: Any, _number: int, _qualities: Any, _properties: Any) -> None:
         self._subscribed.set()
@@ -77,7 +96,9 @@ class Link:
     def _on_disconnect(self, _client: Any, _packet: Any, _error: Any = None) -> None:
         self.connected = False
         self._subscribed.clear()
+        self._on_change(False)
 
     def _on_message(self, _client: Any, topic: str, payload: bytes, _quality: int, _properties: Any) -> int:
+        self.received += 1
         self._receive(topic, bytes(payload))
         return 0

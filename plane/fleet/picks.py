@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pyroaring import BitMap
 
+from plane.fleet import replay
 from plane.fleet.index import Index
 from plane.fleet.selector import Selector
 from pyext import bits
@@ -38,6 +39,8 @@ class Pick(msgspec.Struct, frozen=True):
     excused: int
     """Clients that lost their turn, because their round ended while they were busy."""
     punishment: float
+    replay: bytes = b""
+    """The state before it (`replay.py`)."""
 
 
 class DeckState(msgspec.Struct, frozen=True):
@@ -76,6 +79,7 @@ class Picks:
         self._tired = np.zeros(self._words, dtype=np.uint64)
         self._busy = np.zeros(self._words, dtype=np.uint64)
         self._in_flight = np.zeros(self._words * 64, dtype=np.uint8)
+        self._picked = np.zeros(self._words * 64, dtype=np.uint32)
 
     @classmethod
     def restored(cls, index: Index, state: State, *, in_flight_max: int = 1) -> "Picks":
@@ -113,6 +117,38 @@ class Picks:
         number = self._index.number(client)
         return None if number is None else self._weights.of(number) if number < self._words * 64 else 1.0
 
+    def in_flight(self, client: str) -> int:
+        """Runs that a client has in flight."""
+        number = self._index.number(client)
+        return 0 if number is None or number >= self._words * 64 else int(self._in_flight[number])
+
+    def picked(self, numbers: NDArray[np.uint32]) -> NDArray[np.uint32]:
+        """How often each was picked, through any selector."""
+        self._grow()
+        return self._picked[numbers]
+
+    def weights(self, numbers: NDArray[np.uint32]) -> NDArray[np.float32]:
+        """Those of these clients."""
+        self._grow()
+        whole = np.empty(self._words * 64, dtype=np.float32)
+        self._weights.read(whole)
+        return whole[numbers]
+
+    def owed(self, selector: Selector) -> tuple[int, int]:
+        """The round of a selector's deck, and how many of its members it still owes a turn."""
+        self._grow()
+        self._index.members(selector, self._members)
+        deck = self._decks.get(str(selector))
+        if deck is None:
+            return 0, bits.count(self._members)
+        deck.grow(self._words)
+        return deck.round, bits.count(self._members & ~deck.dealt)
+
+    @property
+    def averages(self) -> tuple[float, float]:
+        """As `set_averages` got them."""
+        return self._averages
+
     def advance(self, minute: int) -> None:
         """Lets minutes pass; each gives 0.001 of a weight back."""
         if minute > self._weights.minute:
@@ -130,11 +166,11 @@ class Picks:
             bits.write(without, barred)
             barred |= self._busy
         deck = self._deck(name)
+        before = replay.kept(
+            wanted, deck, self._members, self._tired, barred, self._weights.rested_at, self._weights.now
+        )
         draw = deck.pick(wanted, seed, self._members, self._weights.rested_at, self._weights.now, self._tired, barred)
-        self._weights.punish(draw.clients, cost)
-        self._weights.mark_tired(draw.clients, min(1.0, cost / 1000), self._tired)
-        self._in_flight[draw.clients] += 1
-        self._occupy(draw.clients)
+        self._give(draw.clients, cost)
         names = [self._index.name(number) for number in draw.clients.tolist()]
         return Pick(
             names,
@@ -147,7 +183,36 @@ class Picks:
             draw.tired,
             draw.excused,
             cost,
+            replay.packed(before, draw.clients),
         )
+
+    def follow(self, name: str, numbers: NDArray[np.uint32], round_: int, of_round: int, cost: float) -> None:
+        """Another owner picked: these had their turn in the deck `name`, are punished by `cost` and busy."""
+        self._grow()
+        deck = self._deck(name)
+        dealt = deck.dealt.copy()
+        last = round_ + (of_round < len(numbers))
+        if last >= deck.round:
+            turned = numbers[of_round:] if of_round < len(numbers) else numbers
+            if last > deck.round:
+                dealt[:] = 0
+            marked = np.zeros(self._words, dtype=np.uint64)
+            bits.write(turned, marked)
+            self._decks[name] = Deck(self._words, last, dealt | marked)
+        self._give(numbers, cost)
+
+    def _give(self, numbers: NDArray[np.uint32], cost: float) -> None:
+        """A task to each: punished, one more in flight, one more picked."""
+        self._weights.punish(numbers, cost)
+        self._weights.mark_tired(numbers, min(1.0, cost / 1000), self._tired)
+        self._picked[numbers] += 1
+        self.occupy(numbers)
+
+    def occupy(self, numbers: NDArray[np.uint32]) -> None:
+        """One more run in flight of each; a pick does so itself."""
+        self._grow()
+        self._in_flight[numbers] += 1
+        self._occupy(numbers)
 
     def release(self, numbers: NDArray[np.uint32]) -> None:
         """A run of each of `numbers` ended. ValueError for one that has none in flight."""
@@ -164,6 +229,7 @@ class Picks:
         one = np.array([number], dtype=np.uint32)
         self._weights.restore(one)
         self._in_flight[number] = 0
+        self._picked[number] = 0
         self._occupy(one)
         for deck in self._decks.values():
             deck.forget(one)
@@ -193,7 +259,9 @@ class Picks:
         for name in ("_members", "_tired", "_busy"):
             old = getattr(self, name)
             setattr(self, name, np.concatenate([old, np.zeros(words - self._words, dtype=np.uint64)]))
-        self._in_flight = np.concatenate([self._in_flight, np.zeros((words - self._words) * 64, dtype=np.uint8)])
+        more = (words - self._words) * 64
+        self._in_flight = np.concatenate([self._in_flight, np.zeros(more, dtype=np.uint8)])
+        self._picked = np.concatenate([self._picked, np.zeros(more, dtype=np.uint32)])
         self._weights.grow(words * 64)
         self._words = words
         self._cost = None

@@ -102,15 +102,21 @@ class Runs:
         """When `expire` has something to do next, at the earliest; None: nothing is in flight."""
         return self._deadlines[0][0] if self._deadlines else None
 
-    def begin(self, now_ms: int, run: RunName, clients: Sequence[str], wanted: int) -> RunEnd | None:
+    def begin(
+        self, now_ms: int, run: RunName, clients: Sequence[str], wanted: int, replaced: Sequence[str] | None = None
+    ) -> RunEnd | None:
         """Clients are being asked now; fewer than `wanted` if no others were found. Answers the end of a run without any.
 
-        Raises `RunsError`, and changes nothing then.
+        A run that is taken up again after its scheduler died, and had its draw of replacements, says which clients were
+        `replaced`. Raises `RunsError`, and changes nothing then.
         """
-        if len(set(clients)) < len(clients):
+        if len({*clients, *(replaced or ())}) < len(clients) + len(replaced or ()):
             raise RunsError(f"run {run[0]} of minute {run[1]} has a client twice")
         self.check(run, len(clients))
-        started = _Run(run, wanted, {}, 0)
+        started = _Run(run, wanted, {}, 0, may_replace=replaced is None)
+        for client in replaced or ():
+            started.clients[client] = _Assignment(now_ms, outcome=Outcome.REPLACED)
+        self._clients += len(started.clients)
         self._runs[run] = started
         self._ask(now_ms, started, clients)
         return self._end(started) if not clients else None

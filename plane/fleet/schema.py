@@ -114,8 +114,10 @@ DECODERS: Final[dict[str, msgspec.json.Decoder[Message]]] = {
     kind: msgspec.json.Decoder(message) for kind, message in UP.items()
 }
 
-UP_FILTER: Final = f"{PREFIX}/+/up/+"
-"""What the plane subscribes to."""
+PRESENCE: Final = tuple(f"{PREFIX}/+/up/{kind}" for kind in ("hello", "beat", "bye"))
+"""What index nodes subscribe to."""
+ANSWERS: Final = tuple(f"{PREFIX}/+/up/{kind}" for kind in ("receipt", "result"))
+"""What schedulers subscribe to."""
 
 
 def up(client: str, kind: Up) -> str:

@@ -160,6 +160,10 @@ class Wheel:
         picked = sum(_samples_per_hour(task.schedule) for task in self._tasks.values())
         return Averages(picked / runs if runs else 0.0, runs / MINUTES)
 
+    def samples(self, minute: int) -> int:
+        """How many samples all tasks together want in a minute."""
+        return sum(due(task, minute) for task in self._tasks.values())
+
     @property
     def tasks(self) -> Mapping[str, Task]:
         return self._tasks

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self, cast
 
 import structlog
 
-from plane.database.errors import Refused, told
 from control.rooms.database.records import Change, Ended, Membership, Partition
 from control.rooms.database.writer import BATCH, Writer
+from plane.database.errors import Refused, told
 from plane.rooms.router import DatabaseSettings, RouterSettings
 from plane.spec import Spec, SpecError
 

@@ -14,8 +14,8 @@ from typing import Final, Protocol
 import structlog
 
 from control.cluster.child import Backoff
-from plane.database.errors import told
 from control.rooms.database.records import Change, Ended, Membership
+from plane.database.errors import told
 
 WAITING_MAX: Final = 1 << 17
 """About 300 B each."""

@@ -2,8 +2,9 @@
 
 import asyncio
 import json
-import shutil
+import signal
 import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,28 +14,26 @@ import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
-from plane.fleet.broker import PLANE, Broker, BrokerError, access, configuration, password_line
-from plane.fleet.dispatcher import Answer, Dispatcher
-from plane.fleet.index import Index
+from control.errors import UserError
+from plane.fleet import schema
+from plane.fleet.broker import BrokerError, access, configuration, enroll, password_line, prepare
+from plane.fleet.dispatcher import Answer
 from plane.fleet.leases import Leases
 from plane.fleet.mqtt import Link, LinkError
-from plane.fleet.picks import Picks
 from plane.fleet.runs import RunEnd, Runs
 from plane.fleet.selector import parse
+from plane.kind import Berth
+from tests.plane.fleet.mosquitto import PLANE, Mosquitto, needs_mosquitto
+from tests.plane.fleet.whole import Whole
 from tests.waiting import until
 
 MINUTE = 29_700_000
-USERS = {PLANE: "plane's word", "a1": "word 1", "a2": "word 2", "shell": "word 3"}
-
-needs_mosquitto = pytest.mark.skipif(
-    shutil.which("mosquitto", path="/usr/sbin:/usr/bin") is None or shutil.which("mosquitto_pub") is None,
-    reason="mosquitto and mosquitto-clients are not installed",
-)
+CLIENTS = ("a1", "a2", "shell")
 
 
 @pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
-    made = Broker(tmp_path / "broker", USERS)
+async def broker(tmp_path: Path) -> AsyncIterator[Mosquitto]:
+    made = Mosquitto(tmp_path / "broker", CLIENTS)
     await made.start()
     yield made
     await made.stop()
@@ -44,31 +43,31 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
 class Plane:
     """A dispatcher behind a link, by a clock that the test moves."""
 
-    def __init__(self, broker: Broker) -> None:
-        self.index = Index()
+    def __init__(self, broker: Mosquitto) -> None:
         self.answers: list[Answer] = []
         self.ended: list[RunEnd] = []
         self.now = 0
-        self.link = Link(broker.host, broker.port, PLANE, USERS[PLANE], self.heard)
-        self.dispatcher = Dispatcher(
-            self.index,
-            Leases(lease_ms=60_000, hint_ms=5_000),
-            Picks(self.index, MINUTE),
-            Runs(receipt_ms=5_000, result_ms=30_000),
+        filters = (*schema.PRESENCE, *schema.ANSWERS)
+        self.link = Link(broker.host, broker.port, PLANE, broker.words[PLANE], filters, self.heard)
+        self.dispatcher = Whole(
+            MINUTE,
+            self.link.send,
+            self.answers.append,
+            self.ended.append,
+            leases=Leases(lease_ms=60_000, hint_ms=5_000),
+            runs=Runs(receipt_ms=5_000, result_ms=30_000),
             beat_ms=20_000,
             receipt_ms=5_000,
             result_ms=30_000,
-            send=self.link.send,
-            answered=self.answers.append,
-            ended=self.ended.append,
         )
+        self.index = self.dispatcher.index
 
     def heard(self, topic: str, payload: bytes) -> None:
         self.dispatcher.receive(self.now, topic, payload)
 
 
 @pytest.fixture
-async def plane(broker: Broker) -> AsyncIterator[Plane]:
+async def plane(broker: Mosquitto) -> AsyncIterator[Plane]:
     made = Plane(broker)
     await made.link.open()
     yield made
@@ -78,11 +77,11 @@ async def plane(broker: Broker) -> AsyncIterator[Plane]:
 class Agent:
     """paho, by `docs/fleet.md` alone."""
 
-    def __init__(self, broker: Broker, name: str, word: str | None = None) -> None:
+    def __init__(self, broker: Mosquitto, name: str, word: str | None = None) -> None:
         self.name = name
         self.seen: list[tuple[str, dict[str, Any]]] = []
         self.client = paho.Client(CallbackAPIVersion.VERSION2, client_id=name)
-        self.client.username_pw_set(name, word or USERS[name])
+        self.client.username_pw_set(name, word or broker.words[name])
         self.client.on_connect = self._connected
         self.client.on_message = self._message
         self.client.on_subscribe = self._subscribed
@@ -118,11 +117,11 @@ class Agent:
         self.client.loop_stop()
 
 
-def shell(broker: Broker, topic: str, payload: dict[str, Any], user: str = "shell") -> None:
+def shell(broker: Mosquitto, topic: str, payload: dict[str, Any], user: str = "shell") -> None:
     """mosquitto_pub as a client."""
     subprocess.run(
         [
-            *("mosquitto_pub", "-h", broker.host, "-p", str(broker.port), "-u", user, "-P", USERS[user]),
+            *("mosquitto_pub", "-h", broker.host, "-p", str(broker.port), "-u", user, "-P", broker.words[user]),
             *("-i", user, "-q", "1", "-t", topic, "-m", json.dumps(payload)),
         ],
         check=True,
@@ -132,7 +131,7 @@ def shell(broker: Broker, topic: str, payload: dict[str, Any], user: str = "shel
 
 
 @needs_mosquitto
-async def test_foreign_clients_take_tasks_and_are_counted(broker: Broker, plane: Plane) -> None:
+async def test_foreign_clients_take_tasks_and_are_counted(broker: Mosquitto, plane: Plane) -> None:
     agents = [Agent(broker, "a1"), Agent(broker, "a2")]
     try:
         await until(lambda: plane.index.online == 2)
@@ -162,7 +161,7 @@ async def test_foreign_clients_take_tasks_and_are_counted(broker: Broker, plane:
 
 
 @needs_mosquitto
-async def test_a_client_cannot_speak_for_another_nor_give_orders(broker: Broker, plane: Plane) -> None:
+async def test_a_client_cannot_speak_for_another_nor_give_orders(broker: Mosquitto, plane: Plane) -> None:
     agent = Agent(broker, "a1")
     try:
         await until(lambda: plane.index.online == 1)
@@ -189,7 +188,7 @@ async def test_a_client_cannot_speak_for_another_nor_give_orders(broker: Broker,
 
 
 @needs_mosquitto
-async def test_a_message_that_is_too_large_does_not_reach_the_plane(broker: Broker, plane: Plane) -> None:
+async def test_a_message_that_is_too_large_does_not_reach_the_plane(broker: Mosquitto, plane: Plane) -> None:
     sizes: list[int] = []
     heard = plane.link._receive
 
@@ -211,8 +210,8 @@ async def test_a_message_that_is_too_large_does_not_reach_the_plane(broker: Brok
 
 
 @needs_mosquitto
-async def test_wrong_words_and_strangers_do_not_come_in(broker: Broker) -> None:
-    for name, word in [("a1", "word 2"), ("stranger", "word 1")]:
+async def test_wrong_words_and_strangers_do_not_come_in(broker: Mosquitto) -> None:
+    for name, word in [("a1", broker.words["a2"]), ("stranger", broker.words["a1"]), (PLANE, broker.words["a1"])]:
         agent = Agent(broker, name, word)
         try:
             await until(lambda agent=agent: agent.code is not None)  # type: ignore[misc]
@@ -220,41 +219,64 @@ async def test_wrong_words_and_strangers_do_not_come_in(broker: Broker) -> None:
         finally:
             agent.end()
     with pytest.raises(LinkError, match="broker 127"):
-        await Link(broker.host, broker.port, PLANE, "wrong", lambda _topic, _payload: None).open()
+        await Link(broker.host, broker.port, PLANE, "wrong", schema.ANSWERS, lambda _topic, _payload: None).open()
 
 
 @needs_mosquitto
-async def test_a_broker_that_dies_and_comes_back_has_its_plane_again(tmp_path: Path) -> None:
-    first = Broker(tmp_path / "broker", USERS)
-    await first.start()
-    plane = Plane(first)
+async def test_a_broker_that_is_killed_comes_back_and_has_its_plane_again(tmp_path: Path) -> None:
+    broker = Mosquitto(tmp_path / "broker", CLIENTS)
+    await broker.start()
+    plane = Plane(broker)
     await plane.link.open()
-    agent = Agent(first, "a1")
-    second = Broker(tmp_path / "broker", USERS, port=first.port)
+    agent = Agent(broker, "a1")
     try:
         await until(lambda: plane.index.online == 1)
-        await first.stop()
+        broker.kill()
         await until(lambda: not plane.link.connected)
         assert plane.index.online == 1  # its lease lasts
-        await second.start()
         await until(lambda: plane.link.connected and agent.subscribed == 4, 30)
+        assert broker.running.told().restarts == 1
         plane.dispatcher.run(0, ("probe", MINUTE), parse(""), 1, 1, kind="ping", target="example.org")
         await until(lambda: bool(plane.ended), 30)
         assert plane.ended[0].done == ["a1"]
     finally:
         agent.end()
         await plane.link.close()
-        await first.stop()
-        await second.stop()
+        await broker.stop()
 
 
 @needs_mosquitto
-async def test_a_user_that_is_added_comes_in_after_a_reload(broker: Broker) -> None:
-    broker.write_users({**USERS, "late": "word 4"})
-    broker.reload()
+async def test_a_broker_dies_with_the_process_that_runs_it(tmp_path: Path) -> None:
+    arguments = prepare(Berth(tmp_path, "127.0.0.1", 0, lambda name: None))
+    code = (
+        "import os, subprocess, sys, time\n"
+        "tied = [sys.executable, '-m', 'control.cluster.tied', str(os.getpid()), '/bin/sleep', '600']\n"
+        "print(subprocess.Popen(tied).pid, flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    assert arguments[0] == "-c"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        await until(lambda: b"sleep" in _command(child))
+        parent.send_signal(signal.SIGKILL)
+    await until(lambda: not _command(child))
+
+
+def _command(pid: int) -> bytes:
+    """Of a process; empty once it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except FileNotFoundError:
+        return b""
+
+
+@needs_mosquitto
+async def test_a_user_that_is_added_comes_in_after_a_reload(broker: Mosquitto) -> None:
+    broker.admit("late")
     deadline = time.monotonic() + 30
     while True:
-        agent = Agent(broker, "late", "word 4")
+        agent = Agent(broker, "late")
         try:
             await until(lambda agent=agent: agent.code is not None)  # type: ignore[misc]
             if not agent.code.is_failure:  # type: ignore[attr-defined]
@@ -265,9 +287,12 @@ async def test_a_user_that_is_added_comes_in_after_a_reload(broker: Broker) -> N
 
 
 @needs_mosquitto
-async def test_a_port_that_is_taken_is_one_clear_line(broker: Broker, tmp_path: Path) -> None:
-    with pytest.raises(BrokerError, match=r"127\.0\.0\.1:\d+ is in use"):
-        await Broker(tmp_path / "second", USERS, port=broker.port).start()
+async def test_a_program_that_cannot_start_is_one_clear_line(broker: Mosquitto, tmp_path: Path) -> None:
+    second = Mosquitto(tmp_path / "second")
+    second.running._berth = Berth(second.folder, "127.0.0.1", 1 << 17, lambda name: None)
+    with pytest.raises(UserError, match=r"mosquitto ended with \d+: .*"):
+        await second.start()
+    assert second.pid == 0
 
 
 def test_names_that_would_write_another_line_or_topic_are_refused() -> None:
@@ -276,10 +301,14 @@ def test_names_that_would_write_another_line_or_topic_are_refused() -> None:
             password_line(name, "word")
 
 
-def test_files_are_for_the_owner_alone(tmp_path: Path) -> None:
-    made = Broker(tmp_path, USERS)
-    made.write_users(USERS)
-    assert (tmp_path / "users").stat().st_mode & 0o777 == 0o600
-    assert "word 1" not in (tmp_path / "users").read_text()
+def test_files_are_for_the_owner_alone_and_clients_stay_when_it_starts_again(tmp_path: Path) -> None:
+    (word,) = enroll(tmp_path, ["a1"]).values()
+    before = (tmp_path / "users").read_text()
+    prepare(Berth(tmp_path, "127.0.0.1", 1, lambda name: None))
+    after = (tmp_path / "users").read_text()
+    for file in ("users", "plane.secret"):
+        assert (tmp_path / file).stat().st_mode & 0o777 == 0o600
+    assert before in after
+    assert word not in after
     assert "allow_anonymous false" in configuration(tmp_path, "127.0.0.1", 1)
     assert "%u" in access()

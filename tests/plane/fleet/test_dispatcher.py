@@ -4,13 +4,12 @@ import msgspec
 import pytest
 
 from plane.fleet import schema
-from plane.fleet.dispatcher import Answer, Dispatcher
-from plane.fleet.index import Index
+from plane.fleet.dispatcher import Answer
 from plane.fleet.leases import Leases
-from plane.fleet.picks import Picks
 from plane.fleet.runs import RunEnd, RunName, Runs, RunsError
 from plane.fleet.schema import Beat, Bye, Hello, Message, Notice, Order, Receipt, Result, SchemaError
 from plane.fleet.selector import parse
+from tests.plane.fleet.whole import Whole
 
 MINUTE = 29_700_000
 CHINA = parse("country=CN")
@@ -25,22 +24,21 @@ class Fleet:
         self.told: dict[str, list[Notice]] = {}
         self.answers: list[Answer] = []
         self.ended: dict[RunName, RunEnd] = {}
-        self.index = Index()
-        self.picks = Picks(self.index, MINUTE)
         self.runs = Runs(receipt_ms=100, result_ms=1000)
         self.leases = Leases(lease_ms=5000, hint_ms=500)
-        self.dispatcher = Dispatcher(
-            self.index,
-            self.leases,
-            self.picks,
-            self.runs,
+        self.dispatcher = Whole(
+            MINUTE,
+            self._send,
+            self.answers.append,
+            self._ended,
+            leases=self.leases,
+            runs=self.runs,
             beat_ms=1500,
             receipt_ms=100,
             result_ms=1000,
-            send=self._send,
-            answered=self.answers.append,
-            ended=self._ended,
+            forget_ms=60_000,
         )
+        self.index, self.picks = self.dispatcher.index, self.dispatcher.picks
 
     def _send(self, topic: str, payload: bytes, quality: int) -> None:
         _, _, client, way, kind = topic.split("/")
@@ -142,7 +140,7 @@ def test_strangers_and_earlier_epochs_change_nothing(fleet: Fleet) -> None:
     fleet.dispatcher.receive(0, f"fleet/1/{asked}/up/result", b"{")
     fleet.dispatcher.receive(0, "fleet/1/x/y/up/result", b"{}")
     assert fleet.answers == []
-    assert fleet.dispatcher.dropped == {"stranger": 1, "epoch": 2, "form": 2, "topic": 1}
+    assert fleet.dispatcher.dropped == {"stranger": 2, "epoch": 1, "form": 2, "topic": 1}
 
 
 def test_of_two_clients_with_one_name_the_later_epoch_stays_and_both_are_told(fleet: Fleet) -> None:
@@ -191,3 +189,52 @@ def test_bad_attributes_are_refused_and_told(fleet: Fleet) -> None:
     assert fleet.last("new") == "refused"
     assert "unknown attribute 'colour'" in fleet.told["new"][-1].text
     assert (fleet.index.online, fleet.dispatcher.dropped["refused"]) == (10, 1)
+
+
+def test_a_beat_of_a_client_that_said_no_hello_leaves_nothing_behind(fleet: Fleet) -> None:
+    fleet.say("stranger", "beat", Beat(7))
+    assert fleet.last("stranger") == "unknown"
+    assert fleet.leases.epoch("stranger") is None
+
+
+def test_a_forgotten_client_leaves_index_picks_and_leases_together(fleet: Fleet) -> None:
+    fleet.run(wanted=10)
+    for client in list(fleet.orders):
+        fleet.say(client, "result", Result(f"probe@{MINUTE}", 1, True))
+    number = fleet.index.number("c1")
+    assert number is not None
+    for _ in range(5):
+        fleet.tick(5001)
+        for other in range(2, 10):
+            fleet.say(f"c{other}", "beat", Beat(1))
+            fleet.hello(f"c{other}")
+    assert fleet.index.record("c1") is not None
+    for _ in range(20):
+        fleet.tick(5001)
+    assert (fleet.index.record("c1"), fleet.leases.epoch("c1")) == (None, None)
+    fleet.hello("new")
+    assert fleet.index.number("new") is not None
+    assert fleet.picks.weight("new") == 1.0
+
+
+def test_more_clients_than_are_kept_are_refused_and_told() -> None:
+    fleet = Fleet()
+    fleet.dispatcher.presence._known_max = 2
+    for client in ("a", "b", "c"):
+        fleet.hello(client)
+    assert fleet.last("c") == "refused"
+    assert (fleet.index.online, fleet.dispatcher.dropped["refused"]) == (2, 1)
+
+
+def test_a_run_that_is_taken_up_asks_again_only_for_what_is_missing(fleet: Fleet) -> None:
+    name = ("probe", MINUTE)
+    plane = fleet.dispatcher.dispatcher
+    order = plane.order(name, "ping", "example.org", {})
+    fleet.dispatcher._live[name] = (CHINA, 7, [fleet.picks.pick(CHINA, 4, 7).numbers])
+    asked = [("c1", 1), ("c2", 1), ("c3", 1)]
+    plane.begin(fleet.now, name, order, asked, 3, replaced=["c4"], done=["c1"])
+    assert sorted(fleet.orders) == ["c2", "c3"]
+    assert plane.tick(fleet.now) == []
+    fleet.tick(101)  # there was a draw of replacements already
+    fleet.say("c2", "result", Result(f"probe@{MINUTE}", 1, True))
+    assert fleet.ended[name] == RunEnd(name, 3, ["c1"], ["c4"], ["c2", "c3"])

@@ -1,0 +1,103 @@
+"""The fleet's nodes as commands and the HTTP face ask them: the scheduler that leads, any index node.
+
+Owns who is asked. It must not know what is said to users. The nodes are those of an instance's record, or of a registry.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from control.cluster.instance import Process
+from plane.fleet.calls import CallError, Peer
+from plane.fleet.index_node import chosen
+from plane.fleet.questions import Ping, Pong
+from plane.fleet.selector import parse
+
+INDEX: Final = "index"
+SCHEDULER: Final = "scheduler"
+PING_S: Final = 1.0
+ANSWER_S: Final = 10.0
+LEAD_S: Final = 6.0
+"""How long a lead is looked for: one that dies is replaced within 4 s."""
+AGAIN_S: Final = 0.2
+AWAY: Final = frozenset({"away", "late", "follows"})
+A = TypeVar("A")
+
+Look = Callable[[], Sequence[Process]]
+
+
+class Asking:
+    """Asks until `close`. `nodes` are looked up again whenever one does not answer."""
+
+    def __init__(self, nodes: Look, key: bytes) -> None:
+        self._nodes, self._key = nodes, key
+        self._peers: dict[tuple[str, int], Peer] = {}
+        self._lead: Peer | None = None
+
+    async def close(self) -> None:
+        await asyncio.gather(*(peer.close() for peer in self._peers.values()))
+
+    async def lead(self, question: msgspec.Struct, answer: type[A]) -> A:
+        """Ask the scheduler that leads; a question that may be done already is not asked again. Raises `CallError`."""
+        return await (await self._leading()).ask(question, answer, ANSWER_S)
+
+    async def follow(self, question: msgspec.Struct, answer: type[A]) -> AsyncIterator[A]:
+        """All answers of the scheduler that leads. Raises `CallError`."""
+        peer = await self._leading()
+        async for each in peer.stream(question, answer):
+            yield each
+
+    async def owner(self, selector: str, question: msgspec.Struct, answer: type[A]) -> A:
+        """Ask the index node that owns a selector's deck, else another one. Raises `CallError`."""
+        deck = str(parse(selector))
+        nodes = {each.node: each for each in self._of(INDEX)}
+        why = CallError("away", "no index node runs")
+        while nodes:
+            node = nodes.pop(chosen(deck, tuple(nodes)))
+            try:
+                return await self._peer(node).ask(question, answer, ANSWER_S)
+            except CallError as error:
+                if error.code not in AWAY:
+                    raise
+                why = error
+        raise why
+
+    async def _leading(self) -> Peer:
+        """Raises `CallError` if none leads within `LEAD_S`."""
+        until = asyncio.get_running_loop().time() + LEAD_S
+        while True:
+            peers = [self._peer(each) for each in self._of(SCHEDULER)]
+            if self._lead in peers:
+                peers.sort(key=lambda peer: peer is not self._lead)
+            why = CallError("away", "no scheduler runs")
+            for peer in peers:
+                try:
+                    await peer.ask(Ping(), Pong, PING_S)
+                except CallError as error:
+                    why = error if error.code in AWAY else why
+                    continue
+                self._lead = peer
+                return peer
+            if asyncio.get_running_loop().time() >= until:
+                raise why
+            await asyncio.sleep(AGAIN_S)
+
+    def _of(self, role: str) -> list[Process]:
+        return [each for each in self._nodes() if each.role == role and each.bind and each.ready]
+
+    def _peer(self, node: Process) -> Peer:
+        address: Any = node.bind
+        return self._peers.setdefault(address, Peer(address, self._key))
+
+
+@contextlib.asynccontextmanager
+async def asking(nodes: Look, key: bytes) -> AsyncIterator[Asking]:
+    """Open until the end of the context."""
+    made = Asking(nodes, key)
+    try:
+        yield made
+    finally:
+        await made.close()

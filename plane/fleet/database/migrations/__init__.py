@@ -1,0 +1,1 @@
+"""The steps of the fleet's tables, for alembic."""

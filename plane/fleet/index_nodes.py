@@ -1,0 +1,159 @@
+"""The index nodes as a scheduler asks them: which are there, which one owns a mark, and what each must be told.
+
+Owns the connections to them and their signs of life. It must not know runs' results, tasks or a store. One node owns each
+deck, by rendezvous over those that answer; the others are told of each pick, so that the next owner goes on with the round.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
+
+import msgspec
+import structlog
+
+from plane.fleet.calls import CallError, Peer
+from plane.fleet.index_node import ROLE, chosen
+from plane.fleet.questions import Averages, Follow, Picked, PickOne, Ping, Pong, Release
+from plane.fleet.selector import parse
+
+PING_S: Final = 0.5
+ANSWER_S: Final = 1.5
+"""A node that says nothing for so long is passed over until it answers a ping."""
+A = TypeVar("A")
+
+
+class IndexNodes:
+    """Follows the map from `start` to `stop`. `nodes` are the running ones of the map."""
+
+    def __init__(
+        self, nodes: Callable[[], Sequence[Any]], key: bytes, log: structlog.typing.FilteringBoundLogger
+    ) -> None:
+        self.online = 0
+        """Clients, as the last ping said."""
+        self.on_alive: Callable[[], None] = lambda: None
+        """Called when a node answers that did not before."""
+        self._nodes, self._key, self._log = nodes, key, log
+        self._peers: dict[int, Peer] = {}
+        self._alive: set[int] = set()
+        self._following: asyncio.Task[None] | None = None
+        self._telling: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        self._following = asyncio.create_task(self._follow(), name="follows index nodes")
+
+    async def stop(self) -> None:
+        tasks = [*self._telling, *([self._following] if self._following else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(peer.close() for peer in self._peers.values()))
+
+    @property
+    def alive(self) -> tuple[int, ...]:
+        """Those that answer."""
+        return tuple(sorted(self._alive))
+
+    async def pick(self, question: PickOne) -> Picked:
+        """Ask the owner of its mark, else the next one. Raises `CallError`."""
+        deck, tried = str(parse(question.selector)), set[int]()
+        while nodes := tuple(self._alive - tried):
+            node = chosen(deck, nodes)
+            tried.add(node)
+            try:
+                picked = await self.ask(node, question, Picked)
+            except CallError as error:
+                if error.code not in {"away", "late"}:
+                    raise
+                continue
+            self._tell_others(node, question, picked)
+            return picked
+        raise CallError("away", "no index node answers")
+
+    def _tell_others(self, node: int, question: PickOne, picked: Picked) -> None:
+        names, draw = [client for client, _ in picked.clients], picked.draw
+        told = Follow(
+            question.epoch,
+            question.run,
+            picked.deck,
+            names,
+            draw.of_round,
+            draw.round,
+            draw.punishment,
+            question.hold_ms,
+        )
+        self.tell(told, without=node)
+
+    def tell(self, question: Follow | Release | Averages, without: int = 0) -> None:
+        """Tell all that answer; one that does not hear it hears of the next, and frees clients by itself."""
+        for node in self._alive - {without}:
+            task = asyncio.create_task(self._tell(node, question))
+            self._telling.add(task)
+            task.add_done_callback(self._telling.discard)
+
+    async def _tell(self, node: int, question: msgspec.Struct) -> None:
+        try:
+            await self.ask(node, question, Pong)
+        except CallError as error:
+            self._log.debug("an index node was not told", node=node, cause=str(error))
+
+    async def ask(self, node: int, question: msgspec.Struct, answer: type[A]) -> A:
+        """Raises `CallError`."""
+        peer = self._peers.get(node)
+        if peer is None:
+            raise CallError("away", f"index node {node} has gone")
+        try:
+            return await peer.ask(question, answer, ANSWER_S)
+        except CallError as error:
+            if error.code in {"away", "late"}:
+                self._lose(node, error)
+            raise
+
+    async def any(self, question: msgspec.Struct, answer: type[A]) -> A:
+        """Ask one that answers, the same for the same question. Raises `CallError`."""
+        for node in self.alive:
+            try:
+                return await self.ask(node, question, answer)
+            except CallError as error:
+                if error.code not in {"away", "late"}:
+                    raise
+        raise CallError("away", "no index node answers")
+
+    async def _follow(self) -> None:
+        while True:
+            there = {node.node: node for node in self._nodes()}
+            for gone in [number for number in self._peers if number not in there]:
+                self._alive.discard(gone)
+                await self._peers.pop(gone).close()
+            for number, node in there.items():
+                known = self._peers.get(number)
+                if known is None or known.address != tuple(node.client):
+                    if known is not None:
+                        await known.close()
+                    self._peers[number] = Peer(node.client, self._key)
+            await asyncio.gather(*(self._ping(number) for number in there))
+            await asyncio.sleep(PING_S)
+
+    async def _ping(self, number: int) -> None:
+        try:
+            pong = await self.ask(number, Ping(), Pong)
+        except CallError:
+            return
+        self.online = pong.online
+        if number not in self._alive:
+            self._log.info("an index node answers", node=number, clients=pong.online)
+            self._alive.add(number)
+            self.on_alive()
+
+    def _lose(self, node: int, why: CallError) -> None:
+        if node in self._alive:
+            self._alive.discard(node)
+            self._log.warning("an index node does not answer", node=node, cause=str(why))
+
+
+def running(snapshot: Callable[[], Any]) -> Callable[[], Sequence[Any]]:
+    """The running index nodes of the map."""
+
+    def nodes() -> Sequence[Any]:
+        return [each for each in snapshot().of(ROLE) if each.state == "running" and each.client]
+
+    return nodes

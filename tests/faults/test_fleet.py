@@ -1,0 +1,132 @@
+"""A fleet of real processes: mosquitto, index nodes, schedulers and clients; each is killed, stopped and comes back.
+
+Every run is accounted for: a client that was asked is done, replaced or missed, and none does a run twice.
+"""
+
+import asyncio
+import json
+import os
+import signal
+from typing import Any
+
+from control.errors import UNAVAILABLE
+from tests.faults.conftest import Make
+from tests.faults.instance import Instance
+from tests.faults.swarm import broker, swarm
+from tests.plane.fleet.mosquitto import needs_mosquitto
+from tests.waiting import until_asked
+
+FLEET = {
+    "beat_ms": 500,
+    "lease_ms": 6_000,
+    "hint_ms": 4_000,
+    "receipt_ms": 1_000,
+    "result_ms": 8_000,
+}
+
+
+def events(instance: Instance, *words: str, seconds: float = 40.0) -> tuple[int, list[dict[str, Any]]]:
+    """`muster fleet run` to its end, in JSON."""
+    done = instance.ran("fleet", "run", *words, "--json", seconds=seconds)
+    assert b"Traceback" not in done.stderr, done.stderr.decode()
+    return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def said(instance: Instance, *words: str) -> Any:
+    """The answer of a command, in JSON."""
+    done = instance.ran("fleet", *words, "--json")
+    assert done.stdout, done.stderr.decode()
+    return json.loads(done.stdout)
+
+
+def account(last: dict[str, Any]) -> dict[str, str]:
+    """What came of each client of a run; each is in one list."""
+    lists = {what: last.get(what, []) for what in ("done", "replaced", "missed")}
+    found = {client: what for what, clients in lists.items() for client in clients}
+    assert len(found) == sum(map(len, lists.values()))
+    return found
+
+
+async def online(instance: Instance, count: int) -> None:
+    """Until every index node knows so many clients."""
+
+    def known() -> bool:
+        nodes = [node for node in instance.record().processes if node.role == "index"]
+        return all(instance.status(node.name).get("clients") == count for node in nodes)
+
+    await until_asked(known, 30)
+
+
+@needs_mosquitto
+async def test_a_fleet_comes_up_with_one_command_and_measures(make: Make) -> None:
+    instance = make(fleet=FLEET)
+    with instance.running("--with", "fleet"):
+        agents = instance.command("fleet", "agents", "--count", "200", "--marks", "demo")
+        try:
+            await online(instance, 200)
+            code, seen = await asyncio.to_thread(events, instance, "ping", "--pick", "100", "--where", "country=CN")
+            assert code == 0
+            assert [each["what"] for each in seen].count("result") == 100
+            assert len(seen[0]["clients"]) == 100
+            assert set(account(seen[-1]).values()) == {"done"}
+            code, seen = await asyncio.to_thread(events, instance, "ping", "--pick", "100", "--where", "carrier=9")
+            assert (code, account(seen[-1])) == (1, {})
+            spread = said(instance, "fairness")
+            assert spread["picked"] == {"0": 100, "1": 100}
+            shown = said(instance, "clients", "province=520000 and carrier=2", "--limit", "5")
+            assert (shown["total"], len(shown["clients"])) == (40, 5)
+            status = json.loads(instance.ran("status", "--json").stdout)
+            assert [(each["name"], each["ready"]) for each in status["programs"]] == [("mosquitto", True)]
+            explained = said(instance, "explain", seen[-1]["run"])
+            assert (explained["state"], explained["replayed"]) == ("done", True)
+        finally:
+            agents.send_signal(signal.SIGINT)
+            agents.wait(20)
+        pid = broker(instance).pid
+        assert os.path.exists(f"/proc/{pid}")
+    assert not os.path.exists(f"/proc/{pid}")
+
+
+@needs_mosquitto
+async def test_tasks_are_kept_and_a_web_side_may_write_them(make: Make) -> None:
+    instance = make(fleet=FLEET)
+    with instance.running("--with", "fleet"):
+        async with swarm(instance, 20):
+            await online(instance, 20)
+            await asyncio.to_thread(_tasks, instance)
+    with instance.running("--with", "fleet"):
+        assert [task["name"] for task in said(instance, "task", "ls")] == ["probe-shop", "written"]
+
+
+def _tasks(instance: Instance) -> None:
+    import sqlite3
+
+    shop = said(instance, "task", "add", "probe-shop", "--every", "5m", "--pick", "4", "--class", "enterprise")
+    assert (shop["every_minutes"], shop["customer"], shop["pick"]) == (5, "enterprise", 4)
+    assert instance.ran("fleet", "task", "add", "probe-shop", "--per-hour", "300").returncode == 1
+    said(instance, "task", "add", "spread", "--per-hour", "300")
+    assert instance.ran("fleet", "task", "pause", "spread").returncode == 0
+    hour = said(instance, "wheel")
+    assert sum(slot["due"] for slot in hour["slots"][60:]) == 12 * 4
+    assert instance.ran("fleet", "task", "resume", "spread").returncode == 0
+    hour = said(instance, "wheel")
+    assert sum(slot["due"] for slot in hour["slots"][60:]) == 12 * 4 + 300
+    assert instance.ran("fleet", "task", "rm", "spread").returncode == 0
+    with sqlite3.connect(instance.folder.path / "fleet.db") as database:
+        columns = "instance, name, kind, target, selector, per_hour"
+        database.execute(f"INSERT INTO muster_fleet_tasks ({columns}) VALUES ('muster', 'written', 'ping', '', '', 30)")
+        database.execute(f"INSERT INTO muster_fleet_tasks ({columns}) VALUES ('muster', 'wrong', 'ping', '', 'a=', 30)")
+    database.close()
+    read = instance.ran("fleet", "refresh", "--json")
+    assert read.returncode == 1
+    assert json.loads(read.stdout)["tasks"] == 3
+    assert list(json.loads(read.stdout)["refused"]) == ["wrong"]
+    assert instance.ran("fleet", "task", "rm", "wrong").returncode == 0
+
+
+def test_what_is_missing_is_one_line(make: Make) -> None:
+    instance = make(fleet=FLEET)
+    with instance.running():
+        done = instance.ran("fleet", "clients")
+        assert done.returncode == UNAVAILABLE
+        assert b"muster up --with fleet" in done.stderr

@@ -1,0 +1,58 @@
+"""A real mosquitto as `muster up` runs it, in a folder of its own."""
+
+import os
+import shutil
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import structlog
+
+from control.cluster.programs import Running
+from control.host.ports import Ports
+from plane.fleet.broker import PROGRAM, SECRET, enroll, plane_user
+from plane.kind import Berth
+
+needs_mosquitto = pytest.mark.skipif(
+    shutil.which("mosquitto", path="/usr/sbin:/usr/bin") is None or shutil.which("mosquitto_pub") is None,
+    reason="mosquitto and mosquitto-clients are not installed",
+)
+PLANE = plane_user("index", 0)
+
+
+class Mosquitto:
+    """`start` and `stop`; it begins again by itself when it dies."""
+
+    def __init__(self, folder: Path, clients: Sequence[str] = ()) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        with Ports() as ports:
+            self.host, self.port = ports.tcp("test", "127.0.0.1")
+        self.folder = folder
+        self.words = enroll(folder, clients)
+        found = shutil.which(PROGRAM.binary, path="/usr/sbin:/usr/bin") or ""
+        berth = Berth(folder, self.host, self.port, lambda name: None)
+        self.changes = 0
+        self.running = Running(PROGRAM, found, berth, structlog.get_logger(), self._changed)
+
+    def _changed(self) -> None:
+        self.changes += 1
+
+    async def start(self) -> None:
+        await self.running.start()
+        self.words[PLANE] = (self.folder / SECRET).read_text().strip()
+
+    async def stop(self) -> None:
+        await self.running.stop()
+
+    @property
+    def pid(self) -> int:
+        return self.running.told().pid
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+
+    def admit(self, *names: str) -> None:
+        """New clients, at once."""
+        self.words |= enroll(self.folder, names)
+        os.kill(self.pid, signal.SIGHUP)
