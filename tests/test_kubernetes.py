@@ -258,7 +258,9 @@ async def test_what_the_manifests_start_serves(tmp_path: Path, address: str) -> 
     nodes: list[Node] = []
     async with RegistryServer(tmp_path, structlog.get_logger()):
         with hosts.running():
-            for role in (role for role in SERVED if "fleet.password_file" not in kind(role).pods.files):  # has no broker
+            for role in (
+                role for role in SERVED if "fleet.password_file" not in kind(role).pods.files
+            ):  # has no broker
                 told = environment(role, address)
                 secrets = tmp_path / f"secrets-{role}"  # only what its pod has
                 secrets.mkdir()

@@ -15,9 +15,9 @@ import pytest
 
 from control.cluster.growth import Coordinator, Report
 from control.errors import UserError
-from plane.database.errors import Unavailable as DatabaseAway
 from control.rooms.database.keeper import Keeper, Late
 from control.rooms.database.records import Change, Membership, Partition
+from plane.database.errors import Unavailable as DatabaseAway
 from tests.control.fleet import EVERY, LOG, PATIENT_S, Fallible, Fleet, Make, steps
 from tests.control.players import Player
 from tests.fakes.memory import Memory

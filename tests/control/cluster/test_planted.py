@@ -17,9 +17,9 @@ from control.registry import Directory, view
 from control.registry.places import Count, Growth, Node, read_count
 from control.registry.tree import Check
 from control.registry.view import View
-from plane.database import dialects
 from control.rooms.database.records import Change, Membership
 from control.rooms.database.writer import Writer
+from plane.database import dialects
 from tests.control.cluster import test_growth
 from tests.control.fleet import Fleet, Make
 from tests.control.registry import test_view

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from control.rooms.database import schema
-from plane.database.errors import Refused
 from control.rooms.database.records import Membership, Partition
 from control.rooms.database.store import Store
+from plane.database.errors import Refused
 from plane.database.url import location
 from tests.databases import Database, plain
 

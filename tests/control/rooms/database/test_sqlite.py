@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from plane.database.errors import DatabaseError, Refused, Unavailable
 from control.rooms.database.records import Membership, Partition
 from control.rooms.database.store import Store
+from plane.database.errors import DatabaseError, Refused, Unavailable
 from plane.database.url import location
 from tests.databases import File
 

@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from plane.database.errors import DatabaseError, Refused, Unavailable
 from control.rooms.database.records import EPOCH_MAX, NODE_MAX, ROOM_MAX, VERSION_MAX, Ended, Membership, Partition
 from control.rooms.database.schema import TABLE, VERSION_TABLE
 from control.rooms.database.store import LEFT_S, Store
+from plane.database.errors import DatabaseError, Refused, Unavailable
 from plane.database.url import location
 from tests.databases import PASSWORD, QUOTED, Database, Served, plain
 

@@ -9,11 +9,11 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from plane.database.errors import Unavailable
 from control.rooms.database.records import Change, Ended, Membership, Partition
 from control.rooms.database.store import Store
-from plane.database.url import location
 from control.rooms.database.writer import Writer
+from plane.database.errors import Unavailable
+from plane.database.url import location
 from tests.databases import Database
 from tests.waiting import until
 
