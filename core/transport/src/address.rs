@@ -1,8 +1,7 @@
-//! Bounded accounts: what may be sent to an address that proved nothing, how often its network may knock, and how often
-//! whoever has a key may do something.
+//! Bounded accounts: bytes that may be sent to an unproven address, handshakes of a network, and actions of a key.
 //!
-//! Owns: [`Unproven`], [`PrefixBuckets`], [`Buckets`], [`Bucket`]. Must not know: what the bytes are, sessions, keys of
-//! ciphers, sockets.
+//! Owns: [`Unproven`], [`PrefixBuckets`], [`Buckets`], [`Bucket`]. Must not know: the meaning of the bytes, sessions,
+//! cipher keys, sockets.
 
 use std::hash::{BuildHasher, Hash};
 
@@ -21,8 +20,8 @@ pub const AMPLIFICATION_MAX: u64 = 3;
 /// Prefixes with a bucket at once: 4,096 x 32 B = 128 KiB per process.
 pub const PREFIXES_MAX: usize = 4_096;
 
-/// What came from and went to each address that has not shown that it receives what is sent to it. Handshake
-/// replies, cookies, resets and path checks all go through one table, so that they cannot be added up.
+/// Bytes received from and sent to each address that has not shown that it receives. Handshake replies, cookies, resets
+/// and path checks share this table, so their allowances do not add up.
 pub struct Unproven {
     accounts: Ways<Addr, Account>,
 }
@@ -84,7 +83,7 @@ impl Unproven {
     }
 }
 
-/// A token bucket for each network, /24 of IPv4 and /56 of IPv6, which is what one customer usually gets.
+/// A token bucket for each network: /24 of IPv4, /56 of IPv6, the usual size for one customer.
 pub struct PrefixBuckets {
     buckets: Buckets<u64>,
 }
@@ -97,7 +96,7 @@ impl PrefixBuckets {
         }
     }
 
-    /// From now on each network has so many a second; what it owes stays.
+    /// Sets each network's tokens a second; its debt stays.
     pub fn set_rate(&mut self, rate: u32, burst: u32) {
         self.buckets.set_rate(rate, burst);
     }
@@ -109,11 +108,11 @@ impl PrefixBuckets {
     }
 }
 
-/// What came of taking a token.
+/// The outcome of taking a token.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Taken {
     Yes,
-    /// There is one after so long.
+    /// A token will be there after this time.
     Wait(Micros),
     /// The table is full of others that are still paying off.
     Full,
@@ -135,7 +134,7 @@ impl<K: Copy + Eq + Hash> Buckets<K> {
         }
     }
 
-    /// From now on each key has so many a second; what it owes stays.
+    /// Sets each key's tokens a second; its debt stays.
     pub fn set_rate(&mut self, rate: u32, burst: u32) {
         self.full = Bucket::new(rate, burst);
     }
@@ -192,7 +191,7 @@ impl Bucket {
         granted
     }
 
-    /// After how long one token can be taken, if nobody takes any meanwhile; never where it gives nothing.
+    /// The time until one token can be taken, if no other is taken meanwhile; the end of time if the rate is 0.
     pub fn wait(&self, now: Micros) -> Micros {
         let (Some(cost), Some(burst)) = (self.nanos(1), self.nanos(self.burst)) else {
             return Micros::MAX;
@@ -236,8 +235,8 @@ fn prefix(addr: Addr) -> u64 {
     prefix.iter().fold(family, |sum, &byte| sum << 8 | u64::from(byte))
 }
 
-/// A table of fixed size in sets of [`WAYS`]: no look-up touches more than one set, nothing is ever moved, and
-/// a stranger who does not know the hash key cannot choose whose set to fill.
+/// A table of fixed size in sets of [`WAYS`]. A look-up touches one set, and nothing is ever moved. A stranger without
+/// the hash key cannot choose the set that it fills.
 struct Ways<K, V> {
     entries: Vec<Option<(K, V)>>,
     hash: KeyedState,

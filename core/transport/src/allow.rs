@@ -1,7 +1,7 @@
-//! Which node may be which: the list of keys that an operator holds, and this node's own key.
+//! The list of nodes and their keys that an operator maintains, and this node's own key.
 //!
-//! Owns the decision with what a link is made, accepted and kept besides the cluster's secret. Knows no datagram and no link; where
-//! the list comes from is the control plane's business, which never takes it from the registry.
+//! Owns the decision whether a link may be made, accepted and kept, beyond the cluster's secret. Knows no datagram and
+//! no link. The control plane supplies the list, never from the registry.
 
 use std::collections::BTreeMap;
 
@@ -20,14 +20,14 @@ pub enum Demand {
     Required,
 }
 
-/// What the list says of a node.
+/// The list's entry for a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Listed {
     pub role: Role,
     pub key: PublicKey,
 }
 
-/// Why who says hello is not let in.
+/// The reason why a node that says hello is refused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Stranger {
     /// It proves no identity, and has to.
@@ -48,7 +48,7 @@ impl Stranger {
     }
 }
 
-/// What becomes of a link when the list changes.
+/// The fate of a link when the list changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Standing {
     Keep,
@@ -58,7 +58,7 @@ pub enum Standing {
     End,
 }
 
-/// The list, and what this node does with it.
+/// The list, and how strictly this node applies it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct AllowList {
     pub own: ServerKey,
@@ -76,7 +76,8 @@ impl AllowList {
         listed.map(Some).ok_or(Stranger::Unlisted)
     }
 
-    /// With which key who says hello as this node has to prove itself; 0: it says no number. `Ok(None)`: it need not.
+    /// The entry whose key a node must prove when it says hello as `node`; 0: it names no number. `Ok(None)`: no proof
+    /// is required.
     pub fn admits(&self, node: u32) -> Result<Option<&Listed>, Stranger> {
         match (node, self.demand) {
             (0, Demand::Required) => Err(Stranger::Unproven),
@@ -85,7 +86,7 @@ impl AllowList {
         }
     }
 
-    /// What becomes of a link to `peer` that was made with this key of it, or without one.
+    /// The fate of a link to `peer` that was made with this key, or without one.
     pub fn judge(&self, peer: Identity, key: Option<PublicKey>) -> Standing {
         let listed = self.nodes.get(&peer.node).filter(|listed| listed.role == peer.role);
         match key {

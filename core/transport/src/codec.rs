@@ -59,8 +59,8 @@ impl<'a> Reader<'a> {
         self.array().map(u64::from_le_bytes)
     }
 
-    /// An offset, place, sequence or version. Nobody counts to [`NUMBER_MAX`], so what is beyond is a lie; believed, it would
-    /// overflow the arithmetic of honest numbers.
+    /// An offset, place, sequence or version. Honest nodes never count to [`NUMBER_MAX`]. Higher numbers are refused:
+    /// they would overflow arithmetic.
     #[inline]
     pub fn number(&mut self) -> Option<u64> {
         self.u64().filter(|number| *number <= NUMBER_MAX)
@@ -80,7 +80,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Appends fields to a fixed slice. What does not fit is refused whole: check with [`Writer::room`] first or read [`Writer::full`].
+/// Appends fields to a fixed slice. A field that does not fit is refused whole: check [`Writer::room`] first or read
+/// [`Writer::full`] afterwards.
 pub struct Writer<'a> {
     bytes: &'a mut [u8],
     len: usize,

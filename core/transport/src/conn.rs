@@ -1,7 +1,7 @@
 //! One sealed connection: keys, replay window, flow, status, control log, keepalive and tail probe.
 //!
-//! Sessions with clients and links between roles are both made of this; it knows no role, no room and no handshake.
-//! What a role puts into a datagram beside control it writes itself, between [`Conn::control`] and [`Conn::seal`].
+//! Sessions with clients and links between nodes both consist of this. Knows no role, no room and no handshake. Between
+//! [`Conn::control`] and [`Conn::seal`], a role writes its own frames into the datagram.
 
 use crate::codec::{Reader, Writer};
 use crate::flow::{Flow, STATUS_DELAY};
@@ -29,7 +29,7 @@ const PROBES: u8 = TAIL_PROBES.len() as u8;
 /// Control records that a session may have unacknowledged.
 pub const SESSION_LOG_BYTES: usize = 64 * 1024;
 
-/// What stands in the header of everything that a node sends.
+/// The node's fields in the header of every datagram it sends.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stamp {
     pub epoch: u32,
@@ -45,22 +45,22 @@ pub enum Reject {
     Forged,
 }
 
-/// What a status told of what this side sent.
+/// A status, and the result for the datagrams that this side sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Heard {
     /// Some of it is missing at the peer, or may be, or the tail is not covered yet.
     pub missing: bool,
     pub status: Status,
-    /// What lies above the first and below the second is told of by no status: it may be missing.
+    /// Sequences between these two, exclusive, are covered by no status: they may be missing.
     untold: (u64, u64),
 }
 
-/// What statuses have told so far.
+/// The sum of all statuses so far.
 #[derive(Default)]
 struct Told {
     highest: u64,
     received: u32,
-    /// What was missing may have come since, and have been counted, until this one is the highest.
+    /// Until this sequence is the highest, late datagrams may still be counted as received.
     late_until: u64,
 }
 
@@ -97,7 +97,7 @@ impl Heard {
     }
 }
 
-/// What a frame was to the connection.
+/// The connection's verdict on a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Control {
     /// Nothing for the role in it, or only records.
@@ -112,12 +112,12 @@ pub enum Control {
     Bad,
 }
 
-/// What a datagram wants of its peer.
+/// The answer that a datagram asks for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Wants {
-    /// Nothing: nobody need know whether it came.
+    /// No status: its arrival need not be confirmed.
     Nothing,
-    /// A status. What it holds is asked or repeated, and has a clock of its own for that.
+    /// A status. Its content is requested or repeated elsewhere, by a clock of its own.
     Status,
     /// A status, and to be probed for where none comes.
     Probes,
@@ -209,7 +209,7 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
         }
     }
 
-    /// What this connection's keys come from, for whoever measures what opening alone costs.
+    /// The secret of this connection's keys, for benches that measure opening alone.
     pub fn secret(&self) -> &Secret {
         &self.secret
     }
@@ -359,7 +359,7 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
         self.log_in.held_bytes()
     }
 
-    /// From now on there may be so many of them; what is beyond comes again.
+    /// Sets the limit of bytes held out of order; records beyond it are dropped and come again.
     pub fn hold_at_most(&mut self, bytes: usize) {
         self.log_in.hold_at_most(bytes);
     }
@@ -397,7 +397,7 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
         self.wanted = true;
     }
 
-    /// The window has opened: a status says so, and an answer to it is asked for, since the peer may wait for nothing else.
+    /// The window has opened: sends a status and asks for an answer, as the peer may be waiting for nothing else.
     pub fn tell_status(&mut self) {
         self.wanted = true;
         self.want_status = true;
@@ -418,7 +418,7 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
     /// Puts what control has to say in front of a datagram: status, log acknowledgement, log records, ping.
     /// Returns what that alone wants.
     pub fn control(&mut self, now: Micros, writer: &mut Writer<'_>) -> Wants {
-        // Who asks also tells: where the peer may not send for want of a window, this is how it hears of a new one.
+        // A datagram that asks for a status carries one too: a peer without a window learns of a new one this way.
         let due = self.wanted
             || self.want_status
             || self.pending >= STATUS_RIDES
@@ -455,7 +455,7 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
         wants
     }
 
-    /// Closes a datagram whose frames stand in `buffer[HEADER..HEADER + len]`: pads to `pad` bytes in all if that is longer,
+    /// Closes a datagram with frames in `buffer[HEADER..HEADER + len]`: pads it to `pad` bytes in all if it is shorter,
     /// writes the header, seals. Returns the datagram's length.
     #[allow(clippy::too_many_arguments)]
     #[inline]
@@ -493,7 +493,7 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
         self.sent_at = now;
         if wants == Wants::Probes {
             self.tail_sequence = sequence;
-            // To who is silent yet after all of them only one more leaves.
+            // A peer that stayed silent after all probes gets only one more.
             self.tail_step = if self.tail_step < PROBES { 0 } else { PROBES - 1 };
             self.tail_at = self.probe_at(now, self.tail_step);
         }
@@ -563,7 +563,7 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
         true
     }
 
-    /// When a status must leave for what has come.
+    /// The time at which a status must leave for received datagrams.
     #[inline]
     pub fn status_due(&self) -> Option<Micros> {
         (self.pending > 0).then(|| self.pending_since + STATUS_DELAY)
@@ -625,7 +625,7 @@ mod tests {
         );
     }
 
-    /// Probes to a peer that is sent a datagram each time, and reads all that has come by so much later.
+    /// Counts probes to a peer that gets a datagram every `every` and reads each after `late`.
     fn probes_of_the_late(every: Micros, late: Micros, datagrams: u64) -> usize {
         let mut conn = conn();
         let stamp = Stamp { epoch: 0, placement: 0 };
@@ -654,7 +654,8 @@ mod tests {
         probes
     }
 
-    /// Each datagram was probed for three times before it was read, and what four times as much takes to read was read later yet.
+    /// Found: each datagram was probed for three times before it was read; a peer four times as slow became slower
+    /// still.
     #[test]
     fn who_answers_late_is_soon_probed_for_as_late() {
         assert_eq!(probes_of_the_late(2 * SECOND, 1_000, 20), 0, "not late");
@@ -725,8 +726,8 @@ mod tests {
         assert!(heard.missing && heard.lost(905));
     }
 
-    /// So many datagrams, how many of them are lost or come after so many stretches more, and whether the status that is
-    /// made when it ends is heard.
+    /// A stretch: datagrams; how many are lost; how many come late, and by how many stretches; whether its last status
+    /// arrives.
     fn stretch() -> impl Strategy<Value = (u64, u64, u64, usize, bool)> {
         let datagrams = prop_oneof![4 => 1..60u64, 4 => 200..700u64, 1 => 1_000..1_200u64];
         let few = || prop_oneof![6 => Just(0u64), 3 => Just(1), 1 => 2..30u64];
@@ -740,12 +741,12 @@ mod tests {
             mut stretches in prop::collection::vec(stretch(), 1..12),
             seed in any::<u64>(),
         ) {
-            // In the end all comes, for so long that nothing of before can.
+            // A calm end, long enough for all late datagrams to arrive.
             let troubled = stretches.len();
             stretches.extend([(40, 0, 0, 0, true); 40]);
             stretches.push((700, 0, 0, 0, true));
             let (mut dice, mut window, mut told) = (Dice::new(seed), Window::<16>::default(), Told::default());
-            // Of all that was sent: what came, what did not and no status has told of, and what comes late.
+            // All that was sent, in four sets: judged, arrived, unreported, late.
             let (mut sent, mut judged, mut came, mut late) = (0, 0, BTreeSet::new(), Vec::new());
             let mut untold = BTreeSet::new();
             for (at, (datagrams, lost, tardy, after, heard)) in stretches.into_iter().enumerate() {

@@ -1,9 +1,9 @@
 //! Counters that cost an addition each and can still be listed by name.
 //!
-//! Owns: the macro [`counters!`](crate::counters!). Must not know: what is counted, or who reads it.
+//! Owns: the macro [`counters!`](crate::counters!). Must not know: the counted events, the readers.
 //!
 //! A packet path adds to a plain field; only a reader pays for names. One declaration gives the field, its name for
-//! Prometheus and its help line, so the three cannot come apart.
+//! Prometheus and its help line, so the three cannot differ.
 
 /// Declares a struct of `u64` counters, each with its help as a doc line:
 ///

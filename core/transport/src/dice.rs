@@ -28,7 +28,7 @@ impl Dice {
         }
     }
 
-    /// Of two that are drawn the first, or the other one where the first is worse.
+    /// Draws two and returns the first, or the second if the first is worse.
     pub fn better<T: Copy>(&mut self, from: Vec<T>, worse: impl FnOnce(T, T) -> bool) -> Option<T> {
         self.better_by(from, |_| 1, worse)
     }

@@ -1,7 +1,7 @@
-//! The way in: cookies, handshakes, resets, and what may be sent to who has proven nothing.
+//! The way in: cookies, handshakes, resets, and the bytes that an unproven address may be sent.
 //!
-//! One door stands before the sessions of a role and one before its links. It owns everything that happens before a
-//! connection exists and keeps nothing per stranger but bounded accounts. Knows no session, no link and no role.
+//! One door stands before a role's sessions and one before its links. It owns everything that happens before a
+//! connection exists, and keeps only bounded accounts of strangers. Knows no session, no link and no role.
 
 use std::collections::VecDeque;
 
@@ -18,10 +18,10 @@ use crate::machine::{Addr, Arrival, Entropy, Micros, Outbox, SocketId};
 use crate::seal::Secret;
 use crate::wire::header::{DatagramKind, Header, HEADER, VERSION};
 
-/// Handshakes answered at one time, which is that of a look at the sockets; of nodes that prove who they are, which multiply twice as
-/// often, half as many. What comes meanwhile waits half a millisecond for them.
+/// Handshakes answered per look at the sockets; half as many for nodes that prove an identity, as these multiply twice
+/// as often. Later ones wait half a millisecond.
 pub const HANDSHAKES_A_LOOK: usize = 4;
-/// What such a one counts for.
+/// The cost of a handshake with an identity, in plain handshakes.
 const NODE_HANDSHAKE: usize = 2;
 /// Hellos with a valid cookie that wait for their turn.
 pub const WAITING_MAX: usize = 256;
@@ -38,11 +38,12 @@ const NOISE_MAX: usize = 320;
 const PURPOSE_CLIENT: &[u8] = b"client";
 const PURPOSE_LINK: &[u8] = b"link";
 
-/// What the door knows a responder by.
+/// The key that a responder is known by.
 pub enum DoorKey {
-    /// Sessions: anyone who knows our public key.
+    /// Sessions: open to any client that knows our public key.
     Server(Box<ServerKey>),
-    /// Links: who knows the cluster's secret, and has the key of the node it says it is where that is to be proven.
+    /// Links: open to a node with the cluster's secret and, where identities are proven, with the key listed for its
+    /// number.
     Cluster(Box<ClusterKeys>),
 }
 
@@ -51,19 +52,19 @@ struct Waiting {
     from: Addr,
     initiator: u64,
     key_id: u8,
-    /// Who it says it is, and is to prove; 0: it does not say.
+    /// The node number that the sender names and must prove; 0: it names none.
     node: u32,
-    /// That whoever says so has the cluster's secret.
+    /// Proof that the sender has the cluster's secret.
     proof: [u8; 16],
     noise: Vec<u8>,
 }
 
-/// With what a hello is answered: the key, and what is listed for the node that it is to prove to be.
+/// The key that answers a hello, and the list's entry that the sender must prove.
 type Answer<'a> = (ResponderKey<'a>, Option<Listed>);
 
 impl Waiting {
-    /// With what this is answered on links. `Err(None)`: it does not come from who has the secret. That is looked at first: others
-    /// cost no multiplication, and cannot say in a node's name that it has another key.
+    /// The answer for a hello on a link. `Err(None)`: the sender lacks the cluster's secret. This is checked first,
+    /// without a multiplication, so a stranger cannot make a listed node look like an impostor.
     fn answered<'a>(&self, allow: Option<&'a AllowList>, secret: &'a [u8; 32]) -> Result<Answer<'a>, Option<Stranger>> {
         let Some(allow) = allow else {
             return Ok((ResponderKey::Link(secret), None));
@@ -107,16 +108,16 @@ pub struct Accepted {
     pub initiator: u64,
     pub key_id: u8,
     pub secret: Secret,
-    /// What it proved: the number that it said, and what is listed for it.
+    /// The identity that the initiator proved: its number and its entry in the list.
     pub proved: Option<(u32, Listed)>,
-    /// What the initiator said of itself; nobody may act on it before a sealed datagram came.
+    /// The initiator's statement about itself; act on it only after a sealed datagram came.
     pub payload: Vec<u8>,
     message: Vec<u8>,
 }
 
 #[cfg(test)]
 impl Accepted {
-    /// One that nobody asked for.
+    /// An attempt that no datagram asked for.
     pub fn of(initiator: u64) -> Self {
         Accepted {
             socket: 0,
@@ -132,7 +133,7 @@ impl Accepted {
 }
 
 crate::counters! {
-    /// What happened before a connection existed.
+    /// Events before a connection exists.
     pub struct DoorCounters {
         /// Hellos without a valid cookie, answered with one.
         cookies_sent,
@@ -148,7 +149,7 @@ crate::counters! {
         dropped_hello_rate,
         /// Datagrams dropped: too many hellos waiting.
         dropped_hello_busy,
-        /// Datagrams dropped: a cluster key id that nobody here has.
+        /// Datagrams dropped: a cluster key id that this node does not have.
         dropped_key_unknown,
         /// Datagrams dropped: a hello with the cluster's secret, without the key that the list of nodes has for its sender.
         dropped_identity,
@@ -169,7 +170,7 @@ pub struct Door {
     resets: Bucket,
     waiting: VecDeque<Waiting>,
     replies: VecDeque<Reply>,
-    /// The last one that was not let in for its identity: who it said it is, 0 where it did not.
+    /// The last node that was refused for its identity: the number it named (0: none), and why.
     stranger: Option<(u32, Stranger)>,
     looked_at: Micros,
     left: usize,
@@ -217,7 +218,7 @@ impl Door {
         self.reset = reset;
     }
 
-    /// From now on so many handshakes a second are taken from one network, and twice as many at once.
+    /// Sets the handshakes a second taken from one network; twice as many at once.
     pub fn set_prefix_rate(&mut self, rate: u32) {
         self.prefixes.set_rate(rate, rate.saturating_mul(2));
     }
@@ -302,7 +303,7 @@ impl Door {
         !self.waiting.is_empty()
     }
 
-    /// Answers the next waiting handshake, a few at one time. `payload` is what the initiator learns of us.
+    /// Answers the next waiting handshake, a few at one time. `payload`: our statement for the initiator.
     pub fn accept(&mut self, now: Micros, payload: &[u8], entropy: &mut dyn Entropy) -> Option<Accepted> {
         if self.looked_at != now {
             self.looked_at = now;
@@ -354,7 +355,7 @@ impl Door {
         None
     }
 
-    /// Who says it is this node is not let in.
+    /// Records that a node which named this number was refused.
     pub fn refuse(&mut self, node: u32, stranger: Stranger) {
         self.counters.dropped_identity += 1;
         self.stranger = Some((node, stranger));
@@ -374,7 +375,8 @@ impl Door {
         self.reply(now, accepted.socket, accepted.from, HELLO_MIN, bytes);
     }
 
-    /// Tells the sender of a datagram for an unknown connection that it is gone, if the answer is shorter than what came.
+    /// Tells the sender of a datagram for an unknown connection that the connection is gone, if the answer is shorter
+    /// than the datagram.
     pub fn unknown(&mut self, now: Micros, arrival: Arrival, header: &Header) {
         let mut bytes = clear(DatagramKind::Reset, header.connection);
         bytes.extend_from_slice(&self.token(header.connection));
@@ -413,7 +415,7 @@ pub struct Knock {
     /// Our id of the connection to be.
     pub id: u64,
     pub key_id: u8,
-    /// What is listed for the node that is to answer, where both ends prove who they are.
+    /// The list's entry for the node that must answer, where both ends prove identities.
     pub listed: Option<Listed>,
     node: u32,
     proof: [u8; 16],
@@ -422,7 +424,7 @@ pub struct Knock {
     cookie: [u8; 16],
 }
 
-/// What came of a knock.
+/// The result of a knock.
 pub struct Opened {
     pub peer: u64,
     pub secret: Secret,
@@ -430,7 +432,7 @@ pub struct Opened {
 }
 
 impl Knock {
-    /// `payload` is what the responder learns of us (links only).
+    /// `payload`: our statement for the responder (links only).
     pub fn new(id: u64, key: InitiatorKey<'_>, key_id: u8, payload: &[u8], entropy: &mut dyn Entropy) -> Self {
         let purpose = match key {
             InitiatorKey::Link(_) | InitiatorKey::Node { .. } => PURPOSE_LINK,
@@ -485,7 +487,7 @@ impl Knock {
         }
     }
 
-    /// Whether somebody is there: a cookie came.
+    /// Whether a cookie came, so a responder is there.
     pub fn is_answered(&self) -> bool {
         self.cookie != [0; 16]
     }

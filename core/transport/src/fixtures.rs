@@ -1,4 +1,4 @@
-//! What unit tests of this crate, and of systems, build nodes with.
+//! Helpers that build nodes for unit tests of this crate and of systems.
 
 use crate::handshake::ClusterKeys;
 use crate::machine::Entropy;

@@ -31,7 +31,7 @@ const MARKS: usize = 64;
 const RTO_MIN: Micros = 250_000;
 const RTO_MAX: Micros = 2_000_000;
 
-/// What the kernel charges a receive buffer for a datagram of `len` bytes: header structures plus the data's
+/// The bytes that the kernel charges a receive buffer for a datagram of `len` bytes: header structures plus the data's
 /// power-of-two bucket. Measured: 64 B -> 832 B, 1,200 B -> 2,305 B.
 pub fn charge(len: usize) -> u64 {
     320 + (len as u64 + 384).next_power_of_two()
@@ -44,7 +44,7 @@ struct Mark {
     at: Micros,
 }
 
-/// What was so before a window was cut for a queue, and how often it was cut since.
+/// The state before a window was cut for a queue, and the number of cuts since.
 #[derive(Clone, Copy)]
 struct QueueCut {
     excess: u32,
@@ -72,8 +72,8 @@ pub struct Flow {
     longest: u32,
     rtt_min: u32,
     rtt_min_at: Micros,
-    /// What a round trip took beyond the smallest when too little was in flight to queue, or however much was: the path became
-    /// longer, or varies, or who receives is kept from it.
+    /// The part of the round trip beyond the smallest that our queue does not explain: the path became longer, or
+    /// varies, or the receiver is busy.
     not_ours: u32,
     /// The first of the cuts for a queue that has not become shorter since.
     queue_cut: Option<QueueCut>,
@@ -86,14 +86,14 @@ pub struct Flow {
     backoff: u8,
     /// The windows before the silence that gave up what was in flight.
     before: (f32, f32),
-    /// What left last of that, and when: its status says how late one may be.
+    /// The last datagram given up, and its time: its status shows how late a status may come.
     given_up: Option<(u64, Micros)>,
     limited: bool,
     marks: VecDeque<Mark>,
 }
 
 impl Flow {
-    /// `window`: what the peer can take before its first status says so.
+    /// `window`: the bytes that the peer takes before its first status says so.
     pub fn new(window: u32) -> Self {
         Flow {
             next: 1,
@@ -229,7 +229,7 @@ impl Flow {
         sequence
     }
 
-    /// Takes the peer's status. `false`: it speaks of what was never sent.
+    /// Takes the peer's status. `false`: it covers a datagram that was never sent.
     pub fn status(&mut self, now: Micros, status: &Status) -> bool {
         if status.highest >= self.next {
             return false;
@@ -344,8 +344,8 @@ impl Flow {
         self.cwnd = self.cwnd.min(CWND_MAX);
     }
 
-    /// What silence gave up has come, all of it: it only took longer than was waited for. The wait stays as long as it has
-    /// become until a round trip fits into the usual one.
+    /// All datagrams given up for silence have arrived: they were only later than the wait. The longer wait stays until
+    /// a round trip fits the usual one.
     fn undo(&mut self, now: Micros) {
         let (cwnd, threshold) = std::mem::take(&mut self.before);
         self.cwnd = self.cwnd.max(cwnd);
@@ -382,8 +382,8 @@ impl Flow {
         self.round_end = self.next - 1;
     }
 
-    /// Whether a cut for the queue that there is helps: those before it did, or are too few to tell. Else they are undone, and the queue is taken
-    /// for somebody else's.
+    /// Whether the present cut for a queue may help: earlier cuts did, or are too few to tell. Otherwise they are
+    /// undone, and the queue counts as foreign.
     fn shortens_queue(&mut self) -> bool {
         let excess = self.rtt - self.rtt_min - self.not_ours;
         let shorter = |first: &QueueCut| excess < first.excess - first.excess / 8;
@@ -446,7 +446,7 @@ impl Flow {
     }
 }
 
-/// How long the way of what left at `at` and back to this status took, whoever answered being there.
+/// The round trip from a datagram sent at `at` to this status, without the receiver's own delay.
 fn took(now: Micros, at: Micros, status: &Status) -> u32 {
     let took = now.saturating_sub(at).saturating_sub(Micros::from(status.delay));
     u32::try_from(took.max(1)).unwrap_or(u32::MAX)
@@ -486,7 +486,7 @@ mod tests {
         assert_eq!(flow.available(1200), 212_992 / charge(1200) as usize);
     }
 
-    /// A window of 27 datagrams waited 50 ms for each status, since 32 draw one: 44 s for what takes 3.
+    /// Found: a window of 27 datagrams waited 50 ms for each status, since 32 draw one. It took 44 s instead of 3.
     #[test]
     fn a_window_that_bytes_fill_asks_more_than_once() {
         let mut flow = Flow::new(64 * 1024);
@@ -593,7 +593,7 @@ mod tests {
         assert!(flow.timeout_at().unwrap() - at > RTO_MIN);
     }
 
-    /// Who was held up reads all at once, and tells of it once.
+    /// A receiver that was held up reads everything at once and sends one status.
     #[test]
     fn a_status_of_what_was_sent_later_too_puts_the_window_back() {
         for (received, window) in [(51, 100), (50, 2)] {
@@ -631,8 +631,8 @@ mod tests {
         assert_eq!(flow.in_flight(), 0);
     }
 
-    /// Who always has more to send, over a path that says of each datagram after how long its status comes; none: it is lost.
-    /// Gives the window at the end of each second.
+    /// A sender with endless data over a path; `path` gives the delay of each datagram's status (none: lost). Returns
+    /// the window at the end of each second.
     fn sends_for(
         flow: &mut Flow,
         from: Micros,

@@ -1,9 +1,9 @@
-//! How two ends come to share a [`Secret`], and the small proofs around it: cookies and reset tokens.
+//! The handshake that gives two ends a shared [`Secret`], and the small proofs around it: cookies and reset tokens.
 //!
-//! Owns: the Noise handshakes of links (NNpsk0, and KKpsk0 where nodes prove who they are) and clients (NK), their keys,
+//! Owns: the Noise handshakes of links (NNpsk0, and KKpsk0 where nodes prove identities) and clients (NK), their keys,
 //! [`hello_proof`], [`CookieJar`], [`ResetSecret`].
-//! Must not know: datagrams, padding, retransmission, half-open tables, who may connect. It keeps no state between
-//! calls except in the values it hands out.
+//! Must not know: datagrams, padding, retransmission, half-open tables, admission. It keeps no state between calls
+//! except in the values that it returns.
 
 use ring::{hkdf, hmac};
 use snow::params::{CipherChoice, DHChoice, HashChoice};
@@ -30,13 +30,13 @@ pub const COOKIE_PERIOD: Micros = 120_000_000;
 pub enum HandshakeError {
     /// Too short to be a handshake message, or longer than [`MESSAGE_MAX`].
     Length,
-    /// Not made for this handshake by who knows its keys: forged, damaged, another prologue, another cluster secret.
+    /// The sender lacks the keys of this handshake: forged, damaged, another prologue, or another cluster secret.
     Forged,
     /// This handshake has its answer already; a repeat of message 2 came.
     Finished,
 }
 
-/// What the initiator knows beforehand. It decides the pattern.
+/// The initiator's prior knowledge. It decides the pattern.
 #[derive(Clone, Copy)]
 pub enum InitiatorKey<'a> {
     /// Both ends know the cluster's secret (of the key id that the datagram's header names): NNpsk0.
@@ -51,7 +51,7 @@ pub enum InitiatorKey<'a> {
     Client(&'a [u8; 32]),
 }
 
-/// What the responder knows beforehand, the counterpart of [`InitiatorKey`].
+/// The responder's prior knowledge, the counterpart of [`InitiatorKey`].
 #[derive(Clone, Copy)]
 pub enum ResponderKey<'a> {
     Link(&'a [u8; 32]),
@@ -63,8 +63,8 @@ pub enum ResponderKey<'a> {
     Client(&'a ServerKey),
 }
 
-/// What both ends must agree on before a word is said; an attacker who changes any of it in a header breaks the
-/// handshake. Ids not known yet (the responder's, when message 1 leaves) are nought.
+/// The header fields that both ends must agree on; if an attacker changes any of them, the handshake fails. Unknown ids
+/// (the responder's, when message 1 leaves) are 0.
 pub fn prologue(version: u8, initiator: u64, responder: u64, purpose: &[u8]) -> Vec<u8> {
     // The purpose, of free length, comes last, so that no two inputs look alike.
     [
@@ -85,7 +85,7 @@ pub struct Initiator {
     state: HandshakeState,
 }
 
-/// What the initiator has from a finished handshake.
+/// The initiator's result of a finished handshake.
 pub struct Established {
     pub secret: Secret,
     /// From the responder, forward-secret, and fresh: it answers our ephemeral key.
@@ -95,9 +95,9 @@ pub struct Established {
 impl Initiator {
     /// Starts a handshake and returns it with message 1.
     ///
-    /// `payload1` is sealed with what the responder knows beforehand only: whoever records message 1 can send it
-    /// again, and whoever ever gets the server's private key (or the cluster's secret) can read it. Put nothing into
-    /// it that acts.
+    /// `payload1` is sealed only with the responder's prior knowledge. A recorded message 1 can be sent again, and
+    /// later owners of the server's private key (or the cluster's secret) can read it. Put nothing into it that causes
+    /// an action.
     ///
     /// # Panics
     /// If `payload1` is longer than [`PAYLOAD_MAX`].
@@ -135,7 +135,7 @@ impl Initiator {
     }
 }
 
-/// What the responder has from one message 1.
+/// The responder's result of one message 1.
 pub struct Responded {
     pub message2: Vec<u8>,
     /// Possibly a repeat of something recorded: nothing may act on it before the initiator has sealed a datagram with
@@ -144,9 +144,9 @@ pub struct Responded {
     pub secret: Secret,
 }
 
-/// Answers message 1 at once. Each call draws a fresh ephemeral key, so a repeated message 1 gives another secret,
-/// and nothing is remembered here. Costs two multiplications for a link, four for a client, six for a node that proves who it is:
-/// admit by cookie and bucket first.
+/// Answers message 1 at once. Each call draws a fresh ephemeral key, so a repeated message 1 gives another secret, and
+/// nothing is remembered here. Costs two multiplications for a link, four for a client, six for a node that proves an
+/// identity: admit by cookie and bucket first.
 ///
 /// # Panics
 /// If `payload2` is longer than [`PAYLOAD_MAX`].
@@ -181,34 +181,34 @@ pub fn respond(
     })
 }
 
-/// Whether message 1 of a link that proves no identity was made by who has the secret. Multiplies nothing.
+/// Whether a holder of the secret made message 1 of a link without identity. Multiplies nothing.
 pub fn opens(secret: &[u8; 32], prologue: &[u8], message1: &[u8]) -> bool {
     let mut state = build(LINK, Known::psk(secret), prologue, &mut Still, Builder::build_responder);
     read(&mut state, message1).is_ok()
 }
 
-/// That who says hello as this node has the cluster's secret, whose key it may be: without it a stranger's message 1 would be
-/// found to be one only after two multiplications.
+/// Proof that the sender of this hello, who may claim to be `node`, has the cluster's secret. Without it, only two
+/// multiplications would reveal a stranger's message 1.
 pub fn hello_proof(secret: &[u8; 32], initiator: u64, node: u32, message1: &[u8]) -> [u8; 16] {
     let key = hmac::Key::new(hmac::HMAC_SHA256, secret);
     let (initiator, node) = (initiator.to_be_bytes(), node.to_be_bytes());
     mac(&key, &[b"muster hello", &initiator, &node, message1])
 }
 
-/// What links are made and accepted with: the cluster's secrets by key id. While one is being replaced, all roles first learn of
-/// the next, then switch to it, then forget the former.
+/// The cluster's secrets by key id, for making and accepting links. A replacement has three steps: all nodes learn the
+/// next secret, then use it, then forget the former.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ClusterKeys {
-    /// What new links are started with.
+    /// The secret for new links.
     pub current: (u8, [u8; 32]),
     /// Accepted as well: the next one, later the former.
     pub other: Option<(u8, [u8; 32])>,
-    /// Which nodes may link, where they have to prove that it is they.
+    /// The nodes that may link, where they must prove identities.
     pub allow: Option<AllowList>,
 }
 
 impl ClusterKeys {
-    /// The secret that a key id names, if it is accepted. Safe to ask with what a stranger wrote.
+    /// The secret of a key id, if it is accepted. Safe for a stranger's input.
     pub fn find(&self, key_id: u8) -> Option<&[u8; 32]> {
         std::iter::once(&self.current)
             .chain(&self.other)
@@ -216,8 +216,8 @@ impl ClusterKeys {
             .map(|(_, secret)| secret)
     }
 
-    /// What a node without a file for it makes its [`ResetSecret`] of: its own key, where it has one, for whoever knows the
-    /// cluster's secret alone is to end no links.
+    /// The root of this node's [`ResetSecret`] without a file for it: its own key if it has one, so that the cluster's
+    /// secret alone ends no links.
     pub fn reset_root(&self) -> &[u8; 32] {
         let own = self.allow.as_ref().map(|list| list.own.private());
         own.unwrap_or(&self.current.1)
@@ -273,8 +273,8 @@ impl ResetSecret {
         ResetSecret(bytes)
     }
 
-    /// A node's own, from a secret that several have: the same in every life, and what one node does not know may be alive at
-    /// another.
+    /// A node's own reset secret, derived from a shared one. It is the same in every life; each node has its own, as an
+    /// unknown connection may be alive at another node.
     pub fn of_node(shared: &[u8; 32], node: u32) -> [u8; 32] {
         let key = hmac::Key::new(hmac::HMAC_SHA256, shared);
         let tag = hmac::sign(&key, &[b"muster node reset".as_slice(), &node.to_be_bytes()].concat());
@@ -324,7 +324,7 @@ impl<'a> Known<'a> {
     }
 }
 
-/// For who draws no ephemeral key.
+/// An entropy source for calls that draw no ephemeral key.
 struct Still;
 
 impl Entropy for Still {
@@ -467,7 +467,7 @@ mod tests {
 
     const PSK: [u8; 32] = [9; 32];
 
-    /// What a secret seals is all that can be seen of it.
+    /// A visible print of a secret: bytes that it seals.
     fn print(secret: &Secret) -> [u8; 16] {
         KeyCache::new(1).seal(secret, &mut KeySlots::default(), Direction::Initiator, 0, b"", &mut [])
     }
@@ -480,7 +480,7 @@ mod tests {
         ServerKey::generate(&mut Seeded(77))
     }
 
-    /// The key pair of who dials.
+    /// The key pair of the dialling node.
     fn dialler() -> ServerKey {
         ServerKey::generate(&mut Seeded(76))
     }

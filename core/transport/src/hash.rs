@@ -1,7 +1,7 @@
 //! Keyed hashing for maps whose keys a stranger can choose.
 //!
-//! Owns: [`KeyedState`]. Must not know: what is hashed, and where its key comes from. The standard library's keyed
-//! hasher draws its own randomness, which a replayable machine may not; its unkeyed one can be flooded with collisions.
+//! Owns: [`KeyedState`]. Must not know: the hashed values, the origin of its key. The standard library's keyed hasher
+//! draws its own randomness, which a replayable machine may not; its unkeyed one can be flooded with collisions.
 
 use std::hash::BuildHasher;
 

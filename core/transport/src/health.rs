@@ -1,8 +1,9 @@
-//! How well peers that can stand in for each other are reached, who of them is left out for a while, and which one is chosen (ROOM-12).
+//! Health of peers that can replace each other: their quality, which are left out for a while, and the choice of one
+//! (ROOM-12).
 //!
-//! Judged once a second by what links measure anyway (round trip, loss; pings see to that where nothing else is sent), by what
-//! they leave unanswered, and by whether their link was lost. Owns that judgement, of as many peers as it is given groups of. Knows
-//! no frame, and never decides where a room's messages go.
+//! Judges once a second by what links measure anyway (round trip, loss; pings fill silence), by unanswered questions,
+//! and by lost links. Owns this judgement for any number of groups of peers. Knows no frame, and never decides the way
+//! of data.
 
 use std::collections::BTreeMap;
 
@@ -12,26 +13,26 @@ use crate::planted::{self, Bug};
 
 /// How often peers are judged.
 pub const TICK: Micros = 1_000_000;
-/// What a second weighs in the next one: loss is that of some ten seconds, 50 datagrams where there are only pings.
+/// The weight of the past at each new second: loss covers some ten seconds, 50 datagrams where only pings are sent.
 const KEPT: f32 = 0.9;
-/// Of fewer datagrams, and of fewer questions (two a second), no share is told. Questions wait for members as well: of 20 of which
-/// one in five waits too long for that, 11 do not at one peer and none at the others.
+/// Below these numbers of datagrams and questions (two a second), no share is computed. Questions may be late for
+/// reasons beyond the peer: if one in five of 20 is, 11 are not late at one peer alone.
 const SENT_MIN: f32 = 25.0;
 const ASKED_MIN: f32 = 20.0;
-/// Beyond the others' is a peer that loses twice what they do and so much more, or is three times as far and so much further, or
-/// leaves so much more of what it is asked unanswered. Of 50 datagrams of which one in 20 is lost, 17 are not in ages.
+/// A peer is beyond the others if it loses twice their loss plus this, or is three times as far plus this, or leaves
+/// this much more unanswered. Of 50 datagrams with a loss of one in 20, 17 lost ones practically never occur.
 const LOSS_OVER: f32 = 0.25;
 const DELAY_OVER: f32 = 50_000.0;
 const UNANSWERED_OVER: f32 = 0.5;
-/// It is left out after so many bad seconds in a row, or once its link was lost, and taken back after so many good ones, in which it
-/// has a link; good is half as far beyond.
+/// A peer is left out after this many bad seconds in a row, or when its link was lost. It is taken back after this many
+/// good ones with a link. Good means within half of the limits.
 const BAD_MAX: u8 = 3;
 const GOOD_MIN: u8 = 5;
-/// Taken back, it has this share of its chances, and so much more each second.
+/// The share of its chances that a peer has when taken back, and its growth per second.
 const BACK: f32 = 0.1;
-/// What a round trip counts at least: differences below are those of turns, not of ways.
+/// The least round trip that counts: smaller differences come from turns, not from paths.
 const RTT_MIN: f32 = 1_000.0;
-/// One that costs less than so many times the other is as good.
+/// A peer that costs less than this times the other is as good.
 const ALIKE: f32 = 2.0;
 
 /// Why a peer is left out: what holds now, or held last.
@@ -55,7 +56,7 @@ impl Reason {
     }
 }
 
-/// What a link has measured so far.
+/// A link's measurements so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reading {
     /// When it came up: another one counts anew.
@@ -81,7 +82,7 @@ struct Peer {
     /// Its link was lost since it was judged.
     away: bool,
     ejected: Option<Reason>,
-    /// What it lacks to its full share since it was taken back.
+    /// The part of its full share that is still missing since it was taken back.
     lacks: f32,
 }
 
@@ -96,7 +97,7 @@ impl Peer {
         }
         if let Some(sent) = highest.checked_sub(known.0).filter(|_| same && known.0 > 0) {
             self.sent += sent as f32;
-            // Of the time before some may have come now.
+            // Datagrams of the time before may have arrived now.
             let received = received.wrapping_sub(known.1) as i32;
             self.lost = (self.lost + sent as f32 - received as f32).max(0.0);
         }
@@ -117,7 +118,7 @@ impl Peer {
         }
     }
 
-    /// What it is beyond the others in, if it is; `part` of the limits.
+    /// The limit that this peer exceeds compared with the others, if any; `part`: scales the limits.
     fn beyond(&self, others: &Peer, part: f32) -> Option<Reason> {
         if self.loss() > 2.0 * others.lost + part * LOSS_OVER {
             return Some(Reason::Loss);
@@ -143,15 +144,15 @@ impl Peer {
 crate::counters! {
     /// Peers that were left out of choices.
     pub struct HealthCounters {
-        /// Brokers left out of the choice for commands: their link was lost.
+        /// Peers left out of choices: their link was lost.
         ejections_away,
-        /// Brokers left out of the choice for commands: they lost far more than the others of their partition.
+        /// Peers left out of choices: they lost far more than the others of their partition.
         ejections_loss,
-        /// Brokers left out of the choice for commands: they were far further than the others of their partition.
+        /// Peers left out of choices: they were far further than the others of their partition.
         ejections_delay,
-        /// Brokers left out of the choice for commands: they answered far less than the others of their partition.
+        /// Peers left out of choices: they answered far less than the others of their partition.
         ejections_unanswered,
-        /// Brokers taken back into the choice for commands.
+        /// Peers taken back into choices.
         ejections_ended,
     }
 }
@@ -186,7 +187,7 @@ impl Health {
         }
     }
 
-    /// Judges those that can stand in for each other, by what their links measured. Who has no link is out anyway.
+    /// Judges a group of replaceable peers by the measurements of their links. A peer without a link is out anyway.
     pub fn judge(&mut self, group: &[(u32, Option<Reading>)]) {
         for (node, reading) in group {
             if let Some(reading) = reading {
@@ -204,7 +205,7 @@ impl Health {
         };
         let (mut out, count) = (group.iter().filter(is_out).count(), group.len());
         let too_many = |out: usize| out * 2 > count && !planted::is(Bug::NoneLeft);
-        // Where more than half are out the rest needs them, or it is we who were away.
+        // If more than half are out, the rest are needed, or this node itself was away.
         let panics = too_many(out);
         for (node, reading) in group {
             let others = linked.iter().filter(|(other, peer)| other != node && peer.rtt > 0.0);
@@ -290,7 +291,7 @@ fn hasty() -> bool {
     planted::is(Bug::JudgedInHaste)
 }
 
-/// What the middle ones of them are like: round trip, and as shares what they lose and leave unanswered.
+/// The median peer: round trip, and the shares of lost datagrams and unanswered questions.
 fn middle<'a>(peers: impl Iterator<Item = &'a Peer>) -> Option<Peer> {
     let peers: Vec<&Peer> = peers.collect();
     let of = |figure: fn(&Peer) -> f32| {
@@ -311,7 +312,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Peers 0.. of which each second brings a round trip, 0 where there is no link, and how many of 10 datagrams are lost.
+    /// Peers 0.. with a round trip (0: no link) and a number of lost datagrams out of 10, for each second.
     struct Rig {
         health: Health,
         told: Vec<(u64, u32)>,
@@ -437,7 +438,7 @@ mod tests {
         assert_eq!(rig.second(&well), [0; 0]);
         let counters = &rig.health.counters;
         assert_eq!((counters.ejections_away, counters.ejections_ended), (1, 1));
-        // Where all links are lost it is we who were away; and who is left alone is needed.
+        // If all links are lost, this node was away; and the last one left is needed.
         (0..2).for_each(|node| rig.lose(node));
         assert_eq!(rig.second(&[(0, 0); 2]), [0; 0]);
         assert_eq!(rig.second(&well), [0; 0]);

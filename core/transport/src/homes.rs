@@ -1,7 +1,8 @@
-//! Which replica of each partition of a layer a node keeps to: the one of the highest rendezvous weight, so that all nodes together
-//! spread over them.
+//! The home of a node in each partition of a layer: the replica with the highest rendezvous weight, so that all nodes
+//! together spread evenly.
 //!
-//! Owns the choice and the way from one to the next: the old one stays until the new one is settled. Knows no record.
+//! Owns the choice and the move from one home to the next: the old one stays until the new one is settled. Knows no
+//! record.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +14,7 @@ use crate::wire::Role;
 /// alone.
 pub const BETTER_AFTER: Micros = 5_000_000;
 
-/// What a node has to do.
+/// An action for the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Move {
     /// Tell this node, or ask it.
@@ -37,7 +38,7 @@ pub struct Homes {
     due: Option<Micros>,
 }
 
-/// Who runs is better than who begins, and that than who ends; who is not in the placement is the last choice.
+/// Running is better than starting, and that is better than ending; a node outside the placement is the last choice.
 fn rank(placement: &Placement, node: u32) -> u8 {
     match placement.node(node).map(|node| node.state) {
         Some(NodeState::Running) => 3,
@@ -156,7 +157,7 @@ mod tests {
     use crate::fixtures::INDEX;
     use crate::placement::PlacedNode;
 
-    /// Two partitions of two routers each, 1 to 4, of which some are in another state.
+    /// Two partitions of two routers each, 1 to 4; some are in another state.
     fn placement(states: &[(u32, NodeState)]) -> Placement {
         let nodes = (1..=4).map(|node| PlacedNode {
             partition: (node % 2) as u16,

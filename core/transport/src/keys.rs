@@ -50,7 +50,7 @@ impl ServerKey {
         dh.dh(public, &mut shared).is_ok() && shared != [0; KEY]
     }
 
-    /// For who stores it.
+    /// The private key, to store it.
     pub fn private(&self) -> &[u8; KEY] {
         &self.private
     }

@@ -21,15 +21,16 @@ pub const STATUS_SPAN: u64 = 256;
 pub const LOG_RECORD_BYTES_MAX: usize = 1_100;
 /// Records sent and not acknowledged, in bytes: 29 datagrams, so a join storm does not flood a path by itself.
 pub const LOG_FLIGHT_BYTES_MAX: usize = 32 * KIB;
-/// The same in records; each look for what is due goes over them (24 B each, 24 KiB).
+/// The same in records; each search for due records goes over them (24 B each, 24 KiB).
 pub const LOG_FLIGHT_RECORDS_MAX: usize = 1_024;
-/// Records are sent again before it is known that they are lost only while no more than so many are unacknowledged: a few joins
-/// cost a datagram more, a storm of them nothing.
+/// Records are repeated before they are known to be lost only while at most this many are unacknowledged: a few joins
+/// cost one datagram more, a storm of them nothing.
 pub const LOG_AGAIN_RECORDS_MAX: usize = 16;
 /// Repeats of a record are never further apart, so a healed path is found within a second.
 pub const LOG_BACKOFF_MAX: Micros = SECOND;
 
 // ---- Nodes ---------------------------------------------------------------------------------------------------------
 
-/// Nodes that a role knows at once, whoever has the cluster's secret: links and views of so many are some MB. Who is gone makes way.
+/// Nodes that a role knows at once, even if strangers have the cluster's secret: that many links and views are some MB.
+/// Nodes that are gone make room.
 pub const NODES_MAX: usize = 4_096;

@@ -24,7 +24,7 @@ use crate::wire::{Code, Frame, FrameKind, Role};
 
 /// Blocks of a link's replay window: 8,192 datagrams.
 pub const LINK_BLOCKS: usize = 128;
-/// A link on which nothing else leaves says so after this, and again so soon while nothing is heard.
+/// An otherwise idle link sends a ping after this time, and repeats it at this interval while nothing arrives.
 pub const PING_IDLE: Micros = 200_000;
 pub const PING_AGAIN: Micros = 100_000;
 /// A link on which nothing was heard for this long is dead; eight pings were lost or the peer stands still.
@@ -36,25 +36,24 @@ pub const DIAL_MAX: Micros = 250_000;
 pub const UNPROVEN_LIFE: Micros = 5_000_000;
 /// The socket of links, of every machine.
 pub const LINK_SOCKET: SocketId = 0;
-/// A node that dialled us and has gone is told of for so long: it may come back, or be gone for good.
+/// A node that dialled us and is gone is reported for this long: it may return, or be gone for good.
 const LOST_TOLD: Micros = 3_600_000_000;
 /// Unproven links at once.
 const UNPROVEN_MAX: usize = 256;
-/// Where another node answers a dial, it is tried again after twice as long each time, up to this.
+/// If another node answers a dial, the next try waits twice as long each time, up to this.
 const MISTAKEN_MAX: Micros = 5_000_000;
-/// Links whose key is not that of new links any more are made anew within so long, not all at once: who has 2,000 of them answers
-/// two handshakes a millisecond then.
+/// Links with an outdated key are renewed within this time, not all at once: a node with 2,000 of them then answers two
+/// handshakes a millisecond.
 const RENEW_SPREAD: Micros = 1_000_000;
-/// A link whose key is not accepted any more ends after this, if it was not made anew: the spread, and a few dials that are
-/// lost.
+/// A link whose key is no longer accepted ends after this, unless renewed: the spread, plus a few lost dials.
 pub const RENEW_GRACE: Micros = 3_000_000;
-/// Who answers hellos with cookies alone for so long does not take our handshakes.
+/// A node that answers our hellos only with cookies for this long refuses our handshakes.
 pub const REFUSED_AFTER: Micros = 3_000_000;
-/// Strangers of one kind are told of no more often than this: whoever sends them says what number they have.
+/// Least time between two reports of one kind of stranger: strangers choose the numbers that they name.
 pub const STRANGER_TOLD: Micros = 10_000_000;
 
 crate::counters! {
-    /// What happened on links.
+    /// Events on links.
     pub struct LinkCounters {
         /// Datagrams taken on the link socket.
         link_datagrams_received,
@@ -92,23 +91,23 @@ crate::counters! {
         links_unlisted,
         /// Nodes that answered and took no handshake of ours, again and again: they know another secret or list, or not this one.
         links_refused,
-        /// Nodes at whose address another one answers, which is dialled itself or has a link already.
+        /// Nodes at whose address another node answers, which is dialled itself or has a link already.
         links_mistaken,
     }
 }
 
-/// What a link leads to.
+/// The state of one link.
 pub struct Link {
     pub peer: Identity,
-    /// A sealed datagram came from the peer: it is who it says, now.
+    /// A sealed datagram came from the peer, so its identity is current.
     pub proven: bool,
     /// The tail is to be probed: the role sends heads with the next datagram.
     pub probe: bool,
-    /// Of what we sent.
+    /// The loss of our datagrams.
     pub loss: Loss,
     token: Option<[u8; 16]>,
     made_at: Micros,
-    /// What the peer proved itself by, where it did.
+    /// The key that the peer proved, if any.
     pub key: Option<PublicKey>,
     /// When it ends, and why: what it was made with is not accepted any more.
     ends: Option<(Micros, Ends)>,
@@ -144,7 +143,7 @@ pub enum LinkChange {
         peer: Identity,
         reason: &'static str,
     },
-    /// Somebody is there and takes no handshake of ours.
+    /// A node is there but refuses our handshakes.
     Refused {
         node: u32,
         role: Role,
@@ -160,7 +159,7 @@ pub enum LinkChange {
         node: u32,
         role: Role,
     },
-    /// Somebody says that it is this node, 0 where it does not say, and was not let in.
+    /// A stranger was refused; `node`: the number it named, 0 if none.
     Stranger {
         node: u32,
         why: Stranger,
@@ -181,7 +180,7 @@ struct Dial {
     told: bool,
 }
 
-/// What a node proved last of its lives.
+/// The latest life that a node proved.
 struct Life {
     epoch: u32,
     /// It was linked, or its link was lost.
@@ -195,9 +194,10 @@ pub struct Links {
     pub counters: LinkCounters,
     cluster: ClusterKeys,
     by_node: BTreeMap<u32, u32>,
-    /// Nodes that were ever linked, [`NODES_MAX`] at most: who is neither linked nor placed makes way, the longest gone first.
+    /// Nodes that were ever linked, at most [`NODES_MAX`]. Nodes that are neither linked nor placed make room, the
+    /// longest gone first.
     lives: BTreeMap<u32, Life>,
-    /// Of some of these.
+    /// The observed history of some of these nodes.
     past: BTreeMap<u32, Past>,
     /// Nodes that the placement names.
     placed: BTreeSet<u32>,
@@ -283,7 +283,7 @@ impl Links {
         self.by_node.iter().map(|(node, slot)| (*node, *slot))
     }
 
-    /// What is remembered of the way to `node`.
+    /// The remembered history of the links to `node`.
     pub fn past(&self, node: u32) -> Option<&Past> {
         self.past.get(&node)
     }
@@ -338,9 +338,9 @@ impl Links {
         }
     }
 
-    /// Takes other secrets, and another list of nodes. New links are made with the current ones. Those that were made with
-    /// another secret, or without the proof that new ones have, are made anew by who dialled them, and live on meanwhile; those
-    /// whose key is not accepted any more end, in [`RENEW_GRACE`] at the latest. Who is not on the list any more ends at once.
+    /// Takes other secrets, and another list of nodes. New links use the current secret. Links with another secret, or
+    /// without a now required proof, are renewed by the node that dialled, and live on meanwhile. Links with a key that
+    /// is no longer accepted end within [`RENEW_GRACE`]. Links to nodes that left the list end at once.
     pub fn set_cluster(&mut self, now: Micros, node: &mut Node, cluster: ClusterKeys) {
         if cluster == self.cluster {
             return;
@@ -388,7 +388,7 @@ impl Links {
         }
     }
 
-    /// From now on resets are proven by what this node makes of a secret that several have.
+    /// Sets the shared secret from which this node derives its proof of resets.
     pub fn set_reset(&mut self, node: &Node, shared: &[u8; 32]) {
         let own = ResetSecret::of_node(shared, node.me.node);
         self.door.set_reset(ResetSecret::new(own));
@@ -441,7 +441,7 @@ impl Links {
         None
     }
 
-    /// The dial that this is an answer to, and of which node.
+    /// The dial that this datagram answers, with its node.
     fn dial_of(&mut self, id: u64, from: Addr) -> Option<(u32, &mut Dial)> {
         let mut dials = self.dials.iter_mut().map(|(node, dial)| (*node, dial));
         dials.find(|(_, dial)| dial.addr == from && dial.knock.as_ref().is_some_and(|knock| knock.id == id))
@@ -540,7 +540,7 @@ impl Links {
         self.epoch_of(peer.node).is_some_and(|known| known > peer.epoch)
     }
 
-    /// Whether there is place to remember a node: somebody else may be forgotten for it.
+    /// Whether a further node can be remembered; another node may be forgotten for it.
     fn make_place(&mut self, node: u32) -> bool {
         if self.lives.len() < NODES_MAX || self.lives.contains_key(&node) {
             return true;
@@ -569,7 +569,7 @@ impl Links {
         let key = knock.listed.map(|listed| listed.key);
         let meant = |peer: &Identity| peer.role == role && (key.is_none() || peer.node == target);
         let Some(peer) = Identity::from_bytes(&opened.payload).filter(meant) else {
-            // The handshake is over for this knock: who is meant may answer another one.
+            // The handshake is over for this knock: the right node may answer another one.
             (dial.knock, dial.due, dial.at) = (None, false, now + DIAL_MAX);
             self.table.release(header.connection);
             self.counters.link_dropped_frame += 1;
@@ -661,7 +661,7 @@ impl Links {
         record.encode(|bytes| self.log(now, slot, bytes))
     }
 
-    /// The same with a record's bytes, for who tells several links the same.
+    /// The same with a record's bytes, to tell several links the same.
     pub fn log(&mut self, now: Micros, slot: u32, bytes: &[u8]) -> Option<u64> {
         let link = self.table.get_mut(slot)?;
         let offset = link.conn.log.push(bytes).ok();
@@ -717,7 +717,7 @@ impl Links {
         self.take(now, slot, reason);
     }
 
-    /// Ends a link and says so to the peer, which need not wait for it to fall silent.
+    /// Ends a link and tells the peer, which then need not wait for a timeout.
     fn end(&mut self, now: Micros, slot: u32, reason: &'static str) {
         let proven = self.table.get(slot).is_some_and(|link| link.data.proven);
         let ended = self.take(now, slot, reason);
@@ -820,7 +820,7 @@ impl Links {
         self.table.schedule(slot, self.due(now, slot));
     }
 
-    /// Lets pass what is due: pings, probes, losses, dials, waiting handshakes.
+    /// Runs the timers due by `now`: pings, probes, losses, dials, waiting handshakes.
     pub fn expire(&mut self, now: Micros, node: &mut Node) {
         while let Some(slot) = self.table.pop_due(now) {
             let Some(link) = self.table.get_mut(slot) else { continue };
@@ -847,7 +847,7 @@ impl Links {
             if ready || link.conn.control_due(now) {
                 self.table.mark(slot);
             }
-            // What is due but not sent yet must not spin: look again in a millisecond.
+            // A due datagram that is not sent yet must not cause a busy loop: look again in a millisecond.
             self.reschedule(now + 1_000, slot);
         }
         self.forget_unproven(now, false);
@@ -927,7 +927,7 @@ impl Links {
         }
     }
 
-    /// Fills the slice with what stands before connections: answers and hellos. True: more waits.
+    /// Fills the slice with datagrams outside connections: answers and hellos. True: more waits.
     pub fn transmit(&mut self, now: Micros, node: &mut Node, outbox: &mut Outbox) -> bool {
         self.accept(now, node);
         self.door.transmit(outbox);
@@ -1124,7 +1124,7 @@ mod tests {
         }
     }
 
-    /// What nodes say to each other, for so many milliseconds.
+    /// Exchanges the nodes' datagrams for this many milliseconds.
     fn live(from: Micros, millis: u64, ends: &mut [End]) -> Micros {
         let mut now = from;
         while now < from + millis * 1_000 {
@@ -1216,7 +1216,7 @@ mod tests {
             self.links.table.get(slot).map(|link| link.conn.key_id())
         }
 
-        /// Of links that came and went since the last look.
+        /// Links that came and went since the last call.
         fn told(&mut self) -> Vec<&'static str> {
             let seen = self.seen.drain(..).map(|change| match change {
                 LinkChange::Up { .. } => "up",
@@ -1246,7 +1246,7 @@ mod tests {
             "to accept one more is no reason"
         );
 
-        ends[1].set(now, B, Some(A)); // who is dialled renews nothing
+        ends[1].set(now, B, Some(A)); // a dialled node renews nothing
         now = live(now, 1_500, &mut ends);
         assert_eq!(ends[1].key(), Some(1));
         ends[0].set(now, B, Some(A));
@@ -1335,7 +1335,7 @@ mod tests {
             self.links.set_cluster(now, &mut self.node, keys);
         }
 
-        /// One that is what the list says, with the key that belongs to it.
+        /// A node with a listed key that belongs to it.
         fn listed((node, role): (u32, Role)) -> Self {
             let mut end = End::new(node, role);
             end.know(0, list(Demand::Required, node, &ALL));
@@ -1611,7 +1611,7 @@ mod tests {
         assert_eq!(ends.each_ref().map(End::linked), [[2], [1]]);
     }
 
-    /// Whoever may make it multiply without end is answered no more often at a time than who needs less.
+    /// A node that can cause endless multiplications gets no more answers per look than others that cost less.
     #[test]
     fn of_handshakes_that_cost_more_fewer_are_answered_at_a_time() {
         let mut end = End::listed(ROUTER);
@@ -1667,7 +1667,7 @@ mod tests {
         );
     }
 
-    /// As many nodes as are remembered come and go, a second each; what they were is told by what comes of them again.
+    /// As many nodes as are remembered come and go, a second each; returning nodes must match their memory.
     fn after_as_many_as_are_remembered(links: &mut Links) -> Micros {
         for node in 100..100 + NODES_MAX as u32 {
             let now = Micros::from(node) * 1_000_000;

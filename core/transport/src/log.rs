@@ -1,11 +1,11 @@
-//! Control records over one connection: every one delivered once, in order, whatever the network does.
+//! Control records over one connection: each is delivered once and in order, whatever the network does.
 //!
-//! Owns: [`LogSender`], [`LogReceiver`], [`Records`] and the body of a log frame. Must not know: what a record says, what carries
-//! the frame, or how the round-trip time is found (`rto` comes in).
+//! Owns: [`LogSender`], [`LogReceiver`], [`Records`] and the body of a log frame. Must not know: a record's meaning,
+//! the carrier of a frame, the measurement of the round-trip time (`rto` comes in).
 //!
 //! Records are numbered densely from 1 by *log offset*. A frame body is, little endian: first offset (8), count (2),
-//! then for each record length (2) and bytes. The receiver acknowledges cumulatively. Both sides are 24 bytes while
-//! nothing is under way: most sessions never have a control record in flight.
+//! then for each record length (2) and bytes. The receiver acknowledges cumulatively. Both sides take 24 bytes while
+//! idle: most sessions never have a control record in flight.
 
 use crate::limits::{
     LOG_AGAIN_RECORDS_MAX, LOG_BACKOFF_MAX, LOG_FLIGHT_BYTES_MAX, LOG_FLIGHT_RECORDS_MAX, LOG_RECORD_BYTES_MAX,
@@ -13,9 +13,10 @@ use crate::limits::{
 use crate::machine::Micros;
 use std::collections::{BTreeMap, VecDeque};
 
-/// What a queued record counts beside its bytes when a bound is checked: empty records are not free either.
+/// The cost of a queued record beside its bytes when a bound is checked: empty records are not free either.
 pub const RECORD_COST: usize = 32;
-/// What was lost is repeated at once this often; a peer that answers and never acknowledges is then left to the clock.
+/// A lost record is repeated at once this many times. A peer that answers but never acknowledges then waits for the
+/// clock.
 const PROMPT_REPEATS: u8 = 8;
 
 const FRAME_HEADER: usize = 10;
@@ -118,10 +119,11 @@ impl LogSender {
         Ok(offset)
     }
 
-    /// Writes the next frame body of due records into `buf` and returns its length; call until `None`. Due is what
-    /// was never sent and has room in flight, what was lost, or was sent longer than `rto` ago, doubled with each repeat up to
-    /// a second. `None` also if the next due record does not fit (never with place for [`LOG_RECORD_BYTES_MAX`] and two headers). `carrier`: the sequence
-    /// of the datagram that the frame leaves with.
+    /// Writes the next frame body of due records into `buf` and returns its length; call until `None`. A record is due
+    /// if it was never sent and fits in flight, if it was lost, or if it was sent longer than `rto` ago (doubled with
+    /// each repeat, up to a second).
+    /// `None` also if the next due record does not fit (never with space for [`LOG_RECORD_BYTES_MAX`] and two headers).
+    /// `carrier`: the sequence of the datagram that carries the frame.
     pub fn next_frame(&mut self, now: Micros, rto: Micros, carrier: u64, buf: &mut [u8]) -> Option<usize> {
         let first_offset = self.first_unacknowledged();
         let queue = self.queue.as_deref_mut()?;
@@ -156,8 +158,8 @@ impl LogSender {
         }
     }
 
-    /// The peer has everything up to and with `upto`. What was never sent cannot be acknowledged: a peer that says so
-    /// is believed only as far as the last sent record.
+    /// The peer has everything up to and including `upto`. Records never sent cannot be acknowledged: a higher number
+    /// is taken as the last sent record.
     pub fn acknowledge(&mut self, upto: u64) {
         let first = self.first_unacknowledged();
         let Some(queue) = self.queue.as_deref_mut() else { return };
@@ -195,7 +197,7 @@ impl LogSender {
         self.acknowledged() + self.queue.as_ref().map_or(0, |queue| queue.sent as u64)
     }
 
-    /// What counts towards `bytes_max`: the bytes and [`RECORD_COST`] of every record not yet acknowledged.
+    /// The size that counts towards `bytes_max`: the bytes and [`RECORD_COST`] of every record not yet acknowledged.
     pub fn pending_bytes(&self) -> usize {
         self.queue.as_ref().map_or(0, |queue| queue.cost)
     }
@@ -283,8 +285,8 @@ impl Queue {
         }
     }
 
-    /// Whether a record that was sent left with the first one and that datagram brought nothing. What of the others is lost
-    /// shows when this is acknowledged.
+    /// Whether a sent record left with the first one, in a datagram that did not arrive. Losses of other records show
+    /// once this one is acknowledged.
     fn is_lost(&self, index: usize) -> bool {
         let (first, record) = (&self.records[0], &self.records[index]);
         let heard = self.heard > 0 && (self.heard as u32).wrapping_sub(record.carrier) as i32 >= 0;
@@ -297,7 +299,7 @@ impl Queue {
         let record = &mut self.records[index];
         record.carrier = carrier as u32;
         if index < self.sent {
-            // What is sent again before its time is no repeat: that comes when it would have come.
+            // A record sent again before its time does not count as a repeat: that comes when it would have come.
             if !std::mem::take(&mut record.again) || lost || record.due(rto) <= now {
                 record.sent = now;
                 record.repeats = record.repeats.saturating_add(1);
@@ -336,8 +338,8 @@ struct Held {
 }
 
 impl LogReceiver {
-    /// `bytes_max`: bound on records held out of order, each counted with [`RECORD_COST`]. What goes beyond it is
-    /// dropped and comes again.
+    /// `bytes_max`: bound on records held out of order, each counted with [`RECORD_COST`]. Records beyond it are
+    /// dropped and come again.
     pub fn new(bytes_max: usize) -> Self {
         LogReceiver {
             held: None,
@@ -347,7 +349,7 @@ impl LogReceiver {
         }
     }
 
-    /// Takes a frame body and hands on every record whose turn has come. A malformed body hands on nothing.
+    /// Takes a frame body and hands on every record that is next in order. A malformed body hands on nothing.
     pub fn receive(&mut self, frame_body: &[u8], mut deliver: impl FnMut(&[u8])) -> Result<(), Malformed> {
         let (first, count) = validate(frame_body)?;
         // Also after a mere repeat: it shows that our acknowledgement was lost.
@@ -384,7 +386,7 @@ impl LogReceiver {
         self.next - 1
     }
 
-    /// From now on so much may be held out of order.
+    /// Sets the bound on records held out of order.
     pub fn hold_at_most(&mut self, bytes_max: usize) {
         self.bytes_max = u32::try_from(bytes_max).unwrap_or(u32::MAX);
     }
@@ -423,10 +425,10 @@ impl LogReceiver {
     }
 }
 
-/// Place for records that stays; what more was once taken is given back.
+/// Space for records that stays allocated; more is given back.
 const RECORDS_KEPT: usize = 64 << 10;
 
-/// What was delivered, in order, in one piece: no record is allocated alone.
+/// The delivered records, in order, in one buffer: no record is allocated alone.
 #[derive(Default)]
 pub struct Records {
     bytes: Vec<u8>,
@@ -519,7 +521,8 @@ mod tests {
     }
 
     proptest! {
-        /// The model is the list of what was pushed: under any loss, copy and order, the same list comes out.
+        /// The model is the list of pushed records: under any loss, duplication and reordering, the same list comes
+        /// out.
         #[test]
         fn any_schedule_delivers_exactly_what_was_pushed(
             lens in proptest::collection::vec(prop_oneof![0..40usize, 0..1_100usize], 1..120),

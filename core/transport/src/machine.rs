@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 /// Microseconds of a monotonic clock. Read once per turn by the driver.
 pub type Micros = u64;
 
-/// Which of a machine's sockets a datagram came by or leaves by (an index that the role defines).
+/// The machine's socket that a datagram came by or leaves by: an index that the role defines.
 pub type SocketId = u32;
 
 /// Datagrams that one slice seals before it is sent (`docs/protocol.md`, fan-out).
@@ -51,7 +51,7 @@ impl std::fmt::Debug for Addr {
     }
 }
 
-/// Where one received datagram lies in the [`Inbox`] slab.
+/// The position of one received datagram in the [`Inbox`] slab.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrival {
     pub socket: SocketId,
@@ -205,7 +205,8 @@ impl Outbox {
         self.used += parcel.len as usize;
     }
 
-    /// Takes, empty itself, what is in another one where nothing is joined, but for the datagrams that are not kept.
+    /// Takes over all datagrams of another outbox except those that are not kept. This outbox must be empty; the other
+    /// must have no joined datagrams.
     pub fn sift(&mut self, from: &mut Outbox, mut keep: impl FnMut(SocketId, &Addr, &mut [u8]) -> bool) {
         std::mem::swap(&mut self.slab, &mut from.slab);
         for parcel in from.parcels.drain(..) {
@@ -225,7 +226,7 @@ pub trait Entropy: Send + Sync {
 
 /// A role: deterministic for (inputs, time, seed, entropy).
 pub trait Machine {
-    /// What the control plane must hear of; few, bounded, never one per packet.
+    /// News for the control plane; few, bounded, never one per packet.
     type Event;
 
     /// Whether datagrams that were queued while the loop stood still are to be discarded unread.
@@ -234,7 +235,7 @@ pub trait Machine {
     /// Takes a batch of datagrams. Bad ones are counted by reason and dropped, never an error.
     fn receive(&mut self, now: Micros, inbox: &mut Inbox<'_>);
 
-    /// Lets pass what was due at `now`.
+    /// Runs the timers due by `now`.
     fn expire(&mut self, now: Micros);
 
     /// Fills one slice. Returns whether more waits that could leave at once.
@@ -249,8 +250,8 @@ pub trait Machine {
     /// The loop stood still until `now`: what was queued before is stale (`docs/protocol.md`, stalls).
     fn stalled(&mut self, now: Micros);
 
-    /// Of who discards nothing, before it lets pass what was due at `now`: more lies in the sockets than it has heard. Whom it
-    /// waits for may have answered.
+    /// Called before `expire`, on machines that discard nothing, while a socket still holds unread datagrams: a peer
+    /// that is about to time out may have answered.
     fn behind(&mut self, _now: Micros) {}
 }
 

@@ -1,6 +1,6 @@
-//! Which servers clients are told of, and how fast all of them are told of others (ROOM-25).
+//! The servers that clients are told of, and the pace at which all clients learn of a change (ROOM-25).
 //!
-//! Owns the list and the pace. Knows no session; what is drawn goes to whoever asks.
+//! Owns the list and the pace. Knows no session; a drawn list goes to the caller.
 
 use crate::dice::Dice;
 use crate::limits::NODES_MAX;
@@ -8,7 +8,8 @@ use crate::machine::Micros;
 use crate::wire::server::{Server, SERVERS_MAX};
 use crate::wire::Role;
 
-/// The next sessions are told after this, and a round begins so long after the list changed: servers come and go in company.
+/// The interval between steps of a round; a round also begins this long after a change, as servers come and go in
+/// groups.
 const STEP: Micros = 20_000;
 const GATHER: Micros = 500_000;
 /// Sessions told a second in a round: 2 x 835 B each are 8 MB, beside what a server has to send.
@@ -65,7 +66,7 @@ struct Round {
     next: u32,
 }
 
-/// What clients are told, and how far the round is that tells it to those who were here before.
+/// The servers for clients, and the progress of the round that tells connected clients.
 #[derive(Debug, Default)]
 pub struct Naming {
     lists: Vec<(Role, List)>,
@@ -75,8 +76,8 @@ pub struct Naming {
 }
 
 impl Naming {
-    /// Takes other servers by their roles, of which those of weight 0 are left out; those of a role behind the [`NODES_MAX`]th,
-    /// too. Says whether that is news.
+    /// Takes other servers by their roles. Servers of weight 0 are left out, and those beyond the [`NODES_MAX`]th of a
+    /// role. Returns whether the list changed.
     pub fn set(&mut self, now: Micros, servers: impl IntoIterator<Item = (Role, Vec<Server>)>) -> bool {
         let believed = |(role, servers): (Role, Vec<Server>)| {
             let weighty = servers.into_iter().filter(|server| server.weight > 0);
@@ -103,13 +104,13 @@ impl Naming {
         });
     }
 
-    /// What a client is told now. Of a role that has no server nothing is said: what the client knows is better.
+    /// Draws the list for one client. A role without servers is left out: the client's own knowledge is better.
     pub fn draw(&self, dice: &mut Dice) -> Vec<(Role, Vec<Server>)> {
         let lists = self.lists.iter();
         lists.map(|(role, list)| (*role, list.draw(dice))).collect()
     }
 
-    /// The slots whose turn it is, of so many that there are.
+    /// The slots that are due, of `slots` in all.
     pub fn due(&mut self, now: Micros, slots: u32) -> std::ops::Range<u32> {
         let Some(round) = self.round.as_mut().filter(|round| now >= round.at) else {
             return 0..0;

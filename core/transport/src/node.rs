@@ -1,4 +1,4 @@
-//! What every role has of itself: who it is, its keys, its two kinds of chance, and how large its datagrams are.
+//! The common part of every role: its identity, keys, two random sources, and datagram size.
 
 use crate::conn::Stamp;
 use crate::dice::Dice;
@@ -10,7 +10,7 @@ use crate::wire::Role;
 /// again takes 0.7 us).
 pub const SWEEP_EVERY: Micros = 3_000_000;
 
-/// Who a node is on links. The epoch strictly grows with each start (I-1).
+/// A node's identity on links. The epoch strictly grows with each start (I-1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     pub node: u32,

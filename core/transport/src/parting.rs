@@ -4,7 +4,7 @@
 
 use crate::machine::Micros;
 
-/// All are told within this, of few so many a millisecond.
+/// All clients are told within this time; if they are few, this many a millisecond.
 const SPREAD: Micros = 500_000;
 const LEAST: u64 = 4;
 /// The next ones after this.
@@ -37,7 +37,7 @@ impl Parting {
         self.since.is_some() && self.next == self.slots
     }
 
-    /// When slots are due next, as seen from what was done last.
+    /// The time of the next due slots, counted from the last step.
     pub fn deadline(&self, now: Micros) -> Option<Micros> {
         (!self.is_done()).then_some(self.since.map_or(now, |_| now + STEP))
     }

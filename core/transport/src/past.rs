@@ -1,4 +1,4 @@
-//! What is remembered of the way to a node over all its links: since when it is observed, how long it was up, how often lost.
+//! The history of the way to a node over all its links: start of the observation, time up, number of losses.
 //!
 //! Owns times and counts. Knows no link and no frame; times come in.
 
@@ -76,12 +76,12 @@ pub struct Loss {
 }
 
 impl Loss {
-    /// Takes what the peer says of what it was sent.
+    /// Takes the peer's report of received datagrams.
     pub fn hear(&mut self, status: &Status) {
         let Some(sent) = status.highest.checked_sub(self.highest).filter(|sent| *sent > 0) else {
             return; // overtaken on the way
         };
-        // Of the time before this one some may have come now.
+        // Datagrams of the time before may have arrived now.
         let received = status.received.wrapping_sub(self.received) as i32;
         (self.highest, self.received) = (status.highest, status.received);
         if self.sent > HALVED_AFTER {

@@ -1,4 +1,4 @@
-//! Which node is where: an immutable snapshot that the control plane hands to the data plane.
+//! The places of all nodes: an immutable snapshot that the control plane hands to the data plane.
 //!
 //! Owns the choice of a room's partition and owner (rendezvous hashing). Knows no connection.
 
@@ -18,15 +18,15 @@ pub enum NodeState {
     Draining,
 }
 
-/// How far the doubling of a layer's partitions is. A partition keeps its number, and gives its upper half of rooms to the one
-/// whose number is higher by what there were.
+/// The progress of a doubling of a layer's partitions. A partition keeps its number, and gives its upper half of rooms
+/// to the partition whose number is higher by the old count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Growth {
     #[default]
     None,
     /// The new partitions hear of their rooms, and serve none.
     Prepare,
-    /// The new partitions serve; the old ones still hear of what they had.
+    /// The new partitions serve; the old ones still hear of their former rooms.
     Switched,
 }
 
@@ -38,7 +38,7 @@ pub struct Layer {
 }
 
 impl Layer {
-    /// `count` is a power of two; what is none is taken for the next lower one. What has no place to grow does not.
+    /// `count`: a power of two; other numbers become the next lower one. A layer at its maximum cannot grow.
     pub fn new(count: u16, growth: Growth) -> Self {
         let count = 1 << count.clamp(1, PARTITIONS_MAX).ilog2();
         let growth = if count == PARTITIONS_MAX { Growth::None } else { growth };
@@ -78,8 +78,8 @@ impl Layer {
         [Some(old), Some(new).filter(|new| *new != old)]
     }
 
-    /// Whether all nodes of a partition must have heard of a room before it counts as known: there may be somebody whose map is
-    /// one step older or newer, and who asks none but them.
+    /// Whether all nodes of a partition must have heard of a room before it counts as known: a node whose map is one
+    /// step older or newer may ask only these.
     pub fn counts(self, partition: u16) -> bool {
         let used = if planted::is(Bug::NewPartitionUncounted) {
             self.count
@@ -107,11 +107,11 @@ impl From<u16> for Layer {
 pub struct PlacedNode {
     pub node: u32,
     pub role: Role,
-    /// Where its link socket listens.
+    /// The address of its link socket.
     pub addr: Addr,
-    /// Of a layer's nodes: which rooms are theirs (`room % partitions`).
+    /// In a layer: its share of the rooms (`room % partitions`).
     pub partition: u16,
-    /// Of a layer's nodes: which of its clusters they are in.
+    /// In a layer: its cluster.
     pub cluster: u16,
     pub state: NodeState,
 }
@@ -140,7 +140,7 @@ pub struct PlacedLayer {
     running: Vec<Vec<u32>>,
 }
 
-/// A layer of which a placement says nothing: one partition without nodes.
+/// A layer that a placement does not mention: one partition without nodes.
 static UNPLACED: PlacedLayer = PlacedLayer {
     role: Role::CLIENT,
     cluster: 0,
@@ -270,7 +270,7 @@ impl Placement {
         self.node(node).map_or(0, |node| node.cluster)
     }
 
-    /// A partition of a layer some of whose nodes run, and none of whose nodes is `linked`.
+    /// The first partition of a layer with running nodes of which none is `linked`.
     pub fn unreached(&self, role: Role, linked: impl Fn(u32) -> bool) -> Option<u16> {
         let partitions = self
             .clusters(role)

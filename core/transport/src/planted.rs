@@ -23,45 +23,45 @@ pub enum Bug {
     ChunkLengthTrusted,
     /// The tail is probed once only.
     TailProbeStopsEarly,
-    /// A broker numbers messages before it knows who wants them.
+    /// A broker numbers messages before it knows the interested gateways.
     NumbersBeforeInterest,
-    /// Of what several sources tell of a room the last counts, not the newest.
+    /// If several sources report a room, the last report counts, not the newest.
     LastWordWins,
     /// A gateway that starts again keeps the rooms of its earlier life.
     EarlierLifeKept,
-    /// A snapshot takes nothing away: what was left while nobody told stays.
+    /// A snapshot removes nothing: rooms left unreported stay.
     SnapshotsOnlyAdd,
     /// A router passes on to its peers what came from one of them.
     PeersPassOn,
-    /// While partitions double, a gateway tells the old ones only of what is new.
+    /// While partitions double, a gateway tells the old ones only news.
     NewPartitionUntold,
-    /// A broker whose partition gave up half of its rooms leaves those alone who still lack something of them.
+    /// A broker whose partition gave up half of its rooms neglects gateways that still lack messages of them.
     NarrowingForgets,
-    /// What a source tells of the rest of its rooms counts for those too of which it does not tell any more.
+    /// A source's report of its remaining rooms also counts for rooms that it no longer reports.
     FormerScopeGrows,
     /// After the switch of a doubling a join is answered though the new partition has not heard of it.
     NewPartitionUncounted,
-    /// What a database remembers stands against what a gateway has told.
+    /// A database's memory overrules a gateway's report.
     HintOverrules,
-    /// Who subscribes hears only what is new.
+    /// A new subscriber hears only news.
     SubscribedUntold,
-    /// Who owns a room follows from how many brokers run.
+    /// The number of running brokers decides a room's owner.
     OwnerByNumber,
     /// A command counts as delivered once a gateway was told it.
     ToldIsDelivered,
-    /// What routers say of a gateway is not asked before it counts as gone.
+    /// A gateway counts as gone without asking the routers' opinion.
     AwayUnasked,
     /// A member takes each copy of a command.
     CommandsForgotten,
-    /// Of several proxies that bring copies of a command the last one hears what became of it.
+    /// If several proxies bring copies of a command, the last one gets the outcome.
     LastAskerAnswered,
     /// A link on which nothing comes stays.
     SilenceUnnoticed,
-    /// What comes late of an earlier life of a gateway counts.
+    /// A late record of a gateway's earlier life counts.
     EarlierLifeReturns,
     /// A broker that loses its router forgets what that one told.
     RouterTakesItAlong,
-    /// What a broker does not know that nobody tells is in force all the same.
+    /// Rooms that a broker does not know and no source reports are in force anyway.
     UntoldUncounted,
     /// A broker hears that it knows everything from a router that has not heard its peers.
     PeersUnheard,
@@ -73,7 +73,7 @@ pub enum Bug {
     LeftOutForGood,
     /// However many brokers of a partition are left out, one more may be.
     NoneLeft,
-    /// One second decides who is left out.
+    /// One second decides whether a peer is left out.
     JudgedInHaste,
 }
 

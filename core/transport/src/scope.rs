@@ -1,11 +1,11 @@
-//! Which rooms: those whose number leaves `index` when it is divided by `count`, a power of two.
+//! A share of all rooms: those whose number leaves `index` when divided by `count`, a power of two.
 
 use crate::codec::{Reader, Writer};
 
 /// Partitions that a layer may have.
 pub const PARTITIONS_MAX: u16 = 256;
 
-/// A part of all rooms. Of two, one is within the other or they have nothing in common.
+/// A share of all rooms. Of two scopes, one contains the other or they are disjoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Scope {
     count: u16,
@@ -34,7 +34,7 @@ impl Scope {
         self.count >= other.count && self.index & (other.count - 1) == other.index
     }
 
-    /// What both have: the finer one, or nothing.
+    /// The rooms in both: the finer scope, or nothing.
     pub fn meet(self, other: Scope) -> Option<Scope> {
         match (self.within(other), other.within(self)) {
             (true, _) => Some(self),

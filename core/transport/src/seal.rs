@@ -17,7 +17,7 @@ pub const KEYS_MAX: usize = 16_384;
 /// seal 2^28 packets of at most 2^11 bytes, and no datagram here is longer.
 pub const GENERATION_BITS: u32 = 24;
 
-/// What both ends of a connection (a session or a link) share, for both directions.
+/// The secret that both ends of a connection (a session or a link) share, for both directions.
 #[derive(Clone)]
 pub struct Secret([u8; 16]);
 
@@ -33,7 +33,7 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// Which end of the connection *sends* a datagram. The initiator is the one that sent handshake message 1.
+/// The end of the connection that *sends* a datagram. The initiator is the end that sent handshake message 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Direction {
@@ -51,8 +51,8 @@ impl Direction {
     }
 }
 
-/// The nonce of a datagram. One key serves both directions, so the direction is what keeps the two senders, who
-/// count from the same numbers, from ever using a nonce twice, and what makes a reflected datagram fail to open.
+/// The nonce of a datagram. One key serves both directions, and both ends count from the same numbers. The direction
+/// keeps their nonces apart, and makes a reflected datagram fail to open.
 pub fn nonce(direction: Direction, sequence: u64) -> [u8; 12] {
     let mut nonce = [0; 12];
     nonce[0] = direction as u8;
@@ -75,19 +75,19 @@ pub fn accepts_generation(highest_sequence_seen: u64, sequence: u64) -> bool {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OpenError;
 
-/// Where a connection's expanded keys probably lie in the [`KeyCache`]. A hint and never trusted, so it may be lost,
-/// copied or stale. Receiving and sending point at one entry while their generations agree.
+/// The probable slots of a connection's expanded keys in the [`KeyCache`]. It is only a hint: it may be lost, copied or
+/// stale. Receiving and sending point at one entry while their generations agree.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct KeySlots {
     rx: Slot,
     tx: Slot,
 }
 
-/// Expanded keys of the connections that are busy. Idle ones keep only their 16-byte [`Secret`].
+/// Expanded keys of busy connections. Idle ones keep only their 16-byte [`Secret`].
 ///
 /// A hit costs an index and a comparison of 24 bytes: an entry is labelled with the very secret that it was derived
-/// from, so no stale slot, however old, can ever seal with another connection's key. Only an authentic datagram, or
-/// one of our own, takes an entry: a forged one costs a derivation and evicts nobody.
+/// from, so no stale slot can ever seal with another connection's key. Only an authentic datagram, or one of our own,
+/// takes an entry: a forged one costs a derivation and evicts nothing.
 pub struct KeyCache {
     max: usize,
     /// Beside the keys rather than in them, so that sweeping walks 32 B per entry and not 576.
@@ -249,7 +249,7 @@ impl KeyCache {
         (!label.is_free() && label.secret == secret.0).then_some(label)
     }
 
-    /// Lets the receiving slot follow to an entry that the sending side made, but never back to an older generation.
+    /// Moves the receiving slot to an entry that the sending side made, but never back to an older generation.
     fn advance_rx(&self, slots: &mut KeySlots, secret: &Secret, index: usize) {
         let older = |label: &Label| label.generation < self.labels[index].generation;
         if slots.rx != Slot::of(index) && self.label(slots.rx, secret).is_none_or(older) {
@@ -267,8 +267,8 @@ impl KeyCache {
         LessSafeKey::new(key.expect("AES-128 takes every key of 16 bytes"))
     }
 
-    /// Whether a connection that has no entry gets one: at once while there are few, else when it missed one often enough
-    /// since the last sweep. Who only keeps a session alive does without.
+    /// Whether a connection without an entry gets one: at once while there are few, else after enough misses since the
+    /// last sweep. A session with keepalives alone gets none.
     fn admits(&self, slot: &mut Slot, secret: &Secret) -> bool {
         if self.len() < EAGER || self.label(*slot, secret).is_some() {
             return true;
@@ -281,8 +281,8 @@ impl KeyCache {
         false
     }
 
-    /// Puts a key in the place of the connection's own older one (`own`), unless its other direction (`other`) still
-    /// uses that; else into a free entry, a new one, or somebody else's.
+    /// Puts a key in the place of the connection's older one (`own`), unless its other direction (`other`) still uses
+    /// that; else into a free entry, a new one, or another connection's.
     fn install(&mut self, own: Slot, other: Slot, secret: &Secret, generation: u64, key: LessSafeKey) -> usize {
         let reusable = own != other && self.label(own, secret).is_some();
         let index = match (own.index().filter(|_| reusable), self.free.pop()) {
@@ -374,7 +374,7 @@ impl Slot {
     }
 }
 
-/// Whose key an entry holds, and how often it was used since the last sweep or pass of the hand.
+/// The secret of an entry's key, and its uses since the last sweep or pass of the hand.
 struct Label {
     secret: [u8; 16],
     generation: u64,

@@ -1,6 +1,6 @@
-//! Sessions with clients: the way in, authentication, address changes, idling out.
+//! Sessions with clients: the way in, authentication, address changes, idle timeouts.
 //!
-//! Every machine that has clients owns one; `T` is what the machine keeps of each session. Knows no system.
+//! Every machine that has clients owns one; `T` is the machine's data per session. Knows no system.
 
 use std::collections::VecDeque;
 
@@ -28,7 +28,8 @@ pub const SESSION_BLOCKS: usize = 16;
 pub const HALF_OPEN_MAX: usize = 4_096;
 /// How long a session may stay without its first sealed datagram, or without an answer about its credential.
 pub const HALF_OPEN_LIFE: Micros = 5_000_000;
-/// Of this, how long it keeps its place though others come and there is no other one: a far client's credential comes by then.
+/// The part of this during which a session keeps its place even if others need it: a far client's credential comes by
+/// then.
 const HALF_OPEN_GRACE: Micros = 1_000_000;
 /// Credentials that wait for the authenticator's answer.
 pub const QUESTIONS_MAX: usize = 256;
@@ -38,15 +39,15 @@ pub const CONTROL_BURST: u32 = 300;
 const WAITING_MAX: usize = 300;
 /// Their bytes, over all sessions: 256 credentials under way with 32 KiB of joins each.
 pub const WAITING_BYTES_MAX: usize = 8 << 20;
-/// Of these, what each that is under way may have whatever others have: together half. Who has more shares the other half.
+/// The share of these for each waiting credential, whatever others have: half in sum. Larger ones share the other half.
 const WAITING_SHARE: usize = WAITING_BYTES_MAX / 2 / QUESTIONS_MAX;
 /// Bytes of records that came before their predecessors, over all sessions: 256 that use all of theirs.
 pub const EARLY_BYTES_MAX: usize = 256 * SESSION_LOG_BYTES;
-/// Of these, a session's that has shown no credential: as many as there may be take half.
+/// The share of these for a session without a credential: the most such sessions together take half.
 pub const EARLY_UNKNOWN_MAX: usize = EARLY_BYTES_MAX / 2 / HALF_OPEN_MAX;
 /// Sessions at once, unless the configuration says less: 1 M x about 1 KB is 1 GB, the most that one process should hold.
 pub const SESSIONS_MAX: usize = 1 << 20;
-/// Bytes that sessions were told and have not acknowledged, over all of them: a quarter of what so many take themselves.
+/// Bytes queued for sessions and not acknowledged, in sum: a quarter of the memory of that many sessions.
 pub const UNREAD_BYTES_MAX: usize = SESSIONS_MAX * 256;
 /// How long a refused session stays to tell why: twice as long as a far client's log waits before it repeats.
 const LINGER: Micros = 1_000_000;
@@ -62,7 +63,7 @@ pub const PUBLIC_SOCKET: SocketId = 1;
 const PATH_EVERY: Micros = 1_000_000;
 
 crate::counters! {
-    /// What happened on sessions.
+    /// Events on sessions.
     pub struct SessionCounters {
         /// Datagrams taken on the public socket.
         datagrams_received,
@@ -88,7 +89,7 @@ crate::counters! {
         refused_credential,
         /// Sessions refused: the credential does not allow what is done here.
         refused_right,
-        /// Sessions refused: too many credentials wait, or a room was taken from a member.
+        /// Sessions refused: too many credentials wait, or the system ended the session.
         refused_busy,
         /// Sessions sent to another server, as this one drains.
         sessions_parted,
@@ -153,7 +154,7 @@ impl<T> Session<T> {
     }
 }
 
-/// What a session was told and has not acknowledged.
+/// The bytes queued for a session and not acknowledged.
 fn unread<T>(peer: &Peer<SESSION_BLOCKS, Session<T>>) -> usize {
     peer.conn.log.pending_bytes() + peer.data.late.as_ref().map_or(0, |late| late.bytes())
 }
@@ -169,16 +170,16 @@ pub struct Question {
 /// Why a credential opens no session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Denied {
-    /// It stands for nobody, or not any more.
+    /// No user has it, or no longer.
     Credential,
-    /// It is somebody's who may not do here what is done here.
+    /// It belongs to a user without the right to this action.
     Right,
 }
 
 impl Denied {
     pub const ALL: [Denied; 2] = [Denied::Credential, Denied::Right];
 
-    /// What the client is told.
+    /// The code for the client.
     pub fn code(self) -> Code {
         match self {
             Denied::Credential => Code::BadCredential,
@@ -197,9 +198,9 @@ pub struct Sessions<T> {
     parts_at: Micros,
     keepalive_ms: u32,
     sessions_max: usize,
-    /// What clients are told of it; none: they know the usual one.
+    /// The pace announced to clients; none: the default.
     pace: Option<(u32, u32)>,
-    /// Which servers they are told of.
+    /// The servers announced to clients.
     naming: Naming,
     dice: Dice,
     idle: Micros,
@@ -213,7 +214,7 @@ pub struct Sessions<T> {
     early_bytes: usize,
     unread: Unread,
     unread_max: usize,
-    /// What ended sessions leave behind, each with its slot.
+    /// The data of ended sessions, with their slots.
     gone: Vec<(u32, T)>,
     pub buffer: u32,
 }
@@ -251,14 +252,13 @@ impl<T: Default> Sessions<T> {
         self.pace = ((first, longest) != BACKOFF_DEFAULT).then_some((first, longest));
     }
 
-    /// From now on so many sessions may be here at once, where who is here stays, and so many handshakes a second come from one
-    /// network.
+    /// Sets the limit of sessions, which spares present ones, and of handshakes a second from one network.
     pub fn set_limits(&mut self, sessions: usize, prefix_rate: u32) {
         self.sessions_max = sessions.min(SESSIONS_MAX);
         self.door.set_prefix_rate(prefix_rate);
     }
 
-    /// From now on clients are told of these servers, those who are here too.
+    /// Sets the servers announced to clients, present ones included.
     pub fn set_servers(
         &mut self,
         now: Micros,
@@ -270,7 +270,7 @@ impl<T: Default> Sessions<T> {
         }
     }
 
-    /// From now on nobody is let in, and who is here is sent to other servers.
+    /// Refuses new clients from now on, and sends present ones to other servers.
     pub fn drain(&mut self) {
         self.parting.get_or_insert_default();
     }
@@ -300,7 +300,7 @@ impl<T: Default> Sessions<T> {
         self.unread.bytes()
     }
 
-    /// A session that ended: its slot, and what it leaves behind for the role to clean up. Until then nobody else has that slot.
+    /// A session that ended: its slot, and its data for the role to clean up. The slot stays reserved until then.
     pub fn gone(&mut self) -> Option<(u32, T)> {
         let gone = self.gone.pop()?;
         self.table.release(gone.0.into());
@@ -312,7 +312,7 @@ impl<T: Default> Sessions<T> {
         self.questions.pop_front()
     }
 
-    /// Fetches the session that a datagram names. Gives its slot, whoever may be there.
+    /// Fetches the session that a datagram names. Returns its slot, occupied or not.
     #[inline]
     pub fn fetch(&self, datagram: &[u8]) -> Option<u32> {
         let header = Header::read(datagram).ok()?;
@@ -524,16 +524,16 @@ impl<T: Default> Sessions<T> {
         None
     }
 
-    /// Answers a record that is dropped because there are too many: it has been acknowledged, so nobody would repeat it.
+    /// Answers a record that is dropped for its rate: the log has acknowledged it, so the client would not repeat it.
     fn refuse_rate<'a>(&mut self, slot: u32, record: &impl SystemRecord<'a>) {
         if let Some(refusal) = record.refusal(Code::RateLimited, 1_000) {
             self.tell(slot, &refusal);
         }
     }
 
-    /// Tells a session an answer. One that finds no place in its log waits there behind others, for a burst of joins may be answered
-    /// in one turn. Where too many wait, as nothing is ever acknowledged, the session ends: an answer that is left out would be
-    /// waited for without end.
+    /// Queues an answer for a session. If the log is full, the answer waits behind others, as one turn may answer a
+    /// burst of joins. If too many wait because nothing is acknowledged, the session ends: a client would wait forever
+    /// for a dropped answer.
     pub fn tell(&mut self, slot: u32, record: &impl Encode) {
         let told = self.write(slot, |peer| {
             if peer.data.late.is_none() && peer.conn.record(record).is_some() {
@@ -574,7 +574,7 @@ impl<T: Default> Sessions<T> {
         Some(wrote)
     }
 
-    /// Answers a question. Gives the session's slot and what it asked for meanwhile, if it is still there and welcome.
+    /// Answers a question. Returns the session's slot and its requests meanwhile, if it still exists and is admitted.
     pub fn answer(&mut self, now: Micros, id: u64, user: Result<u64, Denied>) -> Option<(u32, Vec<Vec<u8>>)> {
         let slot = self.table.find(id)?;
         let token = self.door.token(id);
@@ -690,7 +690,7 @@ impl<T: Default> Sessions<T> {
         self.table.schedule(slot, self.due(now, slot));
     }
 
-    /// Sends those away whose turn it is.
+    /// Sends the due clients away.
     fn part(&mut self, now: Micros) {
         let Some(parting) = self.parting.as_mut().filter(|parting| !parting.is_done()) else {
             return;
@@ -704,13 +704,13 @@ impl<T: Default> Sessions<T> {
                     self.refuse(now, slot, Code::Draining);
                 }
                 Some(State::Proven | State::Open) => self.refuse(now, slot, Code::Draining),
-                Some(State::HalfOpen) => self.end(slot), // nobody has shown that it is there
+                Some(State::HalfOpen) => self.end(slot), // its client never answered
                 Some(State::Refused) | None => {}
             }
         }
     }
 
-    /// Tells those whose turn it is which servers there are now.
+    /// Tells the due clients the present servers.
     fn name(&mut self, now: Micros) {
         for slot in self.naming.due(now, self.table.capacity()) {
             if self.table.get(slot).is_some_and(|peer| peer.data.is_open()) {
@@ -719,15 +719,15 @@ impl<T: Default> Sessions<T> {
         }
     }
 
-    /// Tells a client which servers there are. A log that is nearly full is left to what somebody waits for: the next change, or the
-    /// next session, tells it as well.
+    /// Tells a client the present servers. A nearly full log is spared for awaited answers: the next change, or the
+    /// next session, tells the client as well.
     fn name_servers(&mut self, slot: u32) {
         for (role, servers) in self.naming.draw(&mut self.dice) {
             self.offer(slot, &ControlRecord::Servers { role, servers });
         }
     }
 
-    /// Lets pass what is due.
+    /// Runs the timers due by `now`.
     pub fn expire(&mut self, now: Micros, node: &mut Node) {
         self.part(now);
         self.name(now);
@@ -757,8 +757,8 @@ impl<T: Default> Sessions<T> {
                 self.table.mark(slot);
             }
             if self.table.waits(slot) {
-                // Whoever serves it asks again when it needs time. Looked at each millisecond until then, a hundred thousand that
-                // wait for their turn took half of the time there is.
+                // The serving code asks again when it needs time. Checked each millisecond until then, a hundred
+                // thousand waiting sessions took half of the time.
                 self.table.schedule(slot, Some(dies_at));
             } else {
                 self.reschedule(now + 1_000, slot);
@@ -788,7 +788,7 @@ impl<T: Default> Sessions<T> {
         }
     }
 
-    /// Whether there is place for one more, where so many may be here: who has shown nothing for a while makes way.
+    /// Whether a further session fits below the limit; a session that has shown nothing for a while makes room.
     fn has_place(&mut self, now: Micros) -> bool {
         self.table.len() < self.sessions_max || self.end_oldest(now, HALF_OPEN_GRACE)
     }
@@ -860,7 +860,7 @@ impl<T: Default> Sessions<T> {
         self.table.get(slot).map_or(0, |peer| peer.conn.id)
     }
 
-    /// Fills the slice with what stands before sessions. True: more waits.
+    /// Fills the slice with datagrams outside sessions. True: more waits.
     pub fn transmit(&mut self, now: Micros, node: &mut Node, outbox: &mut Outbox) -> bool {
         self.accept(now, node);
         self.door.transmit(outbox);
@@ -942,7 +942,7 @@ mod tests {
 
     const SECOND: Micros = 1_000_000;
 
-    /// A record of a system whose only kind asks for something.
+    /// A record of a system whose only kind is a request.
     struct Ask<'a>(Option<ControlRecord<'a>>);
 
     impl Encode for Ask<'_> {
@@ -1051,7 +1051,7 @@ mod tests {
         assert_eq!(open.count(), HALF_OPEN_MAX);
     }
 
-    /// Those that showed themselves late outlived their place in the queue, and who had just come made way instead.
+    /// Found: late sessions outlived their place in the queue, and new ones made room instead.
     #[test]
     fn of_those_that_show_nothing_the_oldest_makes_way_however_late_it_was_proven() {
         let (mut node, mut sessions) = sessions();
@@ -1138,7 +1138,7 @@ mod tests {
         assert_eq!(hello(&mut sessions), (2, 1));
     }
 
-    /// With a hundred thousand of them who was due was looked at in every turn before it was served.
+    /// Found: with a hundred thousand sessions, each due one was examined in every turn before it was served.
     #[test]
     fn who_is_due_is_looked_at_again_when_it_was_served() {
         let (mut node, mut sessions) = sessions();

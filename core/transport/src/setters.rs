@@ -1,6 +1,6 @@
-//! What the control plane asks and sets at any machine that has links, or sessions.
+//! Queries and settings of the control plane for any machine that has links, or sessions.
 //!
-//! Owns the setters that machines have in common: a machine says where its parts are. Knows no role.
+//! Owns the setters that machines share: a machine says where its parts are. Knows no role.
 
 use crate::handshake::ClusterKeys;
 use crate::links::Links;
@@ -23,7 +23,7 @@ pub trait HasLinks {
         links.set_cluster(now, node, cluster);
     }
 
-    /// From now on resets of links are proven by what this node makes of a secret that several have.
+    /// Sets the shared secret from which this node derives its proof of link resets.
     fn set_reset(&mut self, shared: &[u8; 32]) {
         let (links, node) = self.links_mut();
         links.set_reset(node, shared);
@@ -37,7 +37,7 @@ pub trait HasLinks {
 
 /// A machine with sessions.
 pub trait HasSessions {
-    /// What the machine keeps of each session.
+    /// The machine's data per session.
     type Session: Default;
 
     fn sessions(&self) -> &Sessions<Self::Session>;
@@ -66,7 +66,7 @@ pub trait HasSessions {
         sessions.set_servers(now, node, servers);
     }
 
-    /// Lets no client in from now on, and sends those that are here to other servers.
+    /// Refuses new clients from now on, and sends present ones to other servers.
     fn drain(&mut self) {
         self.sessions_mut().0.drain();
     }

@@ -15,10 +15,10 @@ use crate::timer::Wheel;
 const PIECE: usize = 256;
 const NEVER: Micros = Micros::MAX;
 
-/// What every datagram needs of a role's data should stand in its first bytes.
+/// The part of a role's data that every datagram needs should be in its first bytes.
 const HOT_DATA: usize = 64;
 
-/// One peer: its connection and what the role knows of it.
+/// One peer: its connection and the role's data.
 #[repr(C)] // so that what every datagram needs stands together
 pub struct Peer<const BLOCKS: usize, T> {
     pub conn: Conn<BLOCKS>,
@@ -27,7 +27,7 @@ pub struct Peer<const BLOCKS: usize, T> {
     pub data: T,
 }
 
-/// A table of peers. An id is `random << 32 | slot`, so that a datagram of an earlier life finds nobody.
+/// A table of peers. An id is `random << 32 | slot`, so a datagram of an earlier life matches no peer.
 pub struct Table<const BLOCKS: usize, T> {
     pieces: Vec<Vec<Option<Peer<BLOCKS, T>>>>,
     free: Vec<u32>,
@@ -138,7 +138,7 @@ impl<const BLOCKS: usize, T> Table<BLOCKS, T> {
         Some(peer)
     }
 
-    /// Empties a slot, which nobody else gets until it is released.
+    /// Empties a slot, which stays reserved until it is released.
     pub fn take(&mut self, slot: u32) -> Option<Peer<BLOCKS, T>> {
         let peer = self
             .pieces
@@ -218,7 +218,7 @@ impl<const BLOCKS: usize, T> Table<BLOCKS, T> {
         }
     }
 
-    /// The next peer whose time has come.
+    /// The next peer that is due.
     pub fn pop_due(&mut self, now: Micros) -> Option<u32> {
         while let Some(slot) = self.wheel.pop(now) {
             if let Some(peer) = self.get_mut(slot) {

@@ -1,14 +1,15 @@
-//! What sessions were told and have not acknowledged: what waits for place in a log, how much there is in all, and who has
-//! acknowledged nothing for longest.
+//! Unacknowledged answers of sessions: those that wait for space in a log, their sum, and the session without an
+//! acknowledgement for longest.
 //!
-//! Owns these sums, that order and what waits. Knows no session: what a session's log holds comes in.
+//! Owns these sums, that order and the waiting answers. Knows no session: the size of a session's log comes in.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::limits::LOG_RECORD_BYTES_MAX;
 use crate::log::LogSender;
 
-/// Answers of one session that wait: for all its rooms, and what it asks meanwhile. Each is a record, so these are 320 KiB.
+/// Answers of one session that wait: one for each of its rooms, plus further requests. Each is a record, so these are
+/// 320 KiB.
 const LATE_MAX: usize = 300;
 
 /// Answers that found no place in a log, in their order.
@@ -46,7 +47,7 @@ impl Late {
     }
 }
 
-/// Where a session stands among those that have something to acknowledge; 0: it has nothing.
+/// A session's rank among those with unacknowledged bytes; 0: it has none.
 pub type Seat = u64;
 
 /// All of them.
@@ -64,7 +65,7 @@ impl Unread {
         self.bytes
     }
 
-    /// A session that had so many bytes unacknowledged has others now. Who acknowledges some goes to the end.
+    /// Notes a change of a session's unacknowledged bytes. A session that acknowledges some goes to the end.
     pub fn note(&mut self, slot: u32, seat: &mut Seat, before: usize, after: usize) {
         self.bytes = self.bytes + after - before;
         if after < before || after == 0 {
@@ -78,7 +79,7 @@ impl Unread {
         }
     }
 
-    /// The slot of who has acknowledged nothing for longest.
+    /// The slot of the session without an acknowledgement for longest.
     pub fn longest(&self) -> Option<u32> {
         self.seats.first_key_value().map(|(_, slot)| *slot)
     }

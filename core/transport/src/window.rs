@@ -1,7 +1,7 @@
-//! Which numbers of one key have been seen: the replay window, and the loss that it lets one count.
+//! The numbers of one key that were seen: the replay window, and the loss that it can count.
 //!
 //! Owns: [`Window`], a ring of 64-bit blocks as in RFC 6479 (a jump clears whole blocks, no bit is ever shifted).
-//! Must not know: keys, frames, what a number is for. Offsets and publish sequences are other number spaces.
+//! Must not know: keys, frames, a number's use. Offsets and publish sequences are other number spaces.
 //!
 //! The order is fixed: [`Window::check`] before a datagram is opened, [`Window::commit`] only after it has been
 //! authenticated; else a forger could close the window in front of the real sender.
@@ -11,14 +11,14 @@ use crate::limits::{MISSING_RANGES_MAX, STATUS_SPAN};
 /// Bits of one block.
 const BITS: u64 = u64::BITS as u64;
 
-/// What the window says about a number.
+/// The window's verdict on a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Not seen so far.
     Fresh,
     /// Seen before: a copy or a replay.
     Duplicate,
-    /// Below the window (or 0, which nobody sends): whether it was seen is forgotten, so it must not be taken.
+    /// Below the window (or 0, which is never sent): whether it was seen is forgotten, so it must not be taken.
     Old,
 }
 
@@ -51,7 +51,7 @@ impl<const BLOCKS: usize> Window<BLOCKS> {
         }
     }
 
-    /// What [`Window::commit`] would say of `seq` now. Changes nothing.
+    /// The verdict of [`Window::commit`] on `seq` now. Changes nothing.
     #[inline]
     pub fn check(&self, seq: u64) -> Verdict {
         if seq > self.highest {

@@ -5,16 +5,16 @@ use crate::limits::MISSING_RANGES_MAX;
 
 /// Bytes in front of a frame's body.
 pub const FRAME: usize = 4;
-/// Where a frame's flags stand, from its first byte.
+/// The position of a frame's flags, from its first byte.
 pub const FLAGS_AT: usize = 1;
 
-/// What a frame is: 1 to 7 are those of every connection, systems have others. A peer may send only the kinds that
+/// The kind of a frame: 1 to 7 belong to every connection, others to systems. A peer may send only the kinds that
 /// `docs/protocol.md` and its role's machine allow.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct FrameKind(u8);
 
 impl FrameKind {
-    /// What the receiver has seen ([`Status`]).
+    /// The receiver's report of received datagrams ([`Status`]).
     pub const STATUS: FrameKind = FrameKind(1);
     /// Records of the reliable control log.
     pub const LOG: FrameKind = FrameKind(2);
@@ -29,7 +29,7 @@ impl FrameKind {
     /// The connection ends; code u8.
     pub const CLOSE: FrameKind = FrameKind(7);
 
-    /// Of a system.
+    /// A kind of a system.
     pub const fn new(code: u8) -> Self {
         assert!(code > FrameKind::CLOSE.0 && code < KINDS_MAX);
         FrameKind(code)
@@ -152,7 +152,7 @@ impl<'a> Iterator for Frames<'a> {
     }
 }
 
-/// Appends one frame whose body `write` fills. Nothing is left behind where it did not fit or `write` says no.
+/// Appends one frame whose body `write` fills. Writes nothing if it does not fit or `write` returns false.
 #[inline]
 pub fn append(
     writer: &mut Writer<'_>,
@@ -178,7 +178,7 @@ pub fn append(
 /// Missing runs of datagram sequences that a status can name.
 pub const STATUS_RANGES: usize = MISSING_RANGES_MAX;
 
-/// What a receiver has seen of its peer's datagrams, and how much more it can take.
+/// A receiver's report: which of its peer's datagrams arrived, and how much more it can take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Status {
     /// Highest datagram sequence accepted.

@@ -6,10 +6,10 @@ pub const HEADER: usize = 28;
 pub const MAGIC: u8 = 0x4D;
 /// Version of the protocol, four bits.
 pub const VERSION: u8 = 1;
-/// Flag of a datagram whose sender would like a status at once.
+/// Flag: the sender asks for a status at once.
 pub const STATUS_WANTED: u8 = 1;
 
-/// What a datagram is, four bits.
+/// The kind of a datagram, four bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum DatagramKind {
@@ -58,7 +58,7 @@ pub enum HeaderError {
 }
 
 impl Header {
-    /// What stands in front of a datagram without a session: whose it is, and nothing else.
+    /// The header of a datagram without a session: the connection, and nothing else.
     pub fn clear(kind: DatagramKind, connection: u64) -> Self {
         Header {
             kind,

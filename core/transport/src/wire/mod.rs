@@ -1,7 +1,8 @@
-//! What every system has on the wire: the clear header, the frames inside the seal, and the records inside the control log.
+//! The wire parts that every system shares: the clear header, the frames inside the seal, and the records inside the
+//! control log.
 //!
-//! Owns these byte layouts (`docs/protocol.md` is their table, `tests/vectors/` their golden examples). Knows no system and
-//! keeps no state: parsing gives borrowed views, writing appends to a [`crate::codec::Writer`].
+//! Owns these byte layouts (`docs/protocol.md` is their table, `tests/vectors/` their golden examples). Knows no system
+//! and keeps no state: parsing gives borrowed views, writing appends to a [`crate::codec::Writer`].
 
 pub mod frame;
 pub mod header;
@@ -11,7 +12,7 @@ pub mod server;
 pub use frame::{Frame, FrameKind};
 pub use header::HEADER;
 
-/// What a refusal says: a number, a name, and whether trying again may help.
+/// The reason for a refusal: a number, a name, and whether a retry may help.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[repr(u8)]
 pub enum Code {
@@ -78,7 +79,7 @@ impl Code {
     }
 }
 
-/// What a node is, by a code that each system gives to its own; 0 is none.
+/// The role of a node, by a code that each system assigns to its own roles; 0 is none.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Role(u8);
 

@@ -1,7 +1,8 @@
-//! Records of the reliable control log: what must arrive once and in order, on sessions and on links.
+//! Records of the reliable control log: they arrive once and in order, on sessions and on links.
 //!
-//! Owns the kinds that every system has, and what a record is to a log and to a session. Systems add kinds of their own by
-//! [`Encode`] and [`SystemRecord`]: the first byte of a record is its kind, and a system takes none of those here.
+//! Owns the kinds that every system has, and the traits by which a log and a session handle a record. Systems add kinds
+//! of their own by [`Encode`] and [`SystemRecord`]: the first byte of a record is its kind, and a system uses none of
+//! the kinds here.
 
 use crate::codec::{Reader, Writer};
 use crate::wire::server::{self, Server};
@@ -40,7 +41,7 @@ pub trait Encode {
     }
 }
 
-/// What a session does with a record of a client.
+/// A session's handling of a client's record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
     /// The role gets it. It waits where the session's credential is still being judged.
@@ -65,7 +66,7 @@ pub trait SystemRecord<'a>: Encode + Sized {
     /// On sessions: whether it does not count against the rate of a session: it ends what an earlier record began, or answers the server.
     fn is_free(&self) -> bool;
 
-    /// On sessions: the answer where it is refused; `None`: nobody waits for one.
+    /// On sessions: the answer to a refused record; `None`: the client expects no answer.
     fn refusal(&self, code: Code, retry_ms: u32) -> Option<Self>;
 }
 

@@ -1,4 +1,4 @@
-//! A server as clients are told of it: where it is, the key that it proves itself by, and its share of those who are told.
+//! A server as announced to clients: its address, the key that it proves, and its share of the clients.
 
 use crate::codec::{Reader, Writer};
 use crate::machine::Addr;
