@@ -1,14 +1,15 @@
-//! How old messages are that carry their age, one of so many, and what is known of that by the node that they came from (ROOM-26).
+//! Ages of messages: one frame in many carries them, and each node keeps histograms by the previous node (ROOM-26).
 //!
-//! An age is passed on from hop to hop, so no two machines' clocks are compared: each adds how long the message was with it, and
-//! half of the round trip of the connection that it came on. Within a node it is kept as when, by the node's own clock, the message
-//! was born. Owns that arithmetic and the histograms. Knows no frame and no connection.
+//! An age is passed from hop to hop, so two machines' clocks are never compared. Each hop adds the time that the
+//! message spent there, and half of the round trip of the connection that it came on. Within a node the age is kept as
+//! the time of birth by the node's own clock. Owns that arithmetic and the histograms. Knows no frame and no
+//! connection.
 
 use std::collections::BTreeMap;
 
 use muster_transport::{Micros, NODES_MAX};
 
-/// What is older counts as so old: a paced room repairs for 3 s, a live one gives up after 5.
+/// Higher ages count as this: a paced room repairs for 3 s, a live one gives up after 5.
 pub const AGE_MAX: u32 = 60_000_000;
 /// Upper ends of the histogram's buckets, in microseconds; one more has no end.
 pub const BOUNDS: [u32; 16] = [
@@ -18,13 +19,13 @@ pub const BOUNDS: [u32; 16] = [
 /// Messages after which those before count half, where it is asked how it was of late.
 const HALVED_AFTER: f32 = 1_024.0;
 
-/// When a message of this age was born, by the low half of the clock; never 0, which says that nobody knows.
+/// The time of birth of a message with this age, as the low half of the clock; never 0, which means unknown.
 #[inline]
 pub fn born(now: Micros, age: u64) -> u32 {
     (now as u32).wrapping_sub(age.min(u64::from(AGE_MAX)) as u32) | 1
 }
 
-/// How old what was born then is now; what waited for over an hour looks younger.
+/// The present age of a message with this time of birth; after more than an hour it looks younger.
 #[inline]
 pub fn age(now: Micros, born: u32) -> u32 {
     let age = (now as u32).wrapping_sub(born);
@@ -36,8 +37,7 @@ pub fn age(now: Micros, born: u32) -> u32 {
     }
 }
 
-/// Writes over when messages were born, as it stands at the beginning of `field`, how old they will be at the end of a way that takes
-/// so long.
+/// Replaces the times of birth at the beginning of `field` by the ages at the end of a path that takes `away`.
 pub fn pass_on(field: &mut [u8], now: Micros, away: Micros) {
     if let Some(field) = field.first_chunk_mut::<4>() {
         let then = u64::from(age(now, u32::from_le_bytes(*field))) + away;
@@ -45,7 +45,7 @@ pub fn pass_on(field: &mut [u8], now: Micros, away: Micros) {
     }
 }
 
-/// Which frames' messages carry their age: one frame of so many.
+/// The share of frames whose messages carry their age: one in this many.
 #[derive(Clone, Copy, Debug)]
 pub struct Sampler {
     every: u32,
@@ -114,7 +114,8 @@ impl Histogram {
     }
 }
 
-/// Ages by the node that the messages came from, of as many as there may be at once: beyond, who was silent longest makes way.
+/// Ages by the previous node, of at most as many nodes as may exist at once; beyond that, the node that was silent
+/// longest makes room.
 #[derive(Default)]
 pub struct Ages(BTreeMap<u32, Histogram>);
 

@@ -7,17 +7,17 @@ use std::collections::BTreeMap;
 
 use muster_transport::Micros;
 
-/// Of so many that come one may have been asked for in vain.
+/// One of this many arrivals may have been asked for in vain.
 const VAIN_SHARE: u32 = 16;
 /// So many more, or more one after the other, and holes are given twice the time.
 const VAIN_MAX: u32 = 8;
-/// After so many without that they are given half of it.
+/// After this many arrivals without a vain request, the patience is halved.
 const CALM: u32 = 4_096;
 
 /// Patience with holes.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// How long a hole may be mere reordering: at first, and where much of what was asked for comes by itself.
+    /// The time for which a hole may be mere reordering: at first, and at most where many requests were in vain.
     pub reorder: Micros,
     pub reorder_max: Micros,
     /// A hole is asked for again after this, or two round trips; later and later while nothing comes.
@@ -25,7 +25,7 @@ pub struct Pace {
     pub again_max: Micros,
 }
 
-/// What came early.
+/// Numbers that arrived early.
 pub trait Came {
     /// The runs of numbers that have some of `from..below`, in order: the first, and the one behind the last.
     fn runs(&self, from: u64, below: u64) -> impl Iterator<Item = (u64, u64)>;
@@ -37,11 +37,11 @@ impl<T> Came for BTreeMap<u64, T> {
     }
 }
 
-/// What was asked for, and what is to be asked for when.
+/// The requests made, and the next ones with their times.
 #[derive(Debug)]
 pub struct Asking {
     pace: Pace,
-    /// How long a hole is taken for reordering now, and what came in vain lately.
+    /// The present wait before a hole counts as a loss, and recent requests in vain.
     patience: Micros,
     vain: u32,
     calm: u32,
@@ -83,8 +83,8 @@ impl Asking {
         self.asked
     }
 
-    /// So many came, and of what had been asked for so many for the second time: the hole was mere reordering. To ask in vain
-    /// costs as much as what is sent again, and to wait costs time: one in sixteen is worth it.
+    /// Counts arrivals, and requested ones that arrived twice: their holes were mere reordering. A vain request costs a
+    /// repeat, and a wait costs time: one in sixteen is worth it.
     #[inline]
     pub fn came(&mut self, count: u32, vain: u32) {
         self.vain = (self.vain + vain * VAIN_SHARE).saturating_sub(count);
@@ -210,7 +210,8 @@ mod tests {
         assert_eq!(asking.deadline(), None);
     }
 
-    /// One of so many datagrams of five is overtaken, by more than the longest patience: how long is waited in the end?
+    /// One of this many datagrams out of five is overtaken, by more than the longest patience. Returns the final
+    /// patience.
     fn patience(overtaken: u32) -> Micros {
         let mut asking = Asking::new(PACE);
         for datagram in 1..20_000 {

@@ -1,10 +1,10 @@
-//! Messages larger than a datagram: cut into chunks where they enter, put together where they leave.
+//! Messages larger than a datagram: cut into chunks at the entrance, joined at the exit.
 //!
-//! Owns: [`split`], [`Assembler`], [`Budget`]. Must not know: rooms, offsets, what carries a chunk. Everything between
-//! the two ends treats a chunk as a message of its own.
+//! Owns: [`split`], [`Assembler`], [`Budget`]. Must not know: rooms, offsets, the carrier of a chunk. Everything
+//! between the two ends treats a chunk as a message of its own.
 //!
-//! A chunk carries no total length and no index: it is the successor of its publisher's chunk before. So a loss
-//! is seen by the sequence alone, and no length from the wire ever reserves memory: a message grows by what arrives.
+//! A chunk carries no total length and no index: it follows its publisher's chunk before. So the sequence alone reveals
+//! a loss, and no length from the wire ever reserves memory: a message grows as bytes arrive.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ pub const FIRST: u8 = 1;
 /// Flag of a chunk that ends a message; a message in one piece has both.
 pub const LAST: u8 = 2;
 
-/// What an unfinished message counts beside its bytes: its place in the table, so that empty chunks are not free.
+/// The cost of an unfinished message beside its bytes: its entry in the table, so that empty chunks are not free.
 pub const ASSEMBLY_COST: usize = 96;
 
 /// The message is longer than [`MESSAGE_BYTES_MAX`]: its author's fault.
@@ -91,7 +91,7 @@ impl Budget {
     }
 }
 
-/// What became of a chunk.
+/// The result of a chunk.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Outcome<'a> {
     /// It completes this message. One that came in one piece is borrowed, not copied.
@@ -109,7 +109,7 @@ pub enum Reason {
     NoFirst,
     /// Chunks before it are missing.
     Skipped,
-    /// It is part of what is already here.
+    /// It is part of a message already here.
     Repeated,
     /// The message passes [`MESSAGE_BYTES_MAX`].
     TooLong,
@@ -160,8 +160,8 @@ impl<K: Ord + Copy> Assembler<K> {
         }
     }
 
-    /// Takes the next chunk of a publisher, with repeats already sorted out by whoever knows the stream. Beside what
-    /// became of it, tells which unfinished message was given up because of it.
+    /// Takes the next chunk of a publisher; the caller has removed repeats. Returns its result, and the unfinished
+    /// message that was given up because of it, if any.
     pub fn push<'a>(
         &mut self,
         now: Micros,
@@ -226,7 +226,7 @@ impl<K: Ord + Copy> Assembler<K> {
         });
     }
 
-    /// Nothing could come for a while: the time of what is unfinished begins anew.
+    /// Nothing could arrive for a while: restarts the time of unfinished messages.
     pub fn renew(&mut self, now: Micros) {
         self.unfinished
             .values_mut()
@@ -245,7 +245,7 @@ impl<K: Ord + Copy> Assembler<K> {
         self.unfinished.clear();
     }
 
-    /// Appends a chunk whose turn it is, if every bound allows it.
+    /// Appends a chunk that is next in order, if every bound allows it.
     fn keep(&mut self, now: Micros, publisher: K, seq: u64, data: &[u8], budget: &mut Budget) -> Result<(), Reason> {
         let (len, capacity, before) = match self.unfinished.get(&publisher) {
             Some(unfinished) => (unfinished.data.len(), unfinished.data.capacity(), unfinished.cost()),

@@ -1,9 +1,9 @@
-//! Reliable commands: seldom, never lost without a word, in no order. What all roles know of them, and of the question who the
-//! members of a room are, which goes the same way.
+//! Reliable commands: rare, never lost silently, unordered. All roles share this, also for questions about a room's
+//! members, which take the same way.
 //!
-//! A command goes client, proxy, broker, gateways, members by the control logs of each hop, and what became of it goes back the
-//! same way; a client sends copies of it by several proxies (ROOM-14). Who sends and who is told keep it until then; it is known by
-//! who sent it and a random number, so that a copy, and another try by another way, is the same command. Knows no role.
+//! A command goes client, proxy, broker, gateways, members by the control logs of each hop, and its outcome returns the
+//! same way; a client sends copies by several proxies (ROOM-14). Senders and receivers keep it until then. Its sender
+//! and a random number identify it, so a copy, and another try by another way, is the same command. Knows no role.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -14,46 +14,48 @@ use muster_transport::{Code, Micros};
 pub const COMMAND_BYTES_MAX: usize = 800;
 /// The longest that anybody tries.
 pub const LIFETIME_MAX: Micros = 60_000_000;
-/// A hop nearer to the sender waits so much longer than the one behind it, to hear what that one says at the end.
+/// A hop nearer to the sender waits this much longer than the one behind it, to hear that one's final answer.
 pub const GRACE: Micros = 250_000;
-/// How often a proxy looks at what is not done, for a broker that does not answer; and how long a broker waits for a gateway that
-/// begins anew, or for knowing who wants what.
+/// The interval at which a proxy reviews open commands, for a silent broker; and the wait of a broker for a restarting
+/// gateway, or for the interest to be known.
 pub const LOOK_EVERY: Micros = 50_000;
-/// Members have so long to leave a gateway that nobody hears of any more; then it counts as one that has none.
+/// Members have this long to leave a gateway that has no link any more; then it counts as one without members.
 pub const AWAY_GRACE: Micros = 1_500_000;
-/// What became of a command is remembered so long after its end, for who asks again and for copies that come late.
+/// An outcome is remembered for this long, for repeated questions and late copies.
 pub const REMEMBER: Micros = 10_000_000;
-/// Commands at once of which a server keeps the bytes: 64 MiB with them, and a minute of 1,000 a second. Users and rooms share
-/// them, see [`crate::shares`].
+/// Commands at once of which a server keeps the bytes: 64 MiB with them, and a minute of 1,000 a second. Users and
+/// rooms share them, see [`crate::shares`].
 pub const COMMANDS_MAX: usize = 1 << 16;
 /// The same with those that it only remembers, some 250 B each, so 64 MiB more: 15 s of 17,000 a second that are done at once.
 pub const KNOWN_MAX: usize = 1 << 18;
 /// Answers of members that a gateway waits for, shared in the same way: of each session that there may be for one command, or of
 /// 4,096 for 256. Some 100 B each, so 100 MiB.
 pub const AWAITED_MAX: usize = 1 << 20;
-/// Of these so many are given up in one turn, some 30 ms of work: the rest has the next one.
+/// Of these, this many are given up in one turn, some 30 ms of work: the rest has the next one.
 pub const ENDED_A_TURN: usize = 1 << 16;
-/// Who shows the token that all programs share is this user; no other credential stands for it. It is limited session by session.
+/// The user of sessions with the shared token of all programs; no other credential means this user. It is limited
+/// session by session.
 pub const SHARED_USER: u64 = 1;
-/// Commands of one user at one proxy, unless that is told otherwise: so many a second, and so many at once after a pause.
+/// Commands of one user at one proxy by default: this many a second, and this many at once after a pause.
 pub const COMMAND_RATE: u32 = 1;
 pub const COMMAND_BURST: u32 = 1;
 /// The same of questions for members.
 pub const COUNT_RATE: u32 = 1;
 pub const COUNT_BURST: u32 = 5;
-/// Commands of which a client sends copies by spare sessions. More go by the main one alone: they should be seldom.
+/// The rate of commands that a client copies to spare sessions. Further ones use the main session alone: they should be
+/// rare.
 pub const SPREAD_RATE: u32 = 1;
 pub const SPREAD_BURST: u32 = 5;
-/// A client sends so many copies of a command at once, each by another proxy.
+/// A client sends at most this many copies of a command at once, each by another proxy.
 pub const COPIES: usize = 3;
-/// Who is refused a command for now is told to wait for so long.
+/// The wait told to the sender of a temporarily refused command.
 pub const RETRY: Micros = 1_000_000;
 /// Users that one answer names: 800 bytes, so that they fit into a record with the rest of it.
 pub const USERS_MAX: usize = 100;
 /// Hops that an answer tells of: a broker, and the slowest of its gateways.
 pub const HOPS_MAX: usize = 16;
 
-/// A command by who sent it.
+/// A command's identity: its sender and a random number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct CommandId {
     pub user: u64,
@@ -68,12 +70,12 @@ impl CommandId {
     };
 }
 
-/// What is asked of all gateways that have members of a room.
+/// A request to all gateways with members of a room.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ask<'a> {
     /// To tell each member this: a command.
     Tell(Cow<'a, [u8]>),
-    /// How many members there are and, from a user on, who they are.
+    /// Count the members and, from a user on, list their users.
     Count { from: Option<u64> },
 }
 
@@ -103,7 +105,7 @@ impl<'a> Ask<'a> {
     }
 }
 
-/// How long a node took to answer, by the clock of the one that asked it: there, what it did for that, and back.
+/// A node's time to answer, by the asking node's clock: the way there, the node's own work, and the way back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hop {
     pub node: u32,
@@ -117,8 +119,8 @@ impl Hop {
     }
 }
 
-/// Who is in a room: users in order, each once, and whether there may be more behind the last one named. `hops` is how the
-/// question went: at a broker its gateways, the slowest first; at a proxy that broker, and then these.
+/// A room's members: users in order, each once, and whether there may be more behind the last one. `hops`: the path of
+/// the question. At a broker: its gateways, the slowest first. At a proxy: that broker, then these.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page {
     pub users: Vec<u64>,
@@ -162,7 +164,7 @@ impl Page {
 pub enum Verdict {
     /// Every member was told and has said so.
     Delivered,
-    /// Nobody is in the room.
+    /// The room has no member.
     NoMember,
     /// Time was over before all had said so.
     Expired,
@@ -178,7 +180,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Of one that all who were asked have answered.
+    /// The outcome once all asked gateways have answered.
     pub fn of(members: u32) -> Self {
         let verdict = match members {
             0 => Verdict::NoMember,
@@ -203,7 +205,7 @@ impl Outcome {
     }
 }
 
-/// What is left of a lifetime, in milliseconds and never nothing.
+/// The rest of a lifetime in milliseconds, at least 1.
 pub fn left_ms(now: Micros, until: Micros) -> u32 {
     u32::try_from(until.saturating_sub(now) / 1_000).map_or(u32::MAX, |left| left.max(1))
 }

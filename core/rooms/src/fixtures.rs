@@ -1,4 +1,4 @@
-//! What unit tests of roles build them with.
+//! Helpers that build roles for unit tests.
 
 use muster_transport::fixtures::{cluster, me, Zeros};
 use muster_transport::ServerKey;
@@ -8,7 +8,7 @@ use crate::role;
 use crate::gateway::{Gateway, GatewayConfig};
 use crate::proxy::{Proxy, ProxyConfig};
 
-/// A gateway whose recent messages have so many bytes.
+/// A gateway with this many bytes for recent messages.
 pub fn gateway(arena_bytes: usize) -> Gateway {
     let config = GatewayConfig {
         me: me(role::GATEWAY),
@@ -28,7 +28,7 @@ pub fn gateway(arena_bytes: usize) -> Gateway {
     Gateway::new(config, 1, Box::new(Zeros))
 }
 
-/// A proxy that knows nobody yet.
+/// A proxy without links.
 pub fn proxy() -> Proxy {
     let config = ProxyConfig {
         me: me(role::PROXY),

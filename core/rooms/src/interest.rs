@@ -1,11 +1,11 @@
-//! Which gateways want which rooms, as routers and brokers see it: versions per (gateway, room), never one maximum.
+//! The interest of gateways in rooms, as routers and brokers see it: versions per (gateway, room), never one maximum.
 //!
-//! Owns views, snapshots and how far each is whole. The truth is at the gateway; whatever several sources tell of it in whatever
-//! order gives the view of the newest (I-2), nothing of a lower epoch is applied (I-1). Knows no link.
+//! Owns views, snapshots and the complete part of each. The truth is at the gateway. Reports of several sources, in any
+//! order, give the newest view (I-2), and a lower epoch changes nothing (I-1). Knows no link.
 //!
-//! A source tells of a gateway's rooms within a scope by a snapshot, then by every change in order. So once a snapshot has
-//! ended, all up to its version is known, and a change that its source tells from then on takes that further: the *whole
-//! version* of the scope. What is not newer is no news, so nothing is kept of rooms that are not wanted.
+//! A source reports a gateway's rooms within a scope by a snapshot, then by every change in order. So after a snapshot
+//! everything up to its version is known, and each later change of that source raises it: the *whole version* of the
+//! scope. A report that is not newer is ignored, so nothing is kept of unwanted rooms.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -27,14 +27,14 @@ struct View {
     feeds: Vec<Feed>,
 }
 
-/// What a gateway said last of a room.
+/// A gateway's latest report of a room.
 #[derive(Clone, Copy)]
 struct Known {
     check: u64,
     version: u64,
 }
 
-/// What one source tells of a gateway.
+/// One source's reports of a gateway.
 struct Feed {
     source: u32,
     scope: Scope,
@@ -66,10 +66,10 @@ pub struct Page {
     pub visited: usize,
 }
 
-/// What became of something that was told.
+/// The effect of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// Of a life that is over, or by a source that has not begun.
+    /// Ignored: it belongs to a former life, or its source has sent no snapshot.
     Stale,
     /// Part of a snapshot that has not ended.
     Open,
@@ -81,7 +81,7 @@ pub enum Taken {
 
 /// All gateways' rooms.
 pub struct Interest {
-    /// Of which rooms anything is known; of others nothing is taken.
+    /// The share of rooms that is tracked; reports of others are ignored.
     part: Scope,
     views: BTreeMap<u32, View>,
     hash: KeyedState,
@@ -118,7 +118,7 @@ impl View {
     }
 }
 
-/// Notes what a gateway said of a room, if it is newer than what is known.
+/// Notes a gateway's report of a room, if it is newer than the known one.
 fn put(view: &mut View, gateway: u32, membership: &Membership, changes: &mut Vec<Change>) {
     let Membership {
         room,
@@ -160,7 +160,7 @@ impl Interest {
         }
     }
 
-    /// From now on only a part of all rooms is known; what is outside of it is forgotten, for others know it.
+    /// Tracks only a share of all rooms from now on; others are forgotten, as other nodes track them.
     pub fn keep(&mut self, part: Scope) {
         self.part = part;
         for view in self.views.values_mut() {
@@ -261,7 +261,7 @@ impl Interest {
         };
         let (before, whole) = (view.rooms.len(), view.whole_of(room));
         let of_source = |feed: &&Feed| feed.source == source && feed.scope.has(room);
-        // Who told of more once and now tells of a part of that tells no news of the rest.
+        // A source that reported more once, and now only a part of that, is no source for the rest.
         let feeds = view.feeds.iter().filter(of_source);
         let former = planted::is(Bug::FormerScopeGrows);
         let fineness = |feed: &Feed| {
@@ -277,7 +277,7 @@ impl Interest {
         let scope = feed.scope;
         let stale = whole.is_some_and(|whole| version <= whole) && !planted::is(Bug::LastWordWins);
         let taken = match &feed.open {
-            // What is whole beyond the snapshot learns nothing from it.
+            // A scope that is complete beyond the snapshot learns nothing from it.
             Some(open) if view.is_known(scope, open.version) => Taken::Open,
             Some(_) => {
                 if !stale || view.rooms.contains(room) {
@@ -324,7 +324,7 @@ impl Interest {
         view.feeds.retain(|feed| !wider(feed));
         if let Some(whole) = view.whole(scope).filter(|whole| version <= *whole) {
             if narrowed {
-                // Whoever hears of it from here is to know that from now on it is of this part only.
+                // Listeners of this node must learn that it covers only this part from now on.
                 view.wholes.push((scope, whole));
                 return Taken::News;
             }
@@ -352,8 +352,8 @@ impl Interest {
         Taken::News
     }
 
-    /// What somebody remembers of a gateway's life, and no gateway has confirmed: it stands until all is known of the room, and
-    /// never against what a source tells. Whether it stands now.
+    /// A remembered membership of a gateway's life that no gateway has confirmed. It holds until everything is known of
+    /// the room, and never against a source's report. Returns whether it holds now.
     pub fn hint(&mut self, (gateway, epoch): (u32, u32), membership: &Membership, changes: &mut Vec<Change>) -> bool {
         let (hash, full) = (self.hash, self.views.len() >= NODES_MAX);
         match self.views.get(&gateway) {
@@ -382,7 +382,7 @@ impl Interest {
         true
     }
 
-    /// A source tells no more; what it had not told whole counts as far as it came.
+    /// A source has left; an incomplete snapshot counts as far as it came.
     pub fn leave(&mut self, source: u32) {
         for view in self.views.values_mut() {
             view.feeds.retain(|feed| feed.source != source);
@@ -434,7 +434,7 @@ impl Interest {
             })
     }
 
-    /// What a gateway said of a room that it wants.
+    /// A gateway's report of a room that it wants.
     pub fn known(&self, gateway: u32, room: u64) -> Option<Membership> {
         let known = self.views.get(&gateway)?.rooms.get(room)?;
         Some(Membership {
@@ -466,8 +466,8 @@ impl Interest {
         wanted
     }
 
-    /// At most `limit` of those, without an order that means anything, from a (gateway, place) on; (0, 0) is the first. What it
-    /// costs goes by the limit and not by how many there are, so a page may be short though there is a next one.
+    /// At most `limit` of those, in an arbitrary order, from a (gateway, place) on; (0, 0) is the first. The cost
+    /// depends on the limit and not on their number, so a page may be short though there is a next one.
     pub fn page(&self, (gateway, place): (u32, u64), limit: usize) -> Page {
         let mut page = Page::default();
         let mut from = Some(place);
@@ -663,7 +663,7 @@ mod tests {
         assert_eq!(interest.end(8, LIFE, (Scope::ALL, 5), &mut changes), Taken::Stale);
         assert_eq!(interest.apply(8, LIFE, &said(13, 6, true), &mut changes), Taken::Stale);
         assert_eq!(interest.wanted(), [(1, 10), (1, 11), (1, 12)]);
-        // What it came with stands until somebody is whole up to there.
+        // Its rooms hold until a source is complete up to there.
         snapshot(&mut interest, 9, 3, &[(10, 1)]);
         assert_eq!(interest.wanted(), [(1, 10), (1, 12)]);
         snapshot(&mut interest, 9, 6, &[(10, 1)]);
@@ -816,8 +816,8 @@ mod tests {
     }
 
     proptest! {
-        /// Several sources, each of which lags, dies in the middle and comes back: what is whole is the truth of that version,
-        /// and once one source has told the newest, all is (I-2).
+        /// Several sources, each of which lags, dies in the middle and returns: complete parts equal the truth of their
+        /// version, and once one source has reported the newest, everything is equal (I-2).
         #[test]
         fn any_interleaving_of_sources_gives_the_truth_of_the_newest(
             toggles in prop::collection::vec(0u64..8, 0..40),
@@ -831,7 +831,7 @@ mod tests {
                 let at = teller.at;
                 match (&mut teller.names, teller.scope) {
                     _ if step == 1 => {
-                        // What was once true may be remembered at any time.
+                        // An earlier truth may be remembered at any time.
                         let past = truth(&toggles, draw as usize % (toggles.len() + 1));
                         for (room, version) in past {
                             interest.hint(LIFE, &said(room, version, true), &mut changes);

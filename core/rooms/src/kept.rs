@@ -1,8 +1,8 @@
-//! Changes of membership that a database is to learn: which (gateway, room) changed since it was asked last, and whose life ended.
+//! Changes of membership for a database: each changed (gateway, room) since the last call, and ended lives.
 //!
-//! Keys only: what is true of one is looked up when it is taken, so a room that comes and goes is written once. A change is of a
-//! life and goes with it, for the versions of the next one begin anew. Bounded; what there is no place for is counted, and the
-//! database lacks it. Empty and idle unless somebody asked for it.
+//! Keys only: the present value is looked up when a key is taken, so a room that comes and goes is written once. A
+//! change belongs to a life and ends with it, as the versions of the next one begin anew. Bounded; changes beyond the
+//! bound are counted, and the database lacks them. Empty and idle unless requested.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Bound;
@@ -11,23 +11,23 @@ use muster_transport::{KeyedState, Scope, NODES_MAX};
 
 use crate::interest::Change;
 
-/// What changed and was not taken yet.
+/// Changes that were not taken yet.
 pub struct Kept {
     lives: BTreeMap<u32, Life>,
     /// Changes of all of them.
     len: usize,
-    /// The gateway of which one was taken last.
+    /// The gateway of the change taken last.
     taken: u32,
     /// Up to which epoch a gateway's lives are over.
     ended: BTreeMap<u32, u32>,
-    /// Lives of which nothing is known any more, though nobody said that they are over.
+    /// Lives of which nothing is known any more, without a report of their end.
     lost: BTreeMap<u32, u32>,
     max: usize,
     hash: KeyedState,
     pub dropped: u64,
 }
 
-/// What changed of a gateway in one life.
+/// A gateway's changes in one life.
 struct Life {
     epoch: u32,
     /// The version that the last change of a room came with.
@@ -113,12 +113,12 @@ impl Kept {
         }
     }
 
-    /// Somebody tells of the gateway again.
+    /// A source reports the gateway again.
     pub fn find(&mut self, gateway: u32) {
         self.lost.remove(&gateway);
     }
 
-    /// Lives that were lost are over where nobody counts on the gateway any more.
+    /// Lost lives are over once no node counts on their gateway any more.
     pub fn removed(&mut self, is_gone: impl Fn(u32) -> bool) {
         let (gone, lost) = std::mem::take(&mut self.lost)
             .into_iter()

@@ -18,7 +18,7 @@ pub fn room_placement(
     Placement::new(epoch, nodes, layers)
 }
 
-/// What the machines of rooms ask a placement.
+/// Queries of a placement by the machines of rooms.
 pub trait RoomLayers {
     /// The brokers of the first cluster: to a broker or a proxy, its own.
     fn own(&self) -> &PlacedLayer;

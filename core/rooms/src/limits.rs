@@ -28,10 +28,10 @@ pub const ASSEMBLY_AGE_MAX: Micros = 5 * SECOND;
 /// Rooms that a role knows at once: some 5.2 GiB at a gateway, 1.2 GiB at a broker (1.3 and 0.3 KiB each), and as many as a link's log can
 /// tell.
 pub const ROOMS_MAX: usize = 4 << 20;
-/// Control records that a link may have unacknowledged: a snapshot of [`ROOMS_MAX`] rooms, and what changes meanwhile.
+/// Control records that a link may have unacknowledged: a snapshot of [`ROOMS_MAX`] rooms, and changes meanwhile.
 pub const LINK_LOG_BYTES: usize = log_bytes(ROOMS_MAX);
 
-/// The same of a snapshot of so many rooms: 66 B each, and a sixteenth for what changes meanwhile.
+/// The same for a snapshot of this many rooms: 66 B each, and a sixteenth for changes meanwhile.
 pub const fn log_bytes(rooms: usize) -> usize {
     rooms * (66 + 5)
 }
@@ -67,13 +67,13 @@ pub const HELD_MESSAGES_MAX: usize = 768;
 pub const HELD_BYTES_MAX: usize = 768 * KIB;
 /// Messages that one publisher may have unacknowledged in one room.
 pub const UNACKED_MESSAGES_MAX: u64 = CREDIT_MESSAGES + HELD_MESSAGES_MAX as u64;
-/// Applied messages whose offsets are remembered to answer repeats: as many, since nothing older can be repeated
-/// by a publisher that keeps to its credit.
+/// Applied messages whose offsets are remembered to answer repeats: as many, since a publisher that keeps to its credit
+/// cannot repeat older ones.
 pub const REMEMBERED_MESSAGES: usize = UNACKED_MESSAGES_MAX as usize;
 /// A publisher that sent nothing to a room for this long is forgotten; it starts again at its lowest unacknowledged.
 pub const PUBLISHER_IDLE: Micros = 60 * SECOND;
-/// A publisher's acknowledgement may wait this long for company, when nobody waits for it and one left to the same proxy within
-/// that time: at 1,000 messages a second one covers five.
+/// The longest delay of an acknowledgement that no publisher waits for, if another left to the same proxy within that
+/// time: at 1,000 messages a second one covers five.
 pub const PUBLISH_ACK_DELAY_MAX: Micros = 5 * MS;
 /// Or until this many messages wait for it: an eighth of the credit, so that the publisher's pipe never runs dry.
 pub const PUBLISH_ACK_MESSAGES: u32 = 32;
@@ -84,7 +84,7 @@ pub const CONSUMED_WAIT: Micros = 20 * MS;
 
 // ---- Rings, repair, age -----------------------------------------------------------------------------------------
 
-/// What is older becomes a gap: a real-time message that late is better not delivered.
+/// Older messages become a gap: a real-time message that late is better not delivered.
 pub const MESSAGE_AGE_MAX: Micros = 5 * SECOND;
 
 const _: () = assert!(MEMBERSHIPS_MAX >= 10_000_000);

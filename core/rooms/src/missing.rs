@@ -1,6 +1,6 @@
-//! Nodes that the map names and that are not where they ought to be yet: each is waited for, and none for ever.
+//! Nodes that are on the map but not yet present: each is waited for, for a bounded time.
 //!
-//! Owns since when. Knows no link and no role: who uses it says who is missing, and what waits meanwhile.
+//! Owns the times. Knows no link and no role: its user names the missing nodes, and the work that waits meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use muster_transport::Micros;
 /// So long a node is waited for: a handshake that is lost several times over, or a link that is found dead and another router
 /// that is asked instead; short enough that a join is answered in time where it never comes.
 pub const MISSING_WAIT: Micros = 2_000_000;
-/// One whose link was lost here may believe in it for so long, as it has heard of us later than we of it.
+/// A node whose link was lost here may believe in the link for this long, as it hears of us later than we of it.
 pub const LOST_WAIT: Micros = 300_000;
 
 /// Those that are missing, each with the time until which it is waited for, if it still is.

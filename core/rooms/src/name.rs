@@ -1,9 +1,9 @@
-//! What a room is called, and the number that servers know it by.
+//! The name of a room, and its number for servers.
 //!
-//! Owns: [`RoomName`], [`RoomKey`], [`NameError`]. Must not know: which rooms exist.
+//! Owns: [`RoomName`], [`RoomKey`], [`NameError`]. Must not know: the existing rooms.
 //!
 //! A name is `namespace:room`, or `room` for the namespace `default`; the first colon separates. Clients only ever send
-//! names: the hash key stays in servers, so nobody outside can look for two names with one id.
+//! names: the hash key stays in servers, so outsiders cannot search for two names with one id.
 
 use std::fmt;
 use std::hash::Hasher;
@@ -22,15 +22,15 @@ pub struct RoomName<'a> {
     room: &'a str,
 }
 
-/// What servers call a room. Two names with one `id` are told apart by `check`, at join and at the first publish:
-/// then the second one is refused (`name_collision`).
+/// A room's number for servers. `check` distinguishes two names with one `id`, at join and at the first publish: then
+/// the second one is refused (`name_collision`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RoomKey {
     pub id: u64,
     pub check: u64,
 }
 
-/// Why bytes are no room name: the fault of who sent them.
+/// The reason why bytes are no room name; the sender's fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NameError {
     Empty,

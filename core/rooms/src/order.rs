@@ -1,7 +1,7 @@
-//! One publisher in one room, as the room's owner sees it: what is applied next, what waits, what was answered.
+//! One publisher in one room, as the room's owner sees it: the next sequence, held messages, and earlier answers.
 //!
-//! Owns: [`Publisher`]. Must not know: rings, streams, who the publisher is, how an acknowledgement is written. The
-//! caller numbers messages; this only says when, and remembers the offsets it was told.
+//! Owns: [`Publisher`]. Must not know: rings, streams, the publisher's identity, the format of an acknowledgement. The
+//! caller numbers messages; this only says when, and remembers the offsets.
 //!
 //! For each message: [`settle`](Publisher::settle) with the frame's lowest unacknowledged sequence, then
 //! [`offer`](Publisher::offer); on `Apply` number it and call [`applied`](Publisher::applied), on `Hold` call
@@ -14,12 +14,12 @@ use muster_transport::{Micros, MISSING_RANGES_MAX};
 use crate::limits::{HELD_BYTES_MAX, HELD_MESSAGES_MAX, REMEMBERED_MESSAGES, UNACKED_MESSAGES_MAX};
 use crate::wire::publish::ACK_RUNS;
 
-/// What a held message costs beside its bytes: its place among the others and its allocation.
+/// The cost of a held message beside its bytes: its entry and its allocation.
 const HELD_COST: usize = 64;
 /// Runs of offsets that a publisher has remembered at no cost: as many as an acknowledgement names.
 const RUNS_FREE: usize = ACK_RUNS;
 
-/// What a held message of `len` bytes counts.
+/// The cost of a held message of `len` bytes.
 pub fn held_cost(len: usize) -> usize {
     len + HELD_COST
 }
@@ -57,7 +57,7 @@ pub struct Run {
     pub count: u32,
 }
 
-/// A message that was held and whose turn has come.
+/// A held message that is next in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ready {
     pub seq: u64,
@@ -66,7 +66,7 @@ pub struct Ready {
     pub data: Box<[u8]>,
 }
 
-/// What to do with a message.
+/// The action for a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// Its turn: number it.
@@ -103,8 +103,8 @@ impl Publisher {
         }
     }
 
-    /// The publisher has acknowledgements for everything below `lowest_unacked`. Their offsets need not be remembered;
-    /// and if it got them from another owner meanwhile, what we still waited for will never come here.
+    /// The publisher has acknowledgements for everything below `lowest_unacked`. Their offsets need not be remembered.
+    /// If another owner sent them meanwhile, missing messages below will never come here.
     pub fn settle(&mut self, lowest_unacked: u64) {
         while let Some(front) = self.remembered.front_mut() {
             let below = lowest_unacked.saturating_sub(self.next - u64::from(self.remembered_len));
@@ -130,7 +130,7 @@ impl Publisher {
         }
     }
 
-    /// What to do with message `seq` of `bytes_len` bytes. Changes nothing but [`Publisher::last_seen`].
+    /// The action for message `seq` of `bytes_len` bytes. Changes nothing but [`Publisher::last_seen`].
     pub fn offer(&mut self, now: Micros, seq: u64, bytes_len: usize) -> Decision {
         self.last_seen = now;
         if seq == 0 {
@@ -165,8 +165,8 @@ impl Publisher {
         held.messages.insert(seq, (flags, born, data.into()));
     }
 
-    /// Takes out the held message whose turn it is. Number it and call [`Publisher::applied`]; if it is dropped instead,
-    /// the publisher will repeat it.
+    /// Removes the held message that is next in order. Number it and call [`Publisher::applied`]; if it is dropped
+    /// instead, the publisher will repeat it.
     pub fn pop_ready(&mut self) -> Option<Ready> {
         let held = self.held.as_deref_mut()?;
         let (flags, born, data) = held.messages.remove(&self.next)?;
@@ -182,11 +182,11 @@ impl Publisher {
         })
     }
 
-    /// Message `seq`, whose turn it was, has been numbered `offset`.
+    /// Message `seq`, the next in order, has been numbered `offset`.
     pub fn applied(&mut self, seq: u64, offset: u64) {
         assert_eq!(seq, self.next, "messages are applied in order");
         self.next += 1;
-        // The publisher may have repeated a message whose held copy had become ready by `settle`.
+        // The publisher may have repeated a message whose held copy became ready by `settle`.
         self.drop_held_below(self.next);
         match self.remembered.back_mut() {
             Some(back) if back.offset + u64::from(back.count) == offset => back.count += 1,
@@ -231,7 +231,7 @@ impl Publisher {
         count
     }
 
-    /// Where the last `count` of the runs that are remembered begin.
+    /// The first sequence of the last `count` remembered runs.
     pub fn last_runs(&self, count: usize) -> u64 {
         let last = self.remembered.iter().rev().take(count);
         self.next - last.map(|run| u64::from(run.count)).sum::<u64>()
@@ -251,8 +251,8 @@ impl Publisher {
         held.unwrap_or(self.next - 1)
     }
 
-    /// The first runs of sequences missing between what was applied and what is held, lowest first, each (first, last)
-    /// inclusive; returns how many.
+    /// The first runs of sequences missing between applied and held ones, lowest first, each (first, last) inclusive;
+    /// returns their number.
     pub fn missing_ranges(&self, out: &mut [(u64, u64); MISSING_RANGES_MAX]) -> usize {
         let Some(held) = &self.held else { return 0 };
         let mut count = 0;
@@ -287,14 +287,14 @@ impl Publisher {
         self.held.as_ref().map_or(0, |held| held.bytes)
     }
 
-    /// What is kept counts in all: the messages held, each by [`held_cost`], and offsets remembered beyond those of one
-    /// acknowledgement.
+    /// The cost of everything kept: the held messages, each by [`held_cost`], and remembered offsets beyond those of
+    /// one acknowledgement.
     pub fn cost(&self) -> usize {
         let runs = self.remembered.len().saturating_sub(RUNS_FREE);
         self.held_bytes() + self.held_len() * HELD_COST + runs * size_of::<OffsetRun>()
     }
 
-    /// What [`Publisher::cost`] grows by when the next message is numbered `offset`.
+    /// The growth of [`Publisher::cost`] when the next message is numbered `offset`.
     pub fn run_cost(&self, offset: u64) -> usize {
         let goes_on = |back: &OffsetRun| back.offset + u64::from(back.count) == offset;
         match self.remembered.len() < RUNS_FREE || self.remembered.back().is_some_and(goes_on) {

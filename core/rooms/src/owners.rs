@@ -1,6 +1,6 @@
-//! Which broker a proxy or a gateway turns to for a room: its owner, or the next one while the owner cannot be reached.
+//! The broker that a proxy or a gateway uses for a room: its owner, or the next one while the owner cannot be reached.
 //!
-//! Owns since when which broker is away. Knows neither what is said with it nor whether it will come back.
+//! Owns the time since when each broker is away. Knows neither the traffic with it nor whether it will return.
 
 use std::collections::BTreeMap;
 
@@ -10,11 +10,11 @@ use muster_transport::{Links, Micros, NodeState, PlacedLayer, Placement};
 
 use crate::limits::GATEWAY_LEASE;
 
-/// An owner without a link is waited for so long before the next broker is asked: a process that died is mostly back by then, and
-/// a link takes as long to come up.
+/// An owner without a link is waited for this long before the next broker is asked: a process that died is mostly back
+/// by then, and a link takes as long to come up.
 pub const DETOUR_AFTER: Micros = 300_000;
 
-/// Where a room's messages go.
+/// The way of a room's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
     pub node: u32,
@@ -30,7 +30,7 @@ pub struct Owners {
 }
 
 impl Owners {
-    /// Takes a new placement: whom it names and nobody has met is waited for from now on.
+    /// Takes a new placement: nodes on it that were never linked are waited for from now on.
     pub fn placed(&mut self, now: Micros, placement: &Placement, links: &Links) {
         for node in placement.of(role::BROKER).map(|node| node.node) {
             if links.to(node).is_none() {

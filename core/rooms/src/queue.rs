@@ -9,7 +9,7 @@ use muster_transport::Writer;
 
 /// Frames are written into pieces of this size: longer than any frame, and within a processor's second cache.
 const BLOCK: usize = 64 * 1024;
-/// What a frame costs beside its bytes.
+/// The cost of a frame beside its bytes.
 const FRAME_COST: usize = 16;
 
 struct Block {
@@ -30,7 +30,7 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// What a frame of `len` bytes adds to [`Queue::bytes`].
+    /// The cost of a frame of `len` bytes in [`Queue::bytes`].
     pub const fn cost(len: usize) -> usize {
         len + FRAME_COST
     }
@@ -39,12 +39,12 @@ impl Queue {
         self.frames.is_empty()
     }
 
-    /// What waits, each frame with its cost.
+    /// The waiting frames, each with its cost.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Appends a frame of at most `len_max` bytes. What `write` leaves unwritten is not there.
+    /// Appends a frame of at most `len_max` bytes; `write` determines its length.
     #[inline]
     pub fn push(&mut self, session: u64, len_max: usize, write: impl FnOnce(&mut Writer<'_>)) {
         debug_assert!(len_max <= usize::from(u16::MAX) && len_max <= BLOCK);

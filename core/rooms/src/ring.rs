@@ -16,9 +16,9 @@ const ENTRY: usize = 48;
 pub const ROOM_SHARE: usize = 8;
 /// A ring that is longer notes which streams its places are of: what is shorter is looked through as fast.
 const NOTED_FROM: usize = 1_024;
-/// Of how many places it is noted together, and of how many again.
+/// The numbers of places in a group, and in a group of groups.
 const GROUPS: [u64; 2] = [64, 4_096];
-/// Arena pieces whose age is remembered.
+/// Arena pieces with a remembered age.
 const AGE_PIECES: usize = 64;
 
 /// One place of a room's sequence: a message or a gap.
@@ -32,7 +32,7 @@ pub struct Entry<'a> {
     /// Chunk flags (of a gap: its reason).
     pub flags: u8,
     pub gap: bool,
-    /// Which of the room's streams it is of.
+    /// The index of its stream in the room.
     pub stream: u8,
     /// Milliseconds of the machine's clock at which it was appended.
     pub at_ms: u32,
@@ -42,7 +42,7 @@ pub struct Entry<'a> {
 }
 
 impl Entry<'_> {
-    /// The last offset that it stands for; of a gap whose end nobody knows, the first.
+    /// Its last offset; of a gap with an unknown end, the first.
     pub fn last(&self) -> u64 {
         if self.gap && self.sequence != StreamGap::OPEN {
             self.sequence
@@ -60,7 +60,7 @@ impl Entry<'_> {
 /// The bytes of all rooms' recent entries.
 pub struct Arena {
     bytes: Vec<u8>,
-    /// Where the next entry goes, and the oldest position that is still whole; both grow for ever.
+    /// The position of the next entry, and the oldest complete one; both grow forever.
     head: u64,
     tail: u64,
     /// (position, time) of the first entry in each piece of the arena.
@@ -108,7 +108,7 @@ impl Arena {
         (ENTRY + data + 7) & !7
     }
 
-    /// Appends an entry; what is oldest makes way. Returns its position.
+    /// Appends an entry; the oldest ones make room. Returns its position.
     pub fn push(&mut self, now: Micros, entry: &Entry<'_>) -> u64 {
         let cost = Self::cost(entry.data.len());
         let capacity = self.bytes.len() as u64;
@@ -191,7 +191,7 @@ impl Arena {
     }
 }
 
-/// Which streams there are among the places, by groups of places: a bit for each stream, and for those whose numbers are 32 apart.
+/// The streams among the places, by groups of places: a bit per stream, shared by streams whose numbers differ by 32.
 #[derive(Default)]
 struct Streams([Groups; 2]);
 
@@ -272,7 +272,7 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// An empty ring whose first place will be `first`.
+    /// An empty ring; its first place will be `first`.
     pub fn new(first: u64) -> Self {
         Ring {
             first,
@@ -347,8 +347,8 @@ impl Ring {
         place
     }
 
-    /// Whether something can go in front: only while nothing is lost. Who stands at a place that was dropped would get it there, or
-    /// have it again by that place; and behind what was overwritten nobody reads on.
+    /// Whether entries can go in front: only while nothing is lost. A member at a dropped place would get them there,
+    /// or get that place twice; and no reader passes overwritten places.
     pub fn takes_history(&self, arena: &Arena) -> bool {
         !self.dropped && self.readable(arena, self.first) == self.first
     }
@@ -385,7 +385,7 @@ impl Ring {
         }
     }
 
-    /// Forgets places whose entries the arena has overwritten, and the index's memory with the last of them.
+    /// Forgets overwritten places, and the index's memory with the last of them.
     pub fn trim(&mut self, arena: &Arena) {
         while let Some(position) = self.positions.front() {
             if arena.holds(*position) {
@@ -448,7 +448,8 @@ impl Ring {
         }
     }
 
-    /// The first place within `places` whose entry of a stream ends at `offset` or later (a stream's offsets grow there).
+    /// The first place within `places` with an entry of the stream that ends at `offset` or later (a stream's offsets
+    /// grow there).
     pub fn find_offset(&self, arena: &Arena, places: Range<u64>, stream: u8, offset: u64) -> u64 {
         let (mut low, mut high) = (places.start.max(self.first), places.end.min(self.next()));
         while low < high {

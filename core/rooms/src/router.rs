@@ -1,9 +1,10 @@
-//! The router: takes its partition of each gateway's membership and gives it to the brokers that want it, and to its peers.
+//! The router: takes its partition of each gateway's membership and gives it to the interested brokers, and to its
+//! peers.
 //!
-//! The replicas of a partition are peers without a leader: what a gateway tells one of them, that one tells the others, and who
-//! hears it from a peer tells its own brokers only, so nothing goes in circles. Logs are reliable and in order per link; this
-//! role maps the offsets of what it hears to those of what it tells, so that a gateway learns when every broker has what it
-//! said. Knows no message and no member.
+//! The replicas of a partition are peers without a leader: a router passes a gateway's reports to its peers and
+//! brokers, and a peer's reports to its own brokers only, so nothing goes in circles. Logs are reliable and in order
+//! per link. This role maps the offsets of received records to those of sent ones, so a gateway learns when every
+//! broker has its report. Knows no message and no member.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -45,7 +46,7 @@ pub struct RouterConfig {
 }
 
 muster_transport::counters! {
-    /// What a router did.
+    /// A router's events.
     pub struct RouterCounters {
         /// Membership changes taken from gateways and peers.
         memberships_received,
@@ -53,7 +54,7 @@ muster_transport::counters! {
         memberships_sent,
         /// Snapshots of gateways taken whole.
         snapshots_received,
-        /// Records dropped: of a gateway's earlier life, or of what nobody began to tell.
+        /// Records dropped: of a gateway's earlier life, or without a snapshot before.
         dropped_stale_epoch,
         /// Gateways forgotten because they stayed away.
         gateways_expired,
@@ -62,7 +63,7 @@ muster_transport::counters! {
     }
 }
 
-/// Who tells of membership on its link: a gateway of itself, a peer of gateways.
+/// A reporter of membership: a gateway reports its own, a peer that of gateways.
 struct Source {
     slot: u32,
     /// Offsets of its log that some broker has not got yet, each with the burst that passed it on.
@@ -70,26 +71,26 @@ struct Source {
     logged: u64,
     covered: u64,
     told: u64,
-    /// Of a peer: whether it has told all that it knew when the link came up, and which brokers it tells.
+    /// Of a peer: whether it has reported its knowledge from before the link, and the brokers that it serves.
     whole: bool,
     brokers: BTreeSet<u32>,
 }
 
-/// Who is told: a broker that subscribed, or a peer.
+/// A receiver of reports: a subscribed broker, or a peer.
 struct Listener {
     slot: u32,
     scope: Scope,
     peer: bool,
     /// Whether it was told that it has been told everything.
     complete: bool,
-    /// The offset of what it was told last, and how far a peer says that all its brokers are.
+    /// The offset of its last record, and a peer's confirmation for all its brokers.
     told: u64,
     covered: u64,
     /// Bursts that it has not confirmed, each with the offset of its last record here.
     bursts: VecDeque<(u64, u64)>,
 }
 
-/// Where a gateway is linked: here, or at peers.
+/// The routers with a link to a gateway: this one, and peers.
 struct Seen {
     here: bool,
     peers: BTreeSet<u32>,
@@ -103,11 +104,11 @@ pub struct Router {
     links: Links,
     interest: Interest,
     gateways: BTreeMap<u32, Seen>,
-    /// Those of which brokers were told that no router of this partition has a link to them.
+    /// Gateways without a link to any router of this partition, as brokers were told.
     away: BTreeSet<u32>,
-    /// Gateways of which only hints are known, in whole or in part.
+    /// Gateways known by hints, in whole or in part.
     hinted: BTreeSet<u32>,
-    /// What a database is to learn, if there is one.
+    /// Changes for a database, if there is one.
     kept: Option<Kept>,
     sources: BTreeMap<u32, Source>,
     listeners: BTreeMap<u32, Listener>,
@@ -118,7 +119,7 @@ pub struct Router {
     complete: bool,
     /// Peers that have not told all that they know: while one is waited for, no broker hears that it knows everything.
     peers_missing: Missing,
-    /// Brokers that nobody tells: while one is waited for, nothing is in force.
+    /// Brokers that no router serves: while one is waited for, nothing is in force.
     brokers_missing: Missing,
     /// Over all gateways.
     rooms_max: usize,
@@ -169,7 +170,7 @@ impl Router {
         }
     }
 
-    /// Takes the control plane's picture of who is where; one that is older than what is known changes nothing.
+    /// Takes the control plane's placement; one older than the present changes nothing.
     pub fn set_placement(&mut self, now: Micros, placement: Placement) {
         if placement.epoch() < self.placement.epoch() {
             return;
@@ -185,7 +186,7 @@ impl Router {
             if let Some(kept) = &mut self.kept {
                 kept.keep(scope);
             }
-            // They take what is told from now on for all of what they had asked for, until they hear that it is a part.
+            // A listener takes reports as complete for its old scope until it learns of the smaller one.
             let wider = self
                 .listeners
                 .iter()
@@ -239,7 +240,7 @@ impl Router {
         self.rooms_max
     }
 
-    /// From now on, remembers for `take_kept` what changes, at most so many rooms at a time.
+    /// Remembers changes for `take_kept` from now on, at most this many rooms at a time.
     pub fn keep(&mut self, max: usize) {
         let hash = KeyedState::new(self.node.secret_u64(), self.node.secret_u64());
         self.kept = Some(Kept::new(max, hash));
@@ -250,7 +251,7 @@ impl Router {
         self.kept.as_ref().map_or((0, 0), |kept| (kept.len(), kept.dropped))
     }
 
-    /// Takes lives that ended, to be forgotten first, and what is true now of at most `limit` of the rooms that changed, each
+    /// Takes ended lives, which must be forgotten first, and the present state of at most `limit` changed rooms, each
     /// with the gateway's life.
     pub fn take_kept(&mut self, limit: usize) -> (Vec<Life>, Vec<(Life, Membership)>) {
         let Router { kept, interest, .. } = self;
@@ -262,7 +263,7 @@ impl Router {
             let Some(Changed { life, room, version }) = kept.take() else {
                 break;
             };
-            // Of a life that is over and that no other followed, its end tells.
+            // A life that is over without a successor is reported by its end.
             if interest.epoch_of(life.0) == Some(life.1) {
                 let known = interest.known(life.0, room);
                 let left = Membership {
@@ -475,7 +476,7 @@ impl Router {
                     .for_each(|over| kept.end(life.0, over));
             }
         }
-        // Whose link nobody has ends like one whose link was lost.
+        // A gateway without any link ends like one whose link was lost.
         if let Entry::Vacant(place) = self.gateways.entry(life.0) {
             place.insert(Seen::away(now));
             self.review_away(now);
@@ -561,7 +562,7 @@ impl Router {
         true
     }
 
-    /// What changed just now in a life of this epoch is for the database to learn.
+    /// The latest change in a life of this epoch is for the database.
     fn note(&mut self, epoch: u32, version: u64) {
         if let Some(kept) = &mut self.kept {
             kept.note(epoch, &self.changes, version);
@@ -640,7 +641,7 @@ impl Router {
         self.links.record(now, slot, &Record::RoomRefused { room, code });
     }
 
-    /// What came from a source with one datagram is covered once all who listen have what they were told up to here.
+    /// A source's records of one datagram are covered once all listeners have theirs up to here.
     fn end_burst(&mut self, source: u32) {
         self.burst += 1;
         let burst = self.burst;
@@ -655,7 +656,7 @@ impl Router {
         }
     }
 
-    /// Looks who is missing of those that the map names, and goes on with what waited for others.
+    /// Finds missing nodes of the map, and continues work that waited for others.
     fn review_missing(&mut self, now: Micros) {
         let (me, scope) = (self.node.me.node, self.scope());
         let others = |role| {
@@ -680,7 +681,7 @@ impl Router {
         self.complete(now);
     }
 
-    /// Tells brokers which gateways no router of this partition has a link to: nobody knows that while a peer is not heard.
+    /// Tells brokers the gateways without a link to any router of this partition; unknown while a peer is unheard.
     fn review_away(&mut self, now: Micros) {
         let (me, scope) = (self.node.me.node, self.scope());
         let mut peers = self.placement.of(role::ROUTER).filter(|node| node.node != me);
@@ -716,7 +717,7 @@ impl Router {
             let open = listener.bursts.front();
             *least = open.map_or(u64::MAX, |(burst, _)| burst - 1).min(*least);
         }
-        // A broker that nobody tells may serve all the same, or begin to: it would not know of what is in force.
+        // A broker without a router may serve all the same, or begin to, without knowing the rooms in force.
         let untold = self.brokers_missing.waits() && !planted::is(Bug::UntoldUncounted);
         for (node, source) in &mut self.sources {
             let own = self.listeners.get(node).is_none_or(|listener| !listener.peer);
@@ -855,7 +856,7 @@ impl Router {
         self.review_away(now);
     }
 
-    /// Somebody wants to hear of a scope: it is told all that is known of every gateway.
+    /// A listener subscribes to a scope: it gets everything known of every gateway.
     fn listen(&mut self, now: Micros, slot: u32, peer: Identity, scope: Scope) {
         let listener = Listener {
             slot,
@@ -871,7 +872,7 @@ impl Router {
             self.tell_all(now, peer.node);
         }
         if let Some(listener) = self.listeners.get_mut(&peer.node).filter(|listener| listener.told > 0) {
-            // What gateways said and not all had in time is in force once this one has it too.
+            // Reports that not all listeners had in time are in force once this one has them too.
             listener.bursts.push_back((1, listener.told));
         }
         if peer.role == role::BROKER {
@@ -884,7 +885,7 @@ impl Router {
         self.review_missing(now);
     }
 
-    /// Who listened hears no more; peers know so before anything is in force without it.
+    /// A listener has left; peers learn of it before anything is in force without it.
     fn unlisten(&mut self, now: Micros, node: u32) {
         let was = self.listeners.remove(&node);
         if was.is_some_and(|listener| !listener.peer) {
@@ -1110,7 +1111,7 @@ mod tests {
         assert!(router.end(0, life.0, life, (Scope::ALL, version), true));
     }
 
-    /// A map of this router, the first of so many.
+    /// A map of this router, which is the first of `partitions`.
     fn routers(epoch: u32, partitions: u16) -> Placement {
         let me =
             muster_transport::PlacedNode::new(me(role::ROUTER).node, role::ROUTER, muster_transport::Addr::default());

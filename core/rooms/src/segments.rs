@@ -27,7 +27,7 @@ pub struct Segments {
     last: Option<((u32, u64), Segment)>,
 }
 
-/// What a builder says of the frame that it wrote.
+/// A builder's description of its frame.
 pub struct Built {
     /// The place after the last one in the frame.
     pub next: u64,
@@ -45,7 +45,7 @@ impl Segments {
         }
     }
 
-    /// What a new room is known by here: no other has frames under this name, also none that is gone.
+    /// A new key for a room: no other room has frames under it, not even a former one.
     pub fn name(&mut self) -> u32 {
         self.named = self.named.wrapping_add(1);
         if self.named == 0 {

@@ -1,16 +1,17 @@
-//! A map by room id that can be gone through in pages, each of which costs no more than itself, however large the map is.
+//! A map by room id with pages, each of a cost independent of the map's size.
 //!
-//! Many small hash tables, by the first bits of the *place* of a room: its id times an odd number, so that any ids lie spread and
-//! each has a place of its own. Places order the pages, and stay as they are while the map grows. Knows no gateway.
+//! Many small hash tables, by the first bits of a room's *place*: its id times an odd number, so that any ids are
+//! spread and each has a place of its own. Places order the pages, and stay as they are while the map grows. Knows no
+//! gateway.
 
 use std::collections::hash_map::{Entry, HashMap};
 
 use muster_transport::KeyedState;
 
-/// Rooms of a table on the average, before there are twice as many tables. A page looks at one table more than it has rooms of, some
-/// 50 us; smaller ones are more, and what each is known by is in no cache then.
+/// Average rooms of a table before the number of tables doubles. A page looks at one table more than it needs, some 50
+/// us. Smaller tables would be more, and their headers would miss every cache.
 const SHARD: usize = 3_400;
-/// What a table is made for, which is what 4,096 places take: three times the spread more than there are on the average.
+/// The capacity of a table, of 4,096 places: three standard deviations above the average.
 const CAPACITY: usize = 3_584;
 
 pub struct Shards<V> {
@@ -66,7 +67,7 @@ impl<V> Shards<V> {
         self.get(room).is_some()
     }
 
-    /// What a room has; if it has nothing, `value` becomes that, and `None` is given.
+    /// The room's value; if it has none, `value` is stored, and `None` returned.
     pub fn get_or_insert(&mut self, room: u64, value: V) -> Option<&mut V> {
         if self.len >= SHARD * self.tables.len() {
             self.double();
@@ -122,8 +123,8 @@ impl<V> Shards<V> {
         self.tables = tables;
     }
 
-    /// At most `limit` rooms whose place is `from` or later. Looks at no more than some `limit` rooms and tables and those of
-    /// one table more, so a page may be short though there is a `next` one.
+    /// At most `limit` rooms whose place is `from` or later. Looks at no more than some `limit` rooms and tables plus
+    /// one table, so a page may be short though there is a `next` one.
     pub fn page(&self, from: u64, limit: usize) -> Page {
         let mut page = Page::default();
         let mut at = self.table_of(from);
@@ -149,7 +150,7 @@ impl<V> Shards<V> {
     }
 }
 
-/// What stands in at most `limit` places of a list from one on, and the next place, if there is one.
+/// The content of at most `limit` places of a list from one on, and the next place, if there is one.
 pub fn places<T>(list: &[Option<Box<T>>], from: usize, limit: usize) -> (impl Iterator<Item = &T>, Option<usize>) {
     let end = from.saturating_add(limit).min(list.len());
     let page = list[from.min(end)..end].iter().flatten().map(|item| &**item);

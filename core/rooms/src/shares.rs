@@ -1,13 +1,13 @@
-//! What is bounded in all and shared by many: nobody has more of it than is left, so who needs little finds it, whatever one
-//! other takes. One alone gets half, two a third each, and many all of it.
+//! A bounded amount that many share: each may have at most what is left, so a small need fits whatever one other takes.
+//! One alone gets half, two a third each, and many all of it.
 //!
-//! Owns how much each has. Must not know: of what.
+//! Owns each holder's amount. Must not know: the kind of amount.
 
 use std::collections::HashMap;
 
 use muster_transport::KeyedState;
 
-/// Who has something. Each thing is one user's and of one room.
+/// A holder. Each thing belongs to one user and one room.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Holder {
     User(u64),
@@ -26,7 +26,7 @@ impl Shares {
         Shares { max, used: 0, had }
     }
 
-    /// Whether these may have so much more: it is there, and each has no more yet than is left then.
+    /// Whether these holders may have this much more: it is there, and each has at most as much as would be left.
     pub fn allow(&self, who: [Holder; 2], more: usize) -> bool {
         let had = |who| self.had.get(who).copied().unwrap_or(0);
         let left = self.max.checked_sub(self.used + more);
@@ -61,7 +61,7 @@ mod tests {
         Shares::new(120, KeyedState::new(1, 2))
     }
 
-    /// Each takes one at a time in turn until nobody gets any more; what each has.
+    /// Each takes one at a time in turn until none gets any more; returns the amounts.
     fn taken(shares: &mut Shares, who: &[[Holder; 2]]) -> Vec<usize> {
         let mut had = vec![0; who.len()];
         loop {

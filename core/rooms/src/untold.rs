@@ -1,7 +1,7 @@
-//! Rooms that were refused to gateways for want of place while these had no link here: each hears so when it has one, for silence
-//! would look like a quiet room.
+//! Rooms refused for lack of space to gateways that had no link here: each gateway learns it with its next link, for
+//! silence would look like a quiet room.
 //!
-//! Owns which. Knows no link: who uses it says when there is one.
+//! Owns these rooms. Knows no link: its user says when there is one.
 
 use std::collections::BTreeSet;
 
@@ -26,7 +26,7 @@ impl Untold {
         }
     }
 
-    /// What a gateway in this life is to hear now. Of other lives, and afterwards, nothing is left.
+    /// The pending refusals of a gateway in this life. Those of other lives are dropped.
     pub fn take(&mut self, gateway: u32, epoch: u32) -> Vec<u64> {
         let first = (gateway, 0, 0);
         let rooms: Vec<_> = self.0.range(first..=(gateway, u32::MAX, u64::MAX)).copied().collect();

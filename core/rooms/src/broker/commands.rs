@@ -1,8 +1,9 @@
-//! Commands, and questions for a room's members, at the broker: which gateways are told, and what all of them have said.
+//! Commands, and questions for a room's members, at the broker: the gateways that are told, and their answers.
 //!
-//! A command is known by who sent it, so another copy only asks again, and is answered as well. Every gateway that wants the room
-//! is told, in each of its lives, until all have answered or time is over. A broker knows gateways and no members: these are
-//! counted by them. What happens to one gateway, or to its interest in one room, has that one looked at and no other.
+//! Sender and number identify a command, so another copy only asks again, and is answered as well. Every gateway that
+//! wants the room is told, in each of its lives, until all have answered or time is over. A broker knows gateways and
+//! no members: gateways count these. An event of one gateway, or of its interest in one room, causes a look at that one
+//! alone.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -17,7 +18,7 @@ use crate::command::{
 use crate::shares::{Holder, Shares};
 use crate::wire::record::Record;
 
-/// What a gateway was told, and has said.
+/// A gateway's state in a command: when it was told, and its answer.
 struct Told {
     epoch: u32,
     /// On the link that came up then.
@@ -25,11 +26,11 @@ struct Told {
     /// When it was told.
     at: Micros,
     said: Option<Said>,
-    /// It had too much to do then, and told nobody.
+    /// It was too busy then, and told no member.
     busy: Option<Micros>,
 }
 
-/// How many members a gateway has reached, or counts, and who they are if that was asked.
+/// The number of members that a gateway reached or counted, and their users if that was asked.
 struct Said {
     members: u32,
     /// Its time was over before all of them had said that they have it.
@@ -51,14 +52,14 @@ struct Command {
     check: u64,
     until: Micros,
     ask: Ask<'static>,
-    /// Who asks, the latest last: sessions of proxies, each of another one. At most [`COPIES`].
+    /// The askers, the latest last: sessions at proxies, each at another one. At most [`COPIES`].
     askers: Vec<(u32, u64)>,
     gateways: BTreeMap<u32, Told>,
     /// Those that want the room, or did, and have not answered.
     awaited: BTreeMap<u32, Awaited>,
     /// So many wanted it when it came.
     wanted_by: usize,
-    /// Members that gateways have reached whose life is over.
+    /// Members reached by gateways in lives that are over.
     before: u32,
     /// Some gateway's members may have it, though that life of it, or its link, ended before it said so.
     doubtful: bool,
@@ -80,7 +81,8 @@ impl Command {
         }
     }
 
-    /// Whether gateways are told it: until it is done or, where one was passed over, for all of its time, for who comes back.
+    /// Whether gateways are told it: until it is done or, if a gateway was passed over, for all of its time, for
+    /// members that return.
     fn is_told(&self, now: Micros) -> bool {
         self.outcome.is_none() || self.passed_over && now < self.until
     }
@@ -130,7 +132,7 @@ impl Command {
     }
 }
 
-/// What a proxy passes on.
+/// A request that a proxy passes on.
 pub(super) struct Asked<'a> {
     pub id: CommandId,
     pub session: u64,
@@ -149,9 +151,9 @@ pub(super) struct Commands {
     ends: BTreeSet<(Micros, CommandId)>,
     /// When what a gateway has to do with one is looked at again: it was too busy, or wants the room no more.
     again: BTreeSet<(Micros, CommandId, u32)>,
-    /// When all that are not done are looked at: it was not known who wants what, or that is another part now.
+    /// When all open commands are reviewed: interest was not known, or the broker's share of rooms changed.
     all_at: Option<Micros>,
-    /// What there may be of those that are not done, of those that are known, and of gateways' answers to them.
+    /// Bounds of open commands, of known ones, and of gateways' answers to them.
     undone: Shares,
     remembered: Shares,
     answers: Shares,
@@ -177,7 +179,7 @@ impl Commands {
         [ends, again, self.all_at].into_iter().flatten().min()
     }
 
-    /// Whether there is place for a command that so many gateways are told.
+    /// Whether a command for this many gateways fits.
     fn have_place(&self, who: [Holder; 2], gateways: usize) -> bool {
         self.undone.allow(who, 1) && self.remembered.allow(who, 1) && self.answers.allow(who, gateways)
     }
@@ -277,8 +279,9 @@ impl Broker {
         self.settle_command(now, id);
     }
 
-    /// What a gateway has to do with a command: it is told where it wants the room, or did and has not answered, and was not told on
-    /// this link and in this life, or is asked again after it was busy. It is waited for until it has answered, or is gone.
+    /// Decides about one gateway and a command. It is told if it wants the room, or did and has not answered, unless
+    /// told on this link and in this life. After `busy` it is asked again. The command waits for it until it answers,
+    /// or is gone.
     fn review_command(&mut self, now: Micros, id: CommandId, gateway: u32) {
         let Some(room) = self.commands.known.get(&id).map(|known| known.room) else {
             return;
@@ -293,13 +296,13 @@ impl Broker {
             .gateways
             .get(&gateway)
             .filter(|told| known_in == Some(told.epoch));
-        // Whose last member went says what became of it.
+        // A gateway whose last member left still reports the outcome.
         let says = told.is_some_and(|told| told.said.is_none() && told.busy.is_none());
         let wants = self.interest.wants(gateway, room) == Some(check) || says;
         let link = self.links.to(gateway).zip(self.links.since(gateway));
         let awaited = command.awaited.get_mut(&gateway);
         if let Some(awaited) = awaited.filter(|awaited| tells && !wants && known_in != Some(awaited.life)) {
-            // Who was there in the life before comes back in a moment, here or elsewhere, and is told there.
+            // Members of the former life return in a moment, here or elsewhere, and are told there.
             let over_at = match known_in {
                 Some(_) => Some(*awaited.over_since.get_or_insert(now) + AWAY_GRACE),
                 None if link.is_some() => None,
@@ -317,7 +320,7 @@ impl Broker {
         };
         command.awaited.insert(gateway, awaited);
         let Some((slot, since)) = link else {
-            // Who was there comes back elsewhere, and is told there.
+            // Its members return elsewhere, and are told there.
             return self.await_command(now, id, gateway, gone_at);
         };
         let linked = self.links.table.get(slot).map(|link| link.data.peer.epoch);
@@ -342,7 +345,7 @@ impl Broker {
             said,
             busy: None,
         };
-        // Who was told was told; who was counted is gone with that life.
+        // Members that were told stay told; a count is gone with that life.
         if let (Some(earlier), true) = (command.gateways.insert(gateway, told), tells) {
             let said = earlier.said.map_or(0, |said| said.members);
             command.before = command.before.saturating_add(said);
@@ -374,7 +377,7 @@ impl Broker {
         }
     }
 
-    /// Ends a command that all who want its room have answered, or that all of them are too busy for.
+    /// Ends a command that all interested gateways have answered, or that all of them are too busy for.
     fn settle_command(&mut self, now: Micros, id: CommandId) {
         let knows = self.knows();
         let Some(command) = self.commands.known.get(&id).filter(|known| known.outcome.is_none()) else {
@@ -384,7 +387,7 @@ impl Broker {
             return soonest(&mut self.commands.all_at, Some(now + LOOK_EVERY));
         }
         if !self.scope().has(command.room) {
-            // Others know who wants the room now, and what its gateways have answered.
+            // Other brokers know the interest now, and the answers of the room's gateways.
             return self.end_command(now, id, Outcome::refused(Code::NotReady));
         }
         let members = command.members();
@@ -409,8 +412,8 @@ impl Broker {
         }
     }
 
-    /// A gateway has another link, or none any more, or routers say so, or the map. What it is to be told and was not, it is told
-    /// then, also what did not wait for it.
+    /// Called when a gateway's link, the routers' reports of it, or the map changed. It is now told everything that it
+    /// was not told, including commands that did not wait for it.
     pub(super) fn commands_reached(&mut self, now: Micros, gateway: u32) {
         for id in self.commands.all_open() {
             self.review_command(now, id, gateway);
@@ -418,12 +421,12 @@ impl Broker {
         }
     }
 
-    /// Who wants what is known of another part of all rooms.
+    /// The broker's interest covers another share of the rooms now.
     pub(super) fn commands_placed(&mut self, now: Micros) {
         soonest(&mut self.commands.all_at, Some(now));
     }
 
-    /// Says what became of a command to all who ask, and remembers it.
+    /// Tells the outcome of a command to all askers, and remembers it.
     fn end_command(&mut self, now: Micros, id: CommandId, outcome: Outcome) {
         let Commands {
             known,
@@ -452,7 +455,7 @@ impl Broker {
         let askers = std::mem::take(&mut command.askers);
         if page.is_some() || outcome.is_put_off() {
             open.remove(&(command.room, id));
-            known.remove(&id); // who asks again wants to know how it is then
+            known.remove(&id); // a second question wants the present state
             remembered.give_back(who, 1);
         } else {
             ends.insert((command.ends_at(), id));
@@ -482,7 +485,7 @@ impl Broker {
         self.links.record(now, slot, &done);
     }
 
-    /// Ends what is over, looks again at what is due, and forgets what ended long ago.
+    /// Ends expired commands, reviews due ones, and forgets those that ended long ago.
     pub(super) fn expire_commands(&mut self, now: Micros) {
         while let Some((at, id, gateway)) = self.commands.again.first().copied().filter(|(at, ..)| *at <= now) {
             self.commands.again.remove(&(at, id, gateway));
@@ -510,7 +513,7 @@ impl Broker {
         }
     }
 
-    /// Looks at all gateways for all that is not done; where it is not known who wants what, that waits.
+    /// Reviews all gateways for all open commands; waits while interest is not known.
     fn review_all(&mut self, now: Micros) {
         if !self.knows() {
             self.commands.all_at = (!self.commands.open.is_empty()).then_some(now + LOOK_EVERY);

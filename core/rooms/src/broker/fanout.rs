@@ -1,4 +1,4 @@
-//! What leaves to gateways and proxies: room blocks by cursor, heads, repairs, acknowledgements.
+//! Data for gateways and proxies: room blocks by cursor, heads, repairs, acknowledgements.
 
 use muster_transport::{append, frames_max, Heard, Micros, Outbox, Wants, Writer, FLAGS_AT, FRAME, HEADER};
 
@@ -20,7 +20,7 @@ use crate::wire::room::{
 };
 use crate::{age, limits};
 
-/// Where messages wait too, one datagram in so many is for history first.
+/// If messages wait too, one datagram in this many serves history first.
 const HISTORY_TURN: u32 = 4;
 /// Carriers that are remembered per gateway; beyond, the oldest are taken for covered.
 const RECENT_MAX: usize = 65_536;
@@ -45,7 +45,7 @@ impl Broker {
         }
     }
 
-    /// A gateway's status came: heads of rooms whose carriers were lost are told again, and a window may have opened.
+    /// A gateway's status came: heads of rooms with lost datagrams are repeated, and a window may have opened.
     pub(super) fn heard(&mut self, slot: u32, node: u32, heard: &Heard) {
         let Some(gateway) = self.gateways.get_mut(&node) else {
             return;
@@ -70,7 +70,7 @@ impl Broker {
         }
     }
 
-    /// Tails that are to be probed: the heads of rooms carried by what no status covers yet.
+    /// Probes tails: repeats the heads of rooms with data that no status covers yet.
     pub(super) fn probe_tails(&mut self) {
         let mut due = Vec::new();
         for (node, gateway) in &self.gateways {
@@ -92,7 +92,7 @@ impl Broker {
             return false;
         };
         let ranges: Vec<(u64, u64)> = ranges.collect();
-        // Who asks for a room that is not here cannot reach its owner.
+        // A gateway that asks for a room that is not here cannot reach its owner.
         let wants = || {
             self.interest
                 .wants(node, id)
@@ -103,7 +103,8 @@ impl Broker {
             self.was_asked(now, slot, node, id, known);
             return true;
         }
-        // Nor can who asks where one stands that ended here: nobody published to it meanwhile. Who drains begins nothing again.
+        // The same holds if it asks for the head of a stream that ended here: no publisher uses it meanwhile. A
+        // draining broker opens no room again.
         let me = self.node.me.node;
         let rests = |at: &u32| {
             let room = self.rooms[*at as usize].as_deref();
@@ -145,15 +146,16 @@ impl Broker {
         true
     }
 
-    /// A gateway asks what was here of a room, to tell who comes back: the head of what there is, or that there is nothing. Where
-    /// its interest is not known yet it asks again, for what is numbered before that could come in between.
+    /// Answers a gateway that asks, for a returning member, about a room's past here: the head, or that there is
+    /// nothing. If the gateway's interest is not known yet, it asks again, as messages numbered before that could come
+    /// in between.
     fn was_asked(&mut self, now: Micros, slot: u32, node: u32, id: u64, known: Option<u32>) {
         let life = self.life_of(node);
         let room = known.and_then(|at| Some((at, self.rooms[at as usize].as_deref_mut()?)));
         if let Some((at, room)) = room {
             if room.ended {
                 room.add_gateway(now, node, life);
-                // It may have wanted the room before, and then not; what it had passed on by then it asks for as history.
+                // It may have wanted the room before, and then not; it asks for messages of that time as history.
                 if let Some(cursor) = room.cursor(node) {
                     cursor.base = cursor.base.max(cursor.consumed);
                 }
@@ -450,8 +452,8 @@ fn write_heads(
     }
 }
 
-/// Resends into the datagram, as far as it has space and the gateway may have it. With `live`, the time now and how long the way
-/// takes, what became old is flagged, and else its age told; history is wanted however old it is.
+/// Resends into the datagram, as far as it has space and the gateway may have it. With `live` (the time, and the time
+/// to the gateway), old messages are flagged and others get their age; history is wanted at any age.
 fn resend(
     resends: &mut Resends,
     live: Option<(Micros, Micros)>,
@@ -570,7 +572,7 @@ fn address(writer: &mut Writer<'_>, start: usize, base: u64, old: bool, now: Mic
     frame[FLAGS_AT] |= if old { OLD } else { 0 };
 }
 
-/// Whether a message waited so long for its gateway that members of a live room do not want it any more.
+/// Whether a message waited for its gateway longer than members of a live room accept.
 fn is_old(room: &Room, arena: &Arena, now: Micros, offset: u64) -> bool {
     room.ring
         .age(arena, now, offset)

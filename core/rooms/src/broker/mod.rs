@@ -1,6 +1,6 @@
 //! The broker: numbers its rooms' messages, keeps them in rings, and gives each gateway that wants a room one copy.
 //!
-//! This file orders the shared parts. Publishing stands in `publish`, what leaves to gateways in `fanout`, commands in `commands`.
+//! This file orders the shared parts. `publish` holds publishing, `fanout` the data for gateways, `commands` commands.
 
 mod commands;
 mod fanout;
@@ -44,11 +44,11 @@ use users::Users;
 
 /// Publishers at once, each about 150 B while idle.
 pub const PUBLISHERS_MAX: usize = 1 << 20;
-/// Of these, one user's: whoever opens rooms to publish without end leaves the others most of the places.
+/// The part of these for one user: a user that opens rooms endlessly leaves most places to others.
 pub const USER_PUBLICATIONS_MAX: usize = PUBLISHERS_MAX / 4;
-/// A room that nobody wants or publishes to is forgotten after this; made again it is a new stream.
+/// A room without interest and publishers is forgotten after this; made again it is a new stream.
 pub const ROOM_IDLE: Micros = 60_000_000;
-/// A room that somebody else owns ends here when nothing was published to it for so long.
+/// A room that another broker owns ends here if nothing was published to it for this long.
 pub const DETOUR_IDLE: Micros = 5_000_000;
 /// Credit is withheld for a gateway that is late or behind for this long at most.
 pub const WITHHOLD_MAX: Micros = 500_000;
@@ -64,7 +64,7 @@ const GAINED_AT_ONCE: usize = 1_024;
 const GAIN_EVERY: Micros = 1_000;
 /// Place for changes of membership that stays.
 const CHANGES_KEPT: usize = 1_024;
-/// Rooms at once of which a gateway is to hear that there is nothing here; it asks again for others.
+/// Rooms per gateway with a pending answer "nothing here"; it asks again for further ones.
 const NOTHING_MAX: usize = 4_096;
 /// Places in a gateway's queue of rooms beyond two for each room, before it is looked through.
 const QUEUE_SPARE: usize = 1_024;
@@ -81,7 +81,7 @@ pub struct BrokerConfig {
 }
 
 muster_transport::counters! {
-    /// What a broker did for rooms.
+    /// A broker's events on rooms.
     pub struct BrokerCounters {
         /// Messages taken from proxies.
         messages_received,
@@ -91,7 +91,7 @@ muster_transport::counters! {
         messages_repeated,
         /// Messages held because an earlier one is missing.
         messages_held,
-        /// Messages dropped: too far ahead of what is missing; the publisher repeats them.
+        /// Messages dropped: too far ahead of a missing one; the publisher repeats them.
         dropped_ahead,
         /// Messages dropped that had been held: they were numbered elsewhere, or their publisher came no more.
         dropped_held,
@@ -123,7 +123,7 @@ muster_transport::counters! {
         rooms_made,
         /// Rooms ended because another broker goes on.
         rooms_handed_over,
-        /// Rooms forgotten because nobody used them.
+        /// Rooms forgotten because they were unused.
         rooms_forgotten,
         /// Acknowledgements sent to proxies.
         acknowledgements_sent,
@@ -136,7 +136,7 @@ muster_transport::counters! {
     }
 }
 
-/// What a router has told since this broker subscribed to it.
+/// A router's reports since this broker subscribed to it.
 struct Told {
     scope: Scope,
     gateways: BTreeSet<u32>,
@@ -145,14 +145,14 @@ struct Told {
     complete: bool,
 }
 
-/// Whether what is known of interest may have been overtaken: who was cut off from everybody, or stood still, may have been taken
-/// for dead, and joins are answered without it.
+/// Whether the known interest may be outdated. A broker that was cut off, or stood still, may have been taken for dead,
+/// so that joins were answered without it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Doubt {
     None,
     /// It is cut off.
     Alone,
-    /// It was. Somebody is there again; where no router is, it goes on at that time with what it knew.
+    /// It was cut off and has a link again; if no router is there, it goes on at that time with its old knowledge.
     Until(Micros),
 }
 
@@ -160,16 +160,16 @@ enum Doubt {
 struct GatewayPeer {
     link: u32,
     epoch: u32,
-    /// Rooms with something to send, and what recent datagrams carried.
+    /// Rooms with something to send, and rooms of recent datagrams.
     pending: VecDeque<u32>,
     heads: VecDeque<u32>,
-    /// Rooms of which it is to hear that there is nothing here.
+    /// Rooms with a pending answer "nothing here".
     nothing: VecDeque<u64>,
     recent: VecDeque<(u64, u32)>,
-    /// What it asked to have again: where something is missing, and what members that came back want from before.
+    /// Its requests to resend: holes, and history for members that returned.
     holes: Resends,
     history: Resends,
-    /// Datagrams, to know whose turn it is.
+    /// Datagrams so far, to take turns.
     turn: u32,
 }
 
@@ -212,7 +212,7 @@ pub struct Broker {
     generation: u32,
     rooms_max: usize,
     untold: Untold,
-    /// Parts of its rooms of which some router has told everything. A broker that has heard all is running from then on.
+    /// Shares of its rooms that some router has reported in full. A broker with all of them counts as running.
     complete: BTreeSet<Scope>,
     running: bool,
     doubt: Doubt,
@@ -223,8 +223,8 @@ pub struct Broker {
     unnamed: BTreeMap<(u32, Scope), Micros>,
     /// Gateways that the placement named and names no more.
     dropped: BTreeSet<u32>,
-    /// Rooms that are ours since the placement changed, with gateways that want them, and when the next ones are begun. Who asks
-    /// for one or publishes to it begins it before.
+    /// Rooms gained by a change of the placement, with gateways that want them, and the time for the next ones. A
+    /// question or a publication opens its room earlier.
     gained: VecDeque<Change>,
     gain_at: Micros,
     withheld: Vec<u32>,
@@ -292,7 +292,7 @@ impl Broker {
         }
     }
 
-    /// Takes the control plane's picture of who is where; one that is older than what is known changes nothing.
+    /// Takes the control plane's placement; one older than the present changes nothing.
     pub fn set_placement(&mut self, now: Micros, placement: Placement) {
         if placement.epoch() < self.placement.epoch() {
             return;
@@ -309,7 +309,8 @@ impl Broker {
         let before = std::mem::replace(&mut self.placement, placement);
         self.drop_gateways(now, &before);
         if narrowed {
-            // Rooms that are others' now have ended here: who had them is served on until they are forgotten.
+            // Rooms that moved to other brokers have ended here: their gateways are served until the rooms are
+            // forgotten.
             self.interest.keep(scope);
             self.commands_placed(now);
             if planted::is(Bug::NarrowingForgets) {
@@ -339,8 +340,8 @@ impl Broker {
         }
     }
 
-    /// From when on a gateway counts as one that has no members of a room any more: it is not linked here, nor to a router, as those
-    /// say that tell of the room, or is on the map no more, and who was there had the time to go elsewhere.
+    /// The time from which a gateway counts as one without members of a room. It has no link here, nor to any router
+    /// that reports the room, or has left the map; and its members had time to go elsewhere.
     fn gone_at(&self, gateway: u32, room: u64) -> Option<Micros> {
         if self.links.to(gateway).is_some() {
             return None;
@@ -366,7 +367,7 @@ impl Broker {
         self.placement.part(self.node.me.node, role::ROUTER, router)
     }
 
-    /// Asks routers anew of whose partition this broker now needs another part.
+    /// Subscribes anew to routers of whose partition this broker now needs another part.
     fn resubscribe(&mut self, now: Micros) {
         let partition = |router: u32| self.placement.node(router).map(|node| node.partition);
         let asked = self.routers.iter().filter_map(|(router, told)| {
@@ -395,12 +396,12 @@ impl Broker {
         partitions.all(|partition| self.part(partition).is_none_or(|part| told(partition, part)))
     }
 
-    /// Whether it knows who wants what: only then are messages numbered.
+    /// Whether it knows the interest of gateways: only then are messages numbered.
     fn knows(&self) -> bool {
         self.running && self.doubt == Doubt::None
     }
 
-    /// What it knew is still so, or as good as it gets.
+    /// Ends the doubt once its knowledge is confirmed, or cannot improve.
     fn review_doubt(&mut self, now: Micros) {
         let over = matches!(self.doubt, Doubt::Until(at) if at <= now);
         if over || self.is_told() {
@@ -475,7 +476,7 @@ impl Broker {
         publications.map(|publication| publication.held()).sum()
     }
 
-    /// Their bytes, with what each costs beside them.
+    /// The bytes of held messages, with the overhead of each.
     pub fn held_bytes(&self) -> usize {
         self.users.held()
     }
@@ -515,7 +516,7 @@ impl Broker {
         self.interest.epoch_of(gateway).max(linked).unwrap_or(0)
     }
 
-    /// The room's slot; made if it is new. Where it is, or goes on after it had ended here, the gateways that want it hear of its
+    /// The room's slot; opens the room if it is new. If a room is new or resumes, the gateways that want it get its
     /// head.
     fn open_room(&mut self, now: Micros, id: u64, check: u64) -> Result<u32, Code> {
         let known = self.by_id.get(&id).copied();
@@ -566,7 +567,7 @@ impl Broker {
         }
     }
 
-    /// Another broker goes on with a room: who has it is told where it ends here.
+    /// Another broker continues a room: its gateways learn where it ends here.
     fn end_room(&mut self, at: u32) {
         let Some(room) = self.rooms[at as usize].as_deref_mut().filter(|room| !room.ended) else {
             return;
@@ -775,7 +776,7 @@ impl Broker {
                 self.commands_reached(now, *node);
             }
             (Some(told), Record::Complete { scope }) => {
-                // What was asked before may have been another part.
+                // The earlier request may have been for another part.
                 told.complete |= told.scope.within(*scope);
                 let settled = told.complete;
                 self.complete.insert(*scope);
@@ -785,7 +786,7 @@ impl Broker {
                     self.unsubscribe(now, old);
                 }
             }
-            // What it sent before it heard that it is asked no more.
+            // A report sent before the router heard that it is not asked any more.
             (
                 None,
                 Record::GatewayBegin { .. }
@@ -833,7 +834,7 @@ impl Broker {
                 }
             }
         } else {
-            // Somebody else's: who wants it is told what came of it here.
+            // Another broker's room: its gateways learn its state here.
             match self.by_id.get(&change.room) {
                 Some(at) => *at,
                 None => return,
@@ -907,7 +908,7 @@ impl Broker {
             history: Resends::new(),
             turn: 0,
         };
-        // What was in flight on the link before is lost as far as anyone knows: all heads are told again.
+        // Data in flight on the former link counts as lost: all heads are repeated.
         for (at, room) in self.rooms.iter_mut().enumerate() {
             let Some(cursor) = room
                 .as_deref_mut()
@@ -926,7 +927,7 @@ impl Broker {
         for room in self.untold.take(peer.node, peer.epoch) {
             self.links.record(now, slot, &Record::RoomRefused { room, code });
         }
-        // What it could not be told then, or may have now.
+        // Rooms that it could not be told then, or may have now.
         let lacks = |(room, _): &(u64, u64)| {
             let known = self.by_id.get(room).and_then(|at| self.rooms[*at as usize].as_deref());
             !known.is_some_and(|room| room.gateways.iter().any(|cursor| cursor.gateway == peer.node))
@@ -964,8 +965,8 @@ impl Broker {
         self.links.table.mark(slot);
     }
 
-    /// Forgets gateways that are linked neither here nor to a router: a router that started without one cannot tell the end of
-    /// what it never knew.
+    /// Forgets gateways with a link neither here nor to a router: a router that started without one cannot report the
+    /// end of interest that it never knew.
     fn forget_unnamed(&mut self, now: Micros) {
         let asked: BTreeSet<Scope> = self
             .routers
@@ -1151,7 +1152,7 @@ mod tests {
         broker
     }
 
-    /// What a router says of a room of gateway 2.
+    /// A router's report of a room of gateway 2.
     fn told(room: u64, version: u64, present: bool) -> Record<'static> {
         let membership = crate::wire::record::Membership {
             room,
@@ -1308,7 +1309,7 @@ mod tests {
         assert_eq!(broker.open_room(0, 10, 10), Ok(0));
     }
 
-    /// Nobody wants any room here, so each is answered at once.
+    /// No gateway wants any room here, so each command is answered at once.
     #[test]
     fn a_hundred_thousand_commands_of_five_thousand_users_at_one_a_second_are_all_taken() {
         let mut broker = broker();

@@ -22,7 +22,7 @@ pub struct Publication {
     /// The room's stream that the order is of.
     generation: u32,
     order: Publisher,
-    /// Where acknowledgements go: the proxy that spoke last, and its names for session and room.
+    /// The target of acknowledgements: the proxy that spoke last, and its names for session and room.
     proxy: u32,
     session: u64,
     handle: u32,
@@ -36,7 +36,7 @@ pub struct Publication {
     withheld: bool,
     /// It has waited enough: the next acknowledgement has credit.
     granted: bool,
-    /// What came since the last acknowledgement, and whether that waits for company.
+    /// Messages since the last acknowledgement, and whether it waits to be combined.
     fresh_messages: u32,
     fresh_bytes: usize,
     late: bool,
@@ -45,11 +45,11 @@ pub struct Publication {
 /// Refusals for one proxy that wait to leave: more are heard when the publishers ask again.
 const REFUSALS_MAX: usize = 256;
 
-/// What is to be acknowledged to one proxy, by publication.
+/// Pending acknowledgements to one proxy, by publication.
 #[derive(Default)]
 pub(super) struct Acks {
     due: VecDeque<u32>,
-    /// Those that say something already, by the session they are for: refusals, and what has found no place so far.
+    /// Complete ones, by session: refusals, and those that had no space so far.
     said: VecDeque<(u64, Ack)>,
     /// Those that wait for company, since when, and when an acknowledgement left last.
     late: Vec<u32>,
@@ -68,7 +68,8 @@ impl Acks {
     }
 }
 
-/// What a frame did: whether it was well formed, and whether all of it was numbered and nobody waits for its answer.
+/// The result of a frame: whether it was well formed, and whether all of it was numbered and no publisher waits for an
+/// answer.
 struct Applied {
     good: bool,
     smooth: bool,
@@ -97,7 +98,7 @@ impl Broker {
             return false;
         };
         self.counters.messages_received += u64::from(frame.count);
-        // What no gateway could send on would be a hole that nothing closes.
+        // A message that no gateway could send on would be a hole that never closes.
         if !numbered(frame.low, frame.first) || !well_formed(frame.messages, frame.count, self.node.payload) {
             self.counters.dropped_malformed += u64::from(frame.count);
             self.refuse(slot, proxy, &frame, Code::Malformed);
@@ -111,7 +112,7 @@ impl Broker {
         let room = self.admit(now, &frame);
         let mut owed = false;
         if let Some(publication) = self.publications[at as usize].as_deref_mut() {
-            // What has not left for it leaves to where it is now.
+            // A pending acknowledgement goes to the publisher's present proxy.
             if publication.proxy != proxy && std::mem::take(&mut publication.ack_due) {
                 owed = true;
                 if let Some(acks) = self.acks.get_mut(&publication.proxy) {
@@ -241,7 +242,7 @@ impl Broker {
         let (publisher, proxy) = (publication.id, publication.proxy);
         let born = frame.age.map_or(0, |age| age::born(now, age.into()));
         if publication.generation != room.generation {
-            // What was numbered in an earlier stream says nothing of this one.
+            // Numbers of an earlier stream mean nothing in this one.
             counters.dropped_held += publication.held();
             users.release(publisher.user, publication.order.cost());
             publication.order = Publisher::new(frame.low);
@@ -372,8 +373,8 @@ impl Broker {
         }
     }
 
-    /// An acknowledgement is due to the publisher; `slot` is its proxy's link if it is at hand. Without a link there is nobody
-    /// to tell: the publisher asks again by repeating.
+    /// An acknowledgement is due to the publisher; `slot`: its proxy's link, if at hand. Without a link there is no
+    /// receiver: the publisher asks again by repeating.
     fn acknowledge(&mut self, at: u32, slot: Option<u32>) {
         let Some(publication) = self.publications[at as usize].as_deref_mut() else {
             return;
@@ -448,7 +449,7 @@ impl Broker {
                 false => publication.low.max(publication.order.last_runs(ACK_RUNS)),
             };
             let known = publication.order.runs(from, &mut runs);
-            // What is held is on its way no more.
+            // Held messages no longer count as in flight.
             let (messages, bytes) = match (withheld, &publication.order) {
                 (true, _) => (0, 0),
                 (false, order) => (
@@ -504,7 +505,7 @@ impl Broker {
         });
         if !self.withheld.is_empty() {
             self.withheld_at = Some(now + WITHHOLD_EVERY);
-            // A gateway whose word of its progress was lost says it again when it hears a head.
+            // A gateway whose report of progress was lost repeats it when it gets a head.
             for at in self.withheld.clone() {
                 let Some(room) = self.rooms[at as usize].as_deref() else {
                     continue;
@@ -521,7 +522,7 @@ impl Broker {
         self.grant(released);
     }
 
-    /// The same of one room, whose gateway has said how far it is.
+    /// The same for one room, whose gateway has reported its progress.
     pub(super) fn release_room(&mut self, now: Micros, at: u32) {
         let (links, gateways, arena) = (&self.links, &self.gateways, &self.arena);
         let Some(room) = self.rooms[at as usize].as_deref_mut() else {

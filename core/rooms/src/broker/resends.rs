@@ -1,14 +1,13 @@
-//! What a gateway asked to have again: ranges of rooms in the order asked, and the bytes that it may have for them.
+//! A gateway's requests to resend: ranges of rooms in the order of the requests, and the gateway's allowance of bytes.
 //!
-//! Holes and history have one of these each, so that whoever fetches much history keeps nobody's hole open. Knows no ring
-//! and no frame.
+//! Holes and history have one of these each, so much history delays no hole. Knows no ring and no frame.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use muster_transport::Micros;
 
-/// Bytes that a gateway may have resent at once, at first and at most; it grows by a quarter of what is sent to it and
-/// by the second figure each second. Larger than a member's: a restarted gateway fetches its rooms' history.
+/// Bytes that a gateway may have resent at once, at first and at most; it grows by a quarter of the bytes sent to it
+/// and by the second figure each second. Larger than a member's: a restarted gateway fetches its rooms' history.
 pub const ALLOWANCE_FIRST: i64 = 16 << 20;
 const ALLOWANCE_A_SECOND: u64 = 8 << 20;
 /// Ranges that wait; each is asked for again while it is missing. 4,096 x 72 B is 288 KiB per gateway.
@@ -26,7 +25,8 @@ pub struct Range {
 /// One gateway's requests of one kind.
 pub struct Resends {
     ranges: VecDeque<Range>,
-    /// Room and first, then last, of what waits, none twice: gateways ask again before they are answered, each time for a bit less.
+    /// Waiting ranges: room and first, then last; no duplicates, as gateways ask again before they are answered, each
+    /// time for a bit less.
     asked: BTreeMap<(u32, u64), u64>,
     allowance: i64,
     grown_at: Micros,
@@ -42,7 +42,7 @@ impl Resends {
         }
     }
 
-    /// Lets the allowance grow until `now`.
+    /// Adds the allowance due by `now`.
     pub fn grow(&mut self, now: Micros) {
         let grown = now.saturating_sub(self.grown_at).saturating_mul(ALLOWANCE_A_SECOND) / 1_000_000;
         if grown > 0 {
@@ -110,7 +110,7 @@ impl Resends {
         !self.ranges.is_empty() && self.allowance > 0
     }
 
-    /// What is to be resent next, as far as the allowance goes; it comes back by [`Resends::put_back`] or [`Resends::done`].
+    /// The next range to resend within the allowance; it comes back by [`Resends::put_back`] or [`Resends::done`].
     pub fn take(&mut self) -> Option<Range> {
         if self.allowance <= 0 {
             return None;

@@ -48,14 +48,14 @@ impl Cursor {
     }
 }
 
-/// A message that waits at a gateway for so long, besides the way there and back, is late.
+/// A message that waits this long at a gateway, beyond the round trip, is late.
 const LATE: Micros = 60_000;
 /// Fewer messages that wait are no sign of a gateway that can't keep up, but of a word that was lost.
 const LATE_MESSAGES: u64 = 4;
-/// Who has said nothing for so long is not slow but away: its rooms do not wait for it here.
+/// A gateway that was silent for this long is not slow but away: its rooms do not wait for it here.
 const AWAY: Micros = 100_000;
 
-/// Whether what is so since then may hold publishers up, for so long.
+/// Whether a condition that began at `since` may still hold publishers up, for at most `longest`.
 fn holds(since: &mut Option<Micros>, so: bool, now: Micros, longest: Micros) -> bool {
     if !so {
         *since = None;
@@ -67,17 +67,17 @@ fn holds(since: &mut Option<Micros>, so: bool, now: Micros, longest: Micros) -> 
 /// One room.
 pub struct Room {
     pub id: u64,
-    /// The other 64 bits of the name's hash: whoever names the room first has it.
+    /// The other 64 bits of the name's hash: the first user of the number keeps it.
     pub check: u64,
     pub generation: u32,
-    /// What its built frames are known by.
+    /// The key of its built frames.
     pub frames: u32,
     pub ring: Ring,
     pub gateways: Vec<Cursor>,
     /// Publishers that were told to wait, and since when.
     pub withheld: Vec<(u32, Micros)>,
     pub used_at: Micros,
-    /// Another broker goes on; what is here can still be had.
+    /// Another broker continues it; its messages here can still be had.
     pub ended: bool,
 }
 
@@ -107,7 +107,7 @@ impl Room {
         }
     }
 
-    /// The cursor of a gateway whose link is up in this life; an earlier one's begins anew.
+    /// The cursor of a gateway whose link is up in this life; an earlier life's cursor begins anew.
     pub fn renew(&mut self, now: Micros, gateway: u32, life: u32) -> Option<&mut Cursor> {
         let next = self.ring.next();
         let cursor = self.cursor(gateway)?;
@@ -132,8 +132,8 @@ impl Room {
             .is_some_and(|age| age > LATE + CONSUMED_WAIT + rtt)
     }
 
-    /// Whether publishers are to wait for a gateway that passes on too late, or is more than half a ring behind, or one of whose
-    /// members is, in a paced room, and would lose something. `rtt`: that of a gateway's link, if it has one.
+    /// Whether publishers must wait: a gateway passes messages on too late, or is more than half a ring behind, or, in
+    /// a paced room, one of its members is, and would lose messages. `rtt`: that of a gateway's link, if it has one.
     pub fn withholds(&mut self, arena: &Arena, now: Micros, rtt: impl Fn(u32) -> Option<Micros>) -> bool {
         let half = arena.room_bytes_max() / 2;
         let mut withholds = false;
@@ -152,7 +152,7 @@ impl Room {
         withholds
     }
 
-    /// Publishers of whom credit is not to be withheld any longer: all but where `withholds`, else those who have waited enough.
+    /// Publishers that get their credit again: all unless `withholds`, else those that have waited long enough.
     pub fn release(&mut self, now: Micros, withholds: bool) -> impl Iterator<Item = u32> {
         let waits = |since: Micros| withholds && now < since + WITHHOLD_MAX;
         let (waiting, released) = self.withheld.iter().partition(|(_, since)| waits(*since));
@@ -169,7 +169,7 @@ mod tests {
 
     const RTT: Micros = 10_000;
 
-    /// A room that numbered a message every 10 ms, of which its gateway has passed on the first two.
+    /// A room that numbers a message every 10 ms; its gateway has passed on the first two.
     fn room(arena: &mut Arena, messages: u64) -> (Room, Micros) {
         let mut room = Room::new(1, 2, 3, 4, 0);
         for offset in 1..=messages {
@@ -235,7 +235,7 @@ mod tests {
         assert!(!withholds(&mut room, &arena, later));
     }
 
-    /// A room of which the ring has all, and of whose first message a member in a paced room is in need.
+    /// A paced room with a complete ring; one of its members lacks the first message.
     fn paced(arena: &mut Arena) -> (Room, Micros) {
         let (mut room, now) = room(arena, 1);
         let data = [0; 1 << 10];

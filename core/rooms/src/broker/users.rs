@@ -1,4 +1,4 @@
-//! What each user takes of a broker: places for publishers, and bytes held because something before them is missing.
+//! Each user's share of a broker: places for publishers, and bytes held behind a missing message.
 //!
 //! Owns the counts and their bounds. Knows no publisher and no message.
 
@@ -8,12 +8,12 @@ use muster_transport::KeyedState;
 
 use super::USER_PUBLICATIONS_MAX;
 
-/// Bytes held for all publishers: 85 of whom each has [`HELD_BYTES_MAX`](crate::limits::HELD_BYTES_MAX) held, or what comes
-/// in half a second at 1 Gbit/s.
+/// Bytes held for all publishers: 85 publishers with [`HELD_BYTES_MAX`](crate::limits::HELD_BYTES_MAX) each, or half a
+/// second at 1 Gbit/s.
 pub const HELD_MAX: usize = 64 << 20;
-/// The same with what is remembered: publishers of order beyond what is held are not kept waiting by four that leave holes.
+/// The same plus what is remembered: four publishers that leave holes do not delay orderly ones beyond the held bytes.
 const REMEMBERED_MAX: usize = 4 * HELD_MAX;
-/// Of these, one user's: whoever leaves holes without end leaves the others most of it.
+/// The part of these for one user: a user that leaves holes endlessly leaves most of it to others.
 pub const USER_HELD_MAX: usize = HELD_MAX / 4;
 
 #[derive(Default)]

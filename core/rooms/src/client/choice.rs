@@ -1,6 +1,7 @@
-//! Which of several servers a client turns to: at first any, by weight, then by how the ones that it knows were reached (ROOM-15).
+//! The client's choice among several servers: at first by weight, then by the quality of the paths to known ones
+//! (ROOM-15).
 //!
-//! Owns what is remembered of each, and when one that is far worse reached than another is worth leaving. Knows no session.
+//! Owns the memory of each server, and the decision to leave one that is far worse than another. Knows no session.
 
 use std::ops::Range;
 
@@ -9,22 +10,23 @@ use muster_transport::{Dice, Loss, Micros, Status};
 /// How often a server that is used is judged, where anything comes from it, and after how many bad looks in a row it is left.
 const LOOK_EVERY: Micros = 1_000_000;
 const POOR_MAX: u8 = 3;
-/// A server is kept for so long at least, twice as long with each one that was left, up to the second figure.
+/// A server is kept for at least this long, twice as long after each change, up to the second figure.
 const STAY_FIRST: Micros = 10_000_000;
 const STAY_MAX: Micros = 320_000_000;
-/// Far is three times the best known way and so much more; where no other is known, as if one was so long.
+/// A server is far if it takes three times the best known round trip plus this; if no other is known, the second figure
+/// stands for the best.
 const FAR: Micros = 50_000;
 const USUAL: Micros = 50_000;
-/// So much loss is too much, once so many datagrams were sent.
+/// A higher loss than this is too much, once this many datagrams were sent.
 const LOSSY: f64 = 0.3;
 const LOSSY_MIN: u64 = 20;
-/// A server that failed costs as if it was so much further; each such time half of that is forgotten.
+/// The extra cost of each failure of a server; it halves with each interval of the second figure.
 const FAILED: Micros = 1_000_000;
 const FORGOTTEN: Micros = 30_000_000;
-/// Of two that cost less than twice the other, with this on top, any will do.
+/// Added to each cost; a server that costs less than twice another is as good.
 const ALIKE: Micros = 1_000;
 
-/// What is remembered of one server.
+/// The memory of one server.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     /// One of weight 2 is drawn twice as often as one of weight 1, one of weight 0 only where no other is left.
@@ -58,7 +60,7 @@ impl Known {
 #[derive(Debug, Default)]
 pub(super) struct Choice {
     known: Vec<Known>,
-    /// Of what was sent to the one that is used.
+    /// The loss of datagrams to the current server.
     loss: Loss,
     since: Micros,
     look_at: Micros,
@@ -67,7 +69,7 @@ pub(super) struct Choice {
 }
 
 impl Choice {
-    /// Of so many servers, of which nothing is known.
+    /// A choice among this many unknown servers.
     pub fn of(count: usize) -> Self {
         Choice {
             known: vec![Known::default(); count],
@@ -75,7 +77,7 @@ impl Choice {
         }
     }
 
-    /// Of these servers from now on: each stands where it stood before, if it is known, and has a weight.
+    /// Replaces the servers: each known one keeps its history under its former index, and gets a weight.
     pub fn keep(&mut self, places: impl Iterator<Item = (Option<usize>, u16)>) {
         let before = std::mem::take(&mut self.known);
         let known = |place: Option<usize>| place.and_then(|place| before.get(place)).copied();

@@ -1,8 +1,8 @@
-//! Commands, and questions for a room's members, at the client: those that its program sends, until it knows what became of them, and
-//! those that come to its rooms.
+//! Commands, and questions for a room's members, at the client: sent ones until their outcome is known, and received
+//! ones.
 //!
-//! A command goes by each session with a proxy that there is, up to three at once, and the first proxy that says what became of it is
-//! believed (ROOM-14). A question goes by the main one: who asks again is told how it is then.
+//! A command goes by each of up to three proxy sessions at once, and the first proxy with an outcome is believed
+//! (ROOM-14). A question goes by the main one: a second question wants the present state.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -17,7 +17,7 @@ use crate::command::{
 use crate::limits::NAME_BYTES_MAX;
 use crate::wire::record::Record;
 
-/// Commands at once that nobody has said the outcome of.
+/// Commands at once without a known outcome.
 const COMMANDS_MAX: usize = 256;
 
 /// Why a command is not taken.
@@ -43,7 +43,7 @@ enum Way {
     Answered,
 }
 
-/// What a proxy says of a command.
+/// A proxy's answer to a command.
 struct Answer {
     outcome: Outcome,
     retry_ms: u32,
@@ -51,8 +51,8 @@ struct Answer {
 }
 
 impl Answer {
-    /// Which one to believe where proxies say different things: brokers hear at different times who wants a room, and of two one may
-    /// have found a member that was gone for the other.
+    /// The rank of an answer if proxies disagree: brokers learn of interest at different times, and one may have found
+    /// a member that another missed.
     fn weight(&self) -> u8 {
         match self.outcome.verdict {
             Verdict::Refused(_) => 0,
@@ -85,7 +85,7 @@ impl Command {
         self.answer.as_ref().is_none_or(|answer| answer.weight() == 0)
     }
 
-    /// Whether what was heard is what became of it.
+    /// Whether the answers so far decide the outcome.
     fn is_done(&self, now: Micros) -> bool {
         let Some(answer) = &self.answer else { return false };
         let open = self.ways.contains(&Way::Told);
@@ -96,7 +96,7 @@ impl Command {
         }
     }
 
-    /// When it is over here, though nobody said so.
+    /// When it ends here without an answer.
     fn ends_at(&self) -> Micros {
         self.until + 4 * GRACE
     }
@@ -112,14 +112,15 @@ impl Command {
     }
 }
 
-/// What the program sent, by number.
+/// The program's commands, by number.
 pub(super) struct Commands {
     sent: BTreeMap<u64, Command>,
-    /// Which go by the spares as well. The others go to one proxy alone, so that several sessions are no way to send more.
+    /// The rate of commands that also go by spare sessions. Others go to one proxy alone, so more sessions do not allow
+    /// more commands.
     rate: Bucket,
     /// When the last one ended that went by spares.
     ended_at: Option<Micros>,
-    /// What the gateway is to hear of commands that came: the log had no place.
+    /// Acknowledgements of received commands for the gateway that found no space in the log.
     taken: VecDeque<(CommandId, bool)>,
 }
 
@@ -135,7 +136,7 @@ impl Default for Commands {
 }
 
 impl Commands {
-    /// The gateway is another one, or forgets who was there.
+    /// The gateway changed, or has forgotten its sessions.
     pub(super) fn lost_gateway(&mut self) {
         self.taken.clear();
     }
@@ -179,8 +180,8 @@ impl Client {
         }
     }
 
-    /// Asks how many members a room has and, from a user on, who they are, those whose gateways answer within `lifetime`.
-    /// [`ClientEvent::Commanded`] tells it with a page, or without one where no broker has said anything.
+    /// Asks for the number of a room's members and, from a user on, their users, at gateways that answer within
+    /// `lifetime`. [`ClientEvent::Commanded`] brings a page, or none if no broker has answered.
     pub fn count(&mut self, now: Micros, name: &str, from: Option<u64>, lifetime: Micros) -> Result<u64, CommandError> {
         self.ask_all(now, name, Ask::Count { from }, lifetime)
     }
@@ -294,7 +295,7 @@ impl Client {
             command.settles_at.get_or_insert(now + GRACE);
         }
         let known = command.answer.as_ref();
-        // Of several that refuse it for now the last to take it counts, as it is tried by all of them again.
+        // Of several temporary refusals the latest counts, as all proxies are tried again.
         let better = |known: &Answer| match (known.weight(), answer.weight()) {
             (0, 0) => !outcome.is_put_off() || known.outcome.is_put_off() && answer.retry_ms > known.retry_ms,
             (known, answer) => answer > known,
@@ -329,7 +330,8 @@ impl Client {
         });
     }
 
-    /// Ends commands of which nobody says anything, or nothing better; asks once more by those who refused what may have been tried.
+    /// Ends commands without an answer, or without a better one; asks once more at proxies that refused a command which
+    /// may have been tried.
     pub(super) fn expire_commands(&mut self, now: Micros) {
         if self.commands.deadline().is_none_or(|at| now < at) {
             return;

@@ -1,7 +1,7 @@
-//! What came of a room ahead of a hole: blocks as they came, and gaps.
+//! Data of a room that arrived ahead of a hole: blocks as received, and gaps.
 //!
-//! What comes behind a hole waits only for the hole, so of a block nothing is taken apart before its turn: it is kept in one
-//! piece of memory, as often as there are holes in between. Knows no reader and no hole.
+//! Such data waits only for the hole, so a block is not taken apart before its turn. It stays in one piece of memory,
+//! referenced once for each stretch between holes. Knows no reader and no hole.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use crate::asking::Came;
 use crate::wire::room::{BlockMessages, Message};
 use crate::wire::{StreamGap, StreamId};
 
-/// Messages held ahead of a hole, and bytes of what keeps their blocks.
+/// Messages held ahead of a hole, and bytes of their blocks.
 pub const HELD_MAX: usize = 16_384;
 pub const HELD_BYTES_MAX: usize = 4 << 20;
 /// The first chunk of memory for blocks, and later ones, which are as large as what is held.
@@ -28,7 +28,7 @@ pub struct Block<B> {
     pub bytes: B,
 }
 
-/// Where in which chunk.
+/// A chunk, and a position in it.
 #[derive(Clone, Copy)]
 struct Span {
     chunk: u32,
@@ -41,7 +41,7 @@ enum Kept {
     Gap(StreamGap),
 }
 
-/// What is held from a place on, up to the one before `end`.
+/// Held data from one place to another, `end` exclusive.
 struct Part {
     from: u64,
     end: u64,
@@ -54,7 +54,7 @@ pub struct Taken {
     chunk: Vec<u8>,
 }
 
-/// What was taken: a block, or a gap at one place.
+/// A taken part: a block, or a gap at one place.
 pub enum Content<'a> {
     Block(Block<&'a [u8]>),
     Gap(StreamGap),
@@ -78,7 +78,7 @@ impl Taken {
 }
 
 impl<B> Block<B> {
-    /// The same block, whose bytes are elsewhere.
+    /// The same block with its bytes elsewhere.
     fn with<C>(&self, bytes: C) -> Block<C> {
         Block {
             first: self.first,
@@ -167,8 +167,7 @@ impl Chunks {
     }
 }
 
-/// All that is held, by place; no two parts have one in common. What comes is mostly behind all that is here, and what goes
-/// is before it.
+/// All held parts by place, disjoint. New data mostly comes behind all others, and taken data leaves at the front.
 #[derive(Default)]
 pub struct Held {
     parts: VecDeque<Part>,
@@ -199,13 +198,13 @@ impl Held {
         self.end_before(self.behind(place)) > place
     }
 
-    /// Where the part ends that is before another one.
+    /// The end of the part before another one.
     fn end_before(&self, index: usize) -> u64 {
         let before = index.checked_sub(1).and_then(|before| self.parts.get(before));
         before.map_or(0, |part| part.end)
     }
 
-    /// Which is the first part that begins behind a place.
+    /// The index of the first part that begins behind a place.
     fn behind(&self, place: u64) -> usize {
         match self.parts.back() {
             Some(last) if last.from > place => self.parts.partition_point(|part| part.from <= place),
@@ -246,7 +245,7 @@ impl Held {
         true
     }
 
-    /// What finds no room is asked for when its turn comes.
+    /// Whether this much fits; data without space is requested again in its turn.
     fn has_room(&self, places: usize, bytes: usize) -> bool {
         self.places + places <= HELD_MAX && self.chunks.bytes + bytes <= HELD_BYTES_MAX
     }
@@ -274,7 +273,7 @@ impl Held {
         None
     }
 
-    /// What was taken is done with.
+    /// Frees taken data.
     pub fn done(&mut self, taken: Taken) {
         if self.parts.is_empty() {
             self.clear(); // rooms without a hole, most of the time all of them, keep no memory for it
@@ -318,7 +317,7 @@ mod tests {
         epoch: 2,
         generation: 3,
     };
-    /// What is at a place has this offset, and says its place.
+    /// The offset at a place is this much lower; the content names its place.
     const AHEAD: u64 = 1_000;
 
     fn block(first: u64, count: u64) -> Vec<u8> {
@@ -346,7 +345,7 @@ mod tests {
     enum Step {
         Block(u64, u64),
         Gap(u64),
-        /// Takes what is in turn, so many places at most.
+        /// Takes the next places in order, at most this many.
         Take(usize),
         /// Goes on elsewhere.
         Skip(u64),
@@ -362,7 +361,7 @@ mod tests {
     }
 
     proptest! {
-        /// What comes out, and what is missing, is as if each message were kept by itself.
+        /// Output and missing places are the same as with each message kept by itself.
         #[test]
         fn each_place_is_held_once_and_comes_in_its_turn(steps in prop::collection::vec(step(), 0..60)) {
             let (mut held, mut model, mut next, mut most_parts) = (Held::default(), BTreeMap::<u64, bool>::new(), 1u64, 0);

@@ -4,7 +4,7 @@
 
 use muster_transport::Micros;
 
-/// A stretch has so many lulls, and lasts so long: what comes in one burst is no more than a part of one.
+/// The lulls of a stretch, and its duration: one burst is only part of one.
 const LULLS: u32 = 4;
 const STRETCH: Micros = 500_000;
 
@@ -27,7 +27,7 @@ impl Lulls {
         }
     }
 
-    /// Something was heard, so long after what came before it.
+    /// A datagram was received this long after the one before.
     pub fn hear(&mut self, lull: Micros) {
         self.longest = self.longest.max(lull);
         self.count += 1;

@@ -1,4 +1,4 @@
-//! One room at a member: what came, in order; what is missing, asked for; what the reader has not taken yet.
+//! One room at a member: messages in order, requests for missing ones, and messages that the reader has not taken yet.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -23,17 +23,17 @@ pub const PACE: Pace = Pace {
     again: 20_000,
     again_max: 500_000,
 };
-/// What an unread item counts beside its bytes, and how many of them are always kept.
+/// The cost of an unread item beside its bytes, and the number of items that are always kept.
 const ITEM: usize = 64;
 const GAPS_MIN: usize = 1_024;
-/// Publishers of a room of whom is remembered what came; of so many the quarter that is unheard for longest is forgotten at once,
-/// so that it is looked for once in 1,024 new ones.
+/// Publishers of a room with a remembered history; beyond that, the quarter heard least recently is forgotten at once,
+/// so the search happens once in 1,024 new ones.
 const PUBLISHERS_MAX: usize = 4_096;
 /// Commands that are kept unread, and those that are remembered to have come.
 const COMMANDS_UNREAD_MAX: usize = 1_024;
 const COMMANDS_KNOWN_MAX: usize = 4_096;
 
-/// What happens when the reader is slower than the room.
+/// The action if the reader is slower than the room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Policy {
     /// The oldest unread message makes way.
@@ -100,13 +100,13 @@ impl Reading {
     }
 }
 
-/// What the shared parts of a client are to a room.
+/// The parts of a client that its rooms share.
 pub struct Shared<'a> {
     pub budget: &'a mut Budget,
     pub now: Micros,
 }
 
-/// What a gateway says to a join.
+/// A gateway's answer to a join.
 pub struct Answer {
     pub handle: u32,
     pub index: u64,
@@ -117,7 +117,7 @@ pub struct Answer {
     pub whole: bool,
 }
 
-/// What to tell the gateway of what is missing in a room.
+/// A report to the gateway of missing places in a room.
 pub struct Lack {
     pub handle: u32,
     /// The first place that is not here.
@@ -133,14 +133,15 @@ pub struct Member {
     pub handle: Option<u32>,
     /// The gateway owes an answer to the join.
     pub asked: bool,
-    /// What the gateway calls the room for a join that was taken back, while this one waits: it holds a member already.
+    /// The gateway's handle of a join that was taken back while this one waits: the gateway already holds a member.
     pub owed: Option<u32>,
     pub policy: Policy,
     pub inbox_bytes: usize,
     pub positions: Positions,
-    /// Where the reader is: behind `positions` by what is unread.
+    /// The reader's position: behind `positions` by the unread items.
     read: Positions,
-    /// Messages that the program wants first, and what the gateway said of that: how many come, and whether that is all.
+    /// The history that the program asks for, and the gateway's answer: the number of messages, and whether that is
+    /// all.
     pub history: u32,
     pub given: Option<(u32, bool)>,
     /// The first offsets that the gateway had not heard of when it answered the last join, and whether everything before them, from
@@ -166,12 +167,12 @@ pub struct Member {
     asking: Asking,
     /// The gateway was told that something is missing, and not yet that nothing is.
     lacks_told: bool,
-    /// What came of each publisher, and when it was heard of last.
+    /// Each publisher's received sequences, and the time of the last message.
     seen: HashMap<PublisherId, (Seen, u64), KeyedState>,
     /// Messages that came.
     heard: u64,
     assembler: Assembler<PublisherId>,
-    /// Publishers in the middle of whose message this membership began.
+    /// Publishers whose unfinished message began before this membership.
     middle: BTreeSet<PublisherId>,
     /// Offsets of the chunks of unfinished messages.
     partial: BTreeMap<PublisherId, Vec<(StreamId, u64)>>,
@@ -306,7 +307,7 @@ impl Member {
         let unfinished = |(stream, offset): &(StreamId, u64)| self.is_before_head(*stream, *offset);
         let behind = |(stream, head): &(StreamId, u64)| {
             let had = self.positions.of(*stream);
-            // What had ended there may have gone on.
+            // A stream that had ended there may have gone on.
             had.is_none_or(|had| had.course != Course::Lost && had.offset + 1 < *head)
         };
         let comes = self.handle.is_none() || self.partial.values().flatten().any(unfinished);
@@ -318,12 +319,13 @@ impl Member {
         heads.any(|(known, head)| *known == stream && offset < *head)
     }
 
-    /// Something from `first` on does not come to the reader: of what the gateway had when it answered, or before the first message.
+    /// Messages from `first` on are lost to the reader: some that the gateway had when it answered, or some before the
+    /// first message.
     fn note_lost(&mut self, stream: StreamId, first: u64) {
         self.whole &= !self.is_before_head(stream, first) && self.delivered < self.counters.delivered;
     }
 
-    /// What a later join goes on from: after all that was read, before what is unread or unfinished.
+    /// The positions for a later join: after all read messages, before unread or unfinished ones.
     pub fn resume_from(&self) -> &Positions {
         if self.reading.items.is_empty() && self.partial.is_empty() {
             &self.positions
@@ -332,7 +334,7 @@ impl Member {
         }
     }
 
-    /// The session is gone; what is had so far is kept for the next join.
+    /// The session is gone; received data is kept for the next join.
     pub fn lost_session(&mut self) {
         self.handle = None;
         (self.asked, self.owed) = (false, None);
@@ -370,7 +372,7 @@ impl Member {
             };
             self.counters.duplicates += self.held.block(first.max(self.next), came);
         }
-        // What was lost comes once: whatever comes twice had been asked for too soon.
+        // A lost message comes once: one that comes twice had been requested too soon.
         let twice = self.counters.duplicates - duplicates;
         self.asking.came((index - first) as u32, twice as u32);
         self.note_known(shared.now, index);
@@ -417,7 +419,7 @@ impl Member {
             self.next = taken.end();
             self.held.done(taken);
         }
-        // A stream that went on, and that the gateway names no more, has an end that nobody knows.
+        // A stream that went on, and that the gateway does not name any more, has an unknown end.
         for left in self.positions.clone().0 {
             let named = |(stream, _): &(StreamId, u64)| *stream == left.stream;
             let went_on = left.course == Course::GoesOn;
@@ -493,12 +495,12 @@ impl Member {
         self.blocked
     }
 
-    /// Whether so much waits behind a hole that the gateway is to send the missing first, and little else.
+    /// Whether so much waits behind a hole that the gateway must send the missing data first, and little else.
     pub fn is_crowded(&self) -> bool {
         self.held.bytes() > HELD_BYTES_MAX / 4 || self.held.places() > HELD_MAX / 4
     }
 
-    /// Forgets the publishers of whom nothing came for longest.
+    /// Forgets the publishers heard least recently.
     fn forget_unheard(&mut self) {
         let mut heard: Vec<u64> = self.seen.values().map(|(_, heard)| *heard).collect();
         let (_, &mut oldest, _) = heard.select_nth_unstable(PUBLISHERS_MAX / 4);
@@ -569,7 +571,8 @@ impl Member {
                 .entry(message.publisher)
                 .or_default()
                 .push((stream, offset)),
-            // Who joins in the middle of a message starts with the next one: nothing is lost, unless something was.
+            // A member that joins in the middle of a message starts with the next one: nothing is lost, unless there
+            // was a gap.
             Outcome::Dropped(Reason::NoFirst) if !seen && !self.resumed && self.counters.gaps == 0 => {
                 self.middle.insert(message.publisher);
             }
@@ -586,7 +589,7 @@ impl Member {
         }
     }
 
-    /// What came of no use may come again.
+    /// Messages that could not be used may come again.
     fn forget(&mut self, publisher: PublisherId, first: u64, count: u64) {
         if let Some((seen, _)) = self.seen.get_mut(&publisher) {
             (first..first.saturating_add(count)).for_each(|sequence| seen.forget(sequence));
@@ -605,7 +608,7 @@ impl Member {
         }
     }
 
-    /// Takes a gap, but for what was had of a gateway that knew more.
+    /// Takes a gap, except for messages already received from a better informed gateway.
     fn gap(&mut self, mut gap: StreamGap) {
         let had = self.positions.of(gap.stream);
         gap.first = gap.first.max(had.map_or(0, |had| had.offset + 1));
@@ -615,7 +618,7 @@ impl Member {
         }
         if gap.reason == GapReason::Ended {
             self.positions.end(gap.stream, gap.first, Course::Ended);
-            self.reading.items.push_back(Item::Gap(gap)); // for where the reader is, who never sees it
+            self.reading.items.push_back(Item::Gap(gap)); // for the reader's position; the reader never sees it
             return;
         }
         advance_past(&mut self.positions, &gap);
@@ -648,7 +651,7 @@ impl Member {
                 }
             }
             if self.reading.items.len() >= 2 * max {
-                return; // no honest room has so many streams
+                return; // no honest room has this many streams
             }
         }
         self.reading.items.push_back(Item::Gap(gap));
@@ -802,7 +805,7 @@ impl Member {
         self.lacks_told && self.next >= self.known && !self.blocked
     }
 
-    /// What to tell the gateway now, if anything.
+    /// The report for the gateway that is due now, if any.
     pub fn ask(&mut self, now: Micros, rtt: Micros) -> Option<Lack> {
         let handle = self.handle.filter(|_| !self.blocked)?;
         let mut ranges = Vec::new();

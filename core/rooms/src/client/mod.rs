@@ -1,8 +1,8 @@
-//! The client: a session with a gateway to be a member of rooms, a session with a proxy to publish, both found again when lost, and
-//! spare ones with other proxies while there are commands.
+//! The client: a session with a gateway to join rooms, a session with a proxy to publish, both found again when lost,
+//! and spare ones with other proxies while there are commands.
 //!
-//! This file keeps the sessions; a room that is read stands in `member`, one that is written in `publication`, what is to reach
-//! every member of a room in `commands`, and which spare sessions there are in `spares`.
+//! This file keeps the sessions. `member` holds a room that is read, `publication` a room that is written, `commands`
+//! commands to members, and `spares` the spare sessions.
 
 mod choice;
 mod commands;
@@ -41,11 +41,11 @@ use member::{Answer, Item, Member, Policy, Shared};
 use publication::{Publication, PublishError, Published};
 use servers::distinct;
 
-/// What a server may say of these: the first wait, and ten times the second figure for the longest.
+/// The bounds for a pace named by a server: the first wait, and ten times the second figure for the longest.
 const PACE_MIN: Micros = 10_000;
 const PACE_MAX: Micros = 60_000_000;
-/// The longest where nobody is there: hellos to nobody cost no server anything, and one that is back is soon found. One that
-/// gives a cookie and no more has too much to do.
+/// The longest wait if no server answers: such hellos cost no server anything, and a returning one is soon found. A
+/// server that answers only with a cookie is overloaded.
 pub const UNANSWERED_MAX: Micros = 500_000;
 /// Hellos of one attempt follow each other after this, doubled up to the second figure, and never before their answers can
 /// have come: each that comes to a server costs it a handshake.
@@ -53,44 +53,45 @@ pub const HELLO_FIRST: Micros = 50_000;
 pub const HELLO_MAX: Micros = 200_000;
 /// An attempt ends after this, and the next address is tried.
 pub const ATTEMPT_MAX: Micros = 2_000_000;
-/// A session that owes us an answer for this long is lost. Where another server can be tried, after so many round trips and the
-/// second figure at least: it was asked some fifteen times then, and who was given up for nothing costs one session more.
+/// A session that owes us an answer for this long is lost. If another server can be tried, this many round trips
+/// suffice, and the second figure at least. By then it was asked some fifteen times, and a mistake costs one session
+/// more.
 pub const SILENCE_MAX: Micros = 2_000_000;
 const SILENCE_MIN: Micros = 750_000;
 const SILENCE_RTTS: u64 = 5;
-/// Who has been heard of often is asked after twice its longest lull of late and this at least, and not only after a keepalive.
+/// A busy server is asked after twice its longest recent lull and this at least, not only after a keepalive.
 const LULL_MIN: Micros = 250_000;
 /// Why a session was lost, where the server said that it knows none such.
 const RESET: &str = "reset";
 /// Why it was lost where nothing was heard any more. Its server may well be there, and wait for us.
 const SILENT: &str = "silent";
-/// Why it was lost where nobody is there who could hear that we go.
+/// Reasons for a loss after which no server would hear our goodbye.
 const GONE: [&str; 3] = [RESET, "closed", "unreachable"];
-/// Where the first draw among all servers says another one.
+/// Reason: the first draw among all servers chose another one.
 pub const SPREAD: &str = "spread";
-/// Where another server is tried for a better way.
+/// Reason: another server may have a better path.
 const FAR: &str = "far";
-/// What nobody answers is asked again after this, doubled up to the second figure, and a random part more.
+/// An unanswered request is repeated after this, doubled up to the second figure, plus a random part.
 pub const ASK_FIRST: Micros = 100_000;
 pub const ASK_MAX: Micros = 200_000;
-/// The same of who has not yet heard all that came.
+/// The same for a server that has not yet received all datagrams.
 const ASK_BEHIND: Micros = 500_000;
-/// For so long, and a round trip, before a session is taken for lost it asks this often: of a burst of losses a few questions do not
-/// see the end, and twenty more cost less than another session.
+/// Before a session counts as lost, it asks this often for this long plus a round trip. A few questions may all fall
+/// into one burst of losses, and twenty more cost less than another session.
 const ASK_LAST: Micros = 500_000;
 const ASK_LAST_EVERY: Micros = 20_000;
-/// What the gateway may have on its way while a room holds much behind a hole: 13 full datagrams, repairs first.
+/// The gateway's window while a room holds much behind a hole: 13 full datagrams, repairs first.
 const CROWDED_WINDOW: u32 = 32 * 1024;
-/// What is refused for now is asked again after what the server says, twice that with each refusal in a row up to this, and a random
-/// part more: many are refused at once.
+/// A temporarily refused request is repeated after the server's wait, doubled with each refusal in a row up to this,
+/// plus a random part: many are refused at once.
 pub const REFUSED_MAX: Micros = 2_000_000;
-/// What finds no place in the log of a session is tried again after this.
+/// A record without space in a session's log is tried again after this.
 const LOG_FULL_WAIT: Micros = 50_000;
-/// Rooms whose messages are remembered to have come before the answer to their join: the 256 of a session that joins them all
-/// at once, and as many that it has just left.
+/// Rooms whose messages may arrive before the answer to their join: the 256 of a session that joins them all at once,
+/// and as many that it has just left.
 const EARLY_MAX: usize = 512;
 
-/// Where a server listens, and the key that it proves itself by.
+/// A server's address, and the key that it proves.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Endpoint {
     pub addr: Addr,
@@ -137,7 +138,7 @@ impl Seat {
         }
     }
 
-    /// All of so many sessions.
+    /// All of this many sessions.
     fn all(sessions: usize) -> impl Iterator<Item = Seat> {
         let sides = [Seat::Main(Side::Gateway), Seat::PROXY];
         sides
@@ -146,7 +147,7 @@ impl Seat {
     }
 }
 
-/// What the program hears of.
+/// Events for the program.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ClientEvent {
     /// A session is authenticated.
@@ -182,7 +183,7 @@ pub enum ClientEvent {
     /// A room can be opened for publishing again.
     Vacant,
     Published(Published),
-    /// What became of a command, or who the members are; what was refused may be sent again after `retry_ms`.
+    /// The outcome of a command, or a page of members; a refused one may be sent again after `retry_ms`.
     Commanded {
         number: u64,
         outcome: Outcome,
@@ -225,7 +226,7 @@ struct Session {
     state: State,
     knock: Option<Knock>,
     conn: Option<Box<Conn<SESSION_BLOCKS>>>,
-    /// The one before, whose server is to hear that we are gone.
+    /// The former session, whose server must learn that we left.
     left: Option<Box<Conn<SESSION_BLOCKS>>>,
     /// The last one that fell silent: its server hears it once another one is ours, as before that nothing may leave here.
     unheard: Option<Box<Conn<SESSION_BLOCKS>>>,
@@ -234,7 +235,7 @@ struct Session {
     next_at: Micros,
     attempt_until: Micros,
     hello_due: bool,
-    /// Between hellos, and between questions that nobody answers.
+    /// The time between hellos, and between unanswered questions.
     wait: Micros,
     /// The round trip of the session before, or as the cookie has it; 0 where nothing is known.
     rtt: Micros,
@@ -284,7 +285,7 @@ impl Session {
         }
     }
 
-    /// An attempt is made then, and what was begun is over.
+    /// Schedules an attempt, and drops one that was begun.
     fn restart(&mut self, at: Micros) {
         self.knock = None;
         self.conn = None;
@@ -316,7 +317,7 @@ impl Session {
 }
 
 muster_transport::counters! {
-    /// What a client counted.
+    /// A client's counters.
     pub struct ClientCounters {
         /// Datagrams taken.
         datagrams_received,
@@ -353,14 +354,14 @@ pub struct Client {
     full: bool,
     /// Messages taken for publishing.
     taken: u64,
-    /// Which of them fills the next datagram first: a narrow window is everybody's.
+    /// The room that fills the next datagram first: all share a narrow window.
     publish_at: usize,
     repairs: VecDeque<u32>,
     /// Joins that were taken back before they were answered.
     orphans: Vec<(u32, Box<str>)>,
-    /// Handle and known places of rooms whose join is not answered yet.
+    /// Handles and known places of rooms whose join is not answered yet.
     early: Vec<(u32, u64)>,
-    /// Handles whose leave found no place in the log yet. Joins wait for them.
+    /// Handles whose leave found no space in the log yet. Joins wait for them.
     leaves: VecDeque<u32>,
     request: u32,
     incarnation: u64,
@@ -440,9 +441,8 @@ impl Client {
         }
     }
 
-    /// The servers are elsewhere, or want another credential. A session that is good stays; one that waits for a server that is no
-    /// more, or had the other credential, is soon opened anew. Where those that are given stay the same, so do those that it has
-    /// learned of.
+    /// Sets other servers, or another credential. A good session stays. A session that waits for a removed server, or
+    /// had the former credential, is soon opened anew. If the given servers stay the same, learned ones stay too.
     pub fn redirect(&mut self, now: Micros, gateways: Vec<Endpoint>, proxies: Vec<Endpoint>, credential: Vec<u8>) {
         let other = self.credential != credential;
         let (gateways, proxies) = (distinct(gateways), distinct(proxies));
@@ -491,14 +491,14 @@ impl Client {
         self.enter(now, name, (positions, 0), policy)
     }
 
-    /// Becomes a member of a room, whose last messages come first, up to so many.
+    /// Joins a room and asks for up to `history` of its last messages first.
     pub fn join_last(&mut self, now: Micros, name: &str, history: u32, policy: Policy) -> u32 {
         self.enter(now, name, (Positions::default(), history), policy)
     }
 
     fn enter(&mut self, now: Micros, name: &str, (positions, history): (Positions, u32), policy: Policy) -> u32 {
         if !self.is_joining() {
-            self.early.clear(); // of rooms that were left, whose handles may be others' by now
+            self.early.clear(); // of rooms that were left; their handles may be reused by now
         }
         self.request += 1;
         let mut member = Member::new(name, self.request, positions, policy, self.inbox_bytes, self.hash);
@@ -544,7 +544,7 @@ impl Client {
         }
     }
 
-    /// Stops being a member. What is unread is dropped.
+    /// Leaves a room. Unread messages are dropped.
     pub fn leave(&mut self, room: u32) {
         let Some(mut member) = self.rooms.get_mut(room as usize).and_then(Option::take) else {
             return;
@@ -608,8 +608,8 @@ impl Client {
         item
     }
 
-    /// Opens a room for publishing, unless it is open. `None`: all places are taken by rooms whose messages are not
-    /// acknowledged; [`ClientEvent::Vacant`] tells when one is free.
+    /// Opens a room for publishing, unless it is open. `None`: rooms with unacknowledged messages take all places;
+    /// [`ClientEvent::Vacant`] tells when one is free.
     pub fn publication(&mut self, now: Micros, name: &str) -> Option<Opened> {
         if let Some(known) = self.publications.iter().find(|known| &*known.name == name) {
             return Some(Opened {
@@ -699,7 +699,7 @@ impl Client {
         (place.number == publication).then_some(place)
     }
 
-    /// Closes the sessions: the next slice says so to the servers.
+    /// Closes the sessions: the next slice tells the servers.
     pub fn close(&mut self) {
         self.closing = true;
     }
@@ -709,8 +709,8 @@ impl Client {
         self.closing && self.sessions.iter().all(|session| session.conn.is_none())
     }
 
-    /// What the gateway may have on its way, which is everybody's: nothing while one room is blocked, little while one is
-    /// crowded. It is told at once when it may send again, since it waits for nothing else.
+    /// Sets the gateway's window, which all rooms share: nothing while one room is blocked, little while one is
+    /// crowded. The gateway is told at once when it may send again, since it waits for nothing else.
     fn set_window(&mut self) {
         let Some(conn) = &mut self.sessions[Side::Gateway as usize].conn else {
             return;
@@ -728,7 +728,7 @@ impl Client {
         }
     }
 
-    /// The ids that datagrams to it bear, for whoever has several clients at one socket.
+    /// The connection ids of datagrams to this client, for several clients at one socket.
     pub fn connections(&self) -> impl Iterator<Item = u64> + '_ {
         let ids = |session: &Session| {
             [
@@ -847,7 +847,8 @@ impl Client {
         }
     }
 
-    /// A session is gone: open another, soon if it was good until now. Who was reset goes back, as its server is there again.
+    /// A session is gone: open another, soon if it was good until now. After a reset it goes back, as its server is
+    /// there again.
     fn lose(&mut self, now: Micros, seat: Seat, reason: &'static str) {
         let taken = self.taken(seat);
         let session = &mut self.sessions[seat.at()];
@@ -995,7 +996,7 @@ impl Client {
         }
     }
 
-    /// Lets the room of `handle` take what tells of its places below `upto`.
+    /// Applies to the room of `handle` a report on its places below `upto`.
     fn with_room(&mut self, now: Micros, handle: u32, upto: u64, act: impl FnOnce(&mut Member, &mut Shared<'_>)) {
         let found = self
             .handles
@@ -1032,8 +1033,8 @@ impl Client {
         }
     }
 
-    /// Messages of a room whose join is not answered yet, as the answer was lost or overtaken: to the gateway they have
-    /// arrived, so the member must know by itself that there is something to ask for.
+    /// Notes messages of a room whose join is not answered yet, as the answer was lost or overtaken. For the gateway
+    /// they have arrived, so the member must know by itself that it has to ask for them.
     fn note_early(&mut self, handle: u32, upto: u64) {
         if !self.is_joining() {
             return;
@@ -1116,7 +1117,7 @@ impl Client {
                 let (named, before) = (session.disbelieves(), session.endpoints.get(session.at).cloned());
                 self.lose(now, seat, code.name());
                 let session = &mut self.sessions[seat.at()];
-                // Who ends will not be there then, and others have said nothing.
+                // A draining server will not be there then, and others have not answered.
                 if code.retry() && code != Code::Draining && before.as_ref() == session.endpoints.get(session.at) {
                     let wait = put_off(&mut self.node.dice, retry_ms, 0);
                     session.next_at = session.next_at.max(now + wait);
@@ -1202,8 +1203,8 @@ impl Client {
         }
     }
 
-    /// A join was answered that nobody waits for any more: leave, unless the room has been joined once more since, for
-    /// then the gateway holds one membership for both.
+    /// A join was answered after its room was left: leave, unless the room has been joined once more since, as the
+    /// gateway then holds one membership for both.
     fn orphan_joined(&mut self, request: u32, handle: u32) {
         let Some(at) = self.orphans.iter().position(|(known, _)| *known == request) else {
             return;
@@ -1272,7 +1273,7 @@ impl Client {
                 now,
             });
             if !member.told && !member.reading.is_empty() {
-                // The gap of a message that nobody finishes: nothing else may come to tell it with.
+                // The gap of a message that stays unfinished: nothing later may report it.
                 member.told = true;
                 self.events.push_back(ClientEvent::Readable { room: at as u32 });
             }
@@ -1431,9 +1432,9 @@ impl Client {
             }
             let rtt = conn.flow.rtt();
             if asks {
-                conn.offer_status(); // who repairs must know our window
+                conn.offer_status(); // a repairing gateway must know our window
                 if session.asked_at.is_some() {
-                    conn.ask_status(); // nothing else leaves while requests do, and nobody need answer those
+                    conn.ask_status(); // only requests leave, and these need no answer
                 }
             }
             let buffer = outbox.reserve(payload);
@@ -1474,7 +1475,7 @@ impl Client {
                     }
                     counters.publish_repeated += publication.repeated - before;
                     if publication.is_due() {
-                        break; // what is left of the datagram is too small for what comes next
+                        break; // the rest of the datagram is too small for the next part
                     }
                 }
             }
@@ -1501,7 +1502,7 @@ fn write_close(writer: &mut Writer<'_>) {
     append(writer, FrameKind::CLOSE, 0, |writer| !writer.u8(0).full());
 }
 
-/// After what time to ask again what was refused for now, after so many refusals in a row before.
+/// The time until a refused request is repeated, after this many refusals in a row before.
 fn put_off(dice: &mut Dice, retry_ms: u32, refusals: u32) -> Micros {
     let said = Micros::from(retry_ms.clamp(10, 60_000)) * 1_000;
     let wait = (said << refusals.min(8)).min(REFUSED_MAX.max(said));
@@ -1543,7 +1544,8 @@ pub const fn chunk_max(payload: usize) -> usize {
 impl Machine for Client {
     type Event = ClientEvent;
 
-    // What waited in the socket while the program slept is what it wants to read; the gateway decides what is too old.
+    // The program wants to read datagrams that waited in the socket while it slept; the gateway decides which are too
+    // old.
     const DISCARDS_STALE: bool = false;
 
     fn receive(&mut self, now: Micros, inbox: &mut Inbox<'_>) {

@@ -1,4 +1,4 @@
-//! One room that this client publishes to: what is unacknowledged, what credit there is, what is to be repeated.
+//! One room that this client publishes to: unacknowledged messages, credit, due repeats.
 
 use std::collections::VecDeque;
 
@@ -15,12 +15,12 @@ pub const REPEAT_MIN: Micros = 2_000;
 pub const REPEAT_MAX: Micros = 1_000_000;
 /// The same while no acknowledgement has been timed.
 const REPEAT_FIRST: Micros = 40_000;
-/// How far the wait is doubled while no acknowledgement comes, but for who is further away: an owner that is back without a
-/// word is found within this.
+/// The wait is doubled up to this while no acknowledgement comes, unless the owner is further away: an owner that
+/// silently returns is found within this time.
 const BACK_OFF_MAX: Micros = 250_000;
 /// Messages that are repeated when no acknowledgement comes.
 const PROBES: usize = 2;
-/// What an acknowledgement does not cover may have been this much slower than the one before it.
+/// A message that an acknowledgement does not cover may have been this much slower than the one before it.
 const BEYOND_SLACK: Micros = 1_000;
 /// Without credit, the owner is asked this often.
 pub const POLL_EVERY: Micros = 100_000;
@@ -51,7 +51,7 @@ impl Unacked {
     }
 }
 
-/// What a frame says of the time it leaves.
+/// The time stamp of a frame.
 fn clock(now: Micros) -> u32 {
     (now as u32).max(1)
 }
@@ -66,7 +66,7 @@ pub enum PublishError {
     Refused(Code),
 }
 
-/// What became of a message.
+/// The result of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Published {
     pub ticket: u64,
@@ -79,7 +79,7 @@ pub struct Publication {
     pub name: Box<str>,
     /// The program's name for it.
     pub number: u32,
-    /// What was published since, in this room or another, tells how long it has not been used.
+    /// The count of messages published since, in this room or another, orders rooms by their last use.
     pub used: u64,
     pub request: u32,
     pub handle: Option<u32>,
@@ -155,7 +155,7 @@ impl Publication {
         }
     }
 
-    /// Whether nobody waits for anything here.
+    /// Whether no message and no caller waits here.
     pub fn is_idle(&self) -> bool {
         self.refused.is_some() || self.unacked.is_empty() && !self.waiting
     }
@@ -253,7 +253,7 @@ impl Publication {
         self.repeat_lost(now);
     }
 
-    /// Notes what the owner names as missing; of what lies below the last it names, it has the rest.
+    /// Notes the sequences that the owner names as missing; it has all others below the last one named.
     fn note_missing(&mut self, missing: &[(u64, u64)]) {
         let kept = usize::try_from((self.highest + 1).saturating_sub(self.low)).unwrap_or(usize::MAX);
         let mut ranges = missing.iter().copied().peekable();
@@ -272,7 +272,7 @@ impl Publication {
         self.unacked.front().map_or(0, Unacked::company)
     }
 
-    /// An acknowledgement took so long.
+    /// An acknowledgement took `sample` microseconds.
     fn timed(&mut self, now: Micros, sample: u32) {
         let sample = Micros::from(sample).max(1);
         if sample > SAMPLE_MAX {
@@ -374,7 +374,7 @@ impl Publication {
         self.afresh();
     }
 
-    /// Nothing of what is unacknowledged is on its way any more: as if none of it had been sent.
+    /// No unacknowledged message is in flight any more: as if none of them had been sent.
     fn afresh(&mut self) {
         self.repeat_wait = self.patience();
         self.highest = 0;
@@ -385,7 +385,7 @@ impl Publication {
         }
     }
 
-    /// Lets the waits for the owner, for credit and for acknowledgements pass.
+    /// Runs the due timers: for the owner, for credit and for acknowledgements.
     pub fn expire(&mut self, now: Micros) {
         if self.hold_until.is_some_and(|at| now >= at) {
             self.hold_until = None;
@@ -400,8 +400,8 @@ impl Publication {
         if self.handle.is_none() || self.unacked.is_empty() || self.unsent == 0 || now < self.repeat_at {
             return;
         }
-        // The oldest draws an acknowledgement, and that tells what else is missing: a burst of repeats would only add to
-        // what went wrong.
+        // The oldest message draws an acknowledgement, and that reveals the other missing ones: a burst of repeats
+        // would only add to the trouble.
         for message in self
             .unacked
             .iter_mut()
@@ -454,14 +454,14 @@ impl Publication {
             .any_due
             .then(|| self.unacked.iter().take(self.unsent.min(reach)).position(due))
             .flatten();
-        // What is due beyond the reach waits for the owner's next word.
+        // Messages beyond the reach wait for the owner's next report.
         self.any_due = lacking.is_some();
         let start = lacking.unwrap_or(self.unsent);
         let mut messages = Writer::new(&mut body[..space]);
         let mut count = 0;
         let end = reach.min(self.unacked.len());
         let first = start.min(end);
-        // What everything waits for is waited for.
+        // Waits for the condition that blocks everything.
         let stops = self.waiting || self.put_off.is_some();
         for (index, message) in (first..).zip(self.unacked.range_mut(first..end)) {
             if count == PUBLISH_MESSAGES || !message.due || messages.room() < PUBLISHED + message.data.len() {
@@ -561,7 +561,7 @@ mod tests {
         publication.repeated - before
     }
 
-    /// A publication whose owner has been silent for long, after it had answered soon.
+    /// A publication whose owner has been silent for long after quick answers.
     fn left_alone() -> (Publication, Micros) {
         let mut publication = Publication::new("live:room", 0, 1, 1);
         publication.opened(1, 1);
@@ -717,7 +717,8 @@ mod tests {
         }
     }
 
-    /// A path that loses one datagram in so many each way, and an owner behind it that holds what comes early, up to its bound.
+    /// A path that loses one datagram in this many each way, and an owner behind it that holds early messages up to its
+    /// bound.
     struct Path {
         one_in: u64,
         dice: u64,
@@ -730,7 +731,7 @@ mod tests {
         datagrams: u64,
     }
 
-    /// Who numbers, if anyone is there and ready.
+    /// The owner, if it is there and ready.
     #[derive(Default)]
     struct Owner {
         epoch: u32,
@@ -821,7 +822,7 @@ mod tests {
             })
         }
 
-        /// Lets time pass until `end`, or all is acknowledged; gives how long that took.
+        /// Runs until `end`, or until all is acknowledged; returns the elapsed time.
         fn run(&mut self, publication: &mut Publication, time: Micros) -> Micros {
             let start = self.now;
             while self.now < start + time && publication.unacknowledged() > 0 {

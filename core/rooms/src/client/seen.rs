@@ -1,14 +1,15 @@
-//! Which of a publisher's messages came to a member: where owners change, one may be numbered twice, or after its successors.
+//! A publisher's messages that reached a member: when owners change, one may be numbered twice, or after its
+//! successors.
 
-/// Ranges of missing sequences that are remembered; the oldest go first and then count as come. Where two owners took turns, a
-/// member that comes back gets the history of one and then that of the other: so many as an owner resends at a time.
+/// Ranges of missing sequences that are remembered; beyond that, the oldest count as received. If two owners took
+/// turns, a returning member gets one's history and then the other's: as many as an owner resends at a time.
 const MISSING_MAX: usize = 1_024;
 
 /// A publisher's sequences in one room.
 pub struct Seen {
     first: u64,
     last: u64,
-    /// What did not come between them, ascending.
+    /// Missing sequences in between, ascending.
     missing: Vec<(u64, u64)>,
 }
 
@@ -22,8 +23,8 @@ impl Seen {
         }
     }
 
-    /// Notes a sequence. `false`: it came before. One that is older than the first that came did not: it was numbered by another
-    /// owner, which was slower, or perhaps again, and whether the member had come by then nobody can say any more.
+    /// Notes a sequence. `false`: it was received before. One older than the first received counts as before: another,
+    /// slower owner numbered it, perhaps again, and whether the member was there by then is unknown.
     pub fn take(&mut self, sequence: u64) -> bool {
         if sequence < self.first {
             if sequence + 1 < self.first && self.missing.len() < MISSING_MAX {

@@ -1,8 +1,8 @@
-//! Servers that a client learns of: which it keeps beside those that its program gave it, and how long (ROOM-25).
+//! Servers that a client learns of, beside those that its program gave it, and how long it keeps them (ROOM-25).
 //!
-//! Those that were given stay, whatever is said. Of those that servers name, the latest list holds, but for the one that is used;
-//! it is believed as the server that sent it is, which the client knew by its key, and no further than it goes: nobody can keep a
-//! client from those that it was given.
+//! Given servers stay, whatever servers announce. Of announced ones the latest list holds, plus the one in use. A list
+//! is believed as much as its server, which the client knew by its key, and no further: no list can keep a client from
+//! the given servers.
 
 use std::net::Ipv6Addr;
 
@@ -12,12 +12,12 @@ use muster_transport::{Dice, Micros, Role, Server};
 
 use super::{Client, Endpoint, Seat, Session, Side, State, SPREAD};
 
-/// After so many attempts in a row that failed, every so many more, one of those that were given is tried.
+/// After this many failed attempts in a row, and every that many further ones, a given server is tried.
 const GIVEN_EVERY: u32 = 2;
 
 impl Client {
-    /// A server says which others there are. Of a kind that there is a session with, only such a server is asked: of several
-    /// clusters of brokers a proxy names those of its own.
+    /// A server announces others. If there is a session with a kind of server, only such a server is believed for it:
+    /// with several clusters of brokers a proxy names those of its own.
     pub(super) fn told_servers(&mut self, now: Micros, side: Side, role: Role, servers: &[Server]) {
         let of = match role {
             role::GATEWAY => Side::Gateway,
@@ -37,7 +37,7 @@ impl Client {
         }
     }
 
-    /// A kind that nobody is known of is heard of by a server of the other one.
+    /// A kind without known servers is learned from a server of the other kind.
     pub(super) fn open_teller(&mut self, now: Micros, side: Side) {
         let other = match side {
             Side::Gateway => Side::Proxy,
@@ -48,8 +48,8 @@ impl Client {
         session.begin(now);
     }
 
-    /// Who has heard for the first time whom else there is goes where the draw says, before anything is on its way: else all would
-    /// stay with those few that programs are given.
+    /// A client that has just learned of other servers moves to a drawn one, before anything is in flight: else all
+    /// would stay with the few given ones.
     fn spread(&mut self, now: Micros, side: Side) {
         let busy = match side {
             Side::Gateway => !self.handles.is_empty(),
@@ -69,7 +69,7 @@ impl Client {
 }
 
 impl Session {
-    /// Begins to open itself, where that is wanted and somebody is known.
+    /// Begins to open itself, if that is wanted and a server is known.
     pub(super) fn begin(&mut self, now: Micros) {
         if self.wanted && self.state == State::Idle && !self.endpoints.is_empty() {
             self.state = State::Waiting;
@@ -173,7 +173,7 @@ fn is_loopback(ip: &[u8; 16]) -> bool {
     ip.to_ipv4_mapped().map_or(ip.is_loopback(), |ip| ip.is_loopback())
 }
 
-/// Whether anybody can be there; `near`: who names it is on this machine.
+/// Whether the address can be a server's; `near`: the announcing server is on this machine.
 fn is_sound(server: &Server, near: bool) -> bool {
     let ip = Ipv6Addr::from(server.addr.ip);
     let nowhere = match ip.to_ipv4_mapped() {

@@ -11,12 +11,12 @@ use crate::command::COPIES;
 
 /// Beside the session that there is anyway.
 const SPARES: usize = COPIES - 1;
-/// Spares are closed so long after the last command ended: who sends one every few seconds does not pay two handshakes for each, and
-/// who seldom sends one leaves no sessions behind that cost a keepalive a second.
+/// Spares are closed this long after the last command ended: a command every few seconds does not cost two handshakes
+/// each, and rare ones leave no sessions behind that cost a keepalive a second.
 pub(super) const SPARE_IDLE: Micros = 30_000_000;
 
 impl Session {
-    /// Where it is, or tries to be.
+    /// The address that it uses, or tries.
     fn stands(&self) -> Option<Addr> {
         match &self.conn {
             Some(conn) => Some(conn.addr),

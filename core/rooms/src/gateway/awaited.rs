@@ -1,5 +1,5 @@
-//! Which sessions were told, or are to be told, which commands and have not answered: by command and by session, so that what one
-//! of either does costs what concerns it and nothing else.
+//! Pairs of command and session with an outstanding answer, sent or about to be sent. Both indexes exist, so an event
+//! costs only its own pairs.
 //!
 //! Owns these pairs. Knows no log and no outcome.
 
@@ -47,7 +47,7 @@ impl Awaited {
         self.by_session.remove(&(session, id)) && self.by_command.remove(&(id, session))
     }
 
-    /// Somebody who has not answered a command.
+    /// A session that has not answered a command.
     pub fn session_of(&self, id: CommandId) -> Option<u64> {
         let of = self.by_command.range((id, 0)..=(id, u64::MAX)).next();
         of.map(|(_, session)| *session)

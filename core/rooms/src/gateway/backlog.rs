@@ -1,7 +1,7 @@
-//! Whether this gateway is behind with most of its members. One member that is behind is slow, and a live room does not wait for
-//! it; if most are, the gateway or its way out is, and publishers are to wait for it.
+//! Whether this gateway is behind with most of its members. One member that is behind is slow, and a live room does not
+//! wait for it. If most are, the gateway or its way out is slow, and publishers must wait.
 //!
-//! Looks at a few members of the rooms whose progress is told. Owns the count of them.
+//! Looks at a few members of the rooms with reported progress. Owns their count.
 
 use muster_transport::Micros;
 
@@ -10,7 +10,7 @@ use crate::ring::Arena;
 
 /// Members of one room that are looked at: their middle is told.
 const SAMPLE: usize = 16;
-/// Members that are looked at in one [`SPAN`] while all is well, about 20 us of work; while it is not, whom it concerns.
+/// Members examined in one [`SPAN`] while all is well, about 20 us of work; otherwise, as many as necessary.
 const LOOKS_MAX: u32 = 512;
 /// Fewer looks tell of single members, not of the gateway.
 const LOOKS_MIN: u32 = 32;
@@ -19,7 +19,7 @@ const SPAN: Micros = 50_000;
 /// A member is behind that lacks what is older than this.
 const BEHIND: Micros = 30_000;
 
-/// The looks of this span, and what the last one told.
+/// The looks of this span, and the result of the last one.
 #[derive(Default)]
 pub(super) struct Backlog {
     since: Micros,
@@ -63,7 +63,7 @@ mod tests {
 
     const MEMBERS: u64 = 40;
 
-    /// What is told of a room whose hundred messages came at once, when so many of its members have none of them.
+    /// The report on a room whose hundred messages came at once, if this many of its members have none of them.
     fn told(behind: u64, after: Micros) -> Option<u64> {
         let mut arena = Arena::new(1 << 20);
         let mut room = Room::new(1, 2, "live:room", false, 3);

@@ -1,9 +1,9 @@
-//! Commands at the gateway: each goes once to every member who is here, and the broker hears how many have it. And how many those
-//! are, and who, where that is asked.
+//! Commands at the gateway: each goes once to every present member, and the broker learns how many have it. Questions:
+//! the number of members and, if asked, their users.
 //!
-//! A copy by another broker only asks again. Who comes back with positions while a command lives is told it too: its former
-//! session may have ended before it was. Nothing is gone through in search of what is to be done: an answer, the end of a session,
-//! place in a log and the end of a command's time each concern what they name.
+//! A copy by another broker only asks again. A member that returns with positions while a command lives is told it too:
+//! its former session may have ended first. There is no search for work: an answer, the end of a session, space in a
+//! log and the end of a command each name what they concern.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -30,14 +30,14 @@ struct Command {
     /// Brokers that asked and were not answered.
     brokers: Vec<u32>,
     members: u32,
-    /// Somebody was not told, as too many answers were waited for.
+    /// A member was not told, as too many answers were outstanding.
     missed: bool,
-    /// Until then who did not answer before their session ended may come back, here or at another gateway.
+    /// Until then, members whose session ended without an answer may return, here or at another gateway.
     open_until: Micros,
     /// When that is looked at.
     look_at: Option<Micros>,
     outcome: Option<Outcome>,
-    /// Its time is over: it is told to nobody any more, and only remembered.
+    /// Its time is over: no further member is told, it is only remembered.
     over: bool,
 }
 
@@ -50,14 +50,14 @@ impl Command {
 /// All commands that live, or are remembered.
 pub(super) struct Commands {
     known: HashMap<CommandId, Command, KeyedState>,
-    /// Those whose time is not over, by room in the order in which they came.
+    /// Live commands by room, in the order of their arrival.
     by_room: BTreeSet<(u64, u64, CommandId)>,
     awaited: Awaited,
     /// When each is over, or forgotten.
     ends: BTreeSet<(Micros, CommandId)>,
-    /// When it is looked whether somebody may still come back.
+    /// When absent members count as gone.
     absences: BTreeSet<(Micros, CommandId)>,
-    /// What there may be of those that live, of those that are known, and of answers that are waited for.
+    /// Bounds of live commands, of known ones, and of outstanding answers.
     live: Shares,
     remembered: Shares,
     answers: Shares,
@@ -84,7 +84,7 @@ impl Commands {
         ends.into_iter().chain(self.absences.first().map(|(at, _)| *at)).min()
     }
 
-    /// Whether there is place for a command that so many members are told.
+    /// Whether a command for this many members fits.
     fn have_place(&self, who: [Holder; 2], members: usize) -> bool {
         self.live.allow(who, 1) && self.remembered.allow(who, 1) && self.answers.allow(who, members)
     }
@@ -163,7 +163,7 @@ impl Gateway {
             .map_or(&[][..], |known| &known.members)
     }
 
-    /// A broker asks how many members there are here and, from a user on, who. Nothing is remembered of it.
+    /// Answers a broker's question for the number of members here and, from a user on, their users. Remembers nothing.
     pub(super) fn count(&mut self, now: Micros, broker: u32, id: CommandId, room: (u64, u64), from: Option<u64>) {
         let members = self.members_of(room);
         let count = u32::try_from(members.len()).unwrap_or(u32::MAX);
@@ -175,7 +175,7 @@ impl Gateway {
                 let users = self.members_of(room).iter().filter_map(user);
                 Page::of(users.filter(|user| *user >= from))
             }
-            // Too much is asked: how many, but not who.
+            // Too much for one answer: the number alone.
             Some(_) => Page {
                 more: true,
                 ..Page::default()
@@ -185,7 +185,7 @@ impl Gateway {
         self.tell_outcome(now, broker, id, Outcome::of(count), Some(page));
     }
 
-    /// Tells a command to members, and notes who is to answer. Where a log is nearly full that is left to answers.
+    /// Sends a command to members, and notes the outstanding answers. A nearly full log is reserved for answers.
     fn tell_command(&mut self, id: CommandId, members: &[u32]) {
         let Commands {
             known,
@@ -257,7 +257,7 @@ impl Gateway {
         }
     }
 
-    /// A session came back to a room: it is told what lives, of what has come since so many commands had.
+    /// A session came back to a room: sends it the live commands, beginning with number `since`.
     pub(super) fn tell_commands(&mut self, now: Micros, slot: u32, room: u64, since: u64) {
         let (first, last) = (CommandId::FIRST, CommandId::LAST);
         let live = self
@@ -281,7 +281,7 @@ impl Gateway {
         }
     }
 
-    /// A session is over: it answers nothing more, and whose it was may come back to the rooms that it had not left.
+    /// A session is over and will answer nothing more; its user may return to the rooms that it had not left.
     pub(super) fn commands_lost(&mut self, now: Micros, session: u64, left: &[(u64, u64)]) {
         while let Some(id) = self.commands.awaited.command_of(session) {
             if let Some(command) = self.commands.answered(id, session) {
@@ -293,7 +293,7 @@ impl Gateway {
         }
     }
 
-    /// Answers where all have answered who are here, or were lately.
+    /// Answers once all members that are, or lately were, here have answered.
     fn settle_command(&mut self, now: Micros, id: CommandId) {
         let Commands {
             known,
@@ -398,7 +398,7 @@ mod tests {
         gateway.command(now, 2, id, (number % 1_000, 0), left_ms, &[1; 200]);
     }
 
-    /// The members' logs are others' matter: nobody is here, so each is answered at once.
+    /// The members' logs belong to others: no member is here, so each is answered at once.
     #[test]
     fn a_hundred_thousand_commands_of_five_thousand_users_at_one_a_second_are_all_taken() {
         let mut gateway = gateway(0);
@@ -540,7 +540,7 @@ mod tests {
         assert_eq!(gateway.commands.deadline(), Some(60_000_000));
     }
 
-    /// A room with so many members, by their slots.
+    /// A room with this many members, by their slots.
     fn with_members(gateway: &mut Gateway, members: u32) -> Vec<u32> {
         let name = RoomName::parse("sports:final").expect("a name");
         let key = RoomKey { id: 7, check: 0 };

@@ -1,4 +1,4 @@
-//! Where the members of a paced room stand: how many at which place, so that the slowest is known without looking at them all.
+//! The members of a paced room by place: counts, so that the slowest is known without a search.
 //!
 //! Owns these counts. Knows no member.
 

@@ -1,6 +1,6 @@
-//! What leaves to members: sessions take from their rooms' rings by cursor, as far as their windows allow.
+//! Data for members: sessions take from their rooms' rings by cursor, as far as their windows allow.
 //!
-//! No queue per member. A frame of a (room, range) is built once and copied for each member that stands there. Rooms take
+//! No queue per member. A frame of a (room, range) is built once and copied for each member at that place. Rooms take
 //! turns slice by slice; a session that can take more than the slice had space for goes to the ready queue.
 
 use std::collections::VecDeque;
@@ -17,7 +17,7 @@ use crate::segments::Built;
 use crate::wire::room::{read_repair, GapPlace, Message, RoomBlock, Skip, HEAD};
 use crate::wire::{GapReason, StreamGap};
 
-/// Bytes that a member may have resent at once, at first; it grows by a quarter of what is sent to it and 64 KiB/s.
+/// Bytes that a member may have resent at once, at first; it grows by a quarter of the bytes sent to it and 64 KiB/s.
 pub const ALLOWANCE_FIRST: i32 = 256 * 1024;
 const ALLOWANCE_MAX: i32 = 4 << 20;
 const ALLOWANCE_A_SECOND: u64 = 64 * 1024;
@@ -53,7 +53,7 @@ impl Gateway {
             };
             self.serve(now, slot, outbox, left);
         }
-        // Who had the last slice comes after those that have come since.
+        // The room of the last slice comes after those that became active since.
         if self.active.len() > 1 {
             self.active.rotate_left(1);
         }
@@ -232,7 +232,7 @@ impl Gateway {
         moved.into_iter().for_each(|at| self.note_paced(at));
     }
 
-    /// The slowest member of a room may have moved, or lacks something else: who publishes there waits for that if it is paced.
+    /// The slowest member of a room may have moved, or its gaps changed: publishers of a paced room wait for that.
     pub(super) fn note_paced(&mut self, at: u32) {
         if let Some(room) = self.rooms[at as usize].as_deref_mut().filter(|room| room.paced) {
             room.tell_owners(None);
@@ -389,7 +389,7 @@ fn repairs(
             None => return,
         }
     }
-    // What is beyond the allowance is asked for again, by who still lacks it then.
+    // Members ask again for places beyond the allowance, if they still lack them.
     counters.dropped_repair_limit += queue.len() as u64;
     *queue = VecDeque::new();
 }

@@ -1,12 +1,13 @@
-//! What members of a paced room lack of what they were sent. Publishers are to wait for that as well: the ring would go over it.
+//! Places that members of a paced room were sent and lack. Publishers must wait for them too: the ring would overwrite
+//! them.
 //!
-//! Owns the first place that each of them lacks, as it said itself, and when. Knows no cursor and no frame.
+//! Owns the first missing place that each member reported, and the time of the report. Knows no cursor and no frame.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use muster_transport::Micros;
 
-/// Who lacks something asks for it again within that time, or is not there.
+/// A member asks again for a missing place within this time, or is gone.
 const STALE: Micros = 1_500_000;
 
 /// First places lacking, by the member's session slot and in their order.
@@ -45,7 +46,7 @@ impl Holes {
         hole.is_some_and(|hole| self.places.remove(&(hole.place, slot)))
     }
 
-    /// The first place from `from` on that a member lacks which said so lately; forgets what was before, and who fell silent.
+    /// The first place from `from` on that a member lately reported missing; forgets earlier places and silent members.
     pub fn first(&mut self, now: Micros, from: u64) -> Option<u64> {
         while let Some((place, slot)) = self.places.first().copied() {
             let lately = self.of.get(&slot).is_some_and(|hole| now < hole.said_at + STALE);

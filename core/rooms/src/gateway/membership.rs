@@ -1,8 +1,8 @@
-//! What a gateway tells routers: which rooms it wants. One replica of each router partition, its home, is told all of that
-//! partition's rooms in one log, so that versions say what is missing; a room is in force when a home has covered it.
+//! A gateway's reports to routers: the rooms it wants. One replica of each router partition, its home, gets all of that
+//! partition's rooms in one log, so versions reveal missing ones. A room is in force when a home has covered it.
 //!
-//! While the routers' partitions double, two partitions hear of half of the rooms: the old one, that brokers still ask, and the
-//! new one, that they will ask alone.
+//! While the routers' partitions double, two partitions learn of half of the rooms: the old one, which brokers still
+//! ask, and the new one, which they will ask alone.
 
 use std::collections::VecDeque;
 
@@ -20,16 +20,16 @@ use crate::wire::record::{Membership, Record};
 /// Rooms that are told to a router and may be gone again, before the queue of them is looked through.
 const UNCOVERED_SPARE: usize = 1_024;
 
-/// What one router is told.
+/// The report to one router.
 pub(super) struct Feed {
     slot: u32,
     partition: u16,
     scope: Scope,
-    /// Where its snapshot ends in the link's log, what was told last, and how far it is covered.
+    /// The end of its snapshot in the link's log, the last version told, and the version covered.
     end: u64,
     last: u64,
     covered: u64,
-    /// What must be covered so that all is done that the placement asks.
+    /// The version that must be covered before the placement's demands are met.
     settles: u64,
     /// Rooms not in force yet, in the order of the log: offset, slot, version.
     uncovered: VecDeque<(u64, u32, u64)>,
@@ -45,7 +45,8 @@ fn membership(room: &Room, present: bool) -> Record<'static> {
 }
 
 impl Gateway {
-    /// The routers' partitions may have changed: who now has another part is told that anew, and rooms wait for whom they must.
+    /// The routers' partitions may have changed: routers with another part get that anew, and rooms wait for the right
+    /// routers.
     pub(super) fn repartition(&mut self, now: Micros, before: Layer) {
         let layer = self.placement.routers();
         if layer != before {
@@ -136,7 +137,7 @@ impl Gateway {
             feed.last = logged.unwrap_or(feed.last);
             feed.uncovered
                 .extend(logged.filter(|_| present).map(|offset| (offset, at, version)));
-            // Rooms that came and went while nobody covered them are not waited for.
+            // Rooms that came and went without being covered are not waited for.
             if feed.uncovered.len() > 2 * self.by_id.len() + UNCOVERED_SPARE {
                 feed.uncovered.retain(|(_, at, version)| {
                     let room = rooms[*at as usize].as_deref();
@@ -202,7 +203,7 @@ impl Gateway {
         }
     }
 
-    /// Who waits for a room may have it once nobody owes an answer that counts.
+    /// Members that wait for a room may have it once no router owes an answer that counts.
     fn note_in_force(&mut self, now: Micros, at: u32) {
         let layer = self.placement.routers();
         let Some(room) = self.rooms[at as usize].as_deref_mut() else {

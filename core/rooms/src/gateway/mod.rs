@@ -1,8 +1,8 @@
 //! The gateway: holds end clients, takes one copy of each room message from its owner and gives it to every member.
 //!
-//! This file orders the shared parts: sessions on one side, links on the other, rooms between them. What a room is stands in
-//! `room`, what leaves to members in `fanout`, whether that is behind in `backlog`, what is said with brokers and routers in
-//! `upstream`, what routers are told of rooms in `membership`, commands in `commands`.
+//! This file orders the shared parts: sessions on one side, links on the other, rooms between them. `room` holds a
+//! room, `fanout` the data for members, `backlog` whether that is late. `upstream` talks with brokers and routers,
+//! `membership` reports rooms to routers, `commands` holds commands.
 
 mod awaited;
 mod backlog;
@@ -57,10 +57,10 @@ pub const HISTORY_A_SECOND: u32 = 1_024;
 pub const HISTORY_FIRST: u32 = 4 * room::BACKFILL_MAX as u32;
 /// A leave is told to the router after the room was empty for this long.
 pub const LEAVE_HOLD: Micros = 2_000_000;
-/// A join whose history does not come is answered without it after this.
+/// A join is answered without its history if that does not come within this time.
 const JOIN_WAIT: Micros = 2 * BACKFILL_WAIT;
-/// A join to a room whose owner says nothing is refused after this: longer than a broker or a router takes to start again,
-/// shorter than a program waits.
+/// A join to a room with a silent owner is refused after this: longer than the restart of a broker or a router, shorter
+/// than a program's patience.
 pub const ANSWER_WAIT: Micros = 4_000_000;
 /// An owner that was not heard of a room is asked for its head after this, then less and less often.
 const HEAD_FIRST: Micros = 20_000;
@@ -78,9 +78,10 @@ pub struct GatewayConfig {
     pub name_key: [u8; 16],
     /// Messages that a join may ask to come first.
     pub history_max: u32,
-    /// What is told a router and not acknowledged after this is sent once more; 0: not before it may be lost (ROOM-11).
+    /// A report to a router that is not acknowledged after this is sent once more; 0: only when it may be lost
+    /// (ROOM-11).
     pub membership_again_ms: u32,
-    /// Namespaces whose owner waits for the slowest member.
+    /// Namespaces of paced rooms.
     pub paced: Vec<String>,
     /// Whether several messages may share a datagram (off only to measure).
     pub bundle: bool,
@@ -90,7 +91,7 @@ pub struct GatewayConfig {
 }
 
 muster_transport::counters! {
-    /// What a gateway did for rooms.
+    /// A gateway's events on rooms.
     pub struct GatewayCounters {
         /// Room messages taken from owners.
         messages_received,
@@ -108,11 +109,11 @@ muster_transport::counters! {
         dropped_stale_stream,
         /// Room messages dropped: too much is held ahead of a hole.
         dropped_held_full,
-        /// Room messages dropped that had been held: their stream ended, or nobody waits for them any more.
+        /// Room messages dropped that had been held: their stream ended, or no member waits for them any more.
         dropped_held,
         /// Room messages dropped: of before what the room began with, and no join waits for them.
         dropped_unwanted,
-        /// Room messages dropped: cut short, or longer than what members can be sent.
+        /// Room messages dropped: cut short, or too long for members.
         dropped_malformed,
         /// Room messages dropped, each a gap's part: they waited too long for this gateway, and the room is live.
         dropped_expired,
@@ -149,7 +150,7 @@ muster_transport::counters! {
     }
 }
 
-/// What the gateway's control plane hears of.
+/// Events for the gateway's control plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GatewayEvent {
     Authenticate(Question),
@@ -164,7 +165,7 @@ pub struct Joined {
     pub carrier: u32,
     /// The next place to send.
     pub cursor: u64,
-    /// Where the session stands in the room's member list.
+    /// The session's index in the room's member list.
     pub seat: u32,
     /// The place where the room's head was when it joined.
     pub joined_at: u64,
@@ -174,12 +175,12 @@ pub struct Joined {
     pub counted: Option<u64>,
 }
 
-/// What a gateway keeps per session.
+/// A gateway's data per session.
 pub struct Client {
     pub joined: Vec<Joined>,
     /// Joins that wait for their room.
     waiting: u32,
-    /// Where the next datagram starts among the rooms.
+    /// The room with which the next datagram starts.
     turn: u32,
     joins: Bucket,
     /// Messages that may be fetched from owners because it came back.
@@ -218,7 +219,7 @@ pub struct Gateway {
     sessions: Sessions<Client>,
     rooms: Vec<Option<Box<Room>>>,
     free: Vec<u32>,
-    /// Of all rooms.
+    /// Members of all rooms in sum.
     members: usize,
     by_id: HashMap<u64, u32, KeyedState>,
     arena: Arena,
@@ -232,7 +233,7 @@ pub struct Gateway {
     consumed_at: Option<Micros>,
     backlog: Backlog,
     homes: Homes,
-    /// By router: what it is told, and what it has not covered yet.
+    /// Reports by router, and what it has not covered yet.
     feeds: BTreeMap<u32, membership::Feed>,
     commands: Commands,
     owners: Owners,
@@ -302,7 +303,7 @@ impl Gateway {
         }
     }
 
-    /// Takes the control plane's picture of who is where; one that is older than what is known changes nothing.
+    /// Takes the control plane's placement; one older than the present changes nothing.
     pub fn set_placement(&mut self, now: Micros, placement: Placement) {
         if placement.epoch() < self.placement.epoch() {
             return;
@@ -320,7 +321,7 @@ impl Gateway {
         self.bury(now);
     }
 
-    /// From now on a join may ask for so many messages to come first.
+    /// Sets the longest history that a join may ask for.
     pub fn set_history_max(&mut self, messages: u32) {
         self.history_max = messages;
     }
@@ -349,7 +350,8 @@ impl Gateway {
         }
     }
 
-    /// What others can do for clients and this gateway cannot, if anything: brokers or routers run that it does not reach.
+    /// A service that other nodes offer clients and this gateway cannot, if any: running brokers or routers that it
+    /// does not reach.
     pub fn cut_off(&self) -> Option<String> {
         let placement = &self.placement;
         let serving =
@@ -392,7 +394,7 @@ impl Gateway {
         self.rooms().map(|room| room.held_len() as u64).sum()
     }
 
-    /// This gateway's truth of what it wants, as routers and brokers should have it: pages as [`Interest::page`] has them.
+    /// The rooms that this gateway wants, as routers and brokers should know them; pages as of [`Interest::page`].
     ///
     /// [`Interest::page`]: crate::interest::Interest::page
     pub fn wanted(&self, (gateway, place): (u32, u64), limit: usize) -> Page {
@@ -553,7 +555,7 @@ impl Gateway {
         let asked_around = waiting.wants_past() && room.ask_around_at.is_some_and(|at| now < at);
         let first = room.waiting.len();
         room.waiting.push(waiting);
-        // Nobody who waits is looked at for each one more that comes, nor that one while brokers are asked what they have.
+        // A further waiting member causes no look at the others, and none at itself while brokers are being asked.
         if !asked_around {
             self.admit(now, at, first, None);
         }
@@ -590,8 +592,8 @@ impl Gateway {
         Ok(at)
     }
 
-    /// Admits whoever waits for this room and can start now. What history they wait for and have waited for since `ended` will
-    /// not come.
+    /// Admits members that wait for this room and can start now. History that was awaited since before `ended` will not
+    /// come.
     fn admit_waiting(&mut self, now: Micros, at: u32, ended: Option<Micros>) {
         if let Some(room) = self.rooms[at as usize].as_deref_mut() {
             room.note_said();
@@ -615,7 +617,8 @@ impl Gateway {
         if room.waiting.len() <= first || !self.is_ready(now, room) {
             return;
         }
-        // Who comes back, or wants history, is owed what was numbered before, also by brokers that have not said yet that they did.
+        // A member that returns, or wants history, is owed earlier messages, also of brokers that have not reported
+        // them yet.
         let looked_at = &room.waiting[first..];
         let (unheard, hears) = if looked_at.iter().any(Waiting::wants_past) {
             (self.unheard(now, room, looked_at), self.hears_owners(now, room))
@@ -642,7 +645,7 @@ impl Gateway {
             let client = &mut peer.data.data;
             let tried = *waiting.tried.get_or_insert(now);
             let waits_for_history = matches!(waiting.lacks, Some(Lack::History(..)));
-            // Whoever names what does not come is not waited for without end.
+            // A member whose positions never become known is not kept waiting forever.
             let last_try = waits_for_history && ended.is_some_and(|ended| tried <= ended) || now >= tried + JOIN_WAIT;
             if waiting.wants_past() && !unheard.is_empty() && !last_try {
                 waiting.lacks = None;
@@ -743,7 +746,7 @@ impl Gateway {
         self.schedule_room(now, at);
     }
 
-    /// Refuses whoever waits too long for a room that is not ready; the client asks again.
+    /// Refuses members that wait too long for a room that is not ready; the client asks again.
     fn refuse_overdue(&mut self, now: Micros, at: u32) {
         let Some(room) = self.rooms[at as usize].as_deref() else {
             return;
@@ -755,7 +758,7 @@ impl Gateway {
         self.refuse_waiting(now, at, overdue, Code::NotReady);
     }
 
-    /// Refuses those who wait longest.
+    /// Refuses the members that have waited longest.
     fn refuse_waiting(&mut self, now: Micros, at: u32, count: usize, code: Code) {
         let Some(room) = self.rooms[at as usize].as_deref_mut() else {
             return;
@@ -774,8 +777,8 @@ impl Gateway {
         }
     }
 
-    /// The router or the owner has no place for a room, or the owner has another one under its number. Who waits is refused;
-    /// who is a member comes back as a new one, to be refused in turn, for silence would look like a quiet room.
+    /// The router or the owner has no space for a room, or the owner has another room under its number. Waiting members
+    /// are refused. Present members must join anew and are then refused too, as silence would look like a quiet room.
     fn room_refused(&mut self, now: Micros, id: u64, code: Code) {
         let Some(at) = self.by_id.get(&id).copied() else { return };
         let Some(room) = self.rooms[at as usize].as_deref_mut() else {
@@ -834,11 +837,11 @@ impl Gateway {
                     other.seat = joined.seat;
                 }
                 if room.serve_left > 0 {
-                    self.sessions.table.mark(moved); // from a seat whose turn may be to come to one that has had it
+                    self.sessions.table.mark(moved); // it may move from a seat before its turn to one after
                 }
                 break;
             }
-            // Who took the seat ended in the same turn and can't be told where it sits now.
+            // The session in this seat ended in the same turn and cannot be told its new seat.
             self.counters.leaves += 1;
             room.holes.forget(moved);
             room.members.swap_remove(seat);
@@ -920,7 +923,7 @@ impl Gateway {
             };
             if !room.waiting.is_empty() {
                 if self.is_ready(now, room) {
-                    // Who had more of it asked for later has that asked for again.
+                    // A member that asked for more history later asks for it again.
                     let ended = (fetching && !room.fetching()).then(|| now.saturating_sub(BACKFILL_WAIT));
                     let overdue = |waiting: &Waiting| waiting.tried.is_none_or(|since| now >= since + JOIN_WAIT);
                     let asks = room.ask_around_at.is_some_and(|at| now >= at);

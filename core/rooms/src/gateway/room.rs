@@ -1,7 +1,8 @@
-//! One room at a gateway: its ring of places, the streams that filled it, what the owner still owes, who is a member.
+//! One room at a gateway: its ring of places, the streams that filled it, the owner's outstanding data, and the
+//! members.
 //!
-//! A *place* is the gateway's own dense number of what members get: a message or a gap. Owners' offsets come in out of order
-//! and with holes; places are given in order only, so a member never asks for what the gateway lacks.
+//! A *place* is the gateway's own dense number of a message or gap for members. Owners' offsets come in out of order
+//! and with holes; places are given in order only, so a member never asks for a place that the gateway lacks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -23,7 +24,7 @@ use crate::wire::{GapReason, PublisherId, StreamGap, StreamId};
 
 /// The first place of a room; history can be put in front of it, until the room loses the first that it has.
 pub const FIRST_PLACE: u64 = 1 << 32;
-/// How long a hole is waited for before it becomes a gap: in a live room, and in one whose publishers rather wait as well.
+/// The wait before a hole becomes a gap: in a live room, and in a paced one, where the publishers wait too.
 pub const HOLE_WAIT: Micros = 200_000;
 pub const HOLE_WAIT_PACED: Micros = 3_000_000;
 /// When holes are asked for.
@@ -40,21 +41,21 @@ pub const HELD_BYTES_MAX: usize = 8 << 20;
 /// a hole that is known then is waited for.
 const TURN_WAIT: Micros = 250_000;
 const TURN_AGAIN: Micros = 10_000;
-/// How often a room looks for what became too old.
+/// The interval of the search for old messages.
 const AGE_EVERY: Micros = 250_000;
 /// How long a join with positions waits for history from the owner.
 pub const BACKFILL_WAIT: Micros = 1_000_000;
-/// Messages of history that a join fetches from the owner, and how many of them at a time, the youngest first: so many are
-/// held until they are whole.
+/// Messages of history that a join fetches from the owner, and how many of them at a time, the youngest first: this
+/// many are held until they are complete.
 pub const BACKFILL_MAX: u64 = 65_536;
 const BACKFILL_STEP: u64 = 1_024;
 /// Places that are looked through for the last messages of a room, beside those of the longest for each message that is found.
 const LAST_PLACES_MAX: u64 = 8_192;
 const CHUNKS_MAX: u64 = 64;
-/// So much of a stream that was heard of late is asked for, of what was before; the rest is told to be lost.
+/// From a stream that is heard of late, at most this many earlier messages are requested; others are reported lost.
 const LATE_MAX: u64 = 256;
 
-/// Of history that is held: offsets and sequences, by stream and publisher.
+/// Held history: offsets and sequences, by stream and publisher.
 type Lately = BTreeMap<(usize, PublisherId), Vec<(u64, u64)>>;
 
 struct Held {
@@ -66,7 +67,7 @@ struct Held {
     data: Box<[u8]>,
 }
 
-/// What an owner is to be asked for.
+/// A request for an owner.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Wanted {
     pub stream: StreamId,
@@ -90,16 +91,16 @@ pub struct Waiting {
     pub since: Micros,
     /// Since when the room was ready and the join still waited.
     pub tried: Option<Micros>,
-    /// What it lacked when it was looked at last.
+    /// The condition that it lacked at the last look.
     pub lacks: Option<Lack>,
 }
 
-/// What a join waits for when its room is ready.
+/// The condition that a join waits for once its room is ready.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lack {
     /// History of a stream, by number, from this offset on; or as much of it as comes.
     History(usize, u64),
-    /// Something said of another stream than those known when so much had been said.
+    /// A report of a further stream; the number of reports at the last look.
     Said(u32),
 }
 
@@ -110,7 +111,7 @@ impl Waiting {
     }
 }
 
-/// What a room writes its places with: the arena they go to, the time, who counts what became of each message, and who is where.
+/// The context for writing places: the arena, the time, the counters, and the placement.
 pub struct Pen<'a> {
     pub arena: &'a mut Arena,
     pub counters: &'a mut GatewayCounters,
@@ -119,7 +120,7 @@ pub struct Pen<'a> {
     pub now: Micros,
 }
 
-/// Where a member starts, or that history must come first.
+/// The place at which a member starts, or that history must come first.
 pub enum Start {
     At {
         place: u64,
@@ -129,7 +130,7 @@ pub enum Start {
     Fetch(Lack),
 }
 
-/// How many messages come first to who asked for the last ones, and whether these are as many as it asked for, or all.
+/// The length of the history for a member that asked for the last messages, and whether it is as much as asked, or all.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct History {
     pub messages: u32,
@@ -149,7 +150,7 @@ pub struct Source {
     /// The ring's first place that is this stream's, and the one after its last.
     first_place: u64,
     end_place: u64,
-    /// Next offset wanted, the first that the ring has, and the first that nobody has spoken of.
+    /// The next wanted offset, the first in the ring, and the first one never mentioned.
     next: u64,
     low: u64,
     known: u64,
@@ -172,7 +173,7 @@ pub struct Source {
     backfill: Option<Backfill>,
 }
 
-/// What says of two streams of one node which is younger.
+/// The order by age of two streams of one node.
 fn age(stream: StreamId) -> (u32, u32) {
     (stream.epoch, stream.generation)
 }
@@ -229,7 +230,7 @@ impl Source {
         !self.over && self.ending.is_none()
     }
 
-    /// Nothing more is expected of it, and nobody said where it ends: its rest is lost.
+    /// Nothing more is expected of it, and its end is unknown: its rest is lost.
     fn is_lost(&self) -> bool {
         self.over && self.ends_at.is_none()
     }
@@ -247,7 +248,7 @@ impl Source {
         counters.dropped_held += dropped.len() as u64;
     }
 
-    /// Nobody waits for history any more, so what came of it and has no place goes.
+    /// No member waits for history any more, so history without a place is dropped.
     fn end_backfill(&mut self, counters: &mut GatewayCounters) {
         self.backfill = None;
         self.drop_held(counters, self.low);
@@ -273,12 +274,12 @@ impl Source {
         Some(held)
     }
 
-    /// Where the history begins that is fetched next.
+    /// The begin of the history that is fetched next.
     fn step(&self, backfill: &Backfill) -> u64 {
         backfill.from.max(self.low.saturating_sub(BACKFILL_STEP))
     }
 
-    /// Whether enough history has come of what is fetched: half a step and more, to a place that stays while it is gone through.
+    /// Whether enough history has arrived: at least half a step, down to a place that stays while it is examined.
     fn has_fetched(&self) -> bool {
         self.backfill.as_ref().is_none_or(|backfill| {
             const HALF: u64 = BACKFILL_STEP / 2;
@@ -325,7 +326,8 @@ impl Source {
     }
 }
 
-/// What [`Room::last`] said where the ring reached so far, with so many streams and of so many messages.
+/// A result of [`Room::last`], with the ring's end, the number of streams and the number of messages that it was
+/// computed for.
 type Found = ((u64, u64, usize, u32), (u64, History, bool));
 
 /// One room.
@@ -335,7 +337,7 @@ pub struct Room {
     pub check: u64,
     pub name: Box<str>,
     pub paced: bool,
-    /// What its built frames are known by.
+    /// The key of its built frames.
     pub frames: u32,
     pub ring: Ring,
     /// The streams that fill the ring, by the number that entries name them with.
@@ -344,12 +346,12 @@ pub struct Room {
     turns: Option<Box<Turns>>,
     fronts: Option<Box<Fronts>>,
     pub members: Vec<u32>,
-    /// What they lack, in a paced room, and where they stand.
+    /// Missing places in a paced room, and the cursors.
     pub holes: Holes,
     pub cursors: Cursors,
     pub waiting: Vec<Waiting>,
-    /// Of what they lack the first that comes of each stream, how much had been said of streams when all were looked at, and how
-    /// much has been.
+    /// Of the conditions that they lack: the first arrival of each stream, the number of reports at the last look at
+    /// all, and at present.
     lacking: Vec<(usize, u64)>,
     looked: u32,
     said: u32,
@@ -363,9 +365,9 @@ pub struct Room {
     in_force: bool,
     /// Brokers, each with its epoch, that have said what they have of this room since it is known here.
     heard: Vec<(u32, u32)>,
-    /// Somebody came back here, and may have missed what streams have that were not heard of yet.
+    /// A member came back here, and may have missed messages of streams that are not known yet.
     pub returned: bool,
-    /// When others are asked for that again, while somebody waits for it.
+    /// When brokers are asked again about such streams, while a member waits for that.
     pub ask_around_at: Option<Micros>,
     /// Why the router or the owner will have nothing of it.
     pub refused: Option<Code>,
@@ -439,13 +441,13 @@ impl Room {
             .max_by_key(|source| (source.is_live(), source.end_place))
     }
 
-    /// Whether members can be admitted: brokers know that they are wanted here, and an owner has said where it stands. What is
-    /// numbered from then on comes or is announced, even if that owner dies first.
+    /// Whether members can be admitted: brokers know the gateway's interest, and an owner has reported its head.
+    /// Messages numbered later arrive or are announced, even if that owner dies first.
     pub fn is_ready(&self) -> bool {
         self.in_force && self.live().next().is_some()
     }
 
-    /// A broker that knows who wants this room has said what it has of it.
+    /// A broker that knows the room's interest has reported its state of the room.
     pub fn note_heard(&mut self, node: u32, epoch: u32) {
         if !self.has_heard(node, epoch) {
             self.heard.retain(|(known, _)| *known != node);
@@ -457,12 +459,12 @@ impl Room {
         self.heard.contains(&(node, epoch))
     }
 
-    /// Whether somebody waits who wants what was before.
+    /// Whether a waiting member wants earlier messages.
     pub fn has_past_wanted(&self) -> bool {
         self.waiting.iter().any(Waiting::wants_past)
     }
 
-    /// Something was said of streams: whoever waits for that is to be looked at.
+    /// A stream was reported: members that wait for a report must be examined.
     pub fn note_said(&mut self) {
         self.said = self.said.wrapping_add(1);
     }
@@ -478,13 +480,13 @@ impl Room {
         }
     }
 
-    /// Whether something has come that somebody waits for, since all were looked at.
+    /// Whether an awaited condition has come since all members were examined.
     pub fn has_what_is_lacked(&self) -> bool {
         let come = |(at, wanted): &(usize, u64)| self.has_come(Lack::History(*at, *wanted));
         self.looked != self.said || self.lacking.iter().any(come)
     }
 
-    /// These wait on: all who do, or some more.
+    /// These members wait on: all that do, or some more.
     pub fn keep_waiting(&mut self, mut still: Vec<Waiting>, all: bool) {
         if all {
             self.lacking.clear();
@@ -514,13 +516,13 @@ impl Room {
         }
     }
 
-    /// The first place that a member may still have who stands at `place`. What was here before it joined is history, which has no age.
+    /// The first place that a member at `place` may still have. Places before its join are history, which has no age.
     pub fn oldest_for(&self, place: u64, joined_at: u64) -> u64 {
         let too_old = if place >= joined_at { self.too_old } else { 0 };
         self.ring.first().max(too_old)
     }
 
-    /// Nobody may be left: the room is then as empty as one that was left.
+    /// The last member may be gone: the room then counts as left.
     pub fn note_empty(&mut self, now: Micros) {
         if self.members.is_empty() && self.waiting.is_empty() {
             self.empty_since.get_or_insert(now);
@@ -562,8 +564,8 @@ impl Room {
             .unwrap_or(if source.is_lost() { u64::MAX } else { source.next })
     }
 
-    /// What a member that starts at `place` is taken to have had, of streams that have ended as well: what it does not know when
-    /// it comes back began later.
+    /// The positions of a member that starts at `place`, in ended streams as well: a stream that it does not know when
+    /// it returns began later.
     pub fn position_at(&self, arena: &Arena, place: u64) -> Positions {
         let position = |(at, source): (usize, &Source)| {
             let first = self.first_at(arena, at, place);
@@ -580,7 +582,7 @@ impl Room {
         Positions(self.sources.iter().enumerate().map(position).collect())
     }
 
-    /// The first offset of each stream that nobody has spoken of.
+    /// The first offset of each stream that was never mentioned.
     pub fn heads(&self) -> impl Iterator<Item = u64> + '_ {
         self.sources.iter().map(|source| source.known.max(source.next))
     }
@@ -598,7 +600,7 @@ impl Room {
     /// Whether the rest of a stream is lost, which a member at these positions does not know.
     pub fn lost_since(&self, positions: &Positions) -> bool {
         let knows = |stream| positions.of(stream).is_some_and(|had| had.course == Course::Lost);
-        // Also of one whose last messages have not had their turn.
+        // The same for a stream whose last messages have not had their turn.
         let mut lost = self
             .sources
             .iter()
@@ -613,7 +615,7 @@ impl Room {
         let oldest = self.ring.readable(arena, self.ring.first());
         let mut readable = self.ring.next().saturating_sub(LAST_PLACES_MAX).max(oldest);
         let (mut place, mut messages, mut all) = (self.ring.next(), 0, true);
-        // Publishers of whose message the last chunk was passed.
+        // Publishers whose message's last chunk was passed.
         let mut open = BTreeSet::new();
         for at in (oldest..self.ring.next()).rev() {
             if messages == count || at < readable {
@@ -652,7 +654,7 @@ impl Room {
         }
     }
 
-    /// All streams with the first offset that follows for who goes on at `place`.
+    /// All streams, with the next offset for a member that continues at `place`.
     pub fn resume_at(&self, arena: &Arena, place: u64) -> Vec<(StreamId, u64)> {
         let sources = self.sources.iter().enumerate();
         sources
@@ -721,7 +723,7 @@ impl Room {
         if self.sources[at].over {
             return;
         }
-        // What is here already may be the last that there is of it.
+        // The messages here may be the last of the stream.
         let last = self.sources[at].held.keys().next_back().copied();
         self.give_up(pen, at, last.map_or(0, |last| last + 1), GapReason::Unrepaired);
         let source = &mut self.sources[at];
@@ -753,9 +755,9 @@ impl Room {
         theirs.for_each(|source| source.away = away);
     }
 
-    /// Whether the next message of stream `at` waits for the one before it, which another broker may still bring: of another cluster
-    /// only where its publisher is known to have been here, for who is new mostly keeps to its own. All that came by one time wait
-    /// until one time, however many of them lack what was before.
+    /// Whether the next message of stream `at` waits for its predecessor, which another broker may still bring. For
+    /// another cluster this holds only if its publisher is known here, as new publishers mostly stay with their own
+    /// cluster. All messages that came by one time wait until one time, however many lack a predecessor.
     fn is_early(&mut self, now: Micros, at: usize, came_at: Micros, (publisher, sequence): (PublisherId, u64)) -> bool {
         let turns = self.turns.as_ref();
         let early = turns.is_some_and(|turns| !turns.has_come(publisher, sequence));
@@ -767,7 +769,7 @@ impl Room {
             let waits = now < since + TURN_WAIT || other.has_hole() && now < since + TURN_WAIT + hole_wait;
             !other.over && !other.away && other.waits.is_none() && waits
         };
-        // What waits itself goes first, and is not what this one's stream will bring.
+        // A message that itself waits goes first, and this one's stream will not bring it.
         let goes_first = |other: &Source| {
             let held = other.held.get(&other.next).filter(|_| other.waits.is_some());
             held.is_some_and(|held| held.publisher == publisher && held.sequence < sequence)
@@ -778,7 +780,7 @@ impl Room {
         early
     }
 
-    /// Lets streams go on whose next message has waited for another's.
+    /// Continues streams whose next message has waited for another stream's.
     fn take_turns(&mut self, pen: &mut Pen<'_>) {
         let mut before = 0;
         while self.turns.is_some() && before != self.ring.next() {
@@ -837,7 +839,8 @@ impl Room {
                 self.end(pen, at, why_over(known, Some(stream)));
             }
         }
-        // Who was a member all along wants the new stream from its beginning, and so does who came back before it was heard of.
+        // A member that was present throughout wants the new stream from its beginning, and so does one that returned
+        // before the stream was known.
         let first = match youngest {
             None if !self.returned => base.max(1),
             _ => 1,
@@ -878,7 +881,7 @@ impl Room {
         };
         match (quietest(true), quietest(false)) {
             (Some(at), _) => {
-                // Places whose stream nobody can name any more can't be sent.
+                // Places whose stream cannot be named any more cannot be sent.
                 self.ring.drop_below(pen.arena, self.sources[at].end_place);
                 Some(at)
             }
@@ -892,7 +895,7 @@ impl Room {
         }
     }
 
-    /// A stream that begins with what was before this gateway wanted the room: of that only the newest is asked for.
+    /// A stream that begins before this gateway wanted the room: only its newest messages are requested.
     fn start_late(&mut self, pen: &mut Pen<'_>, at: usize, base: u64) {
         let from = base.saturating_sub(LATE_MAX);
         if self.sources[at].next < from {
@@ -909,8 +912,8 @@ impl Room {
         self.in_force
     }
 
-    /// Every running broker knows by now that this gateway wants the room. One that has known for longer, since it did not hear
-    /// that the gateway had left meanwhile, says nothing of what the others numbered in that time.
+    /// By now every running broker knows that this gateway wants the room. A broker that never heard of a leave in
+    /// between reports nothing that others numbered in that time.
     pub fn note_in_force(&mut self) {
         if !self.in_force {
             self.in_force = true;
@@ -947,7 +950,7 @@ impl Room {
         true
     }
 
-    /// Ends streams of which all is here, and lets those go on that waited for that.
+    /// Ends complete streams, and continues those that waited for their end.
     fn finish(&mut self, pen: &mut Pen<'_>) {
         for at in 0..self.sources.len() {
             self.end_in_turn(pen, at);
@@ -1004,7 +1007,7 @@ impl Room {
                 source.goes_on();
             }
         }
-        // What was lost comes once: whatever comes twice had been asked for too soon.
+        // A lost message comes once: one that comes twice had been requested too soon.
         let twice = pen.counters.messages_duplicate - twice;
         self.sources[at].asking.came(taken as u32, twice as u32);
         // A lie in a length ends a block.
@@ -1061,7 +1064,7 @@ impl Room {
         }
     }
 
-    /// Puts history that was held directly in front of what the ring has of its stream in front of the ring.
+    /// Moves held history that directly precedes its stream in the ring to the front of the ring.
     fn prepend(&mut self, pen: &mut Pen<'_>) {
         if !self.ring.takes_history(pen.arena) {
             for source in self.sources.iter_mut().filter(|source| source.backfill.is_some()) {
@@ -1104,7 +1107,7 @@ impl Room {
         }
     }
 
-    /// Ends the wait for history that has lasted too long; what had waited for it goes on.
+    /// Ends waits for history that lasted too long; waiting data goes on.
     fn end_backfills(&mut self, pen: &mut Pen<'_>) {
         let now = pen.now;
         let late = |source: &Source| source.backfill.as_ref().is_some_and(|wanted| now >= wanted.until);
@@ -1126,14 +1129,14 @@ impl Room {
         }
     }
 
-    /// The streams whose history comes, by number.
+    /// The streams whose history is being fetched, by number.
     fn fetched(&self) -> impl Iterator<Item = (usize, &Source)> {
         let sources = self.sources.iter().enumerate();
         sources.filter(|(_, source)| source.backfill.is_some())
     }
 
-    /// The stream whose held history is to have the next place in front of the ring. Of several a publisher's messages go before
-    /// the one that follows them, whichever stream has that. `lately` keeps what is held between calls.
+    /// The stream whose held history gets the next place in front of the ring. Across streams, a publisher's messages
+    /// keep their order. `lately` keeps the held ones between calls.
     fn next_in_front(&self, lately: &mut Option<Lately>) -> Option<usize> {
         let front = |source: &Source| {
             let held = source.held.get(&source.low.checked_sub(1)?)?;
@@ -1156,7 +1159,7 @@ impl Room {
         let later = |at: usize, (publisher, sequence): (PublisherId, u64)| {
             self.fetched().any(|(other, source)| {
                 let last = lately.get(&(other, publisher)).map_or(&[][..], Vec::as_slice);
-                // What has a place by now is not held.
+                // A message with a place is no longer held.
                 let offset = last.partition_point(|(offset, _)| *offset < source.low).checked_sub(1);
                 other != at && offset.is_some_and(|offset| last[offset].1 > sequence)
             })
@@ -1165,7 +1168,7 @@ impl Room {
         first.or_else(|| ready().next()).map(|(at, _)| at)
     }
 
-    /// Offsets and sequences of what is held of history, by stream and publisher.
+    /// Offsets and sequences of held history, by stream and publisher.
     fn lately(&self) -> Lately {
         let mut lately = Lately::new();
         for (at, source) in self.fetched() {
@@ -1197,8 +1200,8 @@ impl Room {
         true
     }
 
-    /// What the owner had for this gateway at `offsets` is older than the room's members want: all that is missing before its
-    /// end is a gap. `false`: of a stream that is no more.
+    /// The owner's messages at `offsets` are too old for the room's members: all missing ones before their end become a
+    /// gap. `false`: the stream has ended.
     pub fn outdated(&mut self, pen: &mut Pen<'_>, stream: StreamId, base: u64, offsets: Range<u64>) -> bool {
         let until = offsets.end;
         let Some(at) = self.open(pen, stream, base) else {
@@ -1245,8 +1248,8 @@ impl Room {
         self.sources.iter().any(Source::has_hole)
     }
 
-    /// Lets the wait for holes and history pass; `rtt` tells that of a stream's owner. Gives what owners are to be asked for, and
-    /// tells whether places were added.
+    /// Runs the timers of holes and history; `rtt`: that of a stream's owner. Returns the requests for owners, and
+    /// whether places were added.
     pub fn expire(
         &mut self,
         pen: &mut Pen<'_>,
@@ -1257,7 +1260,7 @@ impl Room {
         let (now, before, hole_wait) = (pen.now, self.ring.next(), self.hole_wait());
         self.end_backfills(pen);
         if self.fronts.is_some() {
-            self.prepend(pen); // who was waited for may have ended
+            self.prepend(pen); // an awaited stream may have ended
         }
         for at in 0..self.sources.len() {
             let source = &mut self.sources[at];
@@ -1319,7 +1322,7 @@ impl Room {
         self.sources.iter().any(|source| source.backfill.is_some())
     }
 
-    /// Has the owner asked for what it has of a stream from `wanted` on that the ring has not. `false`: that is not possible.
+    /// Requests from the owner the part of a stream from `wanted` on that the ring lacks. `false`: impossible.
     fn fetch_from(
         &mut self,
         arena: &Arena,
@@ -1353,7 +1356,7 @@ impl Room {
         }
     }
 
-    /// Where a member starts that joins with the last `count` messages. `last_try`, `may_fetch`: as of [`Room::start`].
+    /// The start of a member that joins with the last `count` messages. `last_try`, `may_fetch`: as in [`Room::start`].
     pub fn start_with(
         &mut self,
         arena: &Arena,
@@ -1389,9 +1392,9 @@ impl Room {
         }
     }
 
-    /// Where a member that joins with `positions`, which are some, starts. `alive` tells of a stream that the room does not know whether it may still
-    /// speak here. `last_try`: what is not there now is lost to it, as are messages that `may_fetch` does not allow to ask an
-    /// owner for.
+    /// The start of a member that joins with at least one position. `alive`: whether a stream that the room does not
+    /// know may still send here. `last_try`: data that is not here now is lost to the member, as are messages that
+    /// `may_fetch` forbids to request.
     pub fn start(
         &mut self,
         arena: &Arena,
@@ -1413,7 +1416,8 @@ impl Room {
             }
             let had = position.stream;
             let known = self.youngest(had.node).map(|at| self.sources[at].stream);
-            // Where the member saw a younger stream than the room knows, or another owner's that lives, that will come here too.
+            // If the member knows a younger stream than the room, or a live one of another owner, that stream will come
+            // here too.
             if known.map_or(alive(had), |known| age(known) < age(had)) && !last_try {
                 return Start::Fetch(Lack::Said(self.said));
             }
@@ -1432,7 +1436,7 @@ impl Room {
             let wanted = had.map_or(1, |had| had.offset.saturating_add(1));
             let course = had.map(|had| had.course);
             if source.over && course == Some(Course::GoesOn) {
-                place = place.min(source.end_place - 1); // where it says so
+                place = place.min(source.end_place - 1); // if it says so
             }
             if wanted >= source.next || source.over && course == Some(Course::Lost) {
                 continue;
@@ -1490,7 +1494,7 @@ mod tests {
     use crate::wire::room::LinkBlock;
     use muster_transport::{Encode, Writer};
 
-    /// What a room of no placement is written with when time begins.
+    /// The context for a room without placement at time 0.
     macro_rules! pen {
         ($arena:expr) => {
             pen!($arena, &mut GatewayCounters::default())
@@ -1506,7 +1510,7 @@ mod tests {
         };
     }
 
-    /// How often history is asked for before it is given up, of an owner that takes so long to answer.
+    /// The number of requests for history before it is given up, with an owner this far away.
     fn asked(rtt: Micros) -> usize {
         let (mut arena, mut counters) = (Arena::new(1 << 20), GatewayCounters::default());
         let mut room = Room::new(1, 2, "sports:final", false, 0);
@@ -1567,7 +1571,7 @@ mod tests {
         assert!(there.heard_since(&had));
     }
 
-    /// A room whose ring has entries of these publishers and flags, one offset after the other from `first` on.
+    /// A room whose ring has entries of these publishers and flags, with dense offsets from `first` on.
     fn filled(arena: &mut Arena, first: u64, entries: &[(u64, u8)]) -> Room {
         let mut counters = GatewayCounters::default();
         let mut room = Room::new(1, 2, "sports:final", false, 0);
@@ -1612,7 +1616,7 @@ mod tests {
         assert_eq!([0, 1].map(|cluster| waits(cluster, 7, 104)), [false, false]);
     }
 
-    /// Publishers that never finish a message fill the room: who wants the last ones does not have it looked through.
+    /// Publishers that never finish a message fill the room: a join for the last messages must not search it all.
     #[test]
     fn unfinished_messages_are_looked_through_so_far_and_no_further() {
         let mut arena = Arena::new(16 << 20);
@@ -1650,7 +1654,7 @@ mod tests {
         assert_eq!(last_of(&room, &arena, 1_024), (0, 1_024, true));
     }
 
-    /// Where the last `count` messages begin, counted from the first place, and how many are whole there.
+    /// The start of the last `count` messages, counted from the first place, and the number of complete ones there.
     fn last_of(room: &Room, arena: &Arena, count: u32) -> (u64, u32, bool) {
         let (place, history, _) = room.last(arena, count);
         (place - FIRST_PLACE, history.messages, history.whole)
@@ -1785,8 +1789,8 @@ mod tests {
         room.ingest(pen, stream, block, 1_000);
     }
 
-    /// Somebody comes back who names a stream that had ended before it was heard of here, in a room whose first places are gone:
-    /// when its history is asked for, or when that comes.
+    /// A member returns with a stream that had ended before it was known here, in a room whose first places are gone;
+    /// found when its history is requested, or arrives.
     #[test]
     fn a_place_that_was_given_once_is_never_given_again() {
         for gone_first in [true, false] {
@@ -1822,7 +1826,8 @@ mod tests {
         }
     }
 
-    /// What a publisher left out, or says it did, is waited for once for all that came meanwhile, and not by each in its turn.
+    /// A sequence that a publisher left out, or says so, is waited for once for all later messages, not for each in
+    /// turn.
     #[test]
     fn a_publisher_that_jumps_again_and_again_holds_nobody_for_longer_than_one_turn() {
         let mut arena = Arena::new(1 << 20);
@@ -1885,7 +1890,7 @@ mod tests {
                 .collect();
             let mut all = vec![(false, 7, 1, 0), (false, 7, 2, 0)];
             all.truncate(1 + usize::from(comes));
-            // Offset 3 never came; and nobody knows where the stream ended.
+            // Offset 3 never came, and the end of the stream is unknown.
             all.extend([(false, 7, 3, 1), (false, 8, 1, 1), (true, 0, 3, 1), (false, 7, 4, 1)]);
             all.extend([(true, 0, StreamGap::OPEN, 1), (false, 7, 5, 2)]);
             assert_eq!((placed, pen.counters.dropped_held), (all, 0));
@@ -1896,7 +1901,7 @@ mod tests {
         }
     }
 
-    /// Two brokers of one host: who was waited for goes too, and what comes from the next life must not go before what waited.
+    /// Two brokers of one host: the awaited one goes too, and messages of the next life must not overtake waiting ones.
     #[test]
     fn what_waited_for_who_is_gone_too_goes_before_what_comes_next() {
         let mut arena = Arena::new(1 << 20);
@@ -2009,7 +2014,7 @@ mod tests {
     }
 
     proptest! {
-        /// Three brokers numbered what four publishers said, each for a while; somebody came back after that.
+        /// Three brokers numbered messages of four publishers, each for a while; a member came back after that.
         #[test]
         fn history_of_several_owners_keeps_each_publishers_order(
             said in prop::collection::vec((0u64..4, 0usize..3), 1..120),

@@ -1,5 +1,5 @@
-//! Whose turn it is where several brokers number one room, as when it moves: a publisher's message goes after the one before it,
-//! whichever broker has that.
+//! The order of messages when several brokers number one room, as during a move: a publisher's message goes after its
+//! predecessor, whichever broker has that.
 //!
 //! Kept only while more than one stream of a room goes on.
 
@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 use crate::ring::{Arena, Ring};
 use crate::wire::PublisherId;
 
-/// Entries that are looked at for who published what last.
+/// Entries that are searched for each publisher's last message.
 const LOOK_BACK: u64 = 4_096;
 /// Publishers that are remembered; beyond, all are forgotten.
 const PUBLISHERS_MAX: usize = 65_536;
 
-/// Who said which of the messages at these places.
+/// The publisher of each message at these places.
 fn said<'a>(
     ring: &'a Ring,
     arena: &'a Arena,
@@ -24,7 +24,7 @@ fn said<'a>(
     messages.map(|entry| (entry.publisher, entry.sequence))
 }
 
-/// Of each publisher, the last sequence that has a place.
+/// Each publisher's last sequence with a place.
 #[derive(Default)]
 pub struct Turns(BTreeMap<PublisherId, u64>);
 

@@ -1,4 +1,4 @@
-//! What a gateway says with brokers and routers: room blocks in, repair requests and progress out.
+//! A gateway's exchange with brokers and routers: room blocks in, repair requests and progress out.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -24,36 +24,37 @@ use crate::wire::StreamId;
 
 /// Repair requests to one broker that wait for space.
 const ASKS_MAX: usize = 4_096;
-/// A broker that was last heard of so long ago may have numbered what was lost on the way: who has a link says something twice meanwhile.
+/// A broker silent for longer than this may have numbered messages that were lost on the way: a live link brings two
+/// datagrams in this time.
 const QUIET: Micros = 500_000;
 
-/// An owner's word is waited for so long where that of another cluster has come: longer than a link takes to be known as dead, and
-/// the next owner to be asked.
+/// The wait for an owner once another cluster's owner has reported: longer than the detection of a dead link and the
+/// question to the next owner.
 const HEADS_WAIT: Micros = 1_500_000;
 
-/// What one broker is to be told or asked.
+/// Pending reports and requests to one broker.
 #[derive(Default)]
 pub(super) struct Outgoing {
-    /// Streams of rooms, by room and number: how far they are. The first so many are due.
+    /// Streams of rooms with progress to report, by room and number. The first `due` ones are due.
     consumed: VecDeque<(u32, usize)>,
     due: usize,
     asks: VecDeque<Ask>,
-    /// What the datagram at hand tells. Keeps its memory: whoever asks the heap for a kilobyte waits while it puts in order what
-    /// a hundred thousand sessions gave back since, 0.3 to 2 ms.
+    /// The report in the current datagram. Its memory is kept: an allocation of a kilobyte waited 0.3 to 2 ms while the
+    /// heap tidied up what a hundred thousand sessions had freed.
     told: Vec<((u32, usize), Consumed)>,
 }
 
 /// A repair request that waits for space.
 struct Ask {
     at: u32,
-    /// Of which of the broker's streams; 0 asks for the head of whatever there is.
+    /// The broker's stream; 0 asks for the head of the present one.
     generation: u32,
     history: bool,
     ranges: Vec<(u64, u64)>,
 }
 
 impl Ask {
-    /// What a broker has of a room; `was`: also where it is not the owner, and without beginning a stream.
+    /// Asks for a broker's state of a room; `was`: also if it is not the owner, and without beginning a stream.
     fn what_there_is(at: u32, was: bool) -> Self {
         Ask {
             at,
@@ -285,7 +286,7 @@ impl Gateway {
                 },
                 LinkChange::Down { peer, .. } if peer.role == role::ROUTER => self.home_lost(now, peer.node),
                 LinkChange::Down { peer, .. } => {
-                    // Nobody is left to be asked; rooms with holes ask again, whoever owns them then.
+                    // No owner is left to ask; rooms with holes ask their next owner.
                     if let Some(outgoing) = self.outgoing.get_mut(&peer.node) {
                         outgoing.asks.clear();
                     }
@@ -355,7 +356,7 @@ impl Gateway {
         }
     }
 
-    /// Asks a stream's owner for what is wanted of it.
+    /// Sends a request to a stream's owner.
     pub(super) fn ask(&mut self, at: u32, wanted: Wanted) {
         let ask = Ask {
             at,
@@ -378,7 +379,7 @@ impl Gateway {
         }
     }
 
-    /// The clusters whose owner of a room may say where it stands, and has not.
+    /// The clusters whose owner of a room could report its head, and has not.
     fn silent<'a>(&'a self, now: Micros, room: &'a Room) -> impl Iterator<Item = &'a PlacedLayer> {
         let clusters = self.placement.broker_clusters();
         let silent = clusters.filter(move |(at, brokers)| {
@@ -391,8 +392,8 @@ impl Gateway {
         silent.map(|(_, brokers)| brokers)
     }
 
-    /// Whether members of a room can be admitted: of every cluster that can be reached an owner has said where it stands. Who
-    /// has waited for long is not kept waiting by another one's.
+    /// Whether members of a room can be admitted: the owner in every reachable cluster has reported its head. After a
+    /// long wait, the missing ones no longer matter.
     pub(super) fn is_ready(&self, now: Micros, room: &Room) -> bool {
         let patient = |waiting: &Waiting| now < waiting.since + HEADS_WAIT;
         let waits = self.placement.broker_clusters().nth(1).is_some()
@@ -401,8 +402,9 @@ impl Gateway {
         room.is_ready() && !(waits && self.silent(now, room).next().is_some())
     }
 
-    /// The brokers that may have something of a room and have not said what, each in its present life: those of its partition in
-    /// each cluster, and those whose streams have been seen by who waits. Of those without a link only whose is still awaited.
+    /// The brokers that may have messages of a room and have not reported, each in its present life: those of its
+    /// partition in each cluster, and those whose streams a waiting member knows. Of brokers without a link, only
+    /// awaited ones.
     pub(super) fn unheard(&self, now: Micros, room: &Room, waiting: &[Waiting]) -> Vec<u32> {
         let clusters = self.placement.broker_clusters();
         let parts: Vec<_> = clusters.map(|(_, brokers)| brokers.layer().hearing(room.id)).collect();
@@ -479,8 +481,9 @@ impl Gateway {
         }
     }
 
-    /// How far this gateway has passed on a stream of a room: what it has in order; in a paced room what its slowest member was
-    /// sent, and in a live one, while the gateway is behind with most of its members, what the middle one was sent.
+    /// This gateway's progress in a stream of a room: the part received in order; in a paced room the part sent to its
+    /// slowest member; in a live room, while the gateway is behind with most members, the part sent to the median
+    /// member.
     fn progress(&mut self, now: Micros, at: u32, number: usize) -> Option<(u32, Consumed)> {
         let room = self.rooms[at as usize].as_deref_mut()?;
         // Members lack what they were sent, and ask for it.
@@ -634,7 +637,7 @@ mod tests {
         generation: 1,
     };
 
-    /// Opens the room, whose owner is at `next`.
+    /// Opens the room; its owner's head is `next`.
     fn open(gateway: &mut Gateway, next: u64) -> (u32, u64) {
         let name = RoomName::parse(NAME).expect("a name");
         let key = name.key(&[1; 16]);
@@ -709,8 +712,8 @@ mod tests {
         );
     }
 
-    /// The only member leaves while another one waits, who is one then: nothing is left to do when the first would have been
-    /// forgotten.
+    /// The only member leaves while another one waits, which then becomes the only one: nothing may be left to do when
+    /// the room of the first would have been forgotten.
     #[test]
     fn a_room_that_somebody_left_while_another_waited_is_not_looked_at_for_it_again() {
         let mut gateway = gateway(1 << 20);

@@ -1,5 +1,5 @@
-//! Commands, and questions for a room's members, at the proxy: who sent them, which broker has them, and who is to hear what became
-//! of them.
+//! Commands, and questions for a room's members, at the proxy: their senders, the broker that has each, and the
+//! receivers of the outcome.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -53,7 +53,7 @@ impl Pending {
 /// All of them.
 pub(super) struct Commands {
     pending: HashMap<CommandId, Pending, KeyedState>,
-    /// What there may be of them.
+    /// The bound of their number.
     places: Shares,
     /// When each is looked at next.
     due: BTreeSet<(Micros, CommandId)>,
@@ -98,7 +98,7 @@ impl Commands {
     }
 }
 
-/// Whose a command is.
+/// The holders that a command counts for.
 fn holders(id: CommandId, room: &RoomKey) -> [Holder; 2] {
     [Holder::User(id.user), Holder::Room(room.id)]
 }
@@ -164,7 +164,7 @@ impl Proxy {
         let chosen = self.health.choose(&mut self.node.dice, &fresh);
         let Some((node, slot, since)) = chosen.and_then(|node| Some((node, links.to(node)?, links.since(node)?)))
         else {
-            // Which brokers there are may be another matter soon.
+            // The set of brokers may change soon.
             let again = if pending.told.is_empty() {
                 LOOK_EVERY
             } else {
@@ -224,7 +224,7 @@ impl Proxy {
         if outcome.is_put_off() && self.commands.pending.get(&id).is_some_and(|pending| pending.others) {
             return self.put_off(now, broker, id); // this one has not tried it, but another one may have: it is tried on
         }
-        // Also one that comes late, or by who was asked first, is an answer.
+        // A late answer counts too, and one of a broker that was asked first.
         if let Some(node) = broker.filter(|_| outcome.verdict != Verdict::Expired) {
             self.health.asked(node, true);
         }
@@ -233,7 +233,7 @@ impl Proxy {
             if let Some(page) = &mut page {
                 match told {
                     Some(told) => page.hops.insert(0, Hop::new(told.node, told.at, now)),
-                    None => page.hops.clear(), // it was asked before the last one, who knows when
+                    None => page.hops.clear(), // of a broker that was asked earlier, at an unknown time
                 }
             }
             self.command_done(pending.session, id.number, outcome, RETRY, page);
@@ -263,7 +263,7 @@ impl Proxy {
     /// Tells a session what became of its command and, where that was refused for now, after how long it may be tried again.
     fn command_done(&mut self, session: u64, number: u64, outcome: Outcome, retry: Micros, page: Option<Page>) {
         let Some(slot) = self.sessions.table.find(session) else {
-            return; // who comes back asks again
+            return; // a returning sender asks again
         };
         let retry_ms = match outcome.is_put_off() {
             true => u32::try_from(retry / 1_000 + 1).unwrap_or(u32::MAX), // no clock is exact
@@ -278,7 +278,7 @@ impl Proxy {
         self.sessions.tell(slot, &done);
     }
 
-    /// The link to a broker came or went: who was told on one that is no more is told by another soon.
+    /// The link to a broker came or went: commands told on a former link are soon told to another broker.
     pub(super) fn command_links_changed(&mut self, now: Micros) {
         let waits = |pending: &Pending| {
             let on = |told: &Told| self.links.since(told.node) == Some(told.since);
@@ -313,7 +313,7 @@ mod tests {
     use super::*;
     use crate::fixtures::proxy;
 
-    /// Ten thousand that wait for members, of users who each have one.
+    /// Ten thousand commands that wait for members, of users with one each.
     #[test]
     fn a_command_that_waits_costs_nothing_before_its_time() {
         let mut proxy = proxy();

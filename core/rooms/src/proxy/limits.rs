@@ -1,7 +1,7 @@
-//! How often a user may command, and ask who the members of a room are, at this proxy.
+//! Limits on a user's commands, and on its questions for members, at this proxy.
 //!
-//! Owns a bucket per user for each of the two, and which commands were counted: a copy of one, and another try of it, is the
-//! same command. Knows no session and no broker.
+//! Owns a bucket per user for each of the two, and the commands already counted: a copy of one, and another try of it,
+//! is the same command. Knows no session and no broker.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -9,24 +9,24 @@ use muster_transport::{Buckets, Code, KeyedState, Micros, Taken};
 
 use crate::command::{Ask, CommandId, COMMAND_BURST, COMMAND_RATE, COUNT_BURST, COUNT_RATE, GRACE, RETRY, SHARED_USER};
 
-/// Users at once that have not paid off what they took, for commands and for questions each: 65,536 x 32 B = 2 MiB, and two
-/// thirds of them find place whoever they are. As one a second pays one off, that is 44,000 a second, twice what a proxy does.
+/// Users at once with debt, for commands and for questions each: 65,536 x 32 B = 2 MiB, and two thirds of them always
+/// fit. As one second pays one off, that is 44,000 a second, twice the capacity of a proxy.
 const USERS_MAX: usize = 1 << 16;
 /// Commands that are known to be counted: 65,536 x some 90 B = 6 MiB. Beyond it the oldest is forgotten, so that another try
 /// of it would count once more.
 const COUNTED_MAX: usize = 1 << 16;
-/// A sender and who it asks again are done with a command so long after its time. Later than that it is another one, and
-/// sooner than brokers forget it, or who repeats it would be told again for nothing.
+/// A command counts as over this long after its time, when its sender and the brokers have finished with it. A later
+/// one is new. Brokers forget it after this; otherwise a repeat would be told again without being counted.
 const COUNTED_AFTER: Micros = 4 * GRACE;
 
-/// Whose bucket it is: a user's, or one session's where many share a user.
+/// The holder of a bucket: a user, or one session where many share a user.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Holder {
     User(u64),
     Session(u64),
 }
 
-/// A command and its room: who uses a number for another room again sends another one.
+/// A command and its room: a number used for another room is another command.
 type What = (CommandId, u64);
 
 /// Why a command is refused, and after how long it is worth another try.
@@ -53,7 +53,7 @@ impl Limits {
         }
     }
 
-    /// From now on a user has so many commands a second, and so many at once. What was taken before is forgiven.
+    /// Sets a user's commands a second, and the number at once. Earlier debt is forgiven.
     pub(super) fn set(&mut self, rate: u32, burst: u32) {
         if std::mem::replace(&mut self.commands, (rate, burst)) != (rate, burst) {
             self.buckets[0] = None;
@@ -71,7 +71,7 @@ impl Limits {
         ask: &Ask<'_>,
     ) -> Result<(), Refusal> {
         let what = (id, room);
-        // A command is told once however often it comes; a question is asked anew each time, and nobody sends copies of it.
+        // A command is told once however often it comes; a question is asked anew each time, and has no copies.
         let told = matches!(ask, Ask::Tell(_));
         if told && self.counted.get(&what).is_some_and(|until| now < *until) {
             return Ok(());
@@ -173,7 +173,7 @@ mod tests {
         );
     }
 
-    /// Else whoever has asked could command for nothing, and command any number of rooms with one number.
+    /// Otherwise an asker could command for free, and command any number of rooms with one number.
     #[test]
     fn the_same_number_for_another_room_or_as_a_command_counts_once_more() {
         let mut limits = limits();

@@ -1,7 +1,7 @@
-//! The proxy: takes what clients publish to the room's owner, and the owner's acknowledgements back.
+//! The proxy: passes clients' messages to the room's owner, and the owner's acknowledgements back.
 //!
-//! It numbers nothing and keeps no message: a publisher repeats what was lost on the way. It stamps who publishes, so that
-//! nobody can speak for another user. Knows no member. Commands stand in `commands`.
+//! It numbers nothing and keeps no message: a publisher repeats lost ones. It stamps each message with the publisher's
+//! user, so no client can speak for another user. Knows no member. `commands` holds commands.
 
 mod commands;
 mod limits;
@@ -33,16 +33,16 @@ use crate::wire::PublisherId;
 use commands::Commands;
 use limits::Limits;
 
-/// Control records a second from one session, each of which opens a room: what brokers keep of so many for as long as they
-/// remember a room that nobody uses (60 s) is about 10 MB. One user's part of a broker is bounded there.
+/// Control records a second from one session, each of which opens a room. Brokers remember an unused room for 60 s,
+/// about 10 MB at this rate. They bound one user's share.
 pub const CONTROL_RATE: u32 = 200;
 /// Publish frames that wait for a broker's window, in bytes per broker: a burst of 2,000 full frames.
 pub const QUEUE_BYTES_MAX: usize = 2 << 20;
-/// Of these one session's, once the queue is half full.
+/// One session's share of these, once the queue is half full.
 const QUEUE_SHARE_MAX: usize = QUEUE_BYTES_MAX / 8;
-/// What a session may have on its way to us however much waits: its other rooms' brokers may be free.
+/// A session's least window, however much waits: the brokers of its other rooms may be free.
 const WINDOW_MIN: u32 = 64 * 1024;
-/// Datagrams between the fetching of a session, of what it points at, and its use.
+/// Datagrams between the prefetch of a session, that of its parts, and its use.
 const AHEAD: usize = 4;
 /// Acknowledgements that wait for one session.
 const ACKS_MAX: usize = 512;
@@ -57,18 +57,18 @@ pub struct ProxyConfig {
     pub server_key: ServerKey,
     pub cluster: ClusterKeys,
     pub reset_secret: [u8; 32],
-    /// Of so many publish frames one carries the age of its messages; 0: none.
+    /// One of this many publish frames carries the age of its messages; 0: none.
     pub age_every: u32,
 }
 
 muster_transport::counters! {
-    /// What a proxy did.
+    /// A proxy's events.
     pub struct ProxyCounters {
         /// Messages taken from clients.
         messages_received,
         /// Messages passed on to brokers.
         messages_forwarded,
-        /// Of these, messages passed on to another broker than the room's owner, which is not linked.
+        /// Of these, messages passed on to another broker than the room's owner, which has no link.
         messages_detoured,
         /// Messages dropped: the room's owner is not linked; the publisher repeats them.
         dropped_no_owner,
@@ -95,7 +95,7 @@ muster_transport::counters! {
     }
 }
 
-/// What the proxy's control plane hears of.
+/// Events for the proxy's control plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProxyEvent {
     Authenticate(Question),
@@ -107,17 +107,18 @@ pub enum ProxyEvent {
 struct Place {
     key: RoomKey,
     incarnation: u64,
-    /// Below is the place's number, above how often it was used before: what is late for who had it before is nobody's.
+    /// The place's number in the low bits, its number of former uses in the high ones: late data for a former use
+    /// matches nothing.
     handle: u32,
     open: bool,
 }
 
-/// What a proxy keeps per session.
+/// A proxy's data per session.
 #[derive(Default)]
 #[repr(C)] // what every datagram needs stands in front
 pub struct Publisher {
     places: Vec<Place>,
-    /// What the queues to brokers hold of this session.
+    /// Bytes of this session in the queues to brokers.
     queued: usize,
     /// The window that it has while nothing waits.
     share: u32,
@@ -155,7 +156,7 @@ pub struct Proxy {
     commands: Commands,
     limits: Limits,
     ages: Sampler,
-    /// Of brokers, for commands alone.
+    /// Health of brokers, for commands alone.
     pub health: Health,
     pub counters: ProxyCounters,
     events: VecDeque<ProxyEvent>,
@@ -189,7 +190,7 @@ impl Proxy {
         }
     }
 
-    /// Takes the control plane's picture of who is where; one that is older than what is known changes nothing.
+    /// Takes the control plane's placement; one older than the present changes nothing.
     pub fn set_placement(&mut self, now: Micros, placement: Placement) {
         if placement.epoch() < self.placement.epoch() {
             return;
@@ -221,7 +222,7 @@ impl Proxy {
         }
     }
 
-    /// From now on a user may send so many commands a second, and so many at once after a pause, and each session of
+    /// Sets a user's commands a second, and the number at once after a pause, also for each session of
     /// [`SHARED_USER`](crate::command::SHARED_USER).
     pub fn set_command_limit(&mut self, rate: u32, burst: u32) {
         self.limits.set(rate, burst);
@@ -236,7 +237,7 @@ impl Proxy {
         (!linked).then_some("no broker is linked")
     }
 
-    /// What others can do for clients and this proxy cannot, if anything: brokers run that it does not reach.
+    /// A service that other nodes offer clients and this proxy cannot, if any: running brokers that it does not reach.
     pub fn cut_off(&self) -> Option<String> {
         let partition = self
             .placement
@@ -413,7 +414,7 @@ impl Proxy {
         let Some(peer) = self.sessions.table.get_mut(slot) else {
             return;
         };
-        // Once the queue is half full, who has put much into it waits for the others.
+        // Once the queue is half full, a session with much in it waits for the others.
         let greedy = queue.bytes() > QUEUE_BYTES_MAX / 2 && peer.data.data.queued + cost > QUEUE_SHARE_MAX;
         if queue.bytes() + cost > QUEUE_BYTES_MAX || greedy {
             self.counters.dropped_queue_full += count;
@@ -431,7 +432,7 @@ impl Proxy {
         self.links.table.mark(route.slot);
     }
 
-    /// Says of a frame that goes to no owner why: who hears nothing waits longer and longer.
+    /// Refuses a frame that goes to no owner, with the reason: silence would make the publisher wait longer and longer.
     fn refuse(&mut self, slot: u32, frame: &Publish<'_>, code: Code) {
         let Some(peer) = self.sessions.table.get_mut(slot).filter(|peer| peer.data.is_open()) else {
             return;
@@ -511,7 +512,7 @@ impl Proxy {
                 LinkChange::Down { peer, .. } if self.links.to(peer.node).is_none() => {
                     self.owners.lost(now, peer.node);
                     self.health.lost(peer.node);
-                    // The publishers repeat it, to whoever owns their rooms now.
+                    // The publishers repeat it to their rooms' new owners.
                     if let Some(mut queue) = self.queues.remove(&peer.node) {
                         drop_queue(&mut self.sessions, &mut queue);
                     }
@@ -739,7 +740,7 @@ impl Machine for Proxy {
     }
 
     fn stalled(&mut self, _now: Micros) {
-        // What waited for an owner is older than the stall: the publishers repeat it.
+        // Frames that waited for an owner are older than the stall: the publishers repeat them.
         for queue in self.queues.values_mut() {
             drop_queue(&mut self.sessions, queue);
         }
@@ -764,7 +765,7 @@ fn gone(sessions: &mut Sessions<Publisher>, queue: &Queue, session: u64, cost: u
     }
 }
 
-/// Nobody will take what waits here.
+/// No broker will take the frames that wait here.
 fn drop_queue(sessions: &mut Sessions<Publisher>, queue: &mut Queue) {
     while let Some((session, frame)) = queue.front() {
         let cost = Queue::cost(frame.len());

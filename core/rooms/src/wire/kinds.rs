@@ -54,5 +54,5 @@ const ELICITING: [FrameKind; 13] = [
 ];
 const SILENT: [FrameKind; 3] = [REPAIR, LINK_REPAIR, CONSUMED];
 
-/// What the machines of rooms understand. Repairs and progress are asked or told again by clocks of their own.
+/// The frames that the machines of rooms understand. Repairs and progress are repeated by clocks of their own.
 pub const ALL: FrameKinds = FrameKinds::TRANSPORT.with(&ELICITING, false).with(&SILENT, true);

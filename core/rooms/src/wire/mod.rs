@@ -1,8 +1,7 @@
-//! What rooms have on the wire: frames of messages and repairs, and records of joins, membership and commands.
+//! The wire parts of rooms: frames of messages and repairs, and records of joins, membership and commands.
 //!
-//! Owns these byte layouts (`docs/protocol.md` is their table, `tests/vectors/` their golden examples). Knows no role and
-//! keeps no state: parsing gives borrowed views, writing appends to a
-//! [`Writer`](muster_transport::Writer).
+//! Owns these byte layouts (`docs/protocol.md` is their table, `tests/vectors/` their golden examples). Knows no role
+//! and keeps no state: parsing gives borrowed views, writing appends to a [`Writer`](muster_transport::Writer).
 
 pub mod kinds;
 pub(crate) mod publish;

@@ -18,7 +18,7 @@ pub const PUBLISHED: usize = 3;
 pub const fn publish_body_max(payload: usize) -> usize {
     payload - HEADER - muster_transport::TAG - LINK_PUBLISH
 }
-/// Flag of a published message beside those of chunks: somebody waits for its acknowledgement, which leaves at once.
+/// Flag of a published message beside those of chunks: a caller waits for its acknowledgement, which leaves at once.
 pub const PROMPT: u8 = 4;
 /// Messages that one publish frame may carry.
 pub const PUBLISH_MESSAGES: usize = 255;
@@ -65,7 +65,7 @@ impl<'a> Publish<'a> {
     }
 }
 
-/// The same between proxy and broker, with who publishes stamped by the proxy and what it wants echoed.
+/// The same between proxy and broker, with the publisher stamped by the proxy and fields that the owner echoes.
 #[derive(Clone, Copy, Debug)]
 pub struct LinkPublish<'a> {
     pub room: u64,
@@ -81,15 +81,15 @@ pub struct LinkPublish<'a> {
     pub first: u64,
     pub count: u8,
     pub messages: &'a [u8],
-    /// The proxy has no link to the room's owner: who gets this is to number it.
+    /// The proxy has no link to the room's owner: the receiver must number it.
     pub detour: bool,
-    /// How old the messages are, in microseconds, where they are among those of which that is told.
+    /// The age of the messages in microseconds, in frames that carry it.
     pub age: Option<u32>,
 }
 
 /// Flag of a link publish frame that does not go to the room's owner.
 pub const DETOUR: u8 = 1;
-/// Where an aged publish frame has its age, from the frame's first byte.
+/// The position of the age in an aged publish frame, from the frame's first byte.
 pub const PUBLISH_AGE_AT: usize = FRAME + 8 + 8 + 16 + 8 + 4 + 4 + 4;
 
 impl<'a> LinkPublish<'a> {
@@ -136,7 +136,7 @@ impl<'a> LinkPublish<'a> {
         Some(frame)
     }
 
-    /// How far `low` is below `first`, where an aged frame can say so.
+    /// The distance of `low` below `first`, if an aged frame can express it.
     fn behind(&self) -> Option<u32> {
         u32::try_from(self.first.checked_sub(self.low)?).ok()
     }
@@ -179,7 +179,7 @@ pub fn published(messages: &[u8], count: u8) -> impl Iterator<Item = (u8, &[u8])
     })
 }
 
-/// Sequences above are nobody's: they leave room for arithmetic.
+/// The highest sequence: higher ones leave room for arithmetic.
 pub const SEQUENCE_MAX: u64 = 1 << 61;
 
 /// Whether a publisher may use these sequences, the lowest without an acknowledgement and the first of a frame. They begin at 1.
@@ -206,7 +206,7 @@ pub const ACK_RUNS: usize = 16;
 /// Missing ranges that one acknowledgement can carry.
 pub const ACK_RANGES: usize = MISSING_RANGES_MAX;
 
-/// What a room's owner has of a publisher's messages.
+/// The owner's state of a publisher's messages in a room.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ack {
     pub handle: u32,
@@ -223,7 +223,7 @@ pub struct Ack {
     pub stream: StreamId,
     /// Sequences above `cumulative` that are missing below the highest held, inclusive.
     pub missing: Vec<(u64, u64)>,
-    /// Which offsets the sequences got: (first sequence, first offset, count).
+    /// The offsets of sequences: (first sequence, first offset, count).
     pub runs: Vec<(u64, u64, u16)>,
 }
 
@@ -235,7 +235,7 @@ impl Ack {
         FRAME + 8 + 4 + 4 + 1 + 16 + 6 + StreamId::LEN + 2 + ranges * 12 + runs * 18
     }
 
-    /// Nothing is taken of what begins with `low`, and why; nothing else is known.
+    /// Refuses everything from `low` on, with the reason; says nothing else.
     pub fn refusing(handle: u32, low: u64, code: Code) -> Self {
         Ack {
             handle,
@@ -315,7 +315,7 @@ impl Ack {
         Ack::read(rest).map(|_| (session, rest))
     }
 
-    /// What a proxy that answers itself sends to a client.
+    /// A proxy's own answer to a client.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut bytes = vec![0; Ack::LEN_MAX];
         let mut writer = Writer::new(&mut bytes);
@@ -344,22 +344,22 @@ impl Ack {
     }
 }
 
-/// What the offset of a position says beside it, in its two highest bits.
+/// The course of a stream, in the two highest bits of a position's offset.
 const LOST: u64 = 1 << 63;
 const ENDED: u64 = 1 << 62;
 
-/// What a member knows of a stream beyond where it is.
+/// A member's knowledge of a stream beyond its offset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Course {
     #[default]
     GoesOn,
     /// Another owner went on.
     Ended,
-    /// The rest is lost, and nobody knows where it ends.
+    /// The rest is lost, and its end is unknown.
     Lost,
 }
 
-/// Where a member is in one stream.
+/// A member's position in one stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
     pub stream: StreamId,
@@ -368,11 +368,11 @@ pub struct Position {
     pub course: Course,
 }
 
-/// A member remembers so many streams of a room, those that go on for longest. It names half of them; what a gateway says of the others
-/// is no news to it.
+/// Streams of a room that a member remembers, those that go on for longest. It names half of them; a gateway's
+/// statement about the others is not new to it.
 const REMEMBERED_MAX: usize = 2 * STREAMS_MAX;
 
-/// Where a member is in a room: the streams that it knows, the newest last. Opaque to users.
+/// A member's position in a room: the streams that it knows, the newest last. Opaque to users.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Positions(pub Vec<Position>);
 
@@ -411,7 +411,7 @@ impl Positions {
     }
 
     pub fn write(&self, writer: &mut Writer<'_>) {
-        // Of more than can be named those that go on, then the newest.
+        // If there are too many to name, streams that go on come first, then the newest.
         let mut over = self.0.len().saturating_sub(STREAMS_MAX);
         let ended = self.0.iter().filter(|known| known.course != Course::GoesOn).count();
         let mut live = over.saturating_sub(ended);
@@ -436,7 +436,7 @@ impl Positions {
         }
     }
 
-    /// What is known of `stream`.
+    /// The position in `stream`, if known.
     pub fn of(&self, stream: StreamId) -> Option<Position> {
         self.0.iter().rev().find(|known| known.stream == stream).copied()
     }

@@ -106,7 +106,7 @@ fn read_data<'a>(reader: &mut Reader<'a>) -> Option<&'a [u8]> {
     reader.bytes16().filter(|data| data.len() <= COMMAND_BYTES_MAX)
 }
 
-/// What is asked where nobody is to be told anything: whether users are to be named (1 B), from whom on (8 B).
+/// A question that tells members nothing: whether users must be named (1 B), and from which on (8 B).
 fn read_count(reader: &mut Reader<'_>) -> Option<Ask<'static>> {
     let (users, from) = (reader.u8()?, reader.u64()?);
     Some(Ask::Count {
@@ -184,7 +184,7 @@ pub enum Record<'a> {
     /// One that every system has.
     Control(ControlRecord<'a>),
     // ---- client to gateway or proxy
-    /// Become a member of a room, with what is already had; where that is nothing, with its last `history` messages first.
+    /// Join a room, with the positions already held; without any, with its last `history` messages first.
     Join {
         request: u32,
         name: &'a [u8],
@@ -218,7 +218,7 @@ pub enum Record<'a> {
         taken: bool,
     },
     // ---- gateway or proxy to client
-    /// What became of a command, and who the members are if that was asked. One that was refused may be sent again after `retry_ms`.
+    /// The outcome of a command, and the members if asked. A refused one may be sent again after `retry_ms`.
     CommandDone {
         number: u64,
         outcome: Outcome,
@@ -231,9 +231,10 @@ pub enum Record<'a> {
         command: CommandId,
         data: &'a [u8],
     },
-    /// A member from place `index` on, which follows `start` if the stream is known, `heads` being the first offset of each that
-    /// nobody has spoken of here; `gaps` is what a join with positions can no longer get. `whole`: nobody can have numbered what
-    /// neither comes nor is among the gaps; or, of a join with history, there is no more of it, or as much as was asked for.
+    /// The member begins at place `index`, which follows `start` if the stream is known. `heads`: the first unknown
+    /// offset of each stream. `gaps`: messages that a join with positions can no longer get. `whole`: every message
+    /// since those positions comes or is among the gaps. For a join with history: there is no more of it, or it is as
+    /// much as asked.
     Joined {
         request: u32,
         handle: u32,
@@ -290,7 +291,7 @@ pub enum Record<'a> {
         epoch: u32,
         scope: Scope,
     },
-    /// What there is to know of all gateways in a scope has been told; to a peer, all that is known here.
+    /// Everything known of all gateways in a scope has been reported; to a peer, everything known at this router.
     Complete {
         scope: Scope,
     },
@@ -307,7 +308,7 @@ pub enum Record<'a> {
         up: bool,
     },
     // ---- router to router
-    /// Whether a broker is told of what is known here.
+    /// Whether this router serves a broker.
     BrokerTold {
         node: u32,
         told: bool,
@@ -671,8 +672,8 @@ impl<'a> SystemRecord<'a> for Record<'a> {
         }
     }
 
-    /// What undoes a join or an open: dropped, it would leave a member or a place behind for good. And what was asked of the
-    /// client.
+    /// Records that undo a join or an open: dropped, they would leave a member or a place behind forever. Also answers
+    /// to the server's own request.
     fn is_free(&self) -> bool {
         matches!(
             self,

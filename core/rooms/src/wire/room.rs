@@ -1,4 +1,4 @@
-//! Room blocks and what goes with them: heads, gaps, skips, repair requests.
+//! Room blocks and their companions: heads, gaps, skips, repair requests.
 //!
 //! A *block* names its room, stream and first offset once; the messages in it are consecutive. A message's publisher is
 //! named inline at its first message of the block and by one byte afterwards.
@@ -35,9 +35,9 @@ pub const fn message_max(payload: usize) -> usize {
 }
 /// Flag of a link room frame: all in it is older than a live room's members want.
 pub const OLD: u8 = 1;
-/// Where a link block's `base` stands, from the frame's first byte.
+/// The position of a link block's `base`, from the frame's first byte.
 pub const LINK_BASE_AT: usize = FRAME + 12;
-/// Where an aged one has its age. It is not longer than a member's block, so what it holds fits there too.
+/// The position of the age in an aged block. The block is not longer than a member's, so its content fits there too.
 pub const LINK_AGE_AT: usize = LINK_BLOCK - 1;
 const _: () = assert!(LINK_BLOCK + 4 <= ROOM_BLOCK);
 
@@ -364,7 +364,7 @@ pub fn heads(body: &[u8]) -> impl Iterator<Item = (u32, u64)> + '_ {
     })
 }
 
-/// Flag of a link heads frame whose streams have ended: another broker goes on.
+/// Flag of a link heads frame whose streams have ended: another broker continues them.
 pub const ENDED: u8 = 1;
 
 /// One room's head in a link heads frame.

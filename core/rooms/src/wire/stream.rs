@@ -4,7 +4,8 @@
 
 use muster_transport::{Reader, Writer};
 
-/// Names one numbered sequence of a room's messages: who numbered it, in which life, and which of its rooms' lives.
+/// The name of one numbered sequence of a room's messages: the owner, its life, and the generation of the room in that
+/// life.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct StreamId {
     pub node: u32,
@@ -30,7 +31,7 @@ impl StreamId {
     }
 }
 
-/// Who published: the authenticated user and one random number per life of the publishing client.
+/// A publisher: the authenticated user and one random number per life of the publishing client.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct PublisherId {
     pub user: u64,
@@ -86,7 +87,7 @@ impl GapReason {
     }
 }
 
-/// Offsets `first..=last` of `stream` that a member will not get; `last == u64::MAX` where nobody knows the end.
+/// Offsets `first..=last` of `stream` that a member will not get; `last == u64::MAX` if the end is unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StreamGap {
     pub stream: StreamId,
@@ -97,7 +98,7 @@ pub struct StreamGap {
 
 impl StreamGap {
     pub const LEN: usize = StreamId::LEN + 17;
-    /// `last` of a gap whose end nobody knows.
+    /// `last` of a gap with an unknown end.
     pub const OPEN: u64 = u64::MAX;
 
     pub fn read(reader: &mut Reader<'_>) -> Option<Self> {
