@@ -1,30 +1,30 @@
 //! Every bound of a turn, with its reason.
 //!
-//! Owns: [`Budget`] and what is left of it within a turn.
+//! Owns: [`Budget`] and its unused part within a turn.
 
 use std::time::Duration;
 
 use muster_transport::{Micros, SLICE_DATAGRAMS};
 
-/// A loop that was called later than this after it should have been, or whose clock went on so far within a turn between two
-/// readings, has stood still; what queued up is stale.
+/// A loop called later than this after its time, or whose clock advanced this much within a turn between two readings,
+/// has stood still; queued datagrams are stale.
 pub const STALL_US: Micros = 500_000;
 /// The timer never sleeps longer, so that a standstill shows even while a machine waits for nothing. Four wake-ups a
 /// second cost an idle process some 0.01 % of a core.
 pub const BEAT_US: Micros = 250_000;
 /// Sealed datagrams that waited longer than this behind a full buffer are given up: real time has passed them by.
 pub const AGE_MAX_US: Micros = 250_000;
-/// How long to wait for memory of the kernel (ENOBUFS), of which no event tells. At 1 Gbit/s 200 KiB leave in it.
+/// The wait for kernel memory (ENOBUFS), whose end no event reports. At 1 Gbit/s 200 KiB leave in it.
 pub const RETRY_US: Micros = 2_000;
 /// Messages that are discarded after a standstill at most, so that a flood cannot hold the loop: an 8 MiB buffer holds
 /// 10,000 small ones; this is 26 such sockets, or 0.2 s of work.
 pub const DISCARDED_MAX: usize = 262_144;
 
-/// Datagrams of one socket that are heard before the next slice leaves, for each that it holds. Each member answers what it is
-/// sent, and who sends four times what he hears has the answers wait, and what is due to others behind them.
+/// Datagrams of one socket that are received before the next slice leaves, for each that the slice holds. Each member
+/// answers its datagrams. A sender with four answers per datagram lets them wait, and with them data for others.
 pub const HEARD_EACH: usize = 2;
 
-/// How long what is due to others waits at most behind one slice and what is heard before it.
+/// The longest wait of data for others behind one slice and the datagrams received before it.
 pub const ROUND_US: Micros = 200;
 /// No slice is cut shorter than this: to look at the sockets costs as much as one datagram or two.
 pub const SLICE_MIN: usize = 16;
@@ -36,7 +36,7 @@ pub const BRISK_US: Micros = 500;
 /// How long it waits for the next datagram before it goes back to the outer loop.
 pub const LINGER_STEP: Duration = Duration::from_millis(1);
 
-/// What one turn may do. Each is checked between batches, so it may be exceeded by one batch.
+/// The bounds of one turn. Each is checked between batches, so it may be exceeded by one batch.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
     /// Datagrams taken in.
@@ -59,7 +59,7 @@ impl Default for Budget {
     }
 }
 
-/// What a turn has used up.
+/// The used part of a turn's budget.
 pub(crate) struct Spent {
     pub received: usize,
     pub sent: usize,
@@ -129,7 +129,7 @@ impl Slice {
         }
     }
 
-    /// A slice that was full took so long, with what was heard before it.
+    /// Notes the time of a full slice, with the datagrams received before it.
     pub fn took(&mut self, time: Micros) {
         let fits = self.datagrams as u64 * ROUND_US / time.max(1);
         let (least, most) = (self.datagrams / 2, self.datagrams + SLICE_STEP);

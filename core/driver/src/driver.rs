@@ -1,6 +1,6 @@
 //! One machine and its sockets.
 //!
-//! Owns: [`Driver`], the order of things within a turn and what waits between turns. Knows no role.
+//! Owns: [`Driver`], the order of things within a turn and the state between turns. Knows no role.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -14,7 +14,7 @@ use crate::budget::{
 };
 use crate::faults::{FaultCounters, Faults};
 
-/// Up to so many sockets are tried one by one; with more, asking which of them are ready is cheaper.
+/// Up to this many sockets are tried one by one; with more, asking for the ready ones is cheaper.
 const TRIED_SOCKETS_MAX: usize = 2;
 /// The timer's token in the inner epoll; sockets have their index.
 const TIMER_TOKEN: u64 = u64::MAX;
@@ -27,7 +27,7 @@ pub struct Turn {
     pub more: bool,
 }
 
-/// What the driver did; what became of datagrams is in [`Counters`].
+/// The driver's events; the fate of datagrams is in [`Counters`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DriverCounters {
     pub turns: u64,
@@ -43,17 +43,17 @@ pub struct DriverCounters {
     pub stalled_us: u64,
     /// Datagrams received but dropped unseen after a standstill.
     pub discarded: u64,
-    /// Longest delay of a turn behind its time, since somebody last took it.
+    /// Longest delay of a turn behind its time, since it was last taken.
     pub late_us_max: u64,
 }
 
-/// Faults, and what the machine fills in the outbox's stead: never joined, so that each datagram has its own fate.
+/// Faults, and the machine's outbox while they apply: its datagrams are never joined, so each has its own fate.
 struct Injected {
     faults: Faults,
     intake: Outbox,
 }
 
-/// How far a batch and what followed from it got.
+/// The progress of a batch and its answers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Served {
     /// The budget is used up.
@@ -74,7 +74,7 @@ pub struct Driver<M: Machine, S: Syscalls = Kernel> {
     outbox: Outbox,
     cursor: Cursor,
     filled_at: Micros,
-    /// The socket whose room to send is waited for.
+    /// The full socket that is waited for.
     blocked: Option<SocketId>,
     /// When to try again what the kernel had no memory for.
     retry_at: Option<Micros>,
@@ -86,7 +86,7 @@ pub struct Driver<M: Machine, S: Syscalls = Kernel> {
     /// When the last turn ended.
     ended: Micros,
     more: bool,
-    /// Sockets that are to be looked at before time passes, where that is due and what has come is to be heard first.
+    /// Sockets that must be read before timers run, if datagrams must be received first.
     unheard: Option<usize>,
     /// One of these was looked at and holds more.
     behind: bool,
@@ -135,7 +135,7 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         for socket in sockets {
             driver.add_socket(socket)?;
         }
-        // The first turn is due now, but whoever takes long to start up has not stood still.
+        // The first turn is due now, but a slow start is no standstill.
         let now = driver.syscalls.now();
         driver.arm(now);
         Ok(driver)
@@ -161,7 +161,7 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         self.outbox.set_coalesce(coalesce);
     }
 
-    /// Injects faults from now on, or none. What the old ones hold back is dropped with them.
+    /// Injects faults from now on, or none. Datagrams that the old ones hold back are dropped with them.
     pub fn set_faults(&mut self, faults: Option<Faults>) {
         self.injected = faults.map(|faults| {
             Box::new(Injected {
@@ -175,7 +175,7 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         &self.machine
     }
 
-    /// The machine, for what the control plane has to tell it. Call [`Driver::kick`] if it may now have to send.
+    /// The machine, for calls of the control plane. Call [`Driver::kick`] if it may now have to send.
     pub fn machine_mut(&mut self) -> &mut M {
         &mut self.machine
     }
@@ -221,7 +221,7 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         self.poll.as_fd()
     }
 
-    /// Makes a turn due now; the first one is due already, and late for nobody.
+    /// Makes a turn due now; the first one is due already, without counting as late.
     pub fn kick(&mut self) {
         let now = self.syscalls.now();
         self.arm(now);
@@ -233,8 +233,8 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         self.more || self.poll.wait(timeout) > 0
     }
 
-    /// Receives, lets time pass and sends, within the budget; then lingers, if the budget allows it and turns follow each
-    /// other briskly: waiting here for what comes next costs less than going through the outer loop for each datagram.
+    /// Receives, runs timers and sends, within the budget. Then it lingers, if the budget allows that and turns follow
+    /// each other closely: waiting here for the next datagram costs less than a pass through the outer loop for each.
     pub fn turn(&mut self) -> Turn {
         let now = self.syscalls.now();
         self.counters.turns += 1;
@@ -258,8 +258,8 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         Turn { more }
     }
 
-    /// One round of it. `ready`: so many descriptors are known to be ready, else all are looked at. Returns whether the
-    /// budget ran out first.
+    /// One round of it. `ready`: this many descriptors are known to be ready, else all are examined. Returns whether
+    /// the budget ran out first.
     fn step(&mut self, mut now: Micros, ready: Option<usize>) -> bool {
         let late = self.expected.map_or(0, |expected| now.saturating_sub(expected));
         self.counters.late_us_max = self.counters.late_us_max.max(late);
@@ -275,7 +275,8 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         if self.armed.is_some_and(|at| at <= now) {
             self.armed = None;
         }
-        // Who does not discard what lies in the sockets hears it before time passes: the silence was our own slowness.
+        // A machine that does not discard stale datagrams receives those in the sockets before its timers run: the
+        // silence was our own slowness.
         if self.machine.deadline().is_some_and(|at| at <= now) {
             if M::DISCARDS_STALE || self.sockets.is_empty() {
                 self.machine.expire(now);
@@ -308,7 +309,7 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         let mut drained = [false; TRIED_SOCKETS_MAX];
         // Another socket goes first in every turn, so that none waits behind a flood on its neighbour.
         let first = self.counters.turns as usize;
-        // With no socket at all the machine may still have something to say, but to nobody.
+        // Without a socket the machine may still have something to send, but to no peer.
         while drained[..count].contains(&false) {
             self.counters.looks += 1;
             for step in 0..count {
@@ -325,8 +326,8 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         false
     }
 
-    /// Asks which sockets are ready, unless that is known, and collects their datagrams into common batches. Returns whether
-    /// the budget ran out. Where sockets are few and there is more than one slice, they are tried from then on.
+    /// Asks for the ready sockets, unless known, and collects their datagrams into common batches. Returns whether the
+    /// budget ran out. If sockets are few and there is more than one slice, they are tried from then on.
     fn serve_ready(&mut self, mut known: Option<usize>, spent: &mut Spent) -> bool {
         let few = self.sockets.len() <= TRIED_SOCKETS_MAX;
         let slices_max = if few { 1 } else { usize::MAX };
@@ -373,8 +374,8 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         received.drained
     }
 
-    /// Receives from one socket as much as may be answered by what leaves next, and more, and lets the machine see it, but for
-    /// the last batch, which is in the slab. Returns whether nothing is left there.
+    /// Receives from one socket as much as the next slice may answer, and more, and gives it to the machine, except for
+    /// the last batch, which is in the slab. Returns whether the socket is empty.
     fn hear_most(&mut self, spent: &mut Spent, index: usize) -> bool {
         let most = HEARD_EACH * self.slice.datagrams;
         let mut left = most;
@@ -395,7 +396,7 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         false
     }
 
-    /// Lets the machine see what is in the slab, unless a standstill made it stale. Returns how many datagrams that was.
+    /// Gives the slab to the machine, unless a standstill made it stale. Returns the number of datagrams.
     fn hear(&mut self, spent: &mut Spent) -> usize {
         let count = self.receiver.datagrams();
         spent.received += count;
@@ -412,7 +413,7 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         count
     }
 
-    /// Lets the machine see what is in the slab and sends what it has to say, at most so many slices.
+    /// Gives the slab to the machine and sends its answers, at most this many slices.
     fn serve(&mut self, spent: &mut Spent, slices_max: usize) -> Served {
         let count = self.hear(spent);
         if self.unheard == Some(0) {
@@ -469,7 +470,7 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
             faults.release(now, &mut self.outbox);
             return (self.outbox.datagrams(), true);
         }
-        // What was held back leaves in the room of what is: a slice of its own costs as much as one of many.
+        // Released datagrams share a slice with new ones: a slice of its own costs as much as one of many.
         let more = self.machine.transmit(now, intake);
         let given = intake.datagrams();
         faults.pass(now, intake, &mut self.outbox);
@@ -578,7 +579,7 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         self.expected = Some(at.max(now));
     }
 
-    /// Moves the timer back to what is due, once a turn: waking up for nothing costs more.
+    /// Moves the timer back to the deadline, once a turn: a needless wake-up costs more.
     fn settle(&mut self) {
         if let (Some(armed), Some(due)) = (self.armed, self.expected) {
             if armed < due {

@@ -17,14 +17,14 @@ const OVERDUE_US: Micros = 1_000;
 /// Peers of one rule that are in a burst at once; beyond, a datagram is lost alone.
 const BURSTS_MAX: usize = 65_536;
 
-/// Which way a datagram goes, seen from the machine.
+/// The direction of a datagram, seen from the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     In,
     Out,
 }
 
-/// What happens to the datagrams that match. The first rule that matches a datagram decides alone.
+/// The effect on matching datagrams. The first rule that matches a datagram decides alone.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rule {
     pub direction: Direction,
@@ -92,7 +92,7 @@ impl std::fmt::Display for RuleError {
 impl std::error::Error for RuleError {}
 
 muster_transport::counters! {
-    /// What was done to datagrams that matched a rule. `seen` + `duplicated` = passed on + `lost` + `overflowed` + held.
+    /// Effects on datagrams that matched a rule. `seen` + `duplicated` = passed on + `lost` + `overflowed` + held.
     pub struct FaultCounters {
         /// Datagrams that a rule of injected faults was for.
         seen,
@@ -111,7 +111,7 @@ muster_transport::counters! {
     }
 }
 
-/// What becomes of one datagram.
+/// The fate of one datagram.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Fate {
     lost: bool,
@@ -132,7 +132,7 @@ struct Held {
     bytes: Box<[u8]>,
 }
 
-/// A rule with its dice, and the peers whose datagrams it loses until their burst is over.
+/// A rule with its dice, and the peers with a burst of losses under way.
 struct Ruled {
     rule: Rule,
     dice: Dice,
@@ -240,7 +240,7 @@ impl Faults {
         self.leaves(now.saturating_sub(OVERDUE_US))
     }
 
-    /// Fills the room in `outbox` with what is due to leave.
+    /// Fills the space in `outbox` with datagrams due to leave.
     pub(crate) fn release(&mut self, now: Micros, outbox: &mut Outbox) {
         while outbox.room() > 0 {
             let used = outbox
@@ -258,7 +258,7 @@ impl Faults {
         }
     }
 
-    /// The next batch of what is due to arrive, if any.
+    /// The next batch of datagrams due to arrive, if any.
     pub(crate) fn arrive(&mut self, now: Micros) -> Option<Inbox<'_>> {
         self.slab.clear();
         self.arrivals.clear();
@@ -283,7 +283,7 @@ impl Faults {
         })
     }
 
-    /// When something held back is due; what cannot leave now does not count.
+    /// When a held datagram is due; those that cannot leave now do not count.
     pub(crate) fn due(&self, can_leave: bool) -> Option<Micros> {
         let arriving = self.arriving.peek().map(|Reverse(held)| held.due);
         let leaving = self.leaving.peek().filter(|_| can_leave).map(|Reverse(held)| held.due);

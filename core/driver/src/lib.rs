@@ -1,7 +1,7 @@
 //! Joins a role machine to its sockets, one bounded turn at a time.
 //!
-//! Owns: the turn, its budget, what waits to be sent, the inner epoll's wake-ups, injected faults. Must not know: any
-//! role, frame or key, nor what an errno means.
+//! Owns: the turn, its budget, unsent datagrams, the inner epoll's wake-ups, injected faults. Must not know: any role,
+//! frame or key, or the meaning of an errno.
 #![forbid(unsafe_code)]
 
 mod budget;

@@ -1,4 +1,4 @@
-//! What a turn does, in which order, and where it stops.
+//! The actions of a turn, their order, and its ends.
 
 mod common;
 
@@ -334,7 +334,7 @@ fn a_turn_that_lingers_looks_at_its_sockets_after_each_slice_as_well() {
     assert!(done.receive_calls >= done.sent / SLICE_DATAGRAMS as u64, "{done:?}");
 }
 
-/// What took 0 to answer says nothing of who answers.
+/// A slice that takes no time would say nothing about its receivers.
 #[test]
 fn what_is_asked_and_answered_within_one_turn_has_taken_time() {
     let told = Told::new();
@@ -441,7 +441,7 @@ fn a_blocked_send_is_resumed_when_there_is_room() {
     let to = friend.local_addr().unwrap().into();
     driver.turn();
     for number in 0..70u8 {
-        // Of different sizes, so that they are not joined.
+        // Different sizes, so that they are not joined.
         driver.machine_mut().say(0, to, &vec![number; 1 + usize::from(number)]);
     }
     told.answer(&[Ok(5), Err(libc::EAGAIN)]);

@@ -1,19 +1,21 @@
-//! Commands of a swarm's members: what became of each, and who was told it.
+//! Commands of a swarm's members: the outcome and the receivers of each.
 //!
-//! Owns the record of every command, from its intended time to its answer and the members that read it. A command's content begins
-//! with its place in that record, so whoever reads one is known to have been told this one and no other. Knows no client.
+//! Owns the record of every command, from its intended time to its answer and the members that read it. A command's
+//! content begins with its index in that record, so a reader is known to have got this command and no other. Knows no
+//! client.
 
 use std::collections::HashMap;
 
 use muster_rooms::command::{Outcome, Verdict, GRACE};
 use muster_transport::Micros;
 
-/// A client ends a command by itself so long after its time; what is answered later is late, give or take one look of a busy core.
+/// A client ends a command by itself this long after its time; later answers are late, give or take one look of a busy
+/// core.
 const END_AFTER: Micros = 4 * GRACE;
 const SLACK: Micros = 250_000;
 /// How long a generator that is behind is given to see that all are answered.
 const PATIENCE: Micros = 10_000_000;
-/// A member whose session is lost so soon after was perhaps lost to its gateway before it knew.
+/// A member whose session is lost this soon after was perhaps lost to its gateway before it knew.
 const UNNOTICED: Micros = 5_000_000;
 
 /// How members send.
@@ -25,11 +27,11 @@ pub struct Commanding {
     pub every: Micros,
     pub lifetime: Micros,
     pub bytes: usize,
-    /// One of so many goes to a room that nobody is in; 0: none.
+    /// One of this many goes to a room without members; 0: none.
     pub vacant: usize,
 }
 
-/// What became of a run's commands.
+/// The outcomes of a run's commands.
 #[derive(Clone, Debug, Default)]
 pub struct Commanded {
     pub sent: u64,
@@ -38,15 +40,15 @@ pub struct Commanded {
     pub no_member: u64,
     pub expired: u64,
     pub refused: u64,
-    /// Commands that nobody said anything of, and that were answered after the time that the protocol allows.
+    /// Commands without any answer, and those answered after the time that the protocol allows.
     pub silent: u64,
     pub late: u64,
-    /// Members that read a command, each once; that read it once more; that read something that nobody sent.
+    /// Members that read a command, each once; that read it once more; that read one never sent.
     pub told: u64,
     pub doubled: u64,
     pub strays: u64,
-    /// Members, there all the time and with their session, that were not told what is said to be delivered, or to have found
-    /// nobody; and those among all that were not told whose session was lost meanwhile.
+    /// Members present all the time that a delivered command, or one without a member, did not reach; and those among
+    /// them whose session was lost meanwhile.
     pub missed: u64,
     pub away: u64,
     /// Members more or fewer than an answer counts.
@@ -62,7 +64,7 @@ pub struct Commanded {
 }
 
 struct Command {
-    /// `None`: one that nobody is in.
+    /// `None`: a room without members.
     room: Option<usize>,
     number: u64,
     intended: Micros,
@@ -78,7 +80,7 @@ struct Stay {
     until: Option<Micros>,
 }
 
-/// All commands of a run, and who is in which room.
+/// All commands of a run, and the members of each room.
 #[derive(Default)]
 pub struct Ledger {
     all: Vec<Command>,
@@ -160,7 +162,7 @@ impl Ledger {
         match command.filter(|command| (command.room, command.number) == (Some(room), number)) {
             Some(command) if command.readers.contains(&member) => self.doubled += 1,
             Some(command) => command.readers.push(member),
-            // Of an earlier run, perhaps.
+            // It may belong to an earlier run.
             None if content.is_some_and(|content| content < self.first) => {}
             None => self.strays += 1,
         }
@@ -242,7 +244,8 @@ mod tests {
         Outcome { verdict, members }
     }
 
-    /// Commands 1 to 6, the last to a room of nobody, in a room of two, all sent at 0 and to be over by a second.
+    /// Commands 1 to 6, the last to a room without members, in a room of two, all sent at 0 with a lifetime of one
+    /// second.
     fn ledger() -> Ledger {
         let mut ledger = Ledger::default();
         for member in [7, 8] {

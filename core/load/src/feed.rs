@@ -1,8 +1,8 @@
-//! What many publishers send to one proxy, taken apart into steps that a bench can time one by one.
+//! The traffic of many publishers to one proxy, taken apart into steps that a bench can time one by one.
 //!
-//! Owns real sessions of real clients, the proxy that they speak to and the broker behind it, all in memory and on a clock
-//! of its own. Packets are sealed ahead of time; who calls holds the stop-watch. With sockets each packet leaves from its
-//! own sender's address for one sink, from which anybody may drain it.
+//! Owns real sessions of real clients, their proxy and the broker behind it, all in memory and on a clock of its own.
+//! Packets are sealed ahead of time; the caller holds the stop-watch. With sockets each packet leaves from its own
+//! sender's address for one sink, which any caller may drain.
 
 use muster_rooms::{role, room_placement};
 use std::collections::HashMap;
@@ -25,7 +25,7 @@ use crate::{own_addr, swarm};
 const PAYLOAD: usize = 1_200;
 const ROOM: &str = "bench";
 const LINK: SocketId = 1 - PUBLIC_SOCKET;
-/// Longer than any run: nobody falls silent on a clock that hardly moves.
+/// Longer than any run: no session times out on a clock that hardly moves.
 const KEEPALIVE_MS: u32 = 600_000;
 /// How many hand-shake at a time: fewer than may wait for the authenticator.
 const CONNECT_AT_A_TIME: usize = 200;
@@ -383,7 +383,7 @@ impl Feed {
         self.sink.as_fd().as_raw_fd()
     }
 
-    /// All catch up with one another, and what waits for company leaves too.
+    /// All catch up with one another, and delayed acknowledgements leave too.
     pub fn settle(&mut self) {
         let until = self.now + SETTLE_US;
         while self.now < until {
@@ -462,7 +462,7 @@ impl Feed {
     }
 }
 
-/// A machine's turn to speak: what is due happens, and what it sends joins the datagrams on their way.
+/// A machine's turn to speak: due timers run, and its datagrams join those on their way.
 pub(crate) fn speak<M: Machine>(
     now: Micros,
     machine: &mut M,

@@ -1,7 +1,7 @@
 //! Thousands of clients in one thread: the generator of the benches and the load harness.
 //!
-//! Owns the clients, what they must receive and what they did. Every delivery is checked byte for byte; latency counts from
-//! the intended send time of an open schedule. Knows no server.
+//! Owns the clients, their expected messages and their actions. Every delivery is checked byte for byte; latency counts
+//! from the intended send time of an open schedule. Knows no server.
 #![forbid(unsafe_code)]
 
 mod commands;
@@ -25,12 +25,12 @@ pub use swarm::{Latencies, Tally, HEAD};
 
 /// Rooms that one session may publish to, so publishers share them.
 const PUBLISHER_ROOMS: usize = SESSION_PUBLICATIONS_MAX;
-/// So long the network is looked at before it is looked again what is due: what a publisher sends late counts as the servers'
-/// latency. Each turn begins with a look at every socket, so who has many of them turns more slowly.
+/// The time between two looks at the schedule, for the network: a publisher's delay counts as the servers' latency.
+/// Each turn begins with a look at every socket, so many sockets make turns slower.
 const TURN_US: Micros = 250;
 const TURN_MANY_US: Micros = 1_000;
 const MANY_SOCKETS: usize = 256;
-/// Copies that are late have come so long after the last answer.
+/// Late copies have arrived by this time after the last answer.
 const STRAGGLERS_US: Micros = 1_000_000;
 /// How long saying goodbye may take.
 const CLOSE_PATIENCE_US: Micros = 2_000_000;
@@ -55,13 +55,13 @@ pub struct LoadConfig {
     pub seed: u64,
     /// Members that share a socket, at least one; those that come after each other have others.
     pub members_each: usize,
-    /// Of each socket.
+    /// The size for each socket.
     pub receive_bytes: Option<usize>,
     pub gro: bool,
     pub faults: Option<Faults>,
 }
 
-/// What one run did.
+/// The results of one run.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     pub published: u64,
@@ -77,7 +77,7 @@ pub struct Outcome {
     /// Microseconds from the intended time (paced runs).
     pub latencies: Latencies,
     pub complete: bool,
-    /// What the members' and the publisher's sockets received: datagrams, their bytes, and super-packets among them.
+    /// Received by the sockets of members and the publisher: datagrams, their bytes, and super-packets among them.
     pub datagrams: u64,
     pub datagram_bytes: u64,
     pub datagrams_joined: u64,
@@ -92,7 +92,7 @@ pub struct Load {
     /// The room that is published to next.
     turn: usize,
     rooms: Vec<String>,
-    /// A room that nobody joins.
+    /// A room without members.
     vacant: String,
     rooms_each: usize,
     credential: Vec<u8>,
@@ -286,7 +286,7 @@ impl Load {
                 break;
             }
             let mut any = false;
-            // What the credit takes leaves together; look at the network every so often.
+            // Messages within the credit leave together; look at the network every so often.
             for _ in 0..256 {
                 if self.driver.machine().ahead() >= ahead_max || self.publish(&mut body, now).is_err() {
                     break;
@@ -302,15 +302,16 @@ impl Load {
         self.finish(outcome, start, patience)
     }
 
-    /// Publishes on a fixed schedule of `rate` messages a second for `duration`. What finds no credit waits in line, or
-    /// with `shed` is never sent and only counted; latency then counts from the moment that a message was taken.
+    /// Publishes on a fixed schedule of `rate` messages a second for `duration`. A message without credit waits in
+    /// line, or with `shed` is never sent and only counted; latency then counts from the moment that a message was
+    /// taken.
     pub fn pace(&mut self, size: usize, rate: f64, duration: Micros, patience: Micros, shed: bool) -> Outcome {
         let total = (rate * duration as f64 / 1e6) as u64;
         let (mut outcome, start) = self.begin(size, total as usize);
         let mut body = swarm::body(size);
         let mut late = Vec::with_capacity(total as usize);
         let due_at = |index: u64| start + (index as f64 * 1e6 / rate) as Micros;
-        // Lateness is the generator's own: when it first looked at what was due, whether or not there was credit for it.
+        // Lateness is the generator's own: the first look at a due message, with or without credit.
         let mut due = 0;
         while due < total {
             let now = monotonic_now();
@@ -343,8 +344,8 @@ impl Load {
         self.finish(outcome, start, patience)
     }
 
-    /// Every member sends commands on a fixed schedule, to rooms in turn; until all of them are answered, or nobody may answer any
-    /// more, and copies that come late have come.
+    /// Every member sends commands on a fixed schedule, to rooms in turn. Runs until all of them are answered, or none
+    /// can be answered any more, and late copies have arrived.
     pub fn command(&mut self, how: &Commanding) -> Commanded {
         let members = self.driver.machine().members();
         let total = members * how.each;
@@ -396,14 +397,14 @@ impl Load {
         swarm.touch(member);
     }
 
-    /// Takes for so long what others publish to the rooms, messages of `size` bytes; gives what came in that time.
+    /// Receives others' messages to the rooms, of `size` bytes, for this long; returns the tally.
     pub fn listen(&mut self, size: usize, duration: Micros) -> Tally {
         self.driver.machine_mut().listen(size);
         self.idle(duration);
         self.driver.machine().tally().clone()
     }
 
-    /// Lets time pass with nothing published: keepalives only.
+    /// Runs without publishing: keepalives only.
     pub fn idle(&mut self, duration: Micros) {
         let until = monotonic_now() + duration;
         while monotonic_now() < until {
@@ -421,7 +422,7 @@ impl Load {
         }
     }
 
-    /// Where members may be from now on. A session that is good stays where it is.
+    /// Sets the servers of members. A good session stays at its server.
     pub fn redirect(&mut self, gateways: &[Endpoint], proxies: &[Endpoint]) {
         let now = monotonic_now();
         let swarm = self.driver.machine_mut();
@@ -438,7 +439,7 @@ impl Load {
         self.driver.machine_mut().watch(at);
     }
 
-    /// Of every place: how long after that time the first such message came, and the longest that none did.
+    /// For every place: the time after that until the first such message, and the longest time without one.
     pub fn heard(&self) -> impl Iterator<Item = (Option<Micros>, Micros)> + '_ {
         self.driver.machine().heard()
     }

@@ -41,7 +41,7 @@ const BROKERS: u32 = 10;
 const GHOSTS: u32 = 1_000;
 const PUBLIC: u16 = 9_000;
 
-/// CPU nanoseconds of each role, and what came to brokers.
+/// CPU nanoseconds of each role, and datagrams received by brokers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
     pub gateway: u64,
@@ -73,7 +73,7 @@ struct Server {
     waiting: Vec<(SocketId, Flying)>,
 }
 
-/// One gateway, one router, brokers, and those who join.
+/// One gateway, one router, brokers, and joining clients.
 pub struct Plane {
     now: Micros,
     epoch: u32,
@@ -207,7 +207,7 @@ impl Plane {
         cost
     }
 
-    /// Lets all catch up with the map.
+    /// Runs until all know the map.
     fn settle(&mut self) -> Result<(), String> {
         let settled = |server: &Server| each!(&server.part, machine => machine.settled());
         self.run_until("the map", |plane| plane.servers.iter().all(settled))
@@ -241,7 +241,7 @@ impl Plane {
             let before = self.cost;
             self.run_until("joins", |plane| plane.joined == plane.wanted)?;
             cost.add(&self.cost.since(&before));
-            // Who has joined stays silent.
+            // Joined members stay silent.
             self.awake.clear();
         }
         Ok(cost)
@@ -275,7 +275,7 @@ impl Plane {
         self.clients.push(client);
     }
 
-    /// Everybody speaks once, and what was said arrives. Whether anybody had something to say.
+    /// All speak once, and their datagrams arrive. Returns whether there were any.
     fn exchange(&mut self) -> bool {
         let mut net = Vec::new();
         for server in &mut self.servers {
@@ -352,7 +352,7 @@ impl Plane {
         }
     }
 
-    /// Another replica of partition 0 starts; what it cost all until it knows its rooms, and how many those are.
+    /// Starts another replica of partition 0; returns the cost until it knows its rooms, and their number.
     pub fn start_broker(&mut self) -> Result<(Cost, usize), String> {
         self.add_broker(0);
         let before = self.cost;
@@ -367,7 +367,8 @@ impl Plane {
         Ok((cost, known))
     }
 
-    /// The partitions of brokers double, step by step: prepare, switch, and what was before is forgotten. The cost of each.
+    /// Doubles the partitions of brokers step by step: prepare, switch, forget former rooms. Returns the cost of each
+    /// step.
     pub fn double(&mut self) -> Result<[Cost; 3], String> {
         let before = self.partitions;
         (before..2 * before).for_each(|partition| self.add_broker(partition));
@@ -387,8 +388,8 @@ impl Plane {
         Ok(costs)
     }
 
-    /// Fills the map up to `nodes` with some that are not there, then changes the state of one of its brokers `times` times.
-    /// What each change costs each role to take; of brokers, one.
+    /// Fills the map up to `nodes` with absent ones, then changes the state of one of its brokers `times` times.
+    /// Returns each role's cost of each change; of brokers, for one.
     pub fn change_map(&mut self, nodes: usize, times: usize) -> Vec<Cost> {
         let partitions = u32::from(self.partitions);
         let missing = nodes.saturating_sub(self.servers.len()) as u32;

@@ -1,4 +1,4 @@
-//! Many clients as one machine: who has something to do, and the check of every delivery.
+//! Many clients as one machine: those with work to do, and the check of every delivery.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -13,7 +13,7 @@ use crate::commands::Ledger;
 /// Bytes of a payload that are not pattern: sequence u64, intended time u64, room u32.
 pub const HEAD: usize = 20;
 
-/// What was received, over all members.
+/// Received data, over all members.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     pub delivered: u64,
@@ -39,7 +39,7 @@ pub struct Latencies {
 }
 
 impl Latencies {
-    /// Room for `messages` of rooms whose next sequences are `starts`, each going to `fanout` members.
+    /// Space for `messages` of rooms whose next sequences are `starts`, each going to `fanout` members.
     fn new(messages: usize, fanout: usize, starts: &[u64]) -> Self {
         Latencies {
             all: Vec::with_capacity(messages * fanout),
@@ -118,7 +118,7 @@ pub struct Swarm {
     seats: Vec<Seat>,
     /// Sockets of the members.
     sockets: usize,
-    /// Whose each connection is, where members share sockets.
+    /// The member of each connection, where members share sockets.
     connections: HashMap<u64, u32>,
     members: usize,
     dirty: VecDeque<u32>,
@@ -137,7 +137,7 @@ pub struct Swarm {
     watched: Micros,
     events: Vec<ClientEvent>,
     lost: u64,
-    /// Members that lost their session and knock, how many of them at once, and who waits for that.
+    /// Members without a session: those that are trying, their limit, and those that wait for their turn.
     knocking: usize,
     knocking_max: usize,
     held: VecDeque<u32>,
@@ -146,7 +146,7 @@ pub struct Swarm {
 }
 
 impl Swarm {
-    /// With `commanding` the members have sessions at proxies as well. Of those that lose their only session at most
+    /// With `commanding` the members have sessions at proxies as well. Of members without any session at most
     /// `knocking_max` open another at the same time.
     pub fn new(
         clients: Vec<Client>,
@@ -291,7 +291,8 @@ impl Swarm {
         }
     }
 
-    /// Of every place: how long after the watch began the first such message came, and the longest that none did.
+    /// For every place: the time from the begin of the watch to the first such message, and the longest time without
+    /// one.
     pub fn heard(&self) -> impl Iterator<Item = (Option<Micros>, Micros)> + '_ {
         let places = self.seats.iter().flat_map(|seat| &seat.places);
         places.map(|place| (place.first, place.silence))
@@ -341,7 +342,7 @@ impl Swarm {
             ..
         } = self;
         let Seat { client, places, .. } = &mut seats[index];
-        // The turn's own time is that of its beginning; what came since would look younger than it is.
+        // The turn's own time is that of its beginning; datagrams since then would look younger than they are.
         let arrived = monotonic_now();
         for place in places {
             loop {
@@ -467,7 +468,7 @@ impl Swarm {
         }
     }
 
-    /// Whose datagrams these are.
+    /// The member of a datagram.
     fn whose(&self, socket: usize, datagram: &[u8]) -> Option<usize> {
         if socket >= self.sockets {
             return Some(self.members + socket - self.sockets);
@@ -479,7 +480,7 @@ impl Swarm {
         self.connections.get(&connection).map(|index| *index as usize)
     }
 
-    /// Where members share sockets, notes which connections are this one's.
+    /// Where members share sockets, notes this member's connections.
     fn learn(&mut self, index: usize) {
         let seat = &mut self.seats[index];
         if self.sockets == self.members || seat.client.connections().eq(seat.known.iter().copied()) {

@@ -19,7 +19,7 @@ use crate::convert::{self, array, FaultRule};
 const POSITIONS_MAX: usize = 1 + 4 * 20;
 /// Bytes of a credential: one record of a log takes some more.
 const CREDENTIAL_MAX: usize = 1_000;
-/// What `publish` says.
+/// Results of `publish`.
 const TAKEN: u8 = 0;
 const WOULD_BLOCK: u8 = 1;
 const TOO_LONG: u8 = 2;
@@ -109,7 +109,7 @@ impl ClientEngine {
             socket: 0,
         };
         let options = convert::socket_options(recv_buffer, send_buffer);
-        // Of both families, so that any server can be spoken to; of one on a machine without IPv6.
+        // A socket of both families, to reach any server; of one on a machine without IPv6.
         let socket = Socket::bind(any(Ipv6Addr::UNSPECIFIED), &options)
             .or_else(|_| Socket::bind(any(Ipv4Addr::UNSPECIFIED), &options))?;
         let machine = Client::new(config, seed, Box::new(KernelEntropy));
@@ -315,7 +315,7 @@ impl ClientEngine {
         })
     }
 
-    /// Sends a command that lives for so long; an event names the number that is returned. None: too many are not done.
+    /// Sends a command with this lifetime; an event names the returned number. None: too many are open.
     fn command(&mut self, name: &str, data: &[u8], lifetime_us: u64) -> PyResult<Option<u64>> {
         let driver = self.get_mut()?;
         let number = driver.machine_mut().command(monotonic_now(), name, data, lifetime_us);
@@ -327,8 +327,8 @@ impl ClientEngine {
         }
     }
 
-    /// Asks how many members a room has and, from a user on, who; an event names the number that is returned. None: too many
-    /// questions are not answered.
+    /// Asks for the number of a room's members and, from a user on, their users; an event names the returned number.
+    /// None: too many questions are open.
     #[pyo3(signature = (name, lifetime_us, first = None))]
     fn members(&mut self, name: &str, lifetime_us: u64, first: Option<u64>) -> PyResult<Option<u64>> {
         let driver = self.get_mut()?;
@@ -362,7 +362,7 @@ impl ClientEngine {
         Ok(list)
     }
 
-    /// What a room counted.
+    /// A room's counters.
     fn room_stats<'py>(&self, py: Python<'py>, room: u32) -> PyResult<Option<Bound<'py, PyDict>>> {
         let Some(member) = self.get()?.machine().room(room) else {
             return Ok(None);

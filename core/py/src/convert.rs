@@ -53,7 +53,7 @@ pub fn role(name: &str) -> PyResult<Role> {
     role::named(name).ok_or_else(|| PyValueError::new_err(format!("no such role: {name}")))
 }
 
-/// This node's own private key, the list (node, role, public key), and what is done with it.
+/// This node's own private key, the list (node, role, public key), and how strictly it is applied.
 pub type Allow = (Vec<u8>, Vec<(u32, String, Vec<u8>)>, String);
 
 pub fn allow_list((own, nodes, demand): Allow) -> PyResult<AllowList> {

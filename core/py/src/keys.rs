@@ -1,4 +1,4 @@
-//! Functions without an engine: the static keys of servers, what a room name must be, and who owns a room.
+//! Functions without an engine: the static keys of servers, the form of a room name, and the owner of a room.
 
 use muster_rooms::{RoomLayers, RoomName};
 use muster_transport::ServerKey;
@@ -21,7 +21,7 @@ pub fn key_proves(public: &[u8]) -> PyResult<bool> {
     Ok(ServerKey::proves(&array(public, "a public key")?))
 }
 
-/// What is wrong with a room name, if anything is.
+/// The mistake in a room name, if any.
 #[pyfunction]
 pub fn room_name_error(name: &str) -> Option<String> {
     RoomName::parse(name).err().map(|error| error.to_string())

@@ -142,7 +142,7 @@ impl LoadEngine {
         py.detach(|| self.load.connect(micros(timeout)))
     }
 
-    /// Publishes as fast as credit allows, at most `window` messages a member ahead of what was delivered.
+    /// Publishes as fast as credit allows, at most `window` messages a member ahead of delivery.
     #[pyo3(signature = (size, seconds, patience = 10.0, window = None))]
     fn saturate<'py>(
         &mut self,
@@ -171,7 +171,8 @@ impl LoadEngine {
         outcome(py, &done)
     }
 
-    /// Every member sends `each` commands of `size` bytes, one every so many seconds; one of `vacant` to a room of nobody.
+    /// Every member sends `each` commands of `size` bytes, one every `every` seconds; one of `vacant` to a room without
+    /// members.
     #[pyo3(signature = (each, every, expires, size = 64, vacant = 0))]
     fn command<'py>(
         &mut self,
@@ -192,19 +193,19 @@ impl LoadEngine {
         commanded(py, &py.detach(|| self.load.command(&how)))
     }
 
-    /// Takes for so long what others publish; gives what came in that time.
+    /// Receives others' messages for this long; returns their tally.
     fn listen<'py>(&mut self, py: Python<'py>, size: usize, seconds: f64) -> PyResult<Bound<'py, PyDict>> {
         let result = PyDict::new(py);
         tally(&result, &py.detach(|| self.load.listen(size, micros(seconds))))?;
         Ok(result)
     }
 
-    /// Lets time pass.
+    /// Runs without publishing.
     fn idle(&mut self, py: Python<'_>, seconds: f64) {
         py.detach(|| self.load.idle(micros(seconds)));
     }
 
-    /// Where members may be from now on; a session that is good stays where it is. Without proxies unless they command.
+    /// Sets the servers of members; a good session stays at its server. Without proxies unless they command.
     #[pyo3(signature = (gateways, proxies = None))]
     fn redirect(
         &mut self,
@@ -222,8 +223,8 @@ impl LoadEngine {
         self.load.watch(micros(at));
     }
 
-    /// Of every place, as two lists of `u32`: microseconds from that time to the first such message, the highest number
-    /// where none came; and the longest that none came.
+    /// Two lists of `u32`, with one value per place: microseconds from that time to the first such message (the highest
+    /// number: none came), and the longest time without one.
     fn heard<'py>(&self, py: Python<'py>) -> (Bound<'py, PyBytes>, Bound<'py, PyBytes>) {
         let short = |time: u64| u32::try_from(time).unwrap_or(u32::MAX);
         let (first, silence): (Vec<u32>, Vec<u32>) = self
@@ -254,7 +255,7 @@ impl LoadEngine {
     }
 }
 
-/// Sealed publishes of many real sessions, and the proxy that takes them, step by step for whoever holds the clock.
+/// Sealed publishes of many real sessions, and the proxy that takes them; the caller times each step.
 #[pyclass(module = "muster._core")]
 pub struct FeedEngine {
     feed: Feed,
@@ -324,7 +325,7 @@ fn costs(cost: &Cost) -> Costs {
     (cost.gateway, cost.router, cost.brokers, cost.broker_bytes)
 }
 
-/// A gateway, a router and brokers in memory, and what membership and changes of the map cost them.
+/// A gateway, a router and brokers in memory, and their costs of membership and of changes of the map.
 #[pyclass(module = "muster._core")]
 pub struct ScaleEngine {
     plane: Plane,
@@ -340,7 +341,7 @@ impl ScaleEngine {
         Ok(ScaleEngine { plane, joined })
     }
 
-    /// What it cost that every room got its members.
+    /// The costs until every room had its members.
     fn joined(&self) -> Costs {
         costs(&self.joined)
     }
@@ -357,7 +358,7 @@ impl ScaleEngine {
         Ok(steps.iter().map(costs).collect())
     }
 
-    /// Changes of a map of so many nodes; the cost of each, of brokers for one.
+    /// Changes of a map of this many nodes; the cost of each, of brokers for one.
     fn change_map(&mut self, nodes: usize, times: usize) -> Vec<Costs> {
         self.plane.change_map(nodes, times).iter().map(costs).collect()
     }

@@ -1,4 +1,4 @@
-//! The engines of the four server roles: a machine, its sockets, and what Python asks of them.
+//! The engines of the four server roles: a machine, its sockets, and the calls of Python.
 
 use muster_rooms::role;
 use std::os::fd::AsRawFd;
@@ -44,17 +44,17 @@ pub trait RoleMachine: Machine + HasLinks {
     fn drained(&self) -> bool {
         true
     }
-    /// What is set of sessions, where the role has them.
+    /// The settings of sessions, where the role has them.
     fn clients(&mut self) -> Option<&mut dyn Clients> {
         None
     }
-    /// What others can do for clients and this one cannot, if anything.
+    /// A service that other nodes offer clients and this one cannot, if any.
     fn cut_off(&self) -> Option<String> {
         None
     }
 }
 
-/// [`HasSessions`] without the type of what a role keeps of a session.
+/// [`HasSessions`] without the type of a role's session data.
 pub trait Clients {
     fn set_backoff(&mut self, first_ms: u32, max_ms: u32);
     fn set_session_limits(&mut self, sessions: usize, prefix_rate: u32);
@@ -302,10 +302,10 @@ impl RoleMachine for Router {
 
 const INTEREST_MAX: &str = "Rooms wanted, once per gateway, that there is place for";
 
-/// What else the loop has to do waits for so long at most while datagrams follow each other briskly.
+/// The longest wait of the loop's other work while datagrams follow each other closely.
 const LINGER_US: Micros = 2_000;
 
-/// A driver and what was noticed since the last look.
+/// A driver, and its news since the last look.
 struct Running<M: RoleMachine> {
     driver: Driver<M>,
     events: Vec<M::Event>,
@@ -997,7 +997,7 @@ impl RouterEngine {
         Ok((page.wanted, page.next))
     }
 
-    /// From now on, remembers for `take_changes` what changes, at most so many rooms at a time.
+    /// Remembers changes for `take_changes` from now on, at most this many rooms at a time.
     fn keep_changes(&mut self, max: usize) -> PyResult<()> {
         self.get_mut()?.driver.machine_mut().keep(max);
         Ok(())
@@ -1017,7 +1017,7 @@ impl RouterEngine {
         Ok(self.get()?.driver.machine().kept())
     }
 
-    /// What a database remembers of a gateway's life, (room, check, version) each; how many stand now.
+    /// Gives a database's memory of a gateway's life, (room, check, version) each; returns how many hold now.
     fn hint(&mut self, gateway: u32, epoch: u32, rooms: Vec<(u64, u64, u64)>) -> PyResult<usize> {
         let rooms = rooms.into_iter().map(|(room, check, version)| Membership {
             room,

@@ -1,5 +1,5 @@
-//! Commands at one real machine among peers that keep to the protocol: by how many ways they go, who is told, what counts, and what
-//! a machine says that has too many.
+//! Commands at one real machine among peers that keep to the protocol: their ways, their receivers, the counting, and
+//! the answers of an overloaded machine.
 
 mod common;
 
@@ -31,7 +31,7 @@ fn servers(ports: &[u16]) -> Vec<Endpoint> {
     ports.iter().map(endpoint).collect()
 }
 
-/// A client at a gateway, 0, and at a proxy, 1, that knows of so many more.
+/// A client at a gateway, 0, and at a proxy, 1, that knows of this many more.
 fn client(others: u16) -> Rig<Client> {
     let mut rig = Rig::<Client>::new();
     let proxies: Vec<u16> = (9002..=9002 + others).collect();
@@ -78,7 +78,7 @@ fn told(rig: &mut Rig<Client>, peer: usize) -> Vec<u64> {
     rig.peers[peer].take_records().iter().filter_map(number).collect()
 }
 
-/// A proxy says what became of a command; what the program hears.
+/// A proxy reports the outcome of a command; returns the program's events.
 fn answer(rig: &mut Rig<Client>, peer: usize, number: u64, outcome: Outcome) -> Vec<Outcome> {
     let done = Record::CommandDone {
         number,
@@ -100,7 +100,7 @@ fn heard(rig: &mut Rig<Client>) -> Vec<Outcome> {
     events.iter().filter_map(outcome).collect()
 }
 
-/// Lets time pass in which all servers are there; what the program hears.
+/// Runs for `time` with all servers there; returns the program's events.
 fn pass(rig: &mut Rig<Client>, time: Micros) -> Vec<Outcome> {
     let (end, mut all) = (rig.now + time, Vec::new());
     while rig.now < end {
@@ -356,7 +356,7 @@ fn done(number: u64, outcome: Outcome) -> Record<'static> {
     }
 }
 
-/// What a node was told of commands since this was asked last: their numbers, and what became of some.
+/// The commands that a node was told since the last call: their numbers, and outcomes.
 fn of_commands<M: Subject>(rig: &mut Rig<M>, peer: usize) -> Vec<(u64, Option<Outcome>)> {
     let records = rig.peers[peer].take_records();
     let read = |bytes: &Vec<u8>| match Record::read(bytes) {
@@ -446,7 +446,7 @@ fn a_broker_that_is_not_ready_is_asked_seldom_where_another_one_has_the_command(
     assert_eq!(of_commands(&mut rig, 0), [(1, Some(Outcome::of(1)))]);
 }
 
-/// A member may take its time, and what a link takes comes there.
+/// A member may take its time, and a command uses all the time that a link takes.
 #[test]
 fn a_broker_that_has_a_command_is_told_it_again_on_another_link_only() {
     let (mut rig, brokers) = proxy();
@@ -498,7 +498,7 @@ fn the_only_broker_left_is_asked_again_when_it_was_busy() {
     assert_ne!(first, last);
 }
 
-/// A broker with so many proxies, and where the links of those are; 1: the gateway.
+/// A broker with this many proxies, and their peers' indexes; 1: the gateway.
 fn broker(proxies: u32) -> (Rig<Broker>, Vec<usize>) {
     let mut rig = Rig::<Broker>::new();
     let more = (1..proxies).map(|at| rig.link(60 + at, role::PROXY));
@@ -619,13 +619,13 @@ fn cut_off() -> (Rig<Broker>, usize) {
 
 const OTHER: u32 = 80;
 
-/// What the router says of the first gateway.
+/// The router's report of the first gateway.
 fn seen(rig: &mut Rig<Broker>, up: bool) {
     let node = GATEWAY;
     rig.tell(2, &Record::GatewaySeen { node, up });
 }
 
-/// Lets time pass in which who is linked stays so; what came of the command.
+/// Runs for `time` with unchanged links; returns the command's outcome.
 fn ends(rig: &mut Rig<Broker>, time: Micros) -> Vec<(u64, Option<Outcome>)> {
     let end = rig.now + time;
     while rig.now < end {
@@ -742,7 +742,7 @@ fn the_members_of_a_gateway_that_starts_anew_have_the_time_to_come_back_to_it_or
     );
 }
 
-/// What its last member said, or where that one went, it says when it knows.
+/// The gateway reports its last member's answer, or where that member went, once it knows.
 #[test]
 fn a_gateway_whose_last_member_of_the_room_went_is_heard_out() {
     let (mut rig, _) = broker(1);
@@ -958,7 +958,7 @@ fn a_copy_that_comes_after_a_member_came_or_went_is_answered_as_the_first_one_wa
     assert_eq!(of_commands(&mut rig, 1), []);
 }
 
-/// How many were told on, and how many were answered with `busy` and nothing else, of so many.
+/// Of this many: how many were passed on, and how many were answered with `busy` and nothing else.
 fn answered_with_busy<M: Subject>(rig: &mut Rig<M>, peer: usize) -> usize {
     let said = of_commands(rig, peer);
     assert!(said.iter().all(|(_, outcome)| *outcome == Some(BUSY)), "{said:?}");
@@ -1026,7 +1026,7 @@ fn past_a_rooms_share_a_broker_says_of_each_command_at_once_that_it_is_busy_and_
     assert_eq!(counter(&rig.machine, "commands_received"), share + 1);
 }
 
-/// What became of commands filled the datagram, and what it had no place for was forgotten.
+/// Found: outcomes filled the datagram, and those without space were forgotten.
 #[test]
 fn an_acknowledgement_that_finds_no_place_beside_them_is_sent_in_the_next_datagram() {
     let (mut rig, _) = broker(1);
@@ -1051,7 +1051,7 @@ fn an_acknowledgement_that_finds_no_place_beside_them_is_sent_in_the_next_datagr
     assert_eq!(rig.peers[0].frames(kinds::LINK_ACK), before + 1);
 }
 
-/// Its rooms' other half went to another broker, and who wants them with it: nobody seemed to be a member.
+/// Found: half of its rooms went to another broker, and their interest with them: the room seemed to have no member.
 #[test]
 fn a_broker_whose_part_no_longer_has_the_room_leaves_a_commands_outcome_to_others() {
     let (mut rig, _) = broker(1);
@@ -1123,7 +1123,7 @@ fn who_joins_again_while_a_command_lives_is_told_it_once_and_counts_once() {
     }
 }
 
-/// Two sessions of a user at a proxy that lets it have one a second, and what they hear of the commands that they send.
+/// Two sessions of a user at a proxy that allows it one command a second, and the outcomes that they get.
 #[test]
 fn a_user_has_one_command_a_second_by_whatever_session_and_a_copy_takes_nothing() {
     let (mut rig, brokers) = proxy();
@@ -1164,7 +1164,7 @@ fn a_user_has_one_command_a_second_by_whatever_session_and_a_copy_takes_nothing(
     assert_eq!(retry_ms(&mut rig, second), None, "what was told is true");
 }
 
-/// A session sends so many records a second, so there are many, and no broker is there that would take any.
+/// A session may send only a number of records a second, so there are many sessions, and no broker takes any command.
 #[test]
 fn past_a_users_share_a_proxy_says_of_each_command_at_once_that_it_is_busy() {
     let (users, share) = (600, COMMANDS_MAX / 2);

@@ -1,7 +1,7 @@
-//! Strangers, forgers and members without manners against the real machines: nothing changes but counters, nobody panics,
-//! nothing grows without bound, and what one peer does costs the others nothing that can be seen.
+//! Strangers, forgers and misbehaving members against the real machines: only counters change, nothing panics, nothing
+//! grows without bound, and one peer's actions have no visible cost for others.
 //!
-//! `HOSTILE_SEED` chooses the dice, `HOSTILE_SECONDS` how long the random part runs per target (default 5).
+//! `HOSTILE_SEED` chooses the dice, `HOSTILE_SECONDS` the duration of the random part per target (default 5).
 
 mod common;
 
@@ -42,7 +42,7 @@ fn clear(kind: DatagramKind, connection: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Gives a datagram that has no right to anything and looks at what it did.
+/// Delivers a datagram without any right and checks its effect.
 fn refuse<M: Subject>(rig: &mut Rig<M>, socket: SocketId, from: u32, bytes: &[u8], what: &str) {
     let before = (rig.machine.digest(), refused(&rig.machine));
     rig.give(socket, stranger(from), bytes);
@@ -571,7 +571,7 @@ fn joins_without_end_do_not_pile_up() {
 #[test]
 fn gap_requests_in_a_loop_are_cheap() {
     let mut rig = Rig::<Gateway>::new();
-    // A ring of many places, most of which the arena no longer has.
+    // A ring of many places, most of which the arena has overwritten.
     for offset in 3..40_000 {
         rig.say(2, &link_room(1, offset, &[b""]));
         if offset % 32 == 0 {
@@ -619,7 +619,7 @@ fn what_is_resent_to_a_session_stays_within_what_it_may_have_resent_however_many
     let allowed = sent / 4 + (256 << 10) + (64 << 10) * rig.now / 1_000_000;
     assert!(repaired > 100_000, "some of it is: {repaired} B");
     assert!(repaired <= allowed + 2_000, "{repaired} B of {allowed}");
-    // What it still lacks it may ask for when it has had less for a while.
+    // It may ask for the missing ones after a while with less traffic.
     rig.pass(5_000_000, 20_000);
     let before = counter(&rig.machine, "messages_repaired");
     rig.say(
@@ -734,7 +734,7 @@ fn holes_of_many_publishers_do_not_fill_a_broker() {
     assert_eq!(rig.machine.held_bytes(), 0, "who does not come back leaves nothing");
 }
 
-/// What was to be told to a proxy that never came back kept its publishers for ever.
+/// Found: acknowledgements for a proxy that never came back kept its publishers forever.
 #[test]
 fn publishers_of_a_proxy_that_is_gone_are_forgotten() {
     let mut rig = Rig::<Broker>::new();
@@ -891,7 +891,7 @@ fn a_gateway_that_names_nonsense_keeps_no_client_from_the_one_that_it_was_given(
     ];
     let servers = nowhere.to_vec();
     rig.tell(0, &Record::Control(ControlRecord::Servers { role, servers }));
-    // Nobody, by hundreds; the right address with a wrong key; malformed ones.
+    // Hundreds of strangers; the right address with a wrong key; malformed ones.
     for _ in 0..40 {
         let mut nobody = |at: usize| server([192, 0, 2, at as u8], dice.roll() as u16 | 1, [at as u8; 32]);
         let servers: Vec<Server> = (0..SERVERS_MAX).map(&mut nobody).collect();

@@ -1,5 +1,5 @@
-//! Real machines where every node has to prove which one it is: who may not, says nothing that is heard, from the moment on in
-//! which it may not, and the others notice nothing.
+//! Real machines where every node must prove its identity. A node that may not take part is ignored from the moment on
+//! at which it may not, and the others notice nothing.
 
 mod common;
 
@@ -12,7 +12,7 @@ fn me(node: u32, role: Role) -> Identity {
     Identity { node, role, epoch }
 }
 
-/// Where a node of the tests is.
+/// The address of a test node.
 fn place(node: u32) -> muster_transport::Addr {
     addr(9000 + node as u16)
 }

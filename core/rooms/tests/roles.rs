@@ -1,4 +1,4 @@
-//! One real machine among peers that keep to the protocol: what it answers, when, and to whom.
+//! One real machine among peers that keep to the protocol: its answers, their times and their receivers.
 
 mod common;
 
@@ -27,7 +27,7 @@ fn gateway() -> Rig<Gateway> {
     gateway_since(1_000_000)
 }
 
-/// The same, whose clock begins there.
+/// The same with a clock that begins at `now`.
 fn gateway_since(now: u64) -> Rig<Gateway> {
     let mut rig = Rig::<Gateway>::bare();
     rig.now = now;
@@ -52,7 +52,7 @@ fn joined(request: u32, handle: u32) -> Record<'static> {
     }
 }
 
-/// What became of a join: joined, or refused with a code.
+/// The result of a join: joined, or refused with a code.
 fn answers(rig: &mut Rig<Gateway>, member: usize) -> Vec<(u32, Result<(), Code>)> {
     let records = rig.peers[member].take_records();
     let answers = records.iter().filter_map(|bytes| match Record::read(bytes) {
@@ -96,7 +96,7 @@ fn head_from(rig: &mut Rig<Gateway>, peer: usize, name: &str, generation: u32, n
     rig.turn();
 }
 
-/// Lets time pass in which the links stay alive.
+/// Runs for `time` with the links alive.
 fn pass<M: Subject>(rig: &mut Rig<M>, time: u64) {
     let end = rig.now + time;
     while rig.now < end {
@@ -121,7 +121,7 @@ fn a_join_is_answered_when_the_owner_has_said_where_the_room_stands() {
     assert!(rig.peers[2].frames(kinds::LINK_REPAIR) >= 2, "it is asked");
     head(&mut rig, 1, 4);
     assert_eq!(answers(&mut rig, 0), [(7, Ok(()))]);
-    // What dies with that broker from here on is announced.
+    // Messages that die with that broker from here on are announced.
     head(&mut rig, 2, 1);
     pass(&mut rig, 50_000);
     assert_eq!(rig.peers[0].frames(kinds::GAP), 1);
@@ -288,12 +288,12 @@ fn a_broker_accounts_for_what_it_held_and_never_numbered() {
     assert_eq!(since(&rig), ([4, 2, 1, 1], 0));
     rig.say(proxy, &link_publish(77, 6, 8, &[b"eight"]));
     assert_eq!(since(&rig), ([5, 2, 1, 1], 1));
-    // Who stays away is forgotten with it.
+    // A gateway that stays away is forgotten with it.
     rig.pass(130_000_000, 50_000);
     assert_eq!(since(&rig), ([5, 2, 1, 2], 0));
 }
 
-/// What an owner holds behind a hole stood in the credit: at 1 % loss a third of what a publisher could send was sent.
+/// Found: messages held behind a hole counted against the credit: at 1 % loss a publisher reached a third of its rate.
 #[test]
 fn what_an_owner_holds_for_a_publisher_is_on_its_way_no_more() {
     let mut rig = broker();
@@ -338,12 +338,12 @@ fn a_broker_that_was_cut_off_numbers_nothing_before_a_router_has_told_it_what_is
     rig.tell(router, &Record::Complete { scope: Scope::ALL });
     assert_eq!(publishes(&mut rig, proxy), (1, 2));
 
-    // Where there is no router it goes on with what it knows.
+    // If there is no router it goes on with its knowledge.
     let (mut rig, proxy) = cut_off();
     pass(&mut rig, MISSING_WAIT + 10_000);
     assert_eq!(publishes(&mut rig, proxy), (1, 0));
 
-    // So does who has lost its routers alone, at once.
+    // A broker that has lost only its routers does so at once.
     let mut rig = broker();
     let proxy = rig.link(PROXY, role::PROXY);
     rig.frame(1, FrameKind::CLOSE.code(), &[0]);
@@ -390,7 +390,7 @@ fn a_gateway_that_is_linked_is_kept_also_where_routers_have_forgotten_it() {
     assert_eq!(rig.machine.interest().len(), 0);
 }
 
-/// What a peer was told of membership: room versions, and where snapshots end.
+/// The membership reports to a peer: room versions, and the ends of snapshots.
 fn told<M: Subject>(rig: &mut Rig<M>, peer: usize) -> Vec<String> {
     rig.pass(60_000, 5_000);
     let records = rig.peers[peer].take_records();
@@ -427,7 +427,7 @@ fn router() -> Rig<Router> {
     rig
 }
 
-/// What a new peer hears of a router's gateway and broker.
+/// A new peer's reports of a router's gateway and broker.
 const INTRODUCTION: [&str; 5] = ["1: +1", "1: all up to 1", "1: seen", "3 told", "complete"];
 
 /// A peer tells of another gateway's only room.
@@ -506,7 +506,7 @@ fn a_gateway_is_covered_once_every_broker_has_it_and_every_peer_has_covered_it()
     assert_eq!(told(&mut rig, 0), [""; 0]);
     rig.tell(4, &Record::Covered { offset: 1 << 20 });
     assert_eq!(told(&mut rig, 0), ["covered"]);
-    // Of a peer that is gone nothing is waited for.
+    // A former peer is not waited for.
     rig.tell(0, &Record::Membership(membership(3, true)));
     rig.tell(3, &Record::Covered { offset: 1 << 21 });
     assert_eq!(told(&mut rig, 0), [""; 0]);
@@ -570,8 +570,9 @@ fn a_broker_that_nobody_tells_keeps_what_gateways_say_from_being_in_force_for_a_
     assert_eq!(told(&mut rig, 0), ["covered"]);
 }
 
-/// Two routers heard nothing of each other, and a broker had just gone from one to the other, whose word of it did not come: a join was
-/// answered 2 s after that, before they heard of each other again, and the broker did not count the member.
+/// Found: two routers heard nothing of each other, and a broker moved from one to the other, whose report did not
+/// arrive. A join was answered 2 s later, before they heard of each other again, and the broker did not count the
+/// member.
 #[test]
 fn a_broker_that_went_to_a_peer_is_waited_for_from_when_that_peer_is_silent() {
     const OTHER: u32 = 9;
@@ -609,7 +610,7 @@ fn a_broker_that_went_to_a_peer_is_waited_for_from_when_that_peer_is_silent() {
     }
 }
 
-/// Where that one's brokers were not in the placement, a join was answered that they had not heard of.
+/// Found: a router without that one's brokers in its placement answered a join that they had not heard of.
 #[test]
 fn a_broker_of_another_cluster_that_nobody_tells_is_waited_for_too() {
     let mut rig = Rig::<Router>::new();
@@ -654,7 +655,7 @@ fn no_broker_hears_that_it_knows_all_before_the_routers_peers_have_told_what_the
     assert_eq!(told(&mut rig, broker), ["complete"], "it does not come back");
 }
 
-/// Its number is that of its name: the map may say so while the link of the role that it had before still stands.
+/// A number belongs to a name: the map may name it while the link of its former role still exists.
 #[test]
 fn a_node_that_comes_back_as_a_router_is_told_on_the_link_of_the_router() {
     let mut rig = Rig::<Gateway>::bare();
@@ -935,7 +936,7 @@ fn strangers_who_ask_for_much_keep_nobody_from_joining() {
         &Record::Control(ControlRecord::Authenticate { credential: b"token" }),
     );
     for _ in 0..300 {
-        rig.tell(shown, &join(&[b'a'; 1_000])); // as one who knows a credential may
+        rig.tell(shown, &join(&[b'a'; 1_000])); // any holder of a credential may
     }
     let honest = rig.unknown(31);
     rig.tell(
@@ -1016,7 +1017,7 @@ fn member_with(policy: Policy) -> (Rig<Client>, u32) {
     (rig, room)
 }
 
-/// What a program reads that joins with a policy and lets this happen first.
+/// The items that a program reads after a join with a policy and this event.
 fn read_after(policy: Policy, before: impl FnOnce(&mut Rig<Client>, u32)) -> Vec<Item> {
     let (mut rig, room) = member_with(policy);
     before(&mut rig, room);
@@ -1051,7 +1052,7 @@ fn what_a_reader_was_too_slow_for_is_a_gap_from_its_first_chunk_on() {
         (4..=63).for_each(|at| piece(rig, at, (1, at), WHOLE));
     });
     assert_eq!(dropped(&oldest), [(1, 3)]);
-    // What came between the chunks and was read is no part of it.
+    // A message read between the chunks is no part of it.
     let oldest = read_after(Policy::DropOldest, |rig, room| {
         piece(rig, 1, (1, 1), FIRST);
         piece(rig, 2, (2, 1), WHOLE);
@@ -1090,8 +1091,8 @@ fn who_reads_hears_at_once_that_a_message_was_never_finished() {
     assert!(matches!(item, Some(Item::Gap(_))));
 }
 
-/// The gateway is away for eight seconds in the middle of a message. What came of it is kept, for the rest comes afterwards; where
-/// it does not, that is given up in its time.
+/// The gateway is away for eight seconds in the middle of a message. The received part is kept, as the rest comes
+/// afterwards; if it does not, the message is given up in its time.
 #[test]
 fn a_message_that_had_begun_to_come_before_an_outage_is_whole_after_it() {
     for comes in [true, false] {
@@ -1283,7 +1284,7 @@ fn a_gateway_that_answers_nothing_is_asked_again_and_again_before_it_is_given_up
     assert!(lasted.abs_diff(SILENCE_MAX) <= 20_000, "{lasted}");
 }
 
-/// Hellos that left for an address in so much time.
+/// Hellos sent to an address in this time.
 fn hellos<M: Subject>(rig: &mut Rig<M>, to: Addr, time: u64) -> Vec<(u64, u64)> {
     let (start, mut seen) = (rig.now, Vec::new());
     while rig.now < start + time {
@@ -1373,7 +1374,7 @@ fn a_proxy_says_that_an_owner_is_not_there() {
 #[test]
 fn a_proxy_refuses_a_publish_frame_that_would_not_fit_into_a_link() {
     let longest = PAYLOAD - 113;
-    let alone = message_max(PAYLOAD) + 1; // of which members could be sent none
+    let alone = message_max(PAYLOAD) + 1; // members could be sent none of it
     let largest = PAYLOAD - HEADER - 16 - 29; // what a client's own datagram has room for
     let refused = |len| (len, Code::Malformed, 1);
     for (len, code, dropped) in [
@@ -1521,7 +1522,7 @@ fn a_place_that_was_closed_is_used_again_and_takes_nothing_of_who_had_it_before(
         "asked twice"
     );
     assert_eq!(rig.machine.counters.rooms_closed, 1);
-    // What is late for the eighth room goes nowhere, what is for its successor goes there.
+    // Late data for the eighth room goes nowhere, data for its successor goes there.
     rig.peers[2].got.clear();
     rig.say(0, &publish(7, 1, 1, &[b"late"]));
     rig.pass(10_000, 1_000);
@@ -1538,7 +1539,7 @@ fn a_place_that_was_closed_is_used_again_and_takes_nothing_of_who_had_it_before(
     assert_eq!(counts(&rig), [before[0] + 3, before[1] + 2, before[2] + 1]);
 }
 
-/// A client whose places are all taken: 256 rooms are open, and the first has messages that are not acknowledged.
+/// A client with all places taken: 256 rooms are open, and the first has unacknowledged messages.
 fn full_of_rooms() -> Rig<Client> {
     let mut rig = Rig::<Client>::new();
     for at in 1..256 {
@@ -1598,7 +1599,7 @@ fn a_client_closes_the_room_that_it_used_longest_ago_for_another() {
     let Record::Open { request, .. } = told[1] else {
         panic!("{:?}", told[1])
     };
-    // Whatever is late for the one that was closed touches nobody.
+    // Late data for the closed room has no effect.
     assert!(rig.machine.publishing(2).is_none());
     let new = opened.publication;
     assert_eq!(
@@ -1627,7 +1628,7 @@ fn a_client_closes_the_room_that_it_used_longest_ago_for_another() {
         .any(|bytes| matches!(Record::read(bytes), Some(Record::Open { name: b"sports:2", .. }))));
 }
 
-/// The longest that a client is quiet within two minutes in which nobody lets it in, whether or not it gets a cookie.
+/// The client's longest pause within two minutes in which no server admits it, with or without a cookie.
 fn longest_pause(mut rig: Rig<Client>, cookies: bool) -> u64 {
     let (mut last, mut longest) = (rig.now, 0);
     for _ in 0..12_000 {
@@ -1691,7 +1692,7 @@ fn more_joins_and_leaves_than_a_log_holds_are_told_all_the_same_and_in_order() {
     assert!(left.is_some() && left < again, "left {left:?}, joined again {again:?}");
 }
 
-/// The join that was taken back had made it a member, and nobody told that it was none.
+/// Found: the join that was taken back had made it a member, and no report ended that.
 #[test]
 fn a_join_taken_back_before_one_that_is_refused_leaves_no_member_behind() {
     let mut rig = Rig::<Client>::new();
@@ -1719,7 +1720,7 @@ fn a_join_taken_back_before_one_that_is_refused_leaves_no_member_behind() {
     assert_eq!(joins_and_leaves(&mut rig), [Err(7)]);
 }
 
-/// Where the client says hello since this was asked last.
+/// The addresses of the client's hellos since the last call.
 fn knocks(rig: &mut Rig<Client>) -> Vec<Addr> {
     let sent = rig.out.drain(..);
     sent.filter(|(_, bytes)| Header::read(bytes).unwrap().kind == DatagramKind::Hello)
@@ -1755,7 +1756,8 @@ fn a_client_that_is_told_of_other_servers_goes_there_at_once_but_keeps_a_session
     assert!(knocks(&mut rig).contains(&addr(9006)));
 }
 
-/// Each change of the list of servers had all who waited come within 100 ms, whatever pace they had been told.
+/// Found: after each change of the list of servers, all waiting clients came within 100 ms, whatever pace they had been
+/// told.
 #[test]
 fn who_waits_for_a_server_waits_on_where_another_one_is_added() {
     let next_hello = |gateways: &[u16]| {
@@ -1827,7 +1829,7 @@ fn who_is_told_by_the_only_server_that_it_is_busy_waits_for_as_long_as_that_says
     assert!(took < 150_000, "another one is tried soon: {took}");
 }
 
-/// All who had waited for a room were refused at once, and came back at once.
+/// Found: all that had waited for a room were refused at once, and came back at once.
 #[test]
 fn joins_and_opens_that_are_refused_for_now_come_back_each_in_its_time() {
     /// After how many times 10 ms a client asks again, each time that it is refused.
@@ -1946,7 +1948,7 @@ fn a_client_whose_server_says_nothing_or_goodbye_goes_to_another_and_one_that_is
     }
 }
 
-/// Or commands to its rooms would wait for it there, as long as a server keeps who says nothing.
+/// Otherwise commands to its rooms would wait for it there, as long as a server keeps a silent client.
 #[test]
 fn a_gateway_that_a_client_gave_up_as_silent_hears_so_when_the_client_has_another() {
     let mut rig = Rig::<Client>::new();
@@ -2076,7 +2078,7 @@ fn a_gateway_and_a_proxy_know_what_others_reach_and_they_do_not() {
         .machine
         .set_placement(unserved.now, two_partitions(NodeState::Init));
     assert_eq!(unserved.machine.cut_off(), None, "no other one reaches it either");
-    // Who comes while others are sent away is not let in, and later again.
+    // A client that comes while others are sent away is refused, and again later.
     gateway.machine.drain();
     gateway.pass(1_100_000, 10_000);
     assert_eq!(gateway.machine.sessions().table.len(), 0);
@@ -2111,7 +2113,7 @@ fn named(ports: &[(u16, u16)]) -> Vec<Server> {
     ports.iter().map(server).collect()
 }
 
-/// Where a client knocks for so long that lost the session with its gateway, and hears from nobody but its proxy.
+/// The addresses that a client tries if it has lost its gateway for long, and hears only from its proxy.
 fn tried(rig: &mut Rig<Client>, rounds: usize) -> Vec<Addr> {
     knocks(rig);
     rig.frame(0, FrameKind::CLOSE.code(), &[0]);
@@ -2141,7 +2143,7 @@ fn a_client_goes_to_the_servers_that_its_own_one_names_and_back_to_that() {
     for port in [9001, 9005, 9006] {
         assert!(all.contains(&addr(port)), "{port} was not tried: {all:?}");
     }
-    // The latest list holds, and nobody takes away what the program gave.
+    // The latest list holds, and no server removes addresses given by the program.
     let servers = named(&[(9007, 1)]);
     rig.tell(1, &Record::Control(ControlRecord::Servers { role, servers }));
     let all = tried(&mut rig, 300);
@@ -2152,7 +2154,7 @@ fn a_client_goes_to_the_servers_that_its_own_one_names_and_back_to_that() {
     assert!(all.contains(&addr(9001)) && all.contains(&addr(9007)), "{all:?}");
 }
 
-/// Where a client goes whose only gateway names these as soon as it is there.
+/// The address that a client chooses when its only gateway announces these at once.
 fn spread(ports: &[(u16, u16)]) -> Vec<Addr> {
     let mut rig = Rig::<Client>::new_to_all();
     rig.serve(9001);
@@ -2336,7 +2338,7 @@ fn a_client_without_a_place_for_another_room_says_when_there_is_one() {
     assert_eq!(acknowledge(&mut rig, 6, 1), [], "once");
     let opened = rig.machine.publication(rig.now, "sports:new").expect("a place");
     assert_eq!(opened.closed, Some(5));
-    // Asked for and not answered it can be named to nobody, so another one goes.
+    // An unanswered question cannot be attributed, so another one is sent.
     let opened = rig.machine.publication(rig.now, "sports:newer").expect("a place");
     assert_eq!(opened.closed, Some(6));
     assert_eq!(rig.machine.publication(rig.now, "sports:newest"), None);
@@ -2434,7 +2436,7 @@ fn a_publisher_that_comes_by_another_proxy_is_acknowledged_there() {
     assert_eq!(told(&rig), [1, 1]);
 }
 
-/// What a gateway asks a broker for: room, whether as history, and ranges.
+/// A gateway's request to a broker: room, whether as history, and ranges.
 type Asked = (u64, bool, Vec<(u64, u64)>);
 
 fn asked(rig: &mut Rig<Gateway>) -> Vec<Asked> {
@@ -2567,7 +2569,7 @@ fn a_publisher_that_finds_no_place_is_told_so_and_gets_one_when_others_are_forgo
 
 #[test]
 fn two_names_with_one_number_are_never_one_room() {
-    // 0: a proxy; 1: the gateway, whose room it is; 2: the router.
+    // 0: a proxy; 1: the gateway that wants the room; 2: the router.
     let mut rig = Rig::<Broker>::new();
     let published = counter(&rig.machine, "messages_published");
     rig.say(0, &collides(1));
@@ -2612,14 +2614,14 @@ fn who_came_to_a_refused_room_is_told_why() {
         rig.join(1, 8, ROOM, Positions::default());
         assert_eq!(answers(&mut rig, 0), [(7, Err(code))]);
         assert_eq!(answers(&mut rig, 1), [(8, Err(code))]);
-        // Once nobody is there any more, it may be tried again.
+        // Once all members are gone, it may be tried again.
         pass(&mut rig, 3_000_000);
         assert_eq!(rig.machine.rooms().count(), 0);
         rig.join(1, 9, ROOM, Positions::default());
         rig.tell(3, &Record::Covered { offset: 1 << 20 });
         head(&mut rig, 1, 1);
         assert_eq!(answers(&mut rig, 1), [(9, Ok(()))]);
-        // A member whose room is taken from it hears of that too.
+        // A member that loses its room learns of that too.
         rig.tell(from, &Record::RoomRefused { room, code });
         rig.turn();
         assert_eq!(answers(&mut rig, 1), [(0, Err(Code::Busy))]);
@@ -2765,7 +2767,7 @@ fn what_a_member_had_of_another_gateway_neither_comes_again_nor_is_announced_as_
     let mut rig = Rig::<Client>::new();
     let stream = stream(1);
     let mut at = FIRST_PLACE;
-    // A gateway that began anew may be behind the one before, and not know that the owner had numbered so much.
+    // A restarted gateway may be behind its former life, and not know the owner's head.
     for (first, last) in [(1, 3), (2, 5)] {
         let block = body(|writer| {
             let mut block = RoomBlock::begin(writer, 0, at, stream, first);
@@ -2833,7 +2835,7 @@ fn gaps_that_follow_each_other_are_read_as_one() {
     assert_eq!(read, [gap(1, 5, slow), gap(6, 9, unrepaired), gap(11, 12, unrepaired)]);
 }
 
-/// A gateway that knows the room's stream from its first message on, and a member whose join it answered.
+/// A gateway that knows the room's stream from its first message on, and a member with an answered join.
 fn live_room() -> Rig<Gateway> {
     let mut rig = gateway();
     rig.join(0, 7, ROOM, Positions::default());
@@ -2844,7 +2846,7 @@ fn live_room() -> Rig<Gateway> {
     rig
 }
 
-/// What the member was given: gaps as (first, last, reason), and the first offset of each block of messages.
+/// The member's data: gaps as (first, last, reason), and the first offset of each block of messages.
 fn given(rig: &Rig<Gateway>) -> (Vec<(u64, u64, GapReason)>, Vec<u64>) {
     let got = |kind| rig.peers[0].got.iter().filter(move |(known, _)| *known == kind);
     let gaps = got(kinds::GAP).filter_map(|(_, body)| GapPlace::read(body));
@@ -2898,7 +2900,7 @@ fn an_owner_that_is_named_no_more_is_told_as_lost_and_not_as_slow() {
 fn a_gateway_accounts_for_every_message_of_its_owners() {
     let mut rig = gateway();
     let mut known = [0; 11];
-    // What a step changed, by name.
+    // The changes of a step, by name.
     let mut changed = |rig: &Rig<Gateway>| {
         let names = [
             "messages_received",
@@ -2971,7 +2973,7 @@ fn a_gateway_accounts_for_every_message_of_its_owners() {
     );
     pass(&mut rig, BACKFILL_WAIT + 100_000);
     assert_eq!(changed(&rig), [("dropped_held", 1), ("held", -1)]);
-    // A count that lies, and what members could not be sent.
+    // A wrong count, and messages that members could not be sent.
     let mut short = link_room(1, 9, &[b"nine"]);
     short[LINK_BLOCK - 1] += 3;
     said(&mut rig, &short);
@@ -3138,7 +3140,7 @@ fn what_a_member_asked_for_again_is_not_sent_once_it_has_left() {
 
 const PACED: &str = "paced:final";
 
-/// A gateway with two members of a paced room, 0 and 1, who have its first three messages.
+/// A gateway with two members of a paced room, 0 and 1, which have its first three messages.
 fn paced_room() -> Rig<Gateway> {
     let mut rig = gateway();
     rig.join(0, 1, PACED, Positions::default());
@@ -3151,7 +3153,8 @@ fn paced_room() -> Rig<Gateway> {
     rig
 }
 
-/// What the broker was told last of the paced room, since it was looked at last: how far its members are, and what they lack.
+/// The latest report to the broker on the paced room, since the last call: its members' progress, and their first
+/// missing place.
 fn progress(rig: &mut Rig<Gateway>) -> Option<(u64, u64)> {
     let got = std::mem::take(&mut rig.peers[2].got);
     let told = got.iter().filter(|(kind, _)| *kind == kinds::CONSUMED);
@@ -3355,7 +3358,7 @@ fn a_skip_that_is_lost_is_told_again_though_nothing_follows_it() {
     assert_eq!(told, young);
 }
 
-/// A stream that had ended before this gateway heard of it, and a member of before whose next places are gone.
+/// A stream that had ended before this gateway heard of it, and an earlier member whose next places are gone.
 #[test]
 fn history_that_somebody_comes_back_for_takes_no_place_that_another_member_still_has_to_hear_of() {
     let mut rig = gateway();
@@ -3424,7 +3427,7 @@ fn a_member_that_stood_still_and_joins_again_gets_the_history_that_it_names() {
     assert!(rooms > 20 && skips == 0, "{rooms} messages and {skips} skips");
 }
 
-/// What a lost stream still had is told where it stood, so messages that are here come before that.
+/// The rest of a lost stream is reported at its place, so messages that are here come before that.
 #[test]
 fn who_comes_back_to_a_stream_whose_rest_is_lost_is_not_said_to_have_missed_nothing() {
     let whole = |rig: &mut Rig<Gateway>, request, positions| {
@@ -3467,8 +3470,8 @@ fn a_join_whose_history_went_with_its_owner_is_answered() {
     assert_eq!(answers(&mut rig, 0), [(1, Ok(()))]);
 }
 
-/// A gateway died, and another one's room had been owned by a broker that had died before: while the map named that, a join
-/// waited for it for 2 s, and then got nothing of what the next owner had.
+/// Found: a gateway died, and a room of another one had been owned by a broker that had died before. While the map
+/// named that broker, a join waited 2 s for it, and then got no message of the next owner.
 #[test]
 fn who_comes_back_from_a_stream_of_a_broker_without_a_link_gets_what_the_next_owner_has() {
     for away in [2_000_000, 100_000] {
@@ -3540,8 +3543,8 @@ fn who_asks_for_another_stream_is_told_where_the_room_stands() {
     assert_eq!(got(&rig), [rooms + 1, heads + 1]);
 }
 
-/// It wanted the room, and then not, and wants it again for one who comes back: what it would take for new is behind what others have
-/// numbered since.
+/// It wanted the room, then not, and wants it again for a returning member: messages that it would take as new come
+/// after others.
 #[test]
 fn of_a_stream_that_has_ended_a_gateway_is_owed_what_it_has_not_passed_on_and_nothing_anew() {
     let head = |consumed: Option<u64>| {
@@ -3585,7 +3588,7 @@ fn of_a_stream_that_has_ended_a_gateway_is_owed_what_it_has_not_passed_on_and_no
     );
 }
 
-/// A room that nobody publishes to ends soon at who stands in for its owner: a member that comes then would wait for the owner.
+/// A room without publishers ends soon at a stand-in for its owner: a later member would wait for the owner.
 #[test]
 fn who_asks_where_a_room_stands_whose_owner_is_gone_is_told_also_where_it_had_ended() {
     let mut rig = broker();
@@ -3659,7 +3662,7 @@ fn a_busy_session_whose_server_falls_silent_goes_to_another_one_soon_and_an_idle
     busy(&mut rig);
     let took = silent_for(&mut rig);
     assert!(took > SILENCE_MAX, "there is nowhere else to go: {took}");
-    // What comes in bursts is no reason to ask in between.
+    // A burst is no reason to ask in between.
     let mut rig = redirected(&[9001, 9005]);
     let before = ask_all(&mut rig);
     for _ in 0..20 {
@@ -3690,8 +3693,8 @@ fn between_two_each(keepalive_ms: u32) -> Rig<Client> {
     rig
 }
 
-/// Such a client, and what it does to come to know how often it hears of them:
-/// in what time, from the last word of a server on, it gives that one up.
+/// Such a client, with traffic that teaches it how often servers send. Returns the time from a server's last datagram
+/// until it is given up.
 fn found_silent(side: Side, keepalive_ms: u32, hears: impl Fn(&mut Rig<Client>, usize)) -> Micros {
     let mut rig = between_two_each(keepalive_ms);
     hears(&mut rig, side as usize);
@@ -3703,7 +3706,7 @@ fn found_silent(side: Side, keepalive_ms: u32, hears: impl Fn(&mut Rig<Client>, 
     rig.now - start
 }
 
-/// Hears of a server this often, so many times.
+/// A server's datagrams at this interval, this many times.
 fn beats(every: Micros, count: u32) -> impl Fn(&mut Rig<Client>, usize) {
     move |rig, peer| {
         for _ in 0..count {
@@ -3713,7 +3716,7 @@ fn beats(every: Micros, count: u32) -> impl Fn(&mut Rig<Client>, usize) {
     }
 }
 
-/// What it waits at most, with a bit for the steps of the clock: until it asks, then for an answer.
+/// The longest wait, with a bit for the steps of the clock: until it asks, then for an answer.
 fn found_within(asks_after: Micros) -> Micros {
     asks_after + 750_000 + 30_000
 }
@@ -3731,7 +3734,7 @@ fn a_silent_server_is_found_within_a_keepalive_and_what_an_answer_may_take() {
     }
 }
 
-/// It took minutes to come down from a keepalive of 15 s, a 32nd of what was too much with each message.
+/// Found: it took minutes to come down from a keepalive of 15 s, a 32nd of the excess with each message.
 #[test]
 fn who_hears_often_knows_so_after_a_few_messages_and_asks_soon() {
     for (every, count, asks_after) in [
@@ -3848,7 +3851,8 @@ fn told_window<M: Subject>(rig: &Rig<M>, peer: usize) -> Option<u32> {
         .next()
 }
 
-/// A proxy whose broker takes nothing, and a publisher that heeds its window until that is small. What the window was first.
+/// A proxy whose broker takes nothing, and a publisher that uses its window until that is small. Returns the first
+/// window.
 fn filled_proxy() -> (Rig<Proxy>, u32) {
     let mut rig = Rig::<Proxy>::new();
     rig.peers[2].polite = false;
@@ -3886,7 +3890,8 @@ fn what_waits_for_a_broker_that_is_gone_is_not_kept() {
     assert_eq!(told_window(&rig, 0), Some(all), "its publishers may send again");
 }
 
-/// A large room's members get a message slice by slice: what comes and goes between two slices costs nobody a turn.
+/// A large room's members get a message slice by slice: members that come and go between two slices take no turn from
+/// others.
 #[test]
 fn who_joins_or_leaves_while_a_message_goes_round_costs_no_other_member_its_turn() {
     for joins in [false, true] {
@@ -3973,7 +3978,7 @@ const QUIETS: PublisherId = PublisherId {
     incarnation: 1,
 };
 
-/// A broker of which the gateway wants a second room.
+/// A broker with a gateway that wants a second room.
 fn broker_of_two() -> Rig<Broker> {
     let mut rig = Rig::<Broker>::new();
     let RoomKey { id: room, check } = room_key(QUIET);
@@ -3993,7 +3998,7 @@ fn broker_of_two() -> Rig<Broker> {
     rig
 }
 
-/// What the gateway heard of the second room: offsets of messages, and until where they are lost or there is anything.
+/// The gateway's data of the second room: offsets of messages, and the end of losses or of the stream.
 fn heard_of_quiet(rig: &Rig<Broker>) -> (Vec<u64>, Option<u64>) {
     let (mut offsets, mut told) = (vec![], None);
     for (kind, body) in &rig.peers[1].got {
@@ -4067,7 +4072,8 @@ fn a_message_that_is_gone_before_it_could_leave_is_told_as_lost_until_that_is_he
         rig.peers[1].polite = true;
         rig.peers[1].conn.ask_status();
         if deaf {
-            // Hears the window's worth again, and says so, but nothing of what the broker sends for it.
+            // The gateway receives a window's worth again and reports it, but receives nothing of the broker's further
+            // data.
             rig.turn();
             rig.peers[1].deaf = true;
             rig.turn();

@@ -82,7 +82,7 @@ fn ranges(ranges: &[(u64, u64)]) -> Value {
     ranges.iter().map(entry).collect()
 }
 
-/// The messages of a block as they are to be had from it, and as the vector has them, told apart by who names whom.
+/// The messages of a block as read from it and as in the vector, distinguished by their named publisher.
 fn messages(expected: &Value, found: &[Message<'_>]) -> Value {
     let listed = expected["messages"].as_array().expect("a list of messages");
     assert_eq!(listed.len(), found.len());

@@ -1,6 +1,7 @@
-//! A second cluster: brokers and proxies of their own beside the first one's, at the same routers and gateways.
+//! A second cluster: brokers and proxies of its own beside the first one's, at the same routers and gateways.
 //!
-//! Owns its draw, on top of any other plan. Its processes stand behind the routers, so that nobody else's number is another one.
+//! Owns its draw, on top of any other plan. Its processes come behind the routers, so that no other process's number
+//! changes.
 
 use muster_simkit::Draw;
 use muster_transport::Micros;
@@ -46,7 +47,7 @@ impl Beside {
         self.partitions >> usize::from(self.grows.is_some())
     }
 
-    /// What becomes of it: nothing, or all of it dies at once, or some of it does what others do.
+    /// Its faults: none, or all of it dies at once, or some of its processes fail as others do.
     fn faults(&self, draw: &mut Draw, first: usize, heal: Micros) -> Vec<(Micros, Fault)> {
         let at = draw.within(self.begins.unwrap_or(0) + 300 * MS, heal - 500 * MS);
         let all = first..first + self.servers();
@@ -106,7 +107,7 @@ impl Plan {
             .map(|(at, fault)| (at, behind(fault, first, beside.servers())))
             .collect();
         plan.faults.extend(beside.faults(&mut draw, first, plan.heal));
-        // Where owners change, what is short could not be told from what came before.
+        // When owners change, lost messages could not be distinguished from earlier ones if they were short.
         let publishing = plan.clients.iter_mut().flat_map(|client| &mut client.publishing);
         publishing.for_each(|p| p.bytes = (p.bytes.0.max(8), p.bytes.1.max(8)));
         plan.back_max = None; // measured from the return of one, while others may still be away
@@ -120,17 +121,17 @@ impl Plan {
         self.brokers + self.beside.as_ref().map_or(0, |beside| beside.brokers)
     }
 
-    /// Where the second cluster's processes begin.
+    /// The first process of the second cluster.
     fn first_beside(&self) -> usize {
         self.gateways + self.proxies + self.brokers + self.routers
     }
 
-    /// Of a proxy or a broker its cluster; of others the first.
+    /// The cluster of a proxy or a broker; the first for others.
     pub fn cluster(&self, process: usize) -> usize {
         usize::from((self.first_beside()..self.servers()).contains(&process))
     }
 
-    /// What stands at a place behind the routers, and the partition of a broker there.
+    /// The kind of a process behind the routers, and a broker's partition.
     pub fn kind_beside(&self, process: usize) -> Option<(Kind, usize)> {
         let (beside, at) = (self.beside.as_ref()?, process.checked_sub(self.first_beside())?);
         match at.checked_sub(beside.proxies) {

@@ -1,8 +1,7 @@
-//! What must hold of commands: each ends once and in time, nobody is told one twice, and whoever was a member all along was told
-//! what counts as delivered. And of questions for a room's members: whoever was one all along is counted, and where nothing failed
-//! nobody else is.
+//! Judgements of commands: each ends once and in time, no member gets one twice, and each member present all along gets
+//! every delivered one. Questions: each member present all along is counted and, if nothing failed, no other.
 //!
-//! Knows no machine. A command's content is its place among all commands.
+//! Knows no machine. A command's content is its index among all commands.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +11,7 @@ use muster_transport::{Code, Micros};
 
 use crate::plan::{MS, SECOND};
 
-/// A member whose session ended so soon after may have been lost to its gateway before it knew.
+/// A member whose session ended this soon after may have been lost to its gateway before it knew.
 const UNNOTICED: Micros = 5 * SECOND;
 
 /// A leave that was sent is counted no more after this, whatever is lost on its way.
@@ -20,7 +19,7 @@ const LEFT: Micros = 3 * SECOND;
 
 struct Command {
     client: usize,
-    /// Nobody is told anything: members are counted.
+    /// A question: it tells members nothing, and counts them.
     counts: bool,
     page: Option<Page>,
     room: usize,
@@ -43,7 +42,7 @@ struct Stay {
 }
 
 impl Stay {
-    /// Whether it was in force all the time, and nobody can have missed that.
+    /// Whether it was in force all the time, with no chance to miss that.
     fn lasts(&self, since: Micros, until: Micros) -> bool {
         let from = self.from.iter().rev().find(|from| **from <= since);
         from.is_some_and(|from| {
@@ -64,8 +63,8 @@ impl Stay {
 pub struct Commands {
     all: Vec<Command>,
     stays: BTreeMap<usize, Stay>,
-    /// When a gateway stood still, or was cut off, for so long that its members do not count, or a router or broker that started
-    /// meanwhile does not know them.
+    /// Times in which a gateway stood still, or was cut off, for so long that its members do not count, or that a
+    /// router or broker started meanwhile does not know them.
     blind: Vec<(Micros, Micros)>,
     pub delivered: u64,
     pub expired: u64,
@@ -83,7 +82,7 @@ impl Commands {
         }
     }
 
-    /// What the next command says.
+    /// The content of the next command.
     pub fn content(&self) -> [u8; 8] {
         (self.all.len() as u64).to_le_bytes()
     }
@@ -242,7 +241,8 @@ impl Commands {
                     ));
                 }
             }
-            // Who comes back while it lives is told it as well, and another broker may be asked after some had been told and had left.
+            // A member that returns while it lives gets it as well. Another broker may be asked after some had been
+            // told and had left.
             let stays = |membership: &usize| {
                 let stay = self.stays.get(membership);
                 stay.is_some_and(|stay| stay.lasts(command.sent_at, ended_at))
@@ -262,7 +262,7 @@ impl Commands {
         Ok(())
     }
 
-    /// Between those who were members all along and those who may have been at some time; users likewise.
+    /// The count is between the members present all along and those possibly present at some time; users likewise.
     fn judge_count(&self, mild: bool, command: &Command, ended_at: Micros, outcome: Outcome) -> Result<(), String> {
         let Some(page) = &command.page else {
             return Err(format!("a count of room {} came without users", command.room));

@@ -1,13 +1,13 @@
-//! Whether nodes have to prove which one they are in a run, and which one is shut out meanwhile.
+//! Whether nodes must prove their identities in a run, and which one is shut out meanwhile.
 //!
-//! Owns who is listed at each step of replacing the cluster's secret. Knows no link.
+//! Owns the list at each step of replacing the cluster's secret. Knows no link.
 
 use muster_transport::{AllowList, Demand, Listed, Role, ServerKey};
 
 /// The step at which one is shut out; with the next one it is listed again.
 const OUT: usize = 2;
 
-/// How nodes prove who they are.
+/// The way in which nodes prove their identities.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Identities {
     /// This comes in with the steps.
@@ -17,12 +17,12 @@ pub enum Identities {
 }
 
 impl Identities {
-    /// Whether who has taken this step is to have nothing to do with a process.
+    /// Whether a node at this step must refuse a process.
     pub fn is_out(self, step: usize, process: usize) -> bool {
         self == Identities::Out(process) && step == OUT
     }
 
-    /// What a process knows after so many steps; `roles`: of all servers.
+    /// A process's list after this many steps; `roles`: of all servers.
     pub fn list(self, step: usize, of: usize, roles: impl Iterator<Item = Role>) -> AllowList {
         let listed = roles
             .enumerate()

@@ -15,7 +15,7 @@ use muster_sim::{run, Plan, Summary};
 use muster_simkit::{same_twice, Seeds, Sweep};
 use muster_transport::Micros;
 
-/// Whose seeds these are, in the line that replays one.
+/// The package in the line that replays a seed.
 const PACKAGE: &str = "muster-sim";
 
 const USAGE: &str =

@@ -9,7 +9,8 @@ use muster_transport::Micros;
 
 use crate::plan::{ClientPlan, Fault, Growing, Kind, Plan, Publishing, Weather, MS, SECOND};
 
-/// Where a doubling is. The first of all nodes to hear of a step and the last one to be done with it are up to a second apart.
+/// The step of a doubling. The first of all nodes to hear of a step and the last one to finish it are up to a second
+/// apart.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Step {
     /// The registry says that there will be twice as many: not everyone has heard of it, or not all new replicas have begun.
@@ -20,15 +21,15 @@ pub enum Step {
     Switch,
     /// All go by it; not everyone is settled.
     Acks,
-    /// Everyone is; old and new partitions are both told of rooms, for what is still under way.
+    /// All are settled; old and new partitions are both told of rooms, for data still under way.
     Grace,
-    /// The growth is over: some still tell both, some only the partition whose the room is.
+    /// The growth is over: some still tell both, some only the room's own partition.
     Final,
-    /// All have heard of it; what is no more its own is forgotten, and asked for anew in part.
+    /// All have heard of it; former rooms are forgotten, and the rest is asked for anew.
     Clean,
 }
 
-/// Who is struck. The partitions of its layer that there were before are meant where it does not say new.
+/// The victim of a blow. Without "new", one of the old partitions of its layer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Victim {
     Broker,
@@ -75,13 +76,13 @@ pub struct Cell {
     pub step: Step,
 }
 
-/// What happens in a step, once, while it lasts.
+/// A blow that falls once, during one step.
 #[derive(Clone, Debug)]
 pub struct Strike {
     pub cell: Cell,
     pub process: usize,
     pub faults: Vec<Fault>,
-    /// The process is cut off from the registry as well, for so long.
+    /// The process is cut off from the registry as well, for this long.
     pub registry: Option<Micros>,
 }
 
@@ -127,7 +128,7 @@ impl Victim {
 }
 
 impl Cell {
-    /// Whether nothing that a member waits for lies with the one who is struck.
+    /// Whether the victim has nothing that a member waits for.
     pub fn spares_members(self) -> bool {
         match self.victim {
             Victim::Proxy | Victim::Router | Victim::NewRouter => true,
@@ -136,7 +137,7 @@ impl Cell {
         }
     }
 
-    /// Whether all who number can be reached by all who publish, and rooms stay with them.
+    /// Whether all publishers can reach all owners, and rooms stay with them.
     pub fn keeps_owners(self) -> bool {
         let broker = matches!(self.victim, Victim::Broker | Victim::NewBroker);
         !broker && self.blow != Blow::Partition && self.layer == Kind::Router

@@ -1,6 +1,6 @@
-//! What must hold, as plain maps and sets: what was published, what was acknowledged, what each member got.
+//! Expected results as plain maps and sets: published and acknowledged messages, and those of each member.
 //!
-//! Knows no machine. A message is known by (sender, room, number), and its content follows from that.
+//! Knows no machine. (sender, room, number) identifies a message and determines its content.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ pub struct Published {
     pub number: u64,
     pub len: usize,
     pub called_at: Micros,
-    /// Where its owner says that it stands.
+    /// The position reported by its owner.
     pub acked: Option<(StreamId, u64)>,
     pub acked_at: Micros,
     /// Its sender died before it was acknowledged.
@@ -36,15 +36,15 @@ pub struct Membership {
     /// From when on every acknowledged message must be had or announced as lost.
     pub owed_from: Option<Micros>,
     pub left: bool,
-    /// What was published and acknowledged while its member was away.
+    /// Messages published and acknowledged while its member was away.
     missed: Vec<usize>,
-    /// When the newest of what it had was published.
+    /// The publishing time of its newest message.
     pub newest: Micros,
     /// Last number had of each life of each sender: what an earlier life sent may still be on its way.
     last: Lasts,
     /// The same for each stream.
     last_of: Few<(u64, u64, StreamKey), u64>,
-    /// The same when each stream began: of what that stream has, these are repeats.
+    /// The same at the begin of each stream: messages of that stream up to there are repeats.
     began: Vec<(StreamKey, Lasts)>,
     /// A bit per message.
     had: Vec<u64>,
@@ -77,7 +77,7 @@ impl Membership {
     }
 }
 
-/// A map of a handful of keys, of which the newest is wanted most.
+/// A map of a handful of keys, of which the newest is used most.
 #[derive(Clone, Debug)]
 struct Few<K, V>(Vec<(K, V)>);
 
@@ -100,7 +100,7 @@ impl<K: PartialEq, V: Copy + Default> Few<K, V> {
     }
 }
 
-/// What was acknowledged so long before a join is known to its gateway, whatever was lost on the way.
+/// A message acknowledged this long before a join is known to its gateway, whatever was lost on the way.
 const SETTLED: Micros = 1_000_000;
 
 /// Shorter messages are never cut.
@@ -159,7 +159,7 @@ fn word(sender: u64, room: usize, number: u64, at: usize) -> [u8; 8] {
     mix(seed.wrapping_add((at as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))).to_le_bytes()
 }
 
-/// The content of a message of so many bytes.
+/// The content of a message of this many bytes.
 pub fn content(sender: u64, room: usize, number: u64, len: usize, into: &mut Vec<u8>) {
     into.clear();
     into.extend_from_slice(&number.to_le_bytes());
@@ -210,7 +210,7 @@ impl Oracle {
         });
     }
 
-    /// The sender died: nobody waits for its acknowledgements any more.
+    /// The sender died: its acknowledgements are not awaited any more.
     pub fn forget(&mut self, sender: u64) {
         let lost = self
             .messages
@@ -329,7 +329,7 @@ impl Oracle {
             return Err(format!("{}: offset {offset} of {stream:?} after {last}", who()));
         }
         *last = offset;
-        // A gap may name what comes yet only where nobody knew the end of a stream, or its owner lives after all.
+        // A gap may cover later messages only if its stream's end was unknown, or if its owner lives after all.
         let lives = |known: &&Announced| known.gap.last == StreamGap::OPEN && known.gap.reason == GapReason::OwnerLost;
         let mut gaps = membership.gaps.iter().filter(|known| offset <= *lost && !lives(known));
         if let Some(gap) = gaps.find(|known| known.gap.stream == stream && known.covers(stream, offset)) {
@@ -382,8 +382,8 @@ impl Oracle {
         Ok(())
     }
 
-    /// What is acknowledged is had or announced as lost; without faults it is had. Call when all has settled.
-    /// `is_over` tells of a member and a stream that it knows of no end that is missing, and that the owner's life is over.
+    /// Each acknowledged message was received or announced as lost; without faults it was received. Call when all has
+    /// settled. `is_over`: whether, for a member and a stream with an unknown end, the owner's life is over.
     pub fn complete(
         &self,
         may_lose: impl Fn(&Membership) -> bool,
@@ -410,12 +410,12 @@ impl Oracle {
                     continue;
                 }
                 let announced = membership.gaps.iter().any(|gap| gap.covers(stream, offset));
-                // An owner may have taken the room over, for the first time or again, and died with what it numbered before the member,
-                // whose gateway died, came back.
+                // An owner may have taken the room over, for the first time or again, and died with its messages before
+                // the member, whose gateway died, came back.
                 let announced = announced || is_over(number, stream);
-                // The copy that an earlier owner had numbered is in a gap, and this one is a repeat: surely where later ones were
-                // had when the stream began, or where some chunks of the first copy were; what its own policy dropped a reader does
-                // not know of.
+                // An earlier owner's copy is in a gap, and this one is a repeat. This is certain if later ones were
+                // received before the stream began, or some chunks of the first copy. A reader does not know messages
+                // that its own policy dropped.
                 let repeats = membership.repeats(stream, message) || message.len > CHUNK_MIN;
                 let unknown = membership.gaps.iter().any(|known| {
                     let whole = known.gap.last != StreamGap::OPEN && repeats;
@@ -443,7 +443,7 @@ impl Oracle {
         all.map(|at| (*at, &self.messages[*at]))
     }
 
-    /// Of the messages that were published to a member's room at `from` or later, how many it had, and how many there were.
+    /// Of the messages published to a member's room at `from` or later: the received ones, and all.
     pub fn had_since(&self, membership: &Membership, from: Micros) -> (usize, usize) {
         let since = || {
             self.of_room(membership.room)

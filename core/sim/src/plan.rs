@@ -1,6 +1,6 @@
-//! What happens in one run: topology, load, network and faults, all drawn from the seed.
+//! The plan of one run: topology, load, network and faults, all drawn from the seed.
 //!
-//! Owns what a plan is. The draws stand below it, each by what a run of it is about.
+//! Owns the form of a plan. The draws are below it, each by the subject of its runs.
 
 use muster_rooms::Policy;
 use muster_transport::Micros;
@@ -21,10 +21,11 @@ mod topology;
 /// How long after the last fault everything must be as if nothing had happened: sessions idle out (3 s), a leave is held
 /// (2 s), a client's longest wait between attempts (5 s), and three repair intervals.
 pub const SETTLE: Micros = 13 * SECOND;
-/// The same of views, where nobody joins or leaves any more: three repair intervals, each as long as a silent link is believed in.
+/// The same for views, once no member joins or leaves: three repair intervals, each as long as the timeout of a silent
+/// link.
 pub const CONVERGED: Micros = 3 * SECOND;
-/// How much longer it takes until a gateway that never came back is forgotten: its lease, and what a router that started
-/// meanwhile takes to say that it knows all there is to know.
+/// The extra time until a gateway that never came back is forgotten: its lease, and the time of a router started
+/// meanwhile to report everything.
 pub const FORGET: Micros = 34 * SECOND;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -36,10 +37,10 @@ pub enum Kind {
     Client,
 }
 
-/// What is done to a process or a path. The machines go by a clock that is never set, so no plan has a step of it.
+/// A fault of a process or a path. The machines use a clock that is never set, so no plan steps it.
 pub type Fault = muster_simkit::Fault<Upkeep>;
 
-/// What an operator does to servers.
+/// An operator's action on servers.
 #[derive(Clone, Copy, Debug)]
 pub enum Upkeep {
     /// The placement says that the process drains, and after a while that it runs again; everyone hears of it within `spread`.
@@ -48,7 +49,7 @@ pub enum Upkeep {
         pause: Micros,
         spread: Micros,
     },
-    /// The process is told to end and sends its clients to others; it starts again so long after it has ended.
+    /// The process is told to end and sends its clients to others; it starts again this long after its end.
     End { process: usize, down: Micros },
 }
 
@@ -91,7 +92,7 @@ impl Default for ClientPlan {
 
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// What the machines' clock says at the start.
+    /// The machines' clock at the start.
     pub clock: Micros,
     pub gateways: usize,
     pub proxies: usize,
@@ -120,7 +121,7 @@ pub struct Plan {
     pub command_every: Option<Micros>,
     /// Within what time each command has its outcome, whatever becomes of one proxy.
     pub prompt: Option<Micros>,
-    /// When the partitions of brokers, or of routers, double, each once; `partitions` is what comes of it.
+    /// The times at which the partitions of brokers, or of routers, double, each once; `partitions` is the result.
     pub grows: Vec<(Micros, Kind)>,
     pub growing: Growing,
     /// A fault that falls into a step of the doubling.
@@ -129,7 +130,7 @@ pub struct Plan {
     /// When the cluster's secret begins to be replaced, within what time all servers take a step of it, and how long it is
     /// until the next step then.
     pub rekeys: Option<(Micros, Micros, Micros)>,
-    /// Whether nodes have to prove who they are, as that goes on.
+    /// Whether nodes must prove their identities, as the run goes on.
     pub identities: Option<Identities>,
     /// Each client is given one gateway and no proxy; servers name the others.
     pub learns: bool,
@@ -142,6 +143,6 @@ pub struct Growing {
     pub spread: Micros,
     /// So long after everyone is done with a step the next one begins.
     pub grace: Micros,
-    /// Who stands still is not waited for: its session with the registry is over.
+    /// A process that stands still is not waited for: its session with the registry is over.
     pub forgets_paused: bool,
 }

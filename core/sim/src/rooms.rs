@@ -1,7 +1,7 @@
-//! The system of rooms as the simulator runs it: the five machines, the programs of the clients, and what must hold.
+//! The system of rooms as the simulator runs it: the five machines, the programs of the clients, and the judgements.
 //!
-//! Owns what a run knows beside the kit's world, and which verb of it does what. What is drawn stands in `plan`, what must hold
-//! of messages in `oracle`, of commands in `commands`.
+//! Owns a run's state beside the kit's world, and the system's verbs. `plan` holds the draws, `oracle` the judgements
+//! of messages, `commands` those of commands.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,15 +35,15 @@ pub use summary::{Accounts, Summary};
 
 type Sim = World<Rooms>;
 
-/// A process that stands still is told of the placement again so long after; when all is to heal, everyone within it.
+/// A process that stands still gets the placement again after this time; at the healing, all within it.
 const PLACED_AGAIN: Micros = muster_simkit::TOLD_AGAIN;
 /// When after healing everyone publishes once more; this must reach every member.
 const LAST_WORD: Micros = 9 * SECOND;
-/// How long everyone is away so that rooms are forgotten (60 s, after a held leave), and what happens then takes.
+/// The time for which all are away so that rooms are forgotten (60 s, after a held leave), plus the work of that.
 const AWAY: Micros = 66 * SECOND;
 const EVICTION: Micros = AWAY + 6 * SECOND;
 
-/// What is planned for a time. Small, as they are moved about while they wait.
+/// An event planned for a time. Small, as waiting ones are moved about.
 pub enum Event {
     Answer(Box<Answer>),
     Publish {
@@ -83,7 +83,7 @@ pub enum Event {
     Strike,
     /// All servers begin to take the next step of replacing the secret.
     Rekey,
-    /// What gateways want is noted, or what others know of it judged.
+    /// Notes the gateways' interest, or judges the others' views of it.
     Views {
         judged: bool,
     },
@@ -94,7 +94,7 @@ pub enum Event {
     Broadcast,
 }
 
-/// What the control plane tells a server.
+/// A message of the control plane to a server.
 #[derive(Clone, Copy)]
 pub enum Snapshot {
     /// The newest placement.
@@ -103,36 +103,36 @@ pub enum Snapshot {
     Keys,
 }
 
-/// What a run knows of rooms.
+/// A run's state of rooms.
 pub struct Rooms {
     plan: Plan,
-    /// Of the servers.
+    /// The keys of the servers.
     keys: Vec<ServerKey>,
     oracle: Oracle,
     commands: Commands,
-    /// Joins with positions that missed nothing, and messages that came first to those who had asked for the last ones.
+    /// Joins with positions that missed nothing, and messages of history that came first after joins for the last ones.
     recovered: u64,
     asked: u64,
     programs: Vec<Program>,
-    /// What gateways wanted a second before views are judged.
+    /// The gateways' interest a second before views are judged.
     wanted_before: BTreeSet<(u32, u64)>,
     placement_epoch: u32,
     draining: BTreeSet<usize>,
     growths: BTreeMap<Group, Doubling>,
     /// The second cluster has been started.
     begun: bool,
-    /// By process, of which placement it has heard.
+    /// The placement epoch that each process has.
     placed: Vec<u32>,
     /// By server, how many steps of replacing the cluster's secret it has taken, and how many all are asked to take.
     rekeyed: Vec<usize>,
     rekeying: usize,
     struck: Struck,
     last_word_at: Micros,
-    /// Of a broker that is not ready and has a turn, what it has numbered.
+    /// For a broker that is not ready and has a turn: the messages that it has numbered.
     unready: Option<u64>,
     accounts: Accounts,
     ages: BTreeMap<Kind, (u64, u32, u32)>,
-    /// What is back, and since when, while not every member has received what was published since.
+    /// The returned process, and the time, while not every member has received a message published since.
     back: Option<(Kind, Micros)>,
     returns: Vec<(Kind, Micros)>,
 }
@@ -349,7 +349,7 @@ impl System for Rooms {
             *placed = self.placement_epoch;
         }
         if self.plan.back_max.is_some() && self.back.is_none() {
-            self.back = Some((self.plan.kind(process), world.now)); // and of whoever died with it
+            self.back = Some((self.plan.kind(process), world.now)); // and of processes that died with it
         }
         if let Some(client) = process.checked_sub(self.plan.servers()) {
             self.program_returned(world, client);

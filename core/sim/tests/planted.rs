@@ -72,7 +72,7 @@ fn sealed(conn: &mut Conn<16>, now: u64) -> Vec<u8> {
     outbox.bytes(&outbox.parcels()[0]).to_vec()
 }
 
-/// What is known of gateway 7 once several sources have told of it.
+/// The knowledge of gateway 7 after reports of several sources.
 struct Told(Interest, Vec<Change>);
 
 impl Told {

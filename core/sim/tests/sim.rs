@@ -73,7 +73,7 @@ fn who_comes_back_hears_of_streams_whose_heads_are_still_on_their_way() {
     holds_as(462, Plan::commands, " --commands");
 }
 
-/// What it had of the first owner had ended, and had gone on when it came back.
+/// The stream of its first owner had ended, and had gone on when it came back.
 #[test]
 fn who_comes_back_to_a_stream_that_goes_on_again_has_recovered_once_it_has_the_rest() {
     holds_as(921, Plan::moves, " --moves");
@@ -279,7 +279,7 @@ fn quiet() -> Plan {
     }
 }
 
-/// Its members, whom only the router of the brokers knows to be there, would not be told what is said to be delivered.
+/// Its members, which only the brokers' router knows, would miss a command reported as delivered.
 #[test]
 fn a_gateway_that_only_brokers_hear_nothing_of_is_waited_for_by_commands() {
     for seed in 0..6 {
@@ -289,8 +289,8 @@ fn a_gateway_that_only_brokers_hear_nothing_of_is_waited_for_by_commands() {
     }
 }
 
-/// A client asks some fifteen times before it gives a server up: bursts of six datagrams, of which half are lost, one of twenty in
-/// all, are shorter than that.
+/// A client asks some fifteen times before it gives a server up. Bursts of six datagrams, half of which are lost, one
+/// in twenty overall, are shorter than that.
 #[test]
 fn no_session_is_given_up_for_a_burst_of_losses() {
     for seed in 0..5 {
@@ -317,7 +317,7 @@ fn no_session_is_given_up_for_a_burst_of_losses() {
     }
 }
 
-/// Where each role stands in a quiet plan.
+/// The first process of each role in a quiet plan.
 const GATEWAY: usize = 0;
 const PROXY: usize = 1;
 const BROKER: usize = 2;
@@ -372,8 +372,8 @@ fn a_gateway_that_never_comes_back_is_forgotten_also_by_who_heard_of_it_from_a_r
     plays(plan);
 }
 
-/// Six publishers at two proxies, the first of which is hit by this in their sight. Gives how many messages were published, and how
-/// often a session was lost.
+/// Six publishers at two proxies; the first proxy suffers this fault in their sight. Returns the number of published
+/// messages, and of lost sessions.
 fn proxy_is_hit(hit: impl Fn(usize) -> Option<Fault>) -> (u64, u64) {
     let mut plan = quiet();
     plan.proxies = 2;
@@ -478,7 +478,7 @@ fn a_broker_that_stands_still_is_left_out_of_commands_and_taken_back() {
     };
     let summary = plays(two_brokers(stands));
     assert_eq!(left_out(&summary), [1, 0, 0, 0, 1]);
-    // Asked of who stands still, and then of the other one.
+    // Asked of a process that stands still, and then of the other one.
     assert!(summary.slowest < 500 * MS, "{}", summary.slowest);
 }
 
@@ -525,10 +525,10 @@ fn the_age_that_a_message_tells_is_the_time_that_the_network_took() {
     ] {
         let (count, least, most) = summary.ages[&kind];
         assert_eq!(count, of(&summary, kind, counter), "{kind:?}");
-        // The first ones come on connections whose round trip is not known yet.
+        // The first ones come on connections without a known round trip.
         assert!(way - 3_000 <= least && most <= way + 1_000, "{kind:?} {least} {most}");
     }
-    // What is lost on the way and repaired, or held behind that, took longer, and no repeat is counted again.
+    // Lost and repaired messages, and those held behind them, took longer; no repeat is counted again.
     let lossy = Plan {
         links: Weather {
             loss: 30_000,
@@ -542,7 +542,7 @@ fn the_age_that_a_message_tells_is_the_time_that_the_network_took() {
     assert!(14_000 <= least && (30_000..2_000_000).contains(&most), "{least} {most}");
 }
 
-/// A publisher that repeated too much, too late or for what the owner could not hold got a tenth of this.
+/// Found: a publisher that repeated too much, too late or beyond the owner's bound reached a tenth of this.
 #[test]
 fn bulk_publishing_under_loss_keeps_its_pace() {
     let faulty = Weather {

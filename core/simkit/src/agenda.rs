@@ -1,7 +1,8 @@
-//! What happens when: events and the processes' turns in the order of their times, at one time in that of their planning.
+//! The agenda of a run: events and the processes' turns in the order of their times; at the same time, in the order of
+//! planning.
 //!
-//! Knows neither what an event nor what a process is. Turns are most of what happens and are planned anew all the time, so
-//! each process has a place for its next one instead of events that are out of date.
+//! Knows no content of events or processes. Turns are most frequent and are replanned all the time, so each process has
+//! a place for its next one instead of outdated events.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -20,7 +21,7 @@ pub enum Next<E> {
 
 pub struct Agenda<E> {
     events: BinaryHeap<Reverse<Timed<E>>>,
-    /// By process, and whose is next.
+    /// The next turn by process, and the earliest.
     turns: Vec<Time>,
     next_turn: usize,
     number: u64,

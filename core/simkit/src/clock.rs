@@ -15,7 +15,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// What it shows at a true time.
+    /// Its reading at a true time.
     pub fn at(&self, time: Micros) -> Micros {
         let elapsed = time.saturating_sub(self.since);
         if self.ppm == 0 {
@@ -43,7 +43,7 @@ impl Clock {
         };
     }
 
-    /// From now on it gains so many microseconds a second. Half as fast is the slowest.
+    /// It gains this many microseconds a second from now on. Half speed is the slowest.
     pub fn drift(&mut self, now: Micros, ppm: i64) {
         *self = Clock {
             since: now,

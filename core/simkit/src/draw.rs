@@ -18,7 +18,7 @@ impl Draw {
         self.0.below(bound)
     }
 
-    /// A number from `low` to `high`, both of which may come.
+    /// A number from `low` to `high`, both included.
     pub fn within(&mut self, low: u64, high: u64) -> u64 {
         low + self.0.below(high - low + 1)
     }
@@ -84,8 +84,8 @@ impl Entropy for Seeded {
     }
 }
 
-/// What clocks say at the start: in two seeds of three they soon pass a number after which 32 bits of microseconds, or of
-/// milliseconds, begin anew.
+/// The first reading of clocks: in two seeds of three they soon pass a number at which 32 bits of microseconds, or of
+/// milliseconds, wrap.
 pub fn clock(seed: u64) -> Micros {
     match seed % 3 {
         0 => 0,

@@ -1,4 +1,4 @@
-//! What may be done to a process or a path, and to what a system has of its own.
+//! Faults of a process or a path, and those of a system's own.
 //!
 //! Owns the words of a plan of strikes. `World::strike` carries them out.
 
@@ -15,7 +15,7 @@ pub enum Fault<O> {
     Pause { process: usize, pause: Micros },
     /// Nothing gets from one to the other; the way back stays open.
     Cut { from: usize, to: usize, pause: Micros },
-    /// What goes from one to the other takes so much longer.
+    /// Datagrams from one to the other take this much longer.
     Delay {
         from: usize,
         to: usize,
@@ -26,9 +26,9 @@ pub enum Fault<O> {
     Deaf { process: usize, pause: Micros },
     /// The process's clock is set forward or back.
     Step { process: usize, by: i64 },
-    /// The process's clock gains so many microseconds a second, until all is healed.
+    /// The process's clock gains this many microseconds a second, until all is healed.
     Drift { process: usize, ppm: i64 },
-    /// Of the system alone.
+    /// A fault of the system's own.
     Own(O),
 }
 

@@ -53,7 +53,7 @@ pub struct Net {
     before_last: u64,
 }
 
-/// What becomes of one datagram: it arrives at each of these times, spoiled or not.
+/// The fate of one datagram: it arrives at each of these times, spoiled or not.
 pub(crate) struct Fate {
     pub arrivals: [Option<Micros>; 2],
     pub spoiled: bool,
@@ -84,7 +84,7 @@ impl Net {
         path.cuts = path.cuts.saturating_sub(1);
     }
 
-    /// What leaves for `to` takes so much longer from now on.
+    /// Datagrams for `to` take this much longer from now on.
     pub fn delay(&mut self, from: usize, to: usize, by: Micros) {
         self.paths[from * self.count + to].delay = by;
     }

@@ -1,6 +1,6 @@
-//! What runs in a process, and one turn of it, as the driver turns a machine.
+//! The node of a process, and one turn of it, as the driver turns a machine.
 //!
-//! Owns the batches in and out, and what a turn leaves behind for the next. Knows no network.
+//! Owns the batches in and out, and the state that a turn leaves for the next. Knows no network.
 
 use std::collections::VecDeque;
 
@@ -11,8 +11,8 @@ const BATCH: usize = 64;
 /// Slices that a turn sends.
 const SLICES: usize = 8;
 
-/// What runs in a process. Every [`Machine`] is one; a system of several kinds has an enum, whose turn calls [`Turn::of`].
-/// What is no machine takes and sends by itself.
+/// The node of a process. Every [`Machine`] is one; a system of several kinds has an enum, whose turn calls
+/// [`Turn::of`]. A node that is no machine takes and sends by itself.
 pub trait Node {
     fn turn(&mut self, turn: &mut Turn<'_>) -> Turned;
 }
@@ -45,17 +45,17 @@ pub struct Sent {
     pub bytes: Vec<u8>,
 }
 
-/// What turns work with, one after the other, so that it is not made anew for each.
+/// The buffers of turns, which use them one after the other instead of new ones.
 pub struct Bench {
     outbox: Outbox,
-    /// What the turn sent.
+    /// The datagrams that the turn sent.
     pub sent: Vec<Sent>,
     pub spare: Spare,
     slab: Vec<u8>,
     arrivals: Vec<Arrival>,
 }
 
-/// What datagrams at their end leave behind for others.
+/// Buffers of delivered datagrams, for reuse.
 #[derive(Default)]
 pub struct Spare(Vec<Vec<u8>>);
 
@@ -103,7 +103,7 @@ impl Turn<'_> {
         self.stalled
     }
 
-    /// The next datagram that lies in the sockets: by which, where from and what.
+    /// The next datagram in the sockets: its socket, sender and bytes.
     pub fn take(&mut self) -> Option<(SocketId, Addr, Vec<u8>)> {
         let Queued { socket, from, bytes } = self.queue.pop_front()?;
         Some((socket, from, bytes))
@@ -115,7 +115,7 @@ impl Turn<'_> {
         self.bench.sent.push(Sent { socket, to, bytes });
     }
 
-    /// A machine's turn: what lies in the sockets, what is due, and what leaves.
+    /// A machine's turn: received datagrams, due timers, and sent datagrams.
     pub fn of<M: Machine>(&mut self, machine: &mut M) -> Turned {
         if self.stalled {
             if M::DISCARDS_STALE {
@@ -146,7 +146,8 @@ impl Turn<'_> {
             machine.receive(self.now, &mut Inbox { slab, arrivals });
             more = self.transmit(machine);
         }
-        // Who discards nothing hears what lies in the sockets before time passes, as in the driver.
+        // A machine that does not discard stale datagrams receives those in the sockets before its timers run, as in
+        // the driver.
         if due && !M::DISCARDS_STALE {
             machine.expire(self.now);
             more = self.transmit(machine);

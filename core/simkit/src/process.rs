@@ -91,7 +91,7 @@ impl<N: Node> Process<N> {
         self.queued = 0;
     }
 
-    /// One turn. What it sends goes to the end of the bench's `sent`; the result is the true time when the next turn is due.
+    /// One turn. Its datagrams go to the end of the bench's `sent`; the result is the true time of the next turn.
     pub(crate) fn turn(&mut self, now: Micros, bench: &mut Bench) -> Result<Option<Micros>, String> {
         let late = self.expected.map_or(0, |at| now.saturating_sub(at));
         let before = (self.queue.len(), bench.sent.len());

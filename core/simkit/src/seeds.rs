@@ -1,13 +1,13 @@
-//! Many seeds one after the other: which fail, and the line that replays one.
+//! Many seeds one after the other: the failing ones, and the line that replays one.
 //!
-//! Owns the options that choose seeds, the progress, and what is printed of a failing seed. Knows no plan.
+//! Owns the options that choose seeds, the progress, and the report of a failing seed. Knows no plan.
 
 use std::io::{IsTerminal, Write};
 use std::ops::Range;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::time::Instant;
 
-/// Every so many seeds one runs twice.
+/// One of this many seeds runs twice.
 const TWICE_EVERY: u64 = 50;
 
 /// The options that choose seeds: `--seed N [--verbose] | --seeds A..B [--keep-going]`.
@@ -19,7 +19,7 @@ pub struct Seeds {
 }
 
 impl Seeds {
-    /// Takes an argument with what belongs to it, if it is one of these. `None`: its value is missing or wrong.
+    /// Takes an argument with its value, if it is one of these. `None`: its value is missing or wrong.
     pub fn take(&mut self, argument: &str, rest: &mut impl Iterator<Item = String>) -> Option<bool> {
         match argument {
             "--seed" => {
@@ -76,7 +76,7 @@ pub struct Sweep {
 }
 
 impl Sweep {
-    /// `what`: the plural of what is counted.
+    /// `what`: the plural noun of the counted runs.
     pub fn new(package: &'static str, what: &'static str, total: u64) -> Self {
         Sweep {
             package,
@@ -88,7 +88,7 @@ impl Sweep {
         }
     }
 
-    /// Counts a run, and prints why it fails and how it is replayed. `name`: whose seed it is, or nothing.
+    /// Counts a run, and prints the reason of a failure with its replay line. `name`: the plan of the seed, or empty.
     pub fn note(&mut self, name: &str, options: &str, seed: u64, result: &Result<(), String>) {
         self.done += 1;
         if let Err(why) = result {

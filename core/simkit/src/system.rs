@@ -1,18 +1,21 @@
-//! What a system supplies to be simulated.
+//! The parts that a system supplies for its simulation.
 
 use std::fmt::Debug;
 
 use crate::{Micros, Node, World};
 
-/// The nodes of the processes, the load on them, and what must hold.
+/// The nodes of the processes, their load, and the judgements.
 ///
-/// The kit calls these verbs in the order of virtual time. A verb that gives an error ends the run: the error is the finding.
+/// The kit calls these verbs in the order of virtual time. A verb that returns an error ends the run: the error is the
+/// finding.
 pub trait System: Sized {
-    /// What runs in a process: one machine, or one of several kinds.
+    /// The node of a process: one machine, or one of several kinds.
     type Node: Node;
-    /// What the system plans for a time ([`World::push`]): its load, its control plane, its judgements. Best small.
+    /// An event that the system plans for a time ([`World::push`]): its load, its control plane, its judgements. Best
+    /// small.
     type Event;
-    /// What its control plane tells processes ([`World::tell`]), by name. Its content is what the system has when it is told.
+    /// A message of its control plane to processes ([`World::tell`]), by name. Its content is the system's state at the
+    /// time of delivery.
     type Snapshot: Copy;
     /// The faults that it alone knows.
     type Fault: Copy + Debug;
@@ -65,7 +68,7 @@ pub trait System: Sized {
     /// The run has come to its end: what must hold of all of it.
     fn judge(&mut self, world: &mut World<Self>) -> Result<(), String>;
 
-    /// What stands in a message about a process.
+    /// The name of a process in messages.
     fn name(&self, process: usize) -> String {
         format!("process {process}")
     }

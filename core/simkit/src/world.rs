@@ -1,6 +1,6 @@
-//! The world of one run: time, processes, the network between them, and what is planned.
+//! The world of one run: time, processes, the network between them, and the plan.
 //!
-//! Owns what the kit's own events and faults do; their order stands in `agenda`. Knows of a system only its verbs.
+//! Owns the effects of the kit's own events and faults; `agenda` holds their order. Knows of a system only its verbs.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::{Addr, Dice, Fault, Micros, Net, Outbox, Process, SocketId, State, Sy
 
 /// The epoch of each process's first life. Each later one is higher by one.
 pub const EPOCH: u32 = 1_000;
-/// A process that cannot hear of a snapshot is told again so long after.
+/// A process that could not take a snapshot gets it again after this time.
 pub const TOLD_AGAIN: Micros = 300 * MS;
 /// Processes start one after the other within this, as a supervisor starts them.
 const STARTED: Micros = 50 * MS;
@@ -20,20 +20,21 @@ const SOCKETS_MAX: usize = 2;
 /// The lowest port.
 const PORT: usize = 100;
 
-/// What a run is like before anything happens.
+/// The conditions of a run at its start.
 #[derive(Clone, Debug)]
 pub struct Setup<O> {
-    /// What clocks say at the start.
+    /// The first reading of clocks.
     pub clock: Micros,
-    /// Of each process, how many sockets it has: one or two.
+    /// The number of sockets of each process: one or two.
     pub sockets: Vec<usize>,
-    /// The first processes, so many, stand near each other: `links` is the weather among them, `sessions` everywhere else.
+    /// The first processes, this many, are near each other: `links` is the weather among them, `sessions` everywhere
+    /// else.
     pub near: usize,
     pub links: Weather,
     pub sessions: Weather,
     /// How long a datagram lies in a socket before its process turns.
     pub turn: Micros,
-    /// What is done to whom, and how long after the start.
+    /// The faults, and their times after the start.
     pub faults: Vec<(Micros, Fault<O>)>,
     /// How long after the start all faults end, and how long after that the run does.
     pub heal: Micros,
@@ -89,13 +90,13 @@ pub struct World<S: System> {
     flight: Flight,
     bench: Bench,
     turn: Micros,
-    /// Who hears nothing from the control plane, since when and until when.
+    /// Processes without a control plane: start and end of that.
     deaf: BTreeMap<usize, (Micros, Micros)>,
     trace: u64,
     verbose: bool,
 }
 
-/// Where a socket of a process is.
+/// The address of a process's socket.
 fn addr(process: usize, socket: usize) -> Addr {
     let port = PORT + SOCKETS_MAX * process + socket;
     std::net::SocketAddr::from(([127, 0, 0, 1], port as u16)).into()
@@ -145,12 +146,12 @@ impl<S: System> World<S> {
         world
     }
 
-    /// Where a socket of a process is; processes have the same addresses in all lives.
+    /// The address of a process's socket; it is the same in all lives.
     pub fn addr(process: usize, socket: usize) -> Addr {
         addr(process, socket)
     }
 
-    /// What the clock of a process shows, also before its first start.
+    /// The reading of a process's clock, also before its first start.
     pub fn clock(&self, process: usize) -> Micros {
         let known = self.processes.get(process);
         known.map_or(self.now, |known| known.clock.at(self.now))
@@ -182,13 +183,13 @@ impl<S: System> World<S> {
         self.agenda.turn_at(process, at);
     }
 
-    /// A process hears of a snapshot so long from now; later if it stands still or is deaf.
+    /// A process gets a snapshot after this time; later if it stands still or is deaf.
     pub fn tell(&mut self, process: usize, after: Micros, snapshot: S::Snapshot) {
         let process = process as u32;
         self.agenda.push(self.now + after, Event::Tell { process, snapshot });
     }
 
-    /// A process that is down starts so long from now, unless it was started before.
+    /// A dead process starts after this time, unless it was started before.
     pub fn restart_after(&mut self, process: usize, after: Micros) {
         let process = process as u32;
         self.agenda.push(self.now + after, Event::Restart { process });
@@ -203,7 +204,8 @@ impl<S: System> World<S> {
         self.deaf.get(&process).is_some_and(|(_, until)| self.now < *until)
     }
 
-    /// The control plane takes a process for dead, whose session lasts so long: it stands still or is deaf, and has been longer.
+    /// Whether the control plane takes a process for dead: it has stood still, or was deaf, for longer than its session
+    /// lasts.
     pub fn is_expired(&self, process: usize, session: Micros) -> bool {
         let known = &self.processes[process];
         let since = match known.state {
@@ -213,7 +215,7 @@ impl<S: System> World<S> {
         since.is_some_and(|since| self.now >= since + session)
     }
 
-    /// Lets time pass until `end`, or until the first finding.
+    /// Runs until `end`, or until the first finding.
     pub(crate) fn run(&mut self, system: &mut S, end: Micros) -> Result<(), String> {
         let last_second = end.saturating_sub(SECOND);
         let mut is_last = false;

@@ -1,7 +1,7 @@
-//! What the sockets did and what they lost, by reason.
+//! Traffic of the sockets, and losses by reason.
 //!
-//! Owns: [`Counters`]. Two sums always hold: datagrams handed over = `sent` + every `lost_*` + what is still pending,
-//! and what the kernel handed up = `received` (single datagrams) + `truncated` (whole super-packets).
+//! Owns: [`Counters`]. Two sums always hold: datagrams handed over = `sent` + every `lost_*` + still pending ones, and
+//! deliveries of the kernel = `received` (single datagrams) + `truncated` (whole super-packets).
 
 muster_transport::counters! {
     /// Counters of a set of sockets.
@@ -38,7 +38,7 @@ muster_transport::counters! {
         gso_refused,
         /// Datagrams given up: the kernel still had no memory for them.
         lost_starved,
-        /// Datagrams given up: nobody listens there (ICMP said so).
+        /// Datagrams given up: no socket listens there (ICMP said so).
         lost_refused,
         /// Datagrams given up: longer than the path carries.
         lost_too_large,

@@ -1,7 +1,7 @@
 //! Batch datagram sockets for Linux: with `ahead` the only crate of Muster that has `unsafe`.
 //!
-//! Owns: sockets and their options, the headers that recvmmsg and sendmmsg dereference, what each errno means, the
-//! inner epoll and its timer, the clock and the kernel's entropy. Must not know: machines, turns, budgets, faults.
+//! Owns: sockets and their options, the headers for recvmmsg and sendmmsg, the meaning of each errno, the inner epoll
+//! and its timer, the clock and the kernel's entropy. Must not know: machines, turns, budgets, faults.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod address;

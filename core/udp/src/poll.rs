@@ -16,7 +16,7 @@ pub const EVENTS_MAX: usize = 256;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ready {
     pub token: u64,
-    /// Data or a pending error: receiving is what clears either.
+    /// Data or a pending error: receiving clears either.
     pub readable: bool,
     pub writable: bool,
 }
@@ -37,7 +37,7 @@ impl Poll {
         })
     }
 
-    /// Watches `fd` for data; what is ready is told by `token`.
+    /// Watches `fd` for data; `token` identifies it when it is ready.
     pub fn add(&self, fd: BorrowedFd<'_>, token: u64) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_ADD, fd, token, false)
     }
@@ -76,7 +76,7 @@ impl Poll {
         unsafe { libc::ppoll(&mut watched, 1, &time, std::ptr::null()) > 0 }
     }
 
-    /// The `index`-th of what the last wait found.
+    /// The `index`-th result of the last wait.
     pub fn ready(&self, index: usize) -> Ready {
         let event = self.events[index];
         let (bits, token) = (event.events, event.u64);

@@ -17,7 +17,7 @@ pub const GRO_SLOT_BYTES: usize = 65_536;
 pub const PLAIN_SLOTS: usize = 64;
 pub const PLAIN_SLOT_BYTES: usize = 1_984;
 
-/// What one receive call brought.
+/// The result of one receive call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
     /// Slots that were filled.
@@ -136,7 +136,7 @@ impl Receiver {
         }
     }
 
-    /// What lies in the slab, for a machine to open in place.
+    /// The datagrams in the slab, for a machine to open in place.
     pub fn inbox(&mut self) -> Inbox<'_> {
         Inbox {
             slab: &mut self.slab,
@@ -144,7 +144,7 @@ impl Receiver {
         }
     }
 
-    /// The slab and the places in it, for whoever wants to alter what has arrived.
+    /// The slab and the places in it, to alter received datagrams.
     pub fn parts(&mut self) -> (&mut [u8], &mut Vec<Arrival>) {
         (&mut self.slab, &mut self.arrivals)
     }

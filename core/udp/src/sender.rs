@@ -1,7 +1,7 @@
-//! Sends the parcels of an [`Outbox`] and knows what each errno means.
+//! Sends the parcels of an [`Outbox`] and knows the meaning of each errno.
 //!
-//! Owns: [`Sender`], [`Cursor`]. Waits for nothing and forgets nothing: what could not leave stays behind the cursor,
-//! what was given up is counted by its reason.
+//! Owns: [`Sender`], [`Cursor`]. Waits for nothing and forgets nothing: unsent parcels stay behind the cursor, given up
+//! ones are counted by reason.
 
 use std::marker::PhantomData;
 use std::os::fd::AsFd;
@@ -45,8 +45,8 @@ pub enum Sent {
     All,
     /// This socket's buffer is full. Go on with the same cursor when it is writable.
     Blocked(SocketId),
-    /// The kernel has no memory for it (ENOBUFS), which no event will tell the end of. Go on with the same cursor in 1 to 2 ms; what
-    /// then still finds no room is given up.
+    /// The kernel has no memory for it (ENOBUFS), and no event will report the end of that. Go on with the same cursor
+    /// in 1 to 2 ms; parcels without memory then are given up.
     Starved,
 }
 
@@ -57,7 +57,7 @@ struct Control([u8; CONTROL_BYTES]);
 /// CMSG_SPACE of the u16 that UDP_SEGMENT takes.
 const CONTROL_BYTES: usize = 24;
 
-/// What one message header stands for.
+/// The part of the outbox that one message header covers.
 #[derive(Clone, Copy, Default)]
 struct Message {
     parcel: usize,
@@ -143,7 +143,7 @@ impl Sender {
             if parcel.socket != id {
                 break;
             }
-            // A parcel of which a part has left singly goes on singly.
+            // A parcel partly sent in single datagrams continues in single ones.
             let refused = cursor.singly && index == cursor.parcel;
             let whole = offset == 0 && socket.gso && !refused;
             let step = if whole {
@@ -308,16 +308,17 @@ enum Verdict {
     GiveUp(fn(&mut Counters) -> &mut u64),
 }
 
-/// What the error of the message at the cursor means.
+/// The meaning of an error for the message at the cursor.
 fn judge(errno: Errno, joined: bool, cursor: &Cursor) -> Verdict {
     match errno {
         libc::EAGAIN => Verdict::Wait,
         libc::ENOBUFS if !cursor.starved => Verdict::WaitForMemory,
         libc::ENOBUFS => Verdict::GiveUp(|counters| &mut counters.lost_starved),
-        // The error of an earlier datagram, told to whoever sends next; or a signal.
+        // The error of an earlier datagram, reported to the next send; or a signal.
         libc::ECONNREFUSED | libc::EINTR if !cursor.repeated => Verdict::Repeat,
         libc::ECONNREFUSED => Verdict::GiveUp(|counters| &mut counters.lost_refused),
-        // Newer kernels say of a whole what they would say of its datagrams, of which the last may be short enough.
+        // Newer kernels report for a super-packet what would hold for its datagrams, the last of which may be short
+        // enough.
         libc::EMSGSIZE if joined => Verdict::SendSingly,
         libc::EMSGSIZE => Verdict::GiveUp(|counters| &mut counters.lost_too_large),
         // A device without checksum offload, or a kernel without the option.

@@ -11,7 +11,7 @@ use muster_transport::Addr;
 use crate::address;
 use crate::poll::{check, owned};
 
-/// What to ask of a socket. A size of `None` leaves the system's default, which holds about 256 small datagrams.
+/// The options of a socket. A size of `None` leaves the system's default, which holds about 256 small datagrams.
 #[derive(Clone, Copy, Debug)]
 pub struct SocketOptions {
     pub receive_bytes: Option<usize>,
@@ -31,7 +31,7 @@ impl Default for SocketOptions {
     }
 }
 
-/// What was asked and what was granted. The kernel charges its own overhead (832 B for a datagram of 64 B) to these.
+/// The requested and the granted size. The kernel charges its own overhead (832 B for a datagram of 64 B) to these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buffers {
     pub receive_asked: Option<usize>,
@@ -41,7 +41,7 @@ pub struct Buffers {
 }
 
 impl Buffers {
-    /// Whether the kernel granted less than was asked; whoever starts a server should say so loudly.
+    /// Whether the kernel granted less than requested; a starting server should warn loudly.
     pub fn is_short(&self) -> bool {
         self.receive_asked.is_some_and(|asked| self.receive_bytes < asked)
             || self.send_asked.is_some_and(|asked| self.send_bytes < asked)

@@ -59,13 +59,13 @@ impl Outgoing<'_> {
         }
     }
 
-    /// Where the `index`-th message goes.
+    /// The destination of the `index`-th message.
     pub fn to(&self, index: usize) -> Addr {
         // SAFETY: every header of a view points to a name of its own that lives as long as the view.
         address::read(unsafe { &*self.headers[index].msg_hdr.msg_name.cast::<address::Name>() })
     }
 
-    /// What the `index`-th message carries.
+    /// The content of the `index`-th message.
     pub fn bytes(&self, index: usize) -> &[u8] {
         // SAFETY: every header of a view points to one iovec into bytes that live as long as the view.
         unsafe {
@@ -80,7 +80,7 @@ impl Outgoing<'_> {
     }
 }
 
-/// What a turn asks of the kernel.
+/// The kernel's services for a turn.
 pub trait Syscalls {
     /// Monotonic microseconds.
     fn now(&mut self) -> Micros;

@@ -1,4 +1,4 @@
-//! What arrives in the slab, and what is dropped and counted.
+//! Datagrams that arrive in the slab, and those dropped and counted.
 
 use std::net::UdpSocket;
 use std::os::fd::BorrowedFd;

@@ -1,4 +1,4 @@
-//! What the sender makes of each answer of the kernel.
+//! The sender's reaction to each answer of the kernel.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;

@@ -30,7 +30,7 @@ pub struct Toy {
     pub queue: VecDeque<(SocketId, Addr, Vec<u8>)>,
     /// The member that gets the front of the queue next.
     pub member: usize,
-    /// Who is told of the next datagram in the stead of whoever sent it.
+    /// Receivers of the answers to the next datagrams, in place of the senders.
     pub others: Vec<Addr>,
 }
 
@@ -115,7 +115,7 @@ impl Machine for Toy {
     }
 }
 
-/// What the kernel of a test does; shared with the test, which alters it between turns.
+/// The behaviour of a test's kernel; shared with the test, which alters it between turns.
 pub struct Desk {
     pub clock: Micros,
     /// How far the clock moves whenever it is read.

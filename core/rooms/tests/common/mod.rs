@@ -1,7 +1,7 @@
-//! One real machine among peers that have valid keys and no manners: what the hostile tests and the fuzz targets share.
+//! One real machine among peers that have valid keys and bad behaviour, for the hostile tests and the fuzz targets.
 //!
-//! Owns [`Rig`] (a machine, its clock, what it sent to whom), [`Peer`] (the other end of a session or link, which seals
-//! whatever it is told to) and the entry functions of the fuzz targets. A panic of the machine is the finding.
+//! Owns [`Rig`] (a machine, its clock, its datagrams), [`Peer`] (the other end of a session or link, which seals
+//! anything) and the entry functions of the fuzz targets. A panic of the machine is the finding.
 #![allow(dead_code)]
 
 use muster_rooms::wire::kinds;
@@ -31,7 +31,7 @@ pub const NAME_KEY: [u8; 16] = [9; 16];
 pub const ROOM: &str = "sports:final";
 pub const OWN: u16 = 100;
 pub const EPOCH: u32 = 1000;
-/// Whom the fakes stand for.
+/// The nodes that the fakes play.
 pub const GATEWAY: u32 = 1;
 pub const PROXY: u32 = 2;
 pub const BROKER: u32 = 3;
@@ -94,7 +94,7 @@ pub const NODES: [(u32, Role); 4] = [
     (ROUTER, role::ROUTER),
 ];
 
-/// What links are made with where these nodes are listed, for the one of them that is `own`.
+/// The keys of links where these nodes are listed, for the node `own`.
 pub fn listed(demand: Demand, own: u32, nodes: &[(u32, Role)]) -> ClusterKeys {
     let line = |(node, role): &(u32, Role)| {
         let (role, key) = (*role, node_key(*node).public());
@@ -114,7 +114,7 @@ pub fn room_id(name: &str) -> u64 {
     room_key(name).id
 }
 
-/// What a gateway says of the room.
+/// A gateway's report of the room.
 pub fn membership(version: u64, present: bool) -> Membership {
     let RoomKey { id: room, check } = room_key(ROOM);
     Membership {
@@ -144,7 +144,7 @@ fn identity(node: u32, role: Role) -> Identity {
     }
 }
 
-/// Whom the tests' authenticator takes somebody for.
+/// The user that the tests' authenticator finds.
 pub fn user_of(credential: &[u8]) -> Result<u64, Denied> {
     match credential {
         b"token" => Ok(42),
@@ -153,13 +153,13 @@ pub fn user_of(credential: &[u8]) -> Result<u64, Denied> {
     }
 }
 
-/// What the tests must know of a role.
+/// The tests' view of a role.
 pub trait Subject: Machine + Sized {
     const ROLE: Role;
     fn build(seed: u64) -> Self;
     /// Answers what the control plane is asked: everybody is user 42.
     fn authenticate(&mut self, now: Micros);
-    /// The state that nobody may change without authority.
+    /// The state that may not change without authority.
     fn digest(&self) -> String;
     /// Calls with every counter.
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64));
@@ -175,7 +175,7 @@ pub trait Subject: Machine + Sized {
     fn settle(rig: &mut Rig<Self>);
 }
 
-/// The sum of the counters of what was dropped or refused.
+/// The sum of the counters of dropped or refused data.
 pub fn refused<M: Subject>(machine: &M) -> u64 {
     let mut sum = 0;
     machine.counters(&mut |name, value| {
@@ -261,7 +261,7 @@ impl Peer {
     }
 }
 
-/// What came from and went to an address.
+/// Bytes from and to an address.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Account {
     pub received: u64,
@@ -273,15 +273,15 @@ pub struct Rig<M: Subject> {
     pub now: Micros,
     pub peers: Vec<Peer>,
     pub accounts: BTreeMap<Addr, Account>,
-    /// What left for nobody here.
+    /// Datagrams for addresses outside.
     pub out: VecDeque<(Addr, Vec<u8>)>,
     outbox: Outbox,
     entropy: Seeded,
     /// Datagrams that left in the last turn.
     pub left: usize,
-    /// By which peers prove who they are when they link, if they do.
+    /// The keys by which peers prove their identities when they link, if they do.
     pub proof: Option<fn(u32) -> ServerKey>,
-    /// What becomes of their hellos on the way.
+    /// A change to their hellos on the way.
     pub touch: fn(&mut [u8]),
 }
 
@@ -301,7 +301,7 @@ impl<M: Subject> Rig<M> {
         }
     }
 
-    /// Where every node has to prove who it is, and those that the role lives with have.
+    /// A rig in which every node must prove its identity; those that the role knows have.
     pub fn identified() -> Self {
         let mut rig = Rig::bare();
         rig.know(&NODES);
@@ -310,7 +310,7 @@ impl<M: Subject> Rig<M> {
         rig
     }
 
-    /// These are listed from now on, and nobody else.
+    /// Lists these nodes, and no other.
     pub fn know(&mut self, nodes: &[(u32, Role)]) {
         let own = NODES.iter().find(|(_, role)| *role == M::ROLE).map(|(node, _)| *node);
         let keys = listed(Demand::Required, own.expect("a node"), nodes);
@@ -339,7 +339,7 @@ impl<M: Subject> Rig<M> {
         self.machine.receive(self.now, &mut inbox);
     }
 
-    /// Lets the machine act, and its peers hear what it says.
+    /// Runs the machine, and delivers its datagrams to its peers.
     pub fn turn(&mut self) {
         self.machine.authenticate(self.now);
         if self.machine.deadline().is_some_and(|at| at <= self.now) {
@@ -1479,7 +1479,7 @@ impl Rig<Client> {
         rig
     }
 
-    /// One that takes servers from servers, and that nobody has let in yet.
+    /// A server that takes clients from other servers, without any client yet.
     pub fn new_to_all() -> Self {
         LEARNS.set(true);
         let rig = Rig::bare();
@@ -1543,7 +1543,7 @@ impl Rig<Client> {
 
 // ---- entry functions of the fuzz targets
 
-/// What was read is not looked at: that it could be is the test.
+/// Ignores the value: that it can be read is the test.
 fn seen<T>(_: T) {}
 
 /// Any bytes as the frames of an opened datagram, every body read as what it says it is.
@@ -1598,7 +1598,8 @@ pub fn fuzz_records(data: &[u8]) {
     }
 }
 
-/// Datagrams of strangers at a door for clients, and at two for nodes, without identities and with them. Each: who (u8), where (u8), what (u8), length (u16), bytes.
+/// Datagrams of strangers at a door for clients, and at two for nodes, without identities and with them. Each step:
+/// sender (u8), door (u8), kind (u8), length (u16), bytes.
 pub fn fuzz_handshake(data: &[u8]) {
     let mut source = Seeded(Dice::new(3));
     let keys = [
@@ -1662,7 +1663,7 @@ pub fn fuzz_handshake(data: &[u8]) {
     }
 }
 
-/// Below the seal: what peers with valid keys say, and time. Each step: what (u8), who (u8), then its own.
+/// Below the seal: records of peers with valid keys, and time. Each step: kind (u8), peer (u8), then its own data.
 pub fn fuzz_role<M: Subject>(data: &[u8]) {
     let mut rig = Rig::<M>::new();
     let frames = sample_frames();

@@ -1,4 +1,4 @@
-//! What may go wrong in a run, for all that its plan does: gaps, order, losses.
+//! Failures that a plan allows: gaps, disorder, losses.
 
 use muster_transport::Micros;
 
@@ -45,7 +45,7 @@ impl Plan {
         pauses.max().unwrap_or(0)
     }
 
-    /// Whether only somebody is struck who numbers no message and holds none for a member: nobody has a gap.
+    /// Whether all victims number no message and hold none for a member: no member has a gap.
     pub fn spares_members(&self) -> bool {
         self.strike.as_ref().is_some_and(|strike| strike.cell.spares_members())
             && self.faults.is_empty()
@@ -53,15 +53,15 @@ impl Plan {
             && is_mild(&self.sessions)
     }
 
-    /// Whether moreover no room moves while somebody is struck, and no proxy may find that an owner cannot be reached.
+    /// Whether moreover no room moves during a blow, and no proxy may find an owner unreachable.
     fn keeps_order(&self) -> bool {
         self.spares_members() && self.strike.as_ref().is_some_and(|strike| strike.cell.keeps_owners())
     }
 
-    /// Whether repairs must be able to mend all that the network does, so that no gap is allowed to anyone who reads, and order is
-    /// kept where rooms move.
+    /// Whether repairs must mend everything that the network does, so that no reader may have a gap, and order is kept
+    /// when rooms move.
     pub fn repairable(&self) -> bool {
-        // A session takes 213 KB a round trip: beyond this, who reads may fall behind what a ring keeps.
+        // A session takes 213 KB a round trip: beyond this, a reader may fall behind the ring.
         let publishing = self.clients.iter().flat_map(|client| &client.publishing);
         let load: u64 = publishing
             .map(|p| (p.burst * (p.bytes.0 + p.bytes.1) / 2) as u64 * SECOND / p.every)

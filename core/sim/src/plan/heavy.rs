@@ -108,8 +108,8 @@ impl Plan {
         }
     }
 
-    /// The draw of a run in which more comes behind a hole than a gateway with a small arena holds: much is published at once,
-    /// links lose in bursts, an owner may die while holes are open, and members come back for what they missed.
+    /// Draws a run in which more arrives behind a hole than a gateway with a small arena holds. Much is published at
+    /// once, links lose in bursts, an owner may die while holes are open, and members return for missed messages.
     pub fn holes(seed: u64) -> Plan {
         let mut draw = Draw::new(seed ^ 0x5eed);
         let rooms: Vec<String> = (0..draw.within(1, 3)).map(|at| format!("live:room-{at}")).collect();

@@ -1,4 +1,4 @@
-//! Which process is what, and of which partition.
+//! The kind and the partition of each process.
 //!
 //! Gateways come first, then proxies, brokers, routers, the second cluster, clients.
 
@@ -10,7 +10,7 @@ impl Plan {
         self.gateways + self.proxies + self.brokers + self.routers + self.beside.as_ref().map_or(0, Beside::servers)
     }
 
-    /// What stands at a process's index: gateways first, then proxies, brokers, routers, the second cluster, clients.
+    /// The kind of a process: gateways first, then proxies, brokers, routers, the second cluster, clients.
     pub fn kind(&self, process: usize) -> Kind {
         let bounds = [self.gateways, self.proxies, self.brokers, self.routers];
         let kinds = [Kind::Gateway, Kind::Proxy, Kind::Broker, Kind::Router];
@@ -24,7 +24,7 @@ impl Plan {
         self.kind_beside(process).map_or(Kind::Client, |(kind, _)| kind)
     }
 
-    /// Of a broker or a router: its partition.
+    /// The partition of a broker or a router.
     pub fn partition(&self, process: usize) -> usize {
         if let Some((_, partition)) = self.kind_beside(process) {
             return partition;

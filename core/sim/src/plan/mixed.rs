@@ -1,4 +1,4 @@
-//! Runs of everything at once: any topology, load, weather and faults, and what may be added to such a run.
+//! Runs of everything at once: any topology, load, weather and faults, and additions to such a run.
 
 use muster_rooms::Policy;
 use muster_simkit::{clock, Draw};
@@ -47,8 +47,9 @@ impl Plan {
         plan
     }
 
-    /// The draw of a run in which the cluster's secret is replaced, in the weathers and faults of one of the others. In a quarter
-    /// of the seeds nodes come to prove who they are meanwhile, in another one they do, and one of them is shut out for a while.
+    /// Draws a run in which the cluster's secret is replaced, in the weather and faults of one of the others. In a
+    /// quarter of the seeds nodes begin to prove identities meanwhile; in another quarter they always do, and one of
+    /// them is shut out for a while.
     pub fn rekeys(seed: u64) -> Plan {
         let mut draw = Draw::new(seed ^ 0x4e35);
         let mut plan = match seed % 3 {
@@ -66,7 +67,7 @@ impl Plan {
         };
         if let Some(Identities::Out(_)) = plan.identities {
             plan.rekeys = Some((at, spread, draw.within(SECOND / 2, 3 * SECOND)));
-            plan.back_max = None; // who is back may be shut out
+            plan.back_max = None; // a returning node may be shut out
         }
         plan
     }
@@ -272,7 +273,7 @@ impl Plan {
             faults.extend(topology.drains(seed, servers - routers, heal));
         }
         if brokers > 1 {
-            // Where owners change, what is short could not be told from what came before.
+            // When owners change, lost messages could not be distinguished from earlier ones if they were short.
             let all = clients.iter_mut().flat_map(|client| &mut client.publishing);
             all.for_each(|p| p.bytes = (p.bytes.0.max(8), p.bytes.1.max(8)));
         }

@@ -125,7 +125,7 @@ impl Plan {
             burst: 1,
             bytes: (100, 200),
         };
-        // Nobody is in the last room.
+        // The last room has no member.
         let member = ClientPlan {
             rooms: (0..rooms.len().max(2) - 1).collect(),
             ..ClientPlan::default()
@@ -152,7 +152,7 @@ impl Plan {
             0 => vec![Fault::Remove { process }],
             1 => vec![Fault::Pause { process, pause }],
             2 => vec![Fault::Kill { process, down: pause }],
-            // Nobody hears what became of what it takes; or it does not.
+            // Clients do not get the outcomes of its commands; or the proxy itself does not.
             3 => cuts(servers..servers + clients.len())
                 .into_iter()
                 .map(|[from, _]| from)
@@ -214,8 +214,8 @@ impl Plan {
         let [broker, router] = [first, first + run.brokers];
         let (mut faults, mut heal) = (Vec::new(), SECOND);
         for _ in 0..draw.within(4, 6) {
-            // Longer than a silent link is believed in, and over so early that who waits then still hears of it: they dial now and
-            // then, and that may be lost.
+            // Longer than the timeout of a silent link, and over early enough for waiting members to learn of it: nodes
+            // dial now and then, and a dial may be lost.
             let pause = draw.within(DEAD_AFTER + 500 * MS, DEAD_AFTER + MISSING_WAIT - 2 * DIAL_MAX);
             for (from, to) in [(router, router + 1), (router + 1, router)] {
                 faults.push((heal, Fault::Cut { from, to, pause }));

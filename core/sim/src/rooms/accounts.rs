@@ -1,13 +1,13 @@
-//! What became of the messages that came to a role, over all lives of all processes.
+//! The fate of the messages that came to a role, over all lives of all processes.
 //!
-//! Owns the sums of the machines' counters, and that they add up.
+//! Owns the sums of the machines' counters, and the check that they add up.
 
 use muster_rooms::Ages;
 
 use super::{Role, Rooms, Sim};
 use crate::plan::Kind;
 
-/// What can become of a message that came to a role.
+/// The possible fates of a message that came to a role.
 const ACCOUNTED: [(Kind, &[&str]); 3] = [
     (
         Kind::Proxy,
@@ -75,7 +75,7 @@ impl Rooms {
         }
     }
 
-    /// Message by message, what came was passed on, had come before, is held, or was dropped by reason (I-8).
+    /// Each message was passed on, had come before, is held, or was dropped by reason (I-8).
     pub(super) fn accounts(&self) -> Result<(), String> {
         for (kind, names) in ACCOUNTED {
             let of = |name| self.accounts.get(&(kind, name)).copied().unwrap_or(0);

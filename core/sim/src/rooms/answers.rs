@@ -1,6 +1,7 @@
-//! What the control plane and the clients' programs do with what machines tell them.
+//! The reactions of the control plane and the clients' programs to events of machines.
 //!
-//! Owns answers to questions for credentials, and what a program may hear of its sessions. Judges messages by the oracle.
+//! Owns answers to questions for credentials, and the events that a program may get of its sessions. Judges messages by
+//! the oracle.
 
 use muster_rooms::{ClientEvent, GatewayEvent, ProxyEvent, Side, SPREAD};
 use muster_transport::{Code, Denied, Machine};
@@ -16,7 +17,7 @@ pub struct Answer {
 }
 
 impl Rooms {
-    /// A role hears who a client is, if it still lives that asked.
+    /// Gives a role the user of a client, if the asking life still lives.
     pub(super) fn answer(&mut self, world: &mut Sim, answer: Answer) -> Result<(), String> {
         let Answer {
             process,
@@ -38,7 +39,7 @@ impl Rooms {
         Ok(())
     }
 
-    /// What the control plane and the clients' programs do with what they hear.
+    /// Lets the control plane and the clients' programs react to a process's events.
     pub(super) fn drain(&mut self, world: &mut Sim, process: usize) -> Result<(), String> {
         let epoch = world.processes[process].epoch;
         let (now, delay) = (world.now, self.plan.auth_delay);

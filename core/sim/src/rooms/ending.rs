@@ -5,12 +5,12 @@ use muster_transport::{HasSessions, Micros};
 
 use super::{Event, Role, Rooms, Sim};
 
-/// Who was told to end looks so often whether its clients are gone, and ends in any case after the second time.
+/// An ending server checks at this interval whether its clients are gone, and ends in any case after the second time.
 const LOOKS_EVERY: Micros = 20 * MS;
 const ENDS_WITHIN: Micros = SECOND;
 
 impl Rooms {
-    /// Tells a server to end. It starts again so long after.
+    /// Tells a server to end. It starts again after this time.
     pub(super) fn end(&mut self, world: &mut Sim, process: usize, down: Micros) -> Result<(), String> {
         if !world.is_up(process) {
             return Ok(());

@@ -41,7 +41,7 @@ impl Rooms {
         })
     }
 
-    /// Which gateways want which rooms.
+    /// The interest of all gateways.
     fn wanted(&self, world: &Sim) -> BTreeSet<(u32, u64)> {
         let rooms = |(process, gateway): (usize, &Gateway)| {
             let rooms: Vec<_> = gateway.rooms().map(|room| (node_of(process), room.id)).collect();
@@ -50,7 +50,7 @@ impl Rooms {
         self.gateways(world).flat_map(rooms).collect()
     }
 
-    /// Soon after the last fault each view is what the gateways want, but for what began or ended within the last second.
+    /// Soon after the last fault each view equals the gateways' interest, except for changes within the last second.
     pub(super) fn views(&mut self, world: &mut Sim, judged: bool) -> Result<(), String> {
         let wanted = self.wanted(world);
         let before = std::mem::replace(&mut self.wanted_before, wanted);

@@ -1,6 +1,6 @@
-//! What must hold at the end of a run.
+//! The judgements at the end of a run.
 //!
-//! Owns the order of the judgements, and those that ask machines. Those of messages stand in `oracle`, of commands in `commands`.
+//! Owns their order, and those that ask machines. `oracle` holds those of messages, `commands` those of commands.
 
 use std::collections::BTreeMap;
 
@@ -80,7 +80,7 @@ impl Rooms {
         let singly = |beside: &Beside| beside.brokers == beside.partitions;
         let singly = self.plan.brokers == self.plan.partitions.0 || self.plan.beside.as_ref().is_some_and(singly);
         let alone = singly && self.plan.every_fault().any(drains);
-        // Who is of a cluster that is started later has no proxy until then.
+        // A client of a cluster that is started later has no proxy until then.
         let late = self.plan.beside.as_ref().is_some_and(|beside| beside.begins.is_some());
         let reads = |client: usize| clients[client].read_every.is_none();
         let mild = repairable && !alone && !late;
@@ -124,7 +124,7 @@ impl Rooms {
         }
     }
 
-    /// What was published when all was well again must have come, whatever was before.
+    /// Messages published when all was well again must have arrived, whatever happened before.
     fn last_word(&self, world: &Sim) -> Result<(), String> {
         let from = self.last_word_at;
         for membership in self.oracle.memberships.iter().filter(|membership| !membership.left) {
@@ -132,7 +132,7 @@ impl Rooms {
             let (had, published) = self.oracle.had_since(membership, from);
             let reader = &self.plan.clients[membership.client];
             if reader.read_every.is_some() && reader.policy != Policy::Block {
-                continue; // its inbox may be too small for what comes at once
+                continue; // its inbox may be too small for a burst
             }
             if had != published {
                 world.say(|| format!("{membership:?}"));
@@ -221,7 +221,7 @@ impl Rooms {
         Ok(())
     }
 
-    /// Whether two servers, the first of which stands behind the second, keep a link.
+    /// Whether two servers keep a link; the first one comes after the second.
     fn are_linked(&self, one: usize, other: usize) -> bool {
         let (brokers, routers) = self.plan.partitions;
         let beside = self.plan.beside.as_ref().map_or(0, |beside| beside.partitions);
@@ -236,7 +236,7 @@ impl Rooms {
         }
     }
 
-    /// Where nothing failed and the network only loses, nobody may have been taken for dead.
+    /// If nothing failed and the network only loses, no process may have been taken for dead.
     fn ejections(&self, world: &Sim) -> Result<(), String> {
         let grows = |beside: &Beside| beside.grows.is_some();
         let grows = !self.plan.grows.is_empty() || self.plan.beside.as_ref().is_some_and(grows);
@@ -265,8 +265,8 @@ impl Rooms {
         Ok(())
     }
 
-    /// In the end each broker that lives is among those that its proxies give commands to. What it lost and left unanswered is
-    /// forgotten later, in up to 20 s, and so is all of who was shut out before the end.
+    /// In the end each living broker is among those that its proxies give commands to. Its losses and unanswered
+    /// commands are forgotten later, in up to 20 s, and so is a node that was shut out before the end.
     fn taken_back(&self, world: &Sim) -> Result<(), String> {
         if let Some(Identities::Out(_)) = self.plan.identities {
             return Ok(());

@@ -1,6 +1,6 @@
-//! How the cluster's secret is replaced, and who has to prove who it is meanwhile.
+//! The replacement of the cluster's secret, and the proof of identities meanwhile.
 //!
-//! Owns the steps, and what must hold of links at each. Who is listed stands in `identities`.
+//! Owns the steps, and the judgement of links at each. `identities` holds the lists.
 
 use muster_transport::ClusterKeys;
 
@@ -8,10 +8,10 @@ use super::role::role_of;
 use super::{Event, Rooms, Sim, Snapshot};
 use crate::identities::{node_of, Identities};
 
-/// After so many steps the secret is replaced.
+/// After this many steps the secret is replaced.
 const REKEYED: usize = 3;
 
-/// What a server knows after so many steps: the next secret as well, then uses it, then has forgotten the former.
+/// A server's secrets after this many steps: also the next one, then in use, then without the former.
 fn secrets(step: usize) -> ClusterKeys {
     let (former, next) = ((1, [7; 32]), (2, [8; 32]));
     let (current, other) = [(former, None), (former, Some(next)), (next, Some(former)), (next, None)][step];
@@ -40,7 +40,7 @@ impl Rooms {
         }
     }
 
-    /// What a server knows of secrets, and of who is who.
+    /// A server's secrets and list.
     pub(super) fn cluster_keys(&self, process: usize) -> ClusterKeys {
         let step = self.rekeyed.get(process).copied().unwrap_or(0);
         let roles = (0..self.plan.servers()).map(|server| role_of(self.plan.kind(server)));
@@ -48,7 +48,7 @@ impl Rooms {
         ClusterKeys { allow, ..secrets(step) }
     }
 
-    /// Who is shut out has no link to those who know it, from that moment on.
+    /// A node that is shut out has no link to nodes that know it, from that moment on.
     pub(super) fn keeps_out(&self, world: &Sim, process: usize) -> Result<(), String> {
         let (Some(Identities::Out(out)), Some(step)) = (self.plan.identities, self.rekeyed.get(process)) else {
             return Ok(());
@@ -74,7 +74,7 @@ impl Rooms {
         self.keeps_out(world, process)
     }
 
-    /// Every link has the new secret, if it was replaced, and a proof of who is who where there is to be one.
+    /// Every link has the new secret, if it was replaced, and a proof of identity where one is required.
     pub(super) fn has_rekeyed(&self, world: &Sim) -> Result<(), String> {
         let Some((key, _)) = self.plan.rekeys.map(|_| secrets(REKEYED).current) else {
             return Ok(());

@@ -132,7 +132,8 @@ impl Rooms {
         }
     }
 
-    /// The servers of a kind that a client is given. Where it learns the others that is one gateway which does not end for good.
+    /// The servers of a kind that a client is given. If it learns the others, that is one gateway which does not end
+    /// for good.
     fn given(&self, kind: Kind, client: usize) -> Vec<Endpoint> {
         let all = self.endpoints(kind, client);
         if !self.plan.learns {
@@ -158,7 +159,7 @@ impl Rooms {
         ]
     }
 
-    /// What servers name to clients.
+    /// The servers that servers announce to clients.
     fn named(&self, kind: Kind) -> Vec<Server> {
         let server = |known: Endpoint| Server {
             addr: known.addr,

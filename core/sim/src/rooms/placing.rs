@@ -1,6 +1,6 @@
-//! The control plane of a run: who is where, who drains, and how partitions double.
+//! The control plane of a run: the places of nodes, their draining, and the doubling of partitions.
 //!
-//! Owns the placement and its steps. Who hears of it when is the kit's.
+//! Owns the placement and its steps. The kit owns the times of its delivery.
 
 use muster_rooms::role;
 use muster_rooms::room_placement;
@@ -15,7 +15,7 @@ use super::{Event, Role, Rooms, Sim, Snapshot, PLACED_AGAIN};
 use crate::identities::node_of;
 use crate::plan::{Kind, Plan};
 
-/// The registry takes who stands still for so long for dead.
+/// The registry takes a process that stands still for this long for dead.
 const SESSION: Micros = 3 * SECOND;
 /// How often the coordinator of a doubling looks.
 pub(super) const COORDINATED: Micros = 50 * MS;
@@ -33,7 +33,7 @@ pub struct Doubling {
     pub heard_at: Micros,
 }
 
-/// Of each group how it stands before anything doubles.
+/// The state of each group before anything doubles.
 pub fn at_start(plan: &Plan) -> BTreeMap<Group, Doubling> {
     let (brokers, routers) = plan.partitions_before();
     let second = plan.beside.as_ref().map(|beside| beside.partitions_before());
@@ -50,7 +50,7 @@ pub fn at_start(plan: &Plan) -> BTreeMap<Group, Doubling> {
 }
 
 impl Rooms {
-    /// Who is where, as a process is told it: to a proxy or a broker, with the brokers of its own cluster only.
+    /// The placement as a process gets it: a proxy or a broker with the brokers of its own cluster only.
     pub(super) fn placement(&self, of: usize) -> Placement {
         let node = |process| PlacedNode {
             partition: self.plan.partition(process) as u16,
@@ -166,7 +166,7 @@ impl Rooms {
         world.push(world.now + COORDINATED, Event::Coordinate { group });
     }
 
-    /// Whether everyone whom the placement names and whom a group concerns has heard of an epoch and is done with what it asks.
+    /// Whether all placed nodes that a group concerns have heard of an epoch and finished its work.
     fn are_settled(&self, world: &Sim, group: Group, epoch: u32) -> bool {
         let settled = |process: usize| {
             let known = &world.processes[process];
@@ -224,7 +224,7 @@ impl Rooms {
         world.turn_at(process, now);
     }
 
-    /// What was to double has.
+    /// Every planned doubling is done.
     pub(super) fn grown(&self) -> Result<(), String> {
         let (brokers, routers) = self.plan.partitions;
         let second = self

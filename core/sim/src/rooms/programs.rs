@@ -13,13 +13,13 @@ use crate::oracle::content;
 /// Messages that a join without positions asks for now and then.
 const HISTORY: u32 = 20;
 
-/// What a client's program knows.
+/// The state of a client's program.
 #[derive(Default)]
 pub struct Program {
     /// By place in the plan's rooms: the client's number of the room, and the membership.
     pub joined: Vec<Option<(u32, usize)>>,
     pub positions: Vec<Option<(Positions, Micros)>>,
-    /// By place in the plan's publishing; one whose room was closed for another is opened again.
+    /// By index in the plan's publishing; a room closed for another one is opened again.
     pub publications: Vec<Option<u32>>,
     /// How often its process was started again.
     pub life: u64,
@@ -71,7 +71,7 @@ impl Rooms {
         }
     }
 
-    /// What a client's program does first in each of its lives.
+    /// The first actions of a client's program in each of its lives.
     fn open(&mut self, world: &mut Sim, client: usize) {
         let plan = self.plan.clients[client].clone();
         self.programs[client].joined = vec![None; plan.rooms.len()];
@@ -92,7 +92,7 @@ impl Rooms {
         let (room, policy) = (plan.rooms[place], plan.policy);
         let name = self.plan.rooms[room].clone();
         let resumed = self.programs[client].positions[place].take().filter(|_| plan.resumes);
-        // Who comes back with positions is owed what was published since it left.
+        // A member that returns with positions is owed the messages published since it left.
         let owed_from = resumed
             .as_ref()
             .filter(|(positions, _)| !positions.0.is_empty())
@@ -269,7 +269,7 @@ impl Rooms {
         }
     }
 
-    /// A client's program sends a command to one of the rooms, or asks who its members are.
+    /// A client's program sends a command to one of the rooms, or asks for its members.
     pub(super) fn command(&mut self, world: &mut Sim, client: usize) {
         let (now, room) = (world.now, world.dice.below(self.plan.rooms.len() as u64) as usize);
         let lifetime = 500 * MS + world.dice.below(4 * SECOND);
@@ -286,7 +286,7 @@ impl Rooms {
         world.turn_at(self.process_of(client), now);
     }
 
-    /// What is said of a join: that nothing was missed, or how many messages come first.
+    /// Judges an answer to a join: that nothing was missed, or the number of messages that come first.
     pub(super) fn judge_join(
         &mut self,
         world: &mut Sim,
@@ -304,7 +304,7 @@ impl Rooms {
         let (recovered, counters) = (member.recovered(), member.counters);
         let given = member.given.filter(|_| member.is_caught_up());
         let history = given.map_or(0, |(messages, _)| u64::from(messages));
-        // What two owners numbered counts twice in a gateway's ring, and comes to the program once.
+        // A message that two owners numbered counts twice in a gateway's ring, and comes to the program once.
         let had = counters.delivered + counters.repeats;
         if history > HISTORY.into() || counters.lost + counters.gaps == 0 && had < history {
             return Err(format!(

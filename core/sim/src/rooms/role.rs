@@ -1,6 +1,6 @@
-//! What runs in a process: one of the five machines.
+//! The machine of a process: one of the five.
 //!
-//! Owns what the run does to a machine whichever it is.
+//! Owns the run's calls that suit any machine.
 
 use muster_rooms::role;
 use muster_rooms::{Broker, Client, Gateway, Proxy, Router};
@@ -30,7 +30,7 @@ impl Node for Role {
 }
 
 impl Role {
-    /// What it has to other nodes. A client has none.
+    /// Its links to other nodes. A client has none.
     pub fn links(&self) -> Option<&Links> {
         match self {
             Role::Gateway(machine) => Some(machine.links()),
@@ -41,7 +41,7 @@ impl Role {
         }
     }
 
-    /// Whether it is done with what its placement asks.
+    /// Whether it has finished its placement's work.
     pub fn settled(&self) -> bool {
         match self {
             Role::Gateway(machine) => machine.settled(),
@@ -72,7 +72,7 @@ impl Role {
         }
     }
 
-    /// What a broker that is not ready has numbered.
+    /// The messages numbered by a broker that is not ready.
     pub fn numbered_unready(&self) -> Option<u64> {
         match self {
             Role::Broker(broker) if !broker.is_running() => Some(broker.counters.messages_published),
@@ -81,7 +81,7 @@ impl Role {
     }
 }
 
-/// What a kind of process is on links.
+/// The role of a kind of process on links.
 pub fn role_of(kind: Kind) -> NodeRole {
     match kind {
         Kind::Gateway => role::GATEWAY,

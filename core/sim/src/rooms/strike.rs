@@ -12,19 +12,19 @@ use crate::plan::{Kind, Plan};
 pub struct Struck {
     planned: bool,
     pub fell: Option<Step>,
-    /// Everyone is done with what the end of the growth asks.
+    /// All have finished the work at the end of the growth.
     pub clean: bool,
 }
 
 impl Struck {
-    /// Whether nobody looks any more at a growth that has ended.
+    /// Whether a growth has ended and is not watched any more.
     pub fn is_over(&self, plan: &Plan) -> bool {
         plan.strike.is_none() || self.clean
     }
 }
 
 impl Rooms {
-    /// Where the doubling is.
+    /// The step of the doubling.
     fn step_reached(&self, world: &Sim) -> Option<Step> {
         let layer = self.plan.strike.as_ref()?.cell.layer;
         let growth = &self.growths[&(layer, 0)];
@@ -82,7 +82,7 @@ impl Rooms {
             return Ok(()); // the coordinator's look came first
         };
         if !self.strikes_now(world) {
-            self.struck.planned = false; // somebody is not settled after all: the step comes again
+            self.struck.planned = false; // a process is not settled after all: the step comes again
             return Ok(());
         }
         self.struck.fell = self.step_reached(world);

@@ -1,4 +1,4 @@
-//! What one run was like, in figures.
+//! The figures of one run.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::plan::Kind;
 /// Counters of all lives of all processes of a kind.
 pub type Accounts = BTreeMap<(Kind, &'static str), u64>;
 
-/// What one run was like.
+/// The figures of one run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     pub trace: u64,
@@ -26,11 +26,11 @@ pub struct Summary {
     pub minimum: u64,
     pub reasons: BTreeMap<String, u64>,
     pub accounts: Accounts,
-    /// Of messages that carry their age, as brokers and gateways saw them: how many, the least and the most.
+    /// Messages with an age, as brokers and gateways saw them: their number, the least and the highest age.
     pub ages: BTreeMap<Kind, (u64, u32, u32)>,
-    /// Of each killed process, its role, and how long after its return every member had received something new.
+    /// For each killed process: its role, and the time from its return until every member had received a new message.
     pub returns: Vec<(Kind, Micros)>,
-    /// Commands that were delivered, what expired, and questions for members that all gateways answered.
+    /// Delivered commands, expired ones, and questions for members that all gateways answered.
     pub commands: (u64, u64, u64),
     /// The longest that a command, or such a question, took until its sender heard that it was delivered.
     pub slowest: Micros,

@@ -6,10 +6,10 @@ use muster_simkit::{Addr, Inbox, Machine, Micros, Node, Outbox, Turn, Turned, MS
 
 use super::Bug;
 
-/// Who added, and which add of it.
+/// The client, and the number of its addition.
 pub type Entry = (u8, u32);
 
-/// A client asks the next replica if it has no answer so long after.
+/// A client asks the next replica if it has no answer after this time.
 const RETRY: Micros = 60 * MS;
 /// A replica tells the others all that it has.
 const TELL_EVERY: Micros = 150 * MS;
