@@ -13,7 +13,7 @@ from plane.kinds import kinds
 from tests.documents import ROOT
 
 PYTHON: Final = ("control", "plane", "pyext", "core/python/muster")
-CRATES: Final = ("transport", "rooms", "simkit", "journal", "likes", "messages")
+CRATES: Final = ("transport", "rooms", "driver", "udp", "simkit", "sim", "load", "journal", "likes", "messages")
 DEPENDS: Final[Mapping[str, frozenset[str]]] = {
     "transport": frozenset({"ahead"}),
     "rooms": frozenset({"ahead", "transport"}),

@@ -5,17 +5,20 @@
 use muster_rooms::Policy;
 use muster_transport::Micros;
 
-use crate::beside::Beside;
 use crate::identities::Identities;
 use crate::matrix::Strike;
+use crate::second::SecondCluster;
 
+pub use crate::fault::{Fault, Kind, Upkeep};
 pub use muster_simkit::{Weather, MS, SECOND};
 
 mod allowed;
+mod clusters;
 mod heavy;
 mod layout;
 mod mixed;
 mod steady;
+mod struck;
 mod topology;
 
 /// How long after the last fault everything must be as if nothing had happened: sessions idle out (3 s), a leave is held
@@ -27,31 +30,6 @@ pub const CONVERGED: Micros = 3 * SECOND;
 /// The extra time until a gateway that never came back is forgotten: its lease, and the time of a router started
 /// meanwhile to report everything.
 pub const FORGET: Micros = 34 * SECOND;
-
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Kind {
-    Gateway,
-    Proxy,
-    Broker,
-    Router,
-    Client,
-}
-
-/// A fault of a process or a path. The machines use a clock that is never set, so no plan steps it.
-pub type Fault = muster_simkit::Fault<Upkeep>;
-
-/// An operator's action on servers.
-#[derive(Clone, Copy, Debug)]
-pub enum Upkeep {
-    /// The placement says that the process drains, and after a while that it runs again; everyone hears of it within `spread`.
-    Drain {
-        process: usize,
-        pause: Micros,
-        spread: Micros,
-    },
-    /// The process is told to end and sends its clients to others; it starts again this long after its end.
-    End { process: usize, down: Micros },
-}
 
 #[derive(Clone, Copy, Debug)]
 pub struct Publishing {
@@ -126,7 +104,7 @@ pub struct Plan {
     pub growing: Growing,
     /// A fault that falls into a step of the doubling.
     pub strike: Option<Strike>,
-    pub beside: Option<Beside>,
+    pub second: Option<SecondCluster>,
     /// When the cluster's secret begins to be replaced, within what time all servers take a step of it, and how long it is
     /// until the next step then.
     pub rekeys: Option<(Micros, Micros, Micros)>,

@@ -179,7 +179,7 @@ impl Rooms {
             placement_epoch: 1,
             draining: BTreeSet::new(),
             growths: placing::at_start(&plan),
-            begun: plan.beside.as_ref().is_some_and(|beside| beside.begins.is_none()),
+            begun: plan.second.as_ref().is_some_and(|second| second.begins.is_none()),
             placed: vec![1; plan.servers()],
             rekeyed: vec![0; plan.servers()],
             rekeying: 0,
@@ -217,9 +217,9 @@ impl System for Rooms {
             let group = (kind, 0);
             world.push(world.now + at, Event::Grow { group });
         }
-        if let Some(beside) = &self.plan.beside {
+        if let Some(second) = &self.plan.second {
             let group = (Kind::Broker, 1);
-            let events = [(beside.begins, Event::Begin), (beside.grows, Event::Grow { group })];
+            let events = [(second.begins, Event::Begin), (second.grows, Event::Grow { group })];
             for (at, event) in events {
                 if let Some(at) = at {
                     world.push(world.now + at, event);
@@ -285,7 +285,7 @@ impl System for Rooms {
             Event::Undrain { process, spread } => self.set_draining(world, process as usize, false, spread),
             Event::Grow { group } => self.grow(world, group),
             Event::Coordinate { group } => self.coordinate(world, group),
-            Event::Begin => self.begin_beside(world),
+            Event::Begin => self.begin_second(world),
             Event::Strike => return self.strike_step(world),
             Event::Rekey => self.rekey(world),
             Event::Views { judged } => return self.views(world, judged),

@@ -273,7 +273,7 @@ fn quiet() -> Plan {
         command_every: None,
         prompt: None,
         grows: vec![],
-        beside: None,
+        second: None,
         growing: Default::default(),
         strike: None,
     }

@@ -30,9 +30,9 @@ impl Plan {
             _ => false,
         };
         let shared = self
-            .beside
+            .second
             .as_ref()
-            .is_some_and(|beside| beside.shared || beside.brokers > 1);
+            .is_some_and(|second| second.shared || second.brokers > 1);
         !self.repairable() && !self.keeps_order() && (self.brokers > 1 || shared || self.every_fault().any(dies))
     }
 

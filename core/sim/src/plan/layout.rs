@@ -3,11 +3,11 @@
 //! Gateways come first, then proxies, brokers, routers, the second cluster, clients.
 
 use super::{Kind, Plan};
-use crate::beside::Beside;
+use crate::second::SecondCluster;
 
 impl Plan {
     pub fn servers(&self) -> usize {
-        self.gateways + self.proxies + self.brokers + self.routers + self.beside.as_ref().map_or(0, Beside::servers)
+        self.gateways + self.proxies + self.brokers + self.routers + self.second.as_ref().map_or(0, SecondCluster::servers)
     }
 
     /// The kind of a process: gateways first, then proxies, brokers, routers, the second cluster, clients.
@@ -21,12 +21,12 @@ impl Plan {
             }
             left -= bound;
         }
-        self.kind_beside(process).map_or(Kind::Client, |(kind, _)| kind)
+        self.kind_in_second(process).map_or(Kind::Client, |(kind, _)| kind)
     }
 
     /// The partition of a broker or a router.
     pub fn partition(&self, process: usize) -> usize {
-        if let Some((_, partition)) = self.kind_beside(process) {
+        if let Some((_, partition)) = self.kind_in_second(process) {
             return partition;
         }
         let first = self.gateways + self.proxies;
@@ -47,5 +47,29 @@ impl Plan {
         let before = |count, kind| if self.doubles(kind) { count / 2 } else { count };
         let (brokers, routers) = self.partitions;
         (before(brokers, Kind::Broker), before(routers, Kind::Router))
+    }
+
+    /// The brokers of all clusters.
+    pub fn brokers_of_all(&self) -> usize {
+        self.brokers + self.second.as_ref().map_or(0, |second| second.brokers)
+    }
+
+    /// The first process of the second cluster.
+    fn first_of_second(&self) -> usize {
+        self.gateways + self.proxies + self.brokers + self.routers
+    }
+
+    /// The cluster of a proxy or a broker; the first for others.
+    pub fn cluster(&self, process: usize) -> usize {
+        usize::from((self.first_of_second()..self.servers()).contains(&process))
+    }
+
+    /// The kind of a process behind the routers, and a broker's partition.
+    pub fn kind_in_second(&self, process: usize) -> Option<(Kind, usize)> {
+        let (second, at) = (self.second.as_ref()?, process.checked_sub(self.first_of_second())?);
+        match at.checked_sub(second.proxies) {
+            None => Some((Kind::Proxy, 0)),
+            Some(broker) => (broker < second.brokers).then_some((Kind::Broker, broker % second.partitions)),
+        }
     }
 }

@@ -50,7 +50,7 @@ impl Plan {
             grows: vec![],
             growing: Growing::default(),
             strike: None,
-            beside: None,
+            second: None,
             rekeys: None,
             identities: None,
             learns: false,

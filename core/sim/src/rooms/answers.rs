@@ -7,7 +7,7 @@ use muster_rooms::{ClientEvent, GatewayEvent, ProxyEvent, Side, SPREAD};
 use muster_transport::{Code, Denied, Machine};
 
 use super::{Event, Role, Rooms, Sim};
-use crate::beside::Beside;
+use crate::second::SecondCluster;
 
 pub struct Answer {
     process: usize,
@@ -141,7 +141,7 @@ impl Rooms {
                 ClientEvent::Down { side, reason, .. }
                     if self.plan.repairable()
                         && ![Code::Draining.name(), SPREAD].contains(&reason)
-                        && !self.awaits_beside(side) =>
+                        && !self.awaits_second(side) =>
                 {
                     return Err(format!(
                         "client {client}: its session with a {side:?} was lost for nothing: {reason}"
@@ -170,8 +170,8 @@ impl Rooms {
     }
 
     /// Whether a client may look for proxies of a cluster that is started later.
-    fn awaits_beside(&self, side: Side) -> bool {
-        let begins = |beside: &Beside| beside.begins.is_some();
-        side == Side::Proxy && self.plan.beside.as_ref().is_some_and(begins)
+    fn awaits_second(&self, side: Side) -> bool {
+        let begins = |second: &SecondCluster| second.begins.is_some();
+        side == Side::Proxy && self.plan.second.as_ref().is_some_and(begins)
     }
 }

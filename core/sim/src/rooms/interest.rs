@@ -72,9 +72,9 @@ impl Rooms {
         most: &BTreeSet<(u32, u64)>,
     ) -> Result<(), String> {
         let (brokers, routers) = self.plan.partitions;
-        let beside = self.plan.beside.as_ref().map_or(0, |beside| beside.partitions);
+        let second = self.plan.second.as_ref().map_or(0, |second| second.partitions);
         for (process, known) in world.processes.iter().enumerate() {
-            let brokers = [brokers, beside][self.plan.cluster(process)];
+            let brokers = [brokers, second][self.plan.cluster(process)];
             let (who, known, partitions) = match &known.node {
                 Role::Broker(broker) => ("broker", broker.interest().wanted(), brokers),
                 Role::Router(router) => ("router", router.interest().wanted(), routers),

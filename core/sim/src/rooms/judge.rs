@@ -11,7 +11,7 @@ use muster_simkit::SECOND;
 use muster_transport::{HasLinks, HasSessions, HealthCounters, Reason};
 
 use super::{Role, Rooms, Sim};
-use crate::beside::Beside;
+use crate::second::SecondCluster;
 use crate::identities::{node_of, Identities};
 use crate::oracle::Membership;
 use crate::plan::{Fault, Kind, Upkeep};
@@ -77,11 +77,11 @@ impl Rooms {
         self.oracle.complete(may_lose, is_over)?;
         // A partition whose only broker drains has none for that long.
         let drains = |fault: &Fault| matches!(fault, Fault::Own(Upkeep::Drain { .. }));
-        let singly = |beside: &Beside| beside.brokers == beside.partitions;
-        let singly = self.plan.brokers == self.plan.partitions.0 || self.plan.beside.as_ref().is_some_and(singly);
+        let singly = |second: &SecondCluster| second.brokers == second.partitions;
+        let singly = self.plan.brokers == self.plan.partitions.0 || self.plan.second.as_ref().is_some_and(singly);
         let alone = singly && self.plan.every_fault().any(drains);
         // A client of a cluster that is started later has no proxy until then.
-        let late = self.plan.beside.as_ref().is_some_and(|beside| beside.begins.is_some());
+        let late = self.plan.second.as_ref().is_some_and(|second| second.begins.is_some());
         let reads = |client: usize| clients[client].read_every.is_none();
         let mild = repairable && !alone && !late;
         self.commands.judge(mild, self.plan.prompt, reads)?;
@@ -224,12 +224,12 @@ impl Rooms {
     /// Whether two servers keep a link; the first one comes after the second.
     fn are_linked(&self, one: usize, other: usize) -> bool {
         let (brokers, routers) = self.plan.partitions;
-        let beside = self.plan.beside.as_ref().map_or(0, |beside| beside.partitions);
+        let second = self.plan.second.as_ref().map_or(0, |second| second.partitions);
         let [of_one, of_other] = [one, other].map(|process| self.plan.partition(process));
         match (self.plan.kind(one), self.plan.kind(other)) {
             (Kind::Router, Kind::Router) => of_one == of_other,
             (Kind::Router, Kind::Broker) => of_one % brokers == of_other % routers,
-            (Kind::Broker, Kind::Router) => of_one % routers == of_other % beside,
+            (Kind::Broker, Kind::Router) => of_one % routers == of_other % second,
             (Kind::Broker, Kind::Proxy) => self.plan.cluster(one) == self.plan.cluster(other),
             (Kind::Router | Kind::Broker, Kind::Gateway) => true,
             _ => false,
@@ -238,8 +238,8 @@ impl Rooms {
 
     /// If nothing failed and the network only loses, no process may have been taken for dead.
     fn ejections(&self, world: &Sim) -> Result<(), String> {
-        let grows = |beside: &Beside| beside.grows.is_some();
-        let grows = !self.plan.grows.is_empty() || self.plan.beside.as_ref().is_some_and(grows);
+        let grows = |second: &SecondCluster| second.grows.is_some();
+        let grows = !self.plan.grows.is_empty() || self.plan.second.as_ref().is_some_and(grows);
         if !(self.plan.repairable() && self.plan.faults.is_empty() && !grows) {
             return Ok(());
         }

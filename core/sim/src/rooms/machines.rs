@@ -176,8 +176,8 @@ impl Rooms {
 
     /// The servers of a kind that a client may come to know: of proxies those of its cluster, unless it may use all.
     pub(super) fn endpoints(&self, kind: Kind, client: usize) -> Vec<Endpoint> {
-        let beside = self.plan.beside.as_ref().filter(|beside| !beside.shared);
-        let cluster = beside.map(|_| client % 2).filter(|_| kind == Kind::Proxy);
+        let second = self.plan.second.as_ref().filter(|second| !second.shared);
+        let cluster = second.map(|_| client % 2).filter(|_| kind == Kind::Proxy);
         let known = |process: &usize| cluster.is_none_or(|cluster| self.plan.cluster(*process) == cluster);
         let of_kind = (0..self.plan.servers()).filter(|process| self.plan.kind(*process) == kind);
         of_kind

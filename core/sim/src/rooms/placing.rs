@@ -36,7 +36,7 @@ pub struct Doubling {
 /// The state of each group before anything doubles.
 pub fn at_start(plan: &Plan) -> BTreeMap<Group, Doubling> {
     let (brokers, routers) = plan.partitions_before();
-    let second = plan.beside.as_ref().map(|beside| beside.partitions_before());
+    let second = plan.second.as_ref().map(|second| second.partitions_before());
     let groups = [((Kind::Broker, 0), brokers), ((Kind::Router, 0), routers)];
     let second = second.map(|count| ((Kind::Broker, 1), count));
     let still = |count| Doubling {
@@ -113,7 +113,7 @@ impl Rooms {
     }
 
     /// The second cluster is there from now on.
-    pub(super) fn begin_beside(&mut self, world: &mut Sim) {
+    pub(super) fn begin_second(&mut self, world: &mut Sim) {
         self.place_more(world, |rooms, world| {
             rooms.begun = true;
             rooms.announce(world, SECOND / 2);
@@ -229,9 +229,9 @@ impl Rooms {
         let (brokers, routers) = self.plan.partitions;
         let second = self
             .plan
-            .beside
+            .second
             .as_ref()
-            .map(|beside| ((Kind::Broker, 1), beside.partitions));
+            .map(|second| ((Kind::Broker, 1), second.partitions));
         let groups = [((Kind::Broker, 0), brokers), ((Kind::Router, 0), routers)];
         for (group, count) in groups.into_iter().chain(second) {
             let layer = self.growths[&group].layer;

@@ -12,7 +12,8 @@ pub mod server;
 pub use frame::{Frame, FrameKind};
 pub use header::HEADER;
 
-/// The reason for a refusal: a number, a name, and whether a retry may help.
+/// The reason for a refusal: a number, a name, and whether a retry may help. All systems share the numbers; a code that
+/// names a subject of one system is sent by that system alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[repr(u8)]
 pub enum Code {
