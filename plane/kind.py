@@ -120,6 +120,9 @@ class RoleKind(Generic[O, S]):
     """A node belongs to one cluster of the partitioned layer; otherwise it serves all clusters."""
     door: Right | None = None
     """The right that a client needs to open a session here; None: no client connects to the role over UDP."""
+    listed: str = ""
+    """The list of `instance.json`, and of `muster.Address`, with the addresses of its nodes for clients; needs a
+    `door`."""
     dials: tuple[str, ...] = ()
     """Roles to which its nodes open links."""
     clients: bool = False
@@ -232,5 +235,7 @@ class System:
     """`module:function` that adds its words to the command `muster`."""
     check: str = ""
     """`module:function` with checks beyond one key's type."""
+    command_keys: tuple[str, ...] = ()
+    """Beginnings of keys that only commands read: they mean nothing to a running node."""
     http: str = ""
     """The module with its routes for the HTTP face: `face` and `ACTIONS`, see `control/http/face.py`."""

@@ -8,6 +8,7 @@ from plane.kind import RoleKind, System
 
 _KNOWN: Final[dict[str, RoleKind[Any, Any]]] = {}
 _SYSTEMS: Final[dict[str, str]] = {}
+_COMMAND_KEYS: Final[list[str]] = []
 
 
 def know(system: System) -> None:
@@ -18,6 +19,7 @@ def know(system: System) -> None:
                 raise ValueError(f"roles {old.name} and {new.name} share a name, a section or a node number")
         _KNOWN[new.name] = new
         _SYSTEMS[new.name] = system.name
+    _COMMAND_KEYS.extend(system.command_keys)
     for derived in (linked, peers, partitioned, clustered, doors):
         derived.cache_clear()
 
@@ -42,6 +44,16 @@ def kind(role: str) -> RoleKind[Any, Any]:
 def system_of(role: str) -> str:
     """The name of a role's system. Raises `KeyError`."""
     return _SYSTEMS[role]
+
+
+def listed() -> tuple[RoleKind[Any, Any], ...]:
+    """The roles whose nodes `instance.json` lists for clients."""
+    return tuple(each for each in _KNOWN.values() if each.listed)
+
+
+def command_keys() -> tuple[str, ...]:
+    """Beginnings of the systems' keys that only commands read."""
+    return tuple(_COMMAND_KEYS)
 
 
 @functools.cache

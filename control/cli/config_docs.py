@@ -8,6 +8,7 @@ import msgspec
 
 from control.config.options import UP, whole
 from control.node.live import RELOADED
+from plane.kinds import command_keys
 
 HEAD: Final = """\
 # Configuration
@@ -28,8 +29,8 @@ SIGHUP makes a running node read everything again. The last column says what hap
 force at once; for the others the log names the key under `needs_restart`.
 """
 
-COMMANDS: Final = ("links.", "probes.ask")
-"""The beginnings of keys that only commands read, at each call."""
+COMMANDS: Final = ("links.",)
+"""The beginnings of keys that only commands read, at each call, beside those of systems."""
 
 EXAMPLE: Final = """\
 ## Example
@@ -95,7 +96,7 @@ def _row(field: msgspec.structs.FieldInfo, hint: Any, name: str) -> str:
         "" if preset is None else _literal(preset),
         unit,
         why,
-        "reloaded" if name in RELOADED else "read by each command" if name.startswith(COMMANDS) else "needs a restart",
+        "reloaded" if name in RELOADED else "read by each command" if name.startswith((*COMMANDS, *command_keys())) else "needs a restart",
     ]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 

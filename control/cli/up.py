@@ -129,7 +129,7 @@ def greet(supervisor: Supervisor, demo: bool) -> None:
     record = supervisor.record()
     names = {process.node: process.name for process in record.processes}
     width = max(8, *map(len, names.values()))
-    for endpoint in (*record.gateways, *record.proxies):
+    for endpoint in record.endpoints:
         say(f"{names[endpoint.node]:{width}} {address_text(endpoint.host, endpoint.port)}")
     for process in record.processes:
         if process.bind:

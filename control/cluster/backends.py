@@ -6,7 +6,8 @@ The library itself asks no registry; this file reads one for it. End clients lea
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +22,8 @@ from control.node.enrolment import tree
 from control.registry import Directory, Snapshot
 from muster.instance import Endpoint, read_token
 from plane.engine import Server
+from plane.kind import Right
+from plane.kinds import listed
 from plane.spec import SpecError
 
 TIMEOUT_S: Final = 10.0
@@ -102,6 +105,9 @@ class Servers:
         self._directory, self._where, self._cluster = directory, where, cluster
         self._token = token.encode() if isinstance(token, str) else token
         self._publishes, self._reads = publishes, reads
+        rights: Mapping[Right | None, bool] = {"publish": publishes, "read": reads}
+        self._kinds = [of for of in listed() if rights[of.door]]
+        """The roles that the client needs."""
 
     async def there(self, until: float) -> None:
         """Wait for one server of each kind."""
@@ -135,17 +141,18 @@ class Servers:
             yield client
 
     def _address(self) -> muster.Address:
-        snapshot = self._directory.snapshot
-        servers = snapshot.servers(self._cluster)
-        gateways = _endpoints(servers["gateway"]) if self._reads else ()
-        proxies = _endpoints(servers["proxy"]) if self._publishes else ()
-        return muster.Address(gateways, proxies, self._token)
+        servers = self._directory.snapshot.servers(self._cluster)
+        known = muster.Address((), (), self._token)
+        return replace(known, **{of.listed: _endpoints(servers[of.name]) for of in self._kinds})
 
     def _missing(self) -> str:
-        address = self._address()
-        if self._publishes and not address.proxies:
-            return f"proxy of cluster {self._cluster}"
-        return "gateway" if self._reads and not address.gateways else ""
+        """The first role that the client needs and that has no server, those of the cluster alone first."""
+        servers = self._directory.snapshot.servers(self._cluster)
+        missing = sorted((not of.clustered, of.name) for of in self._kinds if not servers[of.name])
+        if not missing:
+            return ""
+        everywhere, role = missing[0]
+        return role if everywhere else f"{role} of cluster {self._cluster}"
 
 
 def _endpoints(servers: Sequence[Server]) -> tuple[Endpoint, ...]:

@@ -37,15 +37,15 @@ from control.registry.places import MAIN, NAME, Count, layer
 from muster import _core
 from plane.auth import signing_secrets
 from plane.keys import ClusterKeys, cluster_keys
-from plane.kinds import kind, kinds, partitioned
+from plane.kinds import command_keys, kind, kinds, partitioned
 from plane.spec import Registration, Spec, SpecError, secret
 
 END_S: Final = 15.0
 """A draining node is killed after this time: longer than all that a drain waits for."""
 Work = Callable[[node.Owner], Coroutine[Any, Any, None]]
 """The running role, which reports its state to its owner."""
-OTHERS: Final = ("up.", "demo.", "admin.", "links.", "systems.", "probes.ask")
-"""Beginnings of keys that mean nothing to a single node."""
+OTHERS: Final = ("up.", "admin.", "links.", "systems.")
+"""Beginnings of keys that mean nothing to a single node, beside those that only a system's commands read."""
 
 
 def node_name(config: Config, role: str) -> str:
@@ -290,4 +290,4 @@ def reread(began: Config, role: str, read: Callable[[], Loaded], made: Spec) -> 
 
 def _others(role: str) -> tuple[str, ...]:
     """The beginnings of keys that do not concern such a node."""
-    return (*OTHERS, *(f"{other.key}." for other in kinds().values() if other.name != role))
+    return (*OTHERS, *command_keys(), *(f"{other.key}." for other in kinds().values() if other.name != role))

@@ -10,7 +10,7 @@ class Fixed:
     """From the instance's record."""
 
     def __init__(self, record: Record) -> None:
-        ends = {end.node: end for end in (*record.gateways, *record.proxies)}
+        ends = {end.node: end for end in record.endpoints}
         nodes = tuple(_node(process, ends.get(process.node)) for process in record.processes)
         parts = {role: [node.partition for node in nodes if node.role == role] for role in partitioned()}
         counts = {layer(role): Count(1 + max(found)) for role, found in parts.items() if found}

@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -21,7 +21,7 @@ from control.host.files import absolute, create_once, write_atomically
 from control.registry.places import Node
 from muster.errors import Unavailable
 from muster.instance import FILE, check_default, default_folder, start_time
-from plane.kinds import kind
+from plane.kinds import kind, listed
 
 FORMAT: Final = 1
 
@@ -100,8 +100,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     started: int
     token_file: str
-    gateways: list[Endpoint]
-    proxies: list[Endpoint]
+    gateways: list[Endpoint] = []
+    proxies: list[Endpoint] = []
+    """Both are lists that roles name in their descriptors (`RoleKind.listed`); `with_endpoints` fills them."""
     processes: list[Process]
     faults: bool
     registry: str | UnsetType = UNSET
@@ -114,6 +115,18 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     def of(self, role: str) -> list[Process]:
         """The processes with this role."""
         return [process for process in self.processes if process.role == role]
+
+    @property
+    def endpoints(self) -> list[Endpoint]:
+        """The addresses for clients, of all roles."""
+        return [end for of in listed() for end in getattr(self, of.listed)]
+
+    def with_endpoints(self, ends: Iterable[tuple[str, Endpoint]]) -> Self:
+        """Add addresses for clients, given with the node's role."""
+        lists: dict[str, list[Endpoint]] = {of.listed: [*getattr(self, of.listed)] for of in listed()}
+        for role, end in ends:
+            lists[kind(role).listed].append(end)
+        return msgspec.structs.replace(self, **lists)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ from control.registry.server import RegistryServer
 from control.registry.tree import Tree, TreeError
 from muster import __version__, _core
 from muster.instance import start_time
-from plane.kinds import doors, kind, kinds, system_of
+from plane.kinds import command_keys, doors, kind, kinds, system_of
 from plane.spec import Fault, Registration, Spec, SpecError, secret
 
 NODE_COMMAND: Final = (sys.executable, "-m", "control.node")
@@ -59,10 +59,11 @@ KILL_S: Final = 2.0
 LEAVE_S: Final = 10.0
 """More with a registry: a broker hands its rooms over first, and the end is registered."""
 FORSAKE_S: Final = 3.0
-"""More with a database: its drivers may wait this long for a server that stands still."""
+"""More with a companion, which may have to write at the end: a database's drivers may wait this long for a server that
+stands still."""
 WRITE_AGAIN_S: Final = 1.0
-OTHERS: Final = ("serve.", "demo.", "links.", "probes.ask")
-"""Beginnings of keys that mean nothing to a running instance."""
+OTHERS: Final = ("serve.", "links.")
+"""Beginnings of keys that mean nothing to a running instance, beside those that only a system's commands read."""
 LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 """The address for clients of this machine, for a node that listens everywhere."""
 
@@ -142,14 +143,12 @@ class Supervisor:
 
     def record(self) -> Record:
         """The record of the instance."""
-        return Record(
+        made = Record(
             name=self.config.instance.name,
             version=__version__,
             pid=os.getpid(),
             started=start_time(os.getpid()) or 0,
             token_file=specs.token_file(self.config, self.folder),
-            gateways=[self._endpoint(seat) for seat in self._servers if seat.role == "gateway"],
-            proxies=[self._endpoint(seat) for seat in self._servers if seat.role == "proxy"],
             processes=[
                 self._process(seat, child)
                 for seat, child in self._children.items()
@@ -159,6 +158,7 @@ class Supervisor:
             registry=self.config.registry.url or UNSET,
             programs=self._programs.told() or UNSET,
         )
+        return made.with_endpoints((seat.role, self._endpoint(seat)) for seat in self._servers if kind(seat.role).listed)
 
     # --- start ----------------------------------------------------------------------------------------------------
 
@@ -449,7 +449,7 @@ class Supervisor:
             now = read().config
             _check(now)
             self.config = merged(before, now)
-            needs_restart, in_force = needing_restart(before, now, OTHERS), reloading(before, now)
+            needs_restart, in_force = needing_restart(before, now, (*OTHERS, *command_keys())), reloading(before, now)
             return Now(now.log.level, self.spec(self._representative()), needs_restart, in_force)
 
         if not self._live.reload(again):
@@ -536,7 +536,7 @@ class Supervisor:
 
     def _retire(self, gone: Sequence[Seat]) -> None:
         async def retire(seat: Seat) -> None:
-            await self._children[seat].stop(self._patience_s)
+            await self._children[seat].stop(self._patience_s(seat))
             await self._tasks[seat]
             self._forget(seat)
             self._log.info("removed", node=seat.name)
@@ -570,16 +570,10 @@ class Supervisor:
 
     # --- end ----------------------------------------------------------------------------------------------------------
 
-    @property
-    def _writes(self) -> bool:
-        """Whether something beside an engine may have to write at the end."""
-        return bool(self.config.section("database").url)
-
-    @property
-    def _patience_s(self) -> float:
+    def _patience_s(self, seat: Seat) -> float:
         """Time for a node to end."""
         patience = KILL_S + (LEAVE_S if self.config.registry.url else 0.0)
-        return patience + (FORSAKE_S if self._writes else 0.0)
+        return patience + (FORSAKE_S if kind(seat.role).companion else 0.0)
 
     async def _end(self) -> None:
         """End all, also if the waiting task is cancelled: a node that is not told to end loses accepted messages."""
@@ -597,8 +591,8 @@ class Supervisor:
         # All end: no reader is left, and without a session a node does not wait for readers of its registration.
         await self._registry.aclose()
         for order in sorted({kind(seat.role).ends for seat in self._children}):
-            children = [child for seat, child in self._children.items() if kind(seat.role).ends == order]
-            await asyncio.gather(*(child.stop(self._patience_s) for child in children))
+            ending = [(seat, child) for seat, child in self._children.items() if kind(seat.role).ends == order]
+            await asyncio.gather(*(child.stop(self._patience_s(seat)) for seat, child in ending))
         await self._programs.stop()
         if self._tasks:
             await asyncio.gather(*self._tasks.values(), *self._leaving.values())

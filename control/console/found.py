@@ -28,6 +28,7 @@ from control.registry import Directory, Snapshot, reach
 from control.registry import Node as Registered
 from control.registry.tree import Refused, Tree, TreeError, Unavailable
 from muster.instance import read_token
+from plane.kinds import kind
 from plane.spec import Registration, SpecError
 
 REGISTRY_S: Final = 3.0
@@ -91,19 +92,18 @@ class RegisteredNodes:
         if any(node.node not in self._names for node in nodes):
             with contextlib.suppress(Unavailable):  # the last map stays in force: nodes are named by role and number
                 self._names = await self._directory.names()
-        return Record(
+        made = Record(
             name=self._settings.instance.name,
             version=", ".join(sorted({node.version for node in nodes})),
             pid=0,
             started=0,
             token_file=absolute(self._settings.cluster.token_file),
-            gateways=[_endpoint(node) for node in nodes if node.role == "gateway"],
-            proxies=[_endpoint(node) for node in nodes if node.role == "proxy"],
             processes=[self._process(node) for node in nodes],
             faults=False,
             registry=url,
             uncovered=self._directory.snapshot.uncovered(),
         )
+        return made.with_endpoints((node.role, _endpoint(node)) for node in nodes if kind(node.role).listed)
 
     def _process(self, node: Registered) -> Process:
         return instance.registered(node, self._names.get(node.node, ""))
@@ -123,13 +123,12 @@ class AllNodes:
         except NotRunning:
             return record
         mine = {process.node for process in record.processes}
-        return msgspec.structs.replace(
-            record,
-            gateways=[*record.gateways, *(each for each in registered.gateways if each.node not in mine)],
-            proxies=[*record.proxies, *(each for each in registered.proxies if each.node not in mine)],
-            processes=[*record.processes, *(each for each in registered.processes if each.node not in mine)],
-            uncovered=registered.uncovered,
+        others = {process.node: process for process in registered.processes if process.node not in mine}
+        both = msgspec.structs.replace(
+            record, processes=[*record.processes, *others.values()], uncovered=registered.uncovered
         )
+        ends = registered.endpoints
+        return both.with_endpoints((others[end.node].role, end) for end in ends if end.node in others)
 
 
 def _endpoint(node: Registered) -> Endpoint:

@@ -109,4 +109,6 @@ PROBER: Final = RoleKind(
     check=lacks,
 )
 
-SYSTEM: Final = System(name="probes", always=True, kinds=(PROBER,), check="control.probes.check:wrong")
+SYSTEM: Final = System(
+    name="probes", always=True, kinds=(PROBER,), command_keys=("probes.ask",), check="control.probes.check:wrong"
+)

@@ -34,6 +34,7 @@ SYSTEM: Final = System(
         **{f"{role}.keepalive_ms": 400 for role in ("gateway", "proxy")},
         **{f"{role}.idle_timeout_ms": 10_000 for role in ("gateway", "proxy")},
     },
+    command_keys=("demo.",),
     commands="control.rooms.words:add",
     check="control.rooms.check:wrong",
     http="control.rooms.http",

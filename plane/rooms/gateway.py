@@ -68,6 +68,7 @@ GATEWAY: Final = RoleKind(
     build="plane.rooms.build:gateway",
     pages=PAGES,
     door="read",
+    listed="gateways",
     dials=("broker", "router"),
     clients=True,
     secrets=frozenset({"cluster", "names", "token"}),

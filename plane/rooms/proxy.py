@@ -73,6 +73,7 @@ PROXY: Final = RoleKind(
     pages=PAGES,
     clustered=True,
     door="publish",
+    listed="proxies",
     dials=("broker",),
     clients=True,
     secrets=frozenset({"cluster", "names", "token"}),
