@@ -65,8 +65,8 @@ pub(crate) struct Spent {
     pub sent: usize,
     /// Whether sending met a full buffer: no use in trying again in the same turn.
     pub stuck: bool,
-    /// Whether the process stood still since `now`, which then does not go on: the next turn is that late, and does what is
-    /// to be done after a standstill.
+    /// Whether the process stood still since `now`. Then the turn ends, and the next one, which is that late, does the
+    /// work that follows a standstill.
     pub stood: bool,
     /// The time as read last: after each slice and whatever was heard, so that no answer comes at the time of its question.
     pub now: Micros,

@@ -76,7 +76,7 @@ pub struct Driver<M: Machine, S: Syscalls = Kernel> {
     filled_at: Micros,
     /// The full socket that is waited for.
     blocked: Option<SocketId>,
-    /// When to try again what the kernel had no memory for.
+    /// When to retry a send for which the kernel had no memory.
     retry_at: Option<Micros>,
     poll: Poll,
     timer: Timer,
@@ -180,7 +180,7 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         &mut self.machine
     }
 
-    /// Moves what the machine has to tell to the end of `events`.
+    /// Moves the machine's events to the end of `events`.
     pub fn events(&mut self, events: &mut Vec<M::Event>) {
         self.machine.drain_events(events);
     }
@@ -316,7 +316,7 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
                 let id = (first + step) % count;
                 drained[id] = drained[id] || self.hear_most(spent, id);
             }
-            // After each slice all are looked at again: what one message brings to thousands does not hold up the next.
+            // After each slice all are examined again: one message to thousands does not hold up the next message.
             match self.serve(spent, 1) {
                 Served::Cut => return true,
                 Served::More => drained = [false; TRIED_SOCKETS_MAX],
@@ -543,7 +543,7 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         }
     }
 
-    /// Drops what queued up in the sockets while the loop stood still.
+    /// Drops datagrams that queued in the sockets while the loop stood still.
     fn discard(&mut self) {
         let mut left = DISCARDED_MAX;
         for index in 0..self.sockets.len() {

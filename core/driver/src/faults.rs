@@ -12,7 +12,7 @@ use muster_transport::{Addr, Arrival, Inbox, Micros, Outbox, SocketId, OUTBOX_BY
 pub const HELD_MAX: usize = 65_536;
 /// Bytes that are given to the machine at once when their time has come.
 const RELEASED_BYTES: usize = 128 << 10;
-/// So long what is due to leave waits for room in a slice of the machine's.
+/// A due datagram waits this long for space in a slice of the machine's.
 const OVERDUE_US: Micros = 1_000;
 /// Peers of one rule that are in a burst at once; beyond, a datagram is lost alone.
 const BURSTS_MAX: usize = 65_536;
@@ -215,7 +215,7 @@ impl Faults {
         self.arriving.len() + self.leaving.len()
     }
 
-    /// Works on a received batch: what may pass stays in `arrivals`.
+    /// Applies the rules to a received batch: passing datagrams stay in `arrivals`.
     pub(crate) fn filter(&mut self, now: Micros, slab: &mut [u8], arrivals: &mut Vec<Arrival>) {
         arrivals.retain(|arrival| {
             let bytes = &mut slab[arrival.start as usize..(arrival.start + arrival.len) as usize];
@@ -223,7 +223,8 @@ impl Faults {
         });
     }
 
-    /// Works on a machine's slice, in which nothing must be joined: `outbox`, which must be empty, takes what may pass.
+    /// Applies the rules to a machine's slice without joined datagrams; passing ones go to `outbox`, which must be
+    /// empty.
     pub(crate) fn pass(&mut self, now: Micros, intake: &mut Outbox, outbox: &mut Outbox) {
         outbox.sift(intake, |socket, to, bytes| {
             self.passes(now, Direction::Out, socket, to, bytes)
@@ -325,7 +326,7 @@ impl Faults {
         Some(fate)
     }
 
-    /// Throws the dice for a datagram and does to it what they say. `false`: it goes no further, or later.
+    /// Rolls the dice for a datagram and applies the result. `false`: it goes no further, or later.
     fn passes(&mut self, now: Micros, direction: Direction, socket: SocketId, remote: &Addr, bytes: &mut [u8]) -> bool {
         let Some(fate) = self.fate(direction, socket, remote) else {
             return true;

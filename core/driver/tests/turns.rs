@@ -259,7 +259,7 @@ fn each_turn_receives_although_output_alone_would_fill_it() {
     assert_eq!(driver.machine().received.len(), 1);
 }
 
-/// Sixteen were heard for 64 that left: what thousands of members answered filled the buffer, and their window closed.
+/// Found: sixteen were received per 64 sent. Thousands of members' answers filled the buffer, and their window closed.
 #[test]
 fn answers_are_heard_as_fast_as_they_are_asked_for() {
     let (mut driver, told, local) = told(Toy::default());

@@ -93,7 +93,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// A run begins: what comes of earlier ones is no part of it.
+    /// Begins a run: answers to earlier ones are no part of it.
     pub fn begin(&mut self, count: usize) {
         *self = Ledger {
             first: self.first + self.all.len() as u64,
@@ -117,7 +117,7 @@ impl Ledger {
         }
     }
 
-    /// With what the next command's content begins.
+    /// The beginning of the next command's content.
     pub fn content(&self) -> [u8; 8] {
         (self.first + self.all.len() as u64).to_le_bytes()
     }
@@ -148,7 +148,7 @@ impl Ledger {
         });
     }
 
-    /// A sender heard what became of one.
+    /// A sender got the outcome of a command.
     pub fn answered(&mut self, now: Micros, number: u64, outcome: Outcome) {
         if let Some(at) = self.by_number.remove(&number) {
             self.all[at].answer = Some((now, outcome));

@@ -31,7 +31,7 @@ const KEEPALIVE_MS: u32 = 600_000;
 const CONNECT_AT_A_TIME: usize = 200;
 /// A client that was told to come back later does so within this.
 const CONNECT_US_MAX: Micros = 60_000_000;
-/// Twice what an acknowledgement may wait for company.
+/// Twice the longest delay of an acknowledgement.
 const SETTLE_US: Micros = 40_000;
 /// Packets in one call of the machine, as many as its driver hands it at once without GRO.
 const BATCH: usize = 64;
@@ -392,7 +392,7 @@ impl Feed {
         }
     }
 
-    /// Everybody speaks once. Returns whether anybody had something to say.
+    /// All speak once. Returns whether there was anything to send.
     fn exchange(&mut self) -> bool {
         let mut net = Vec::new();
         let outbox = &mut Outbox::new(false);

@@ -86,7 +86,7 @@ pub struct Outcome {
 /// A running generator.
 pub struct Load {
     driver: Driver<Swarm>,
-    /// By room: what its publisher calls it.
+    /// By room: its publisher's handle.
     publications: Vec<u32>,
     next: Vec<u64>,
     /// The room that is published to next.
@@ -335,7 +335,7 @@ impl Load {
                 self.driver.kick();
             }
             let wait = due_at(due).saturating_sub(monotonic_now()).min(1_000);
-            // The sleep's own slack is about 60 us: sleep only what is longer, and look again for the rest.
+            // The sleep's own slack is about 60 us: sleep only longer waits, and poll for the rest.
             self.turn(if wait > 80 { wait - 60 } else { 0 });
         }
         late.sort_unstable();

@@ -1,8 +1,8 @@
-//! A room plane in memory that grows: how much CPU each role spends on membership and on changes of the map.
+//! A room plane in memory that grows: the CPU time of each role for membership and for changes of the map.
 //!
-//! Owns one gateway with real sessions, one router and the brokers of several partitions, on a clock of their own that stands
-//! still while anybody has something to say. No sockets: what is counted is the machines' own work, sealing included. Also
-//! owns [`Known`], a router that holds memberships by the million.
+//! Owns one gateway with real sessions, one router and the brokers of several partitions, on a clock of their own that
+//! stands still while any of them has something to send. No sockets: only the machines' own work counts, sealing
+//! included. Also owns [`Known`], a router that holds memberships by the million.
 
 use muster_rooms::{role, room_placement};
 use std::collections::{BTreeSet, HashMap};
@@ -94,8 +94,8 @@ pub struct Plane {
 }
 
 impl Plane {
-    /// `partitions` of brokers with one replica each, and a gateway with `members` members of each of `rooms` rooms. Gives also
-    /// what their joins cost once all was linked.
+    /// `partitions` of brokers with one replica each, and a gateway with `members` members of each of `rooms` rooms.
+    /// Also returns the cost of their joins once all was linked.
     pub fn new(rooms: usize, members: usize, partitions: u16, seed: u64) -> Result<(Self, Cost), String> {
         let mut plane = Plane {
             now: 1,
@@ -455,7 +455,7 @@ impl Cost {
         }
     }
 
-    /// A server takes what waits for it.
+    /// A server takes its waiting datagrams.
     fn take(&mut self, now: Micros, server: &mut Server) {
         let (mut slab, mut arrivals) = (Vec::new(), Vec::new());
         let waiting = std::mem::take(&mut server.waiting);

@@ -126,7 +126,7 @@ pub struct Swarm {
     up: usize,
     /// Members of each room.
     rooms: Vec<u64>,
-    /// Deliveries that what was published in this run comes to.
+    /// Deliveries owed for the messages of this run.
     owed: u64,
     pattern: Vec<u8>,
     scratch: Vec<u8>,

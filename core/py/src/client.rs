@@ -272,7 +272,7 @@ impl ClientEngine {
         Ok(list)
     }
 
-    /// After what was read of a room, for a later join: opaque bytes.
+    /// The position behind the read items of a room, for a later join: opaque bytes.
     fn positions<'py>(&self, py: Python<'py>, room: u32) -> PyResult<Option<Bound<'py, PyBytes>>> {
         let Some(member) = self.get()?.machine().room(room) else {
             return Ok(None);

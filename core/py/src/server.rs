@@ -641,7 +641,7 @@ engine!(
     GatewayEngine, Gateway, answers
 );
 engine!(
-    /// Takes what clients publish to the rooms' owners.
+    /// Takes clients' messages to the rooms' owners.
     ProxyEngine, Proxy, answers
 );
 engine!(
@@ -750,8 +750,8 @@ impl GatewayEngine {
         Ok((list, next))
     }
 
-    /// At most `limit` (gateway, room id) that this gateway wants, from a (gateway, place) on, and where others follow: what
-    /// routers and brokers should have of it.
+    /// At most `limit` (gateway, room id) that this gateway wants, from a (gateway, place) on, and the next place: the
+    /// truth for routers and brokers.
     fn interest(&self, from: (u32, u64), limit: usize) -> PyResult<InterestPage> {
         let page = self.get()?.driver.machine().wanted(from, limit);
         Ok((page.wanted, page.next))

@@ -1,7 +1,8 @@
-//! When what is missing is asked for: a new hole once mere reordering is unlikely, one that was asked for again after a round trip.
+//! The times of requests for missing numbers: for a new hole once mere reordering is unlikely, for a requested one
+//! after a round trip.
 //!
-//! Owns two marks in a dense numbering and their times. Must not know what the numbers stand for, nor how it is kept what came
-//! early.
+//! Owns two marks in a dense numbering and their times. Must not know the meaning of the numbers, or the storage of
+//! early ones.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +10,7 @@ use muster_transport::Micros;
 
 /// One of this many arrivals may have been asked for in vain.
 const VAIN_SHARE: u32 = 16;
-/// So many more, or more one after the other, and holes are given twice the time.
+/// After this many more requests in vain, or this many in a row, the patience is doubled.
 const VAIN_MAX: u32 = 8;
 /// After this many arrivals without a vain request, the patience is halved.
 const CALM: u32 = 4_096;
@@ -122,7 +123,7 @@ impl Asking {
         [self.fresh, self.again].into_iter().flatten().map(|(_, at)| at).min()
     }
 
-    /// Adds ranges to ask for now to `wanted`, up to `max` in all. `held`: what came of the numbers from `next` on.
+    /// Adds ranges to ask for now to `wanted`, up to `max` in all. `held`: early numbers from `next` on.
     pub fn ask(
         &mut self,
         now: Micros,

@@ -128,10 +128,10 @@ pub struct Abandoned {
     pub count: u64,
 }
 
-/// Puts the messages of one session together: at most one unfinished message per publisher.
+/// Joins the chunks of one session: at most one unfinished message per publisher.
 ///
 /// `K` names the number space of the sequences, so it is a publisher within a room. An assembler that goes away must be
-/// [cleared](Assembler::clear), else what it holds stays in the budget.
+/// [cleared](Assembler::clear), else its bytes stay in the budget.
 #[derive(Debug)]
 pub struct Assembler<K> {
     unfinished: BTreeMap<K, Unfinished>,
@@ -212,7 +212,7 @@ impl<K: Ord + Copy> Assembler<K> {
         self.remove(publisher, budget).map(|unfinished| unfinished.abandoned())
     }
 
-    /// Gives up what began too long ago.
+    /// Gives up messages that began too long ago.
     pub fn expire(&mut self, now: Micros, budget: &mut Budget, mut lost: impl FnMut(K, Abandoned)) {
         let bytes = &mut self.bytes;
         self.unfinished.retain(|publisher, unfinished| {
@@ -254,7 +254,7 @@ impl<K: Ord + Copy> Assembler<K> {
         if len + data.len() > MESSAGE_BYTES_MAX {
             return Err(Reason::TooLong);
         }
-        // Doubled like any vector, but counted as what it takes, not as what is in it.
+        // Doubled like any vector, but counted by its capacity, not by its content.
         let wanted = match len + data.len() {
             need if need <= capacity => capacity,
             need => need.max(capacity * 2).min(MESSAGE_BYTES_MAX),

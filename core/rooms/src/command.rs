@@ -12,7 +12,7 @@ use muster_transport::{Code, Micros};
 
 /// Bytes of a command: with its frame and the longest room name it fits into a record.
 pub const COMMAND_BYTES_MAX: usize = 800;
-/// The longest that anybody tries.
+/// The longest lifetime of a command.
 pub const LIFETIME_MAX: Micros = 60_000_000;
 /// A hop nearer to the sender waits this much longer than the one behind it, to hear that one's final answer.
 pub const GRACE: Micros = 250_000;

@@ -807,7 +807,7 @@ mod tests {
         rooms
     }
 
-    /// A source on its way: what it has to name yet, up to where its snapshot goes, and how far it is in the changes.
+    /// A source on its way: the rest of its snapshot, the snapshot's version, and its progress in the changes.
     #[derive(Default)]
     struct Teller {
         scope: Option<Scope>,

@@ -11,7 +11,8 @@ const MIB: usize = 1_024 * KIB;
 
 // ---- Datagrams and messages -------------------------------------------------------------------------------------
 
-/// The largest message, in chunks: 64 KiB are 61 of [`chunk_max`] bytes, about what one slice sends ([`SLICE_DATAGRAMS`]).
+/// The largest message, in chunks: 64 KiB are 61 of [`chunk_max`] bytes, about the content of one slice
+/// ([`SLICE_DATAGRAMS`]).
 ///
 /// [`chunk_max`]: crate::client::chunk_max
 /// [`SLICE_DATAGRAMS`]: muster_transport::SLICE_DATAGRAMS
@@ -40,7 +41,8 @@ pub const fn log_bytes(rooms: usize) -> usize {
 pub const MEMBERSHIPS_MAX: usize = 16 << 20;
 /// A gateway that is away for this long has no members any more.
 pub const GATEWAY_LEASE: Micros = 30 * SECOND;
-/// A gateway tells a router anew what it has not acknowledged after this, unless the configuration says otherwise (ROOM-11).
+/// A gateway repeats an unacknowledged report to a router after this, unless the configuration says otherwise
+/// (ROOM-11).
 pub const MEMBERSHIP_AGAIN_MS: u32 = 10;
 /// A room's name with its namespace, in bytes of UTF-8.
 pub const NAME_BYTES_MAX: usize = 200;
@@ -49,7 +51,8 @@ pub const NAMESPACE_BYTES_MAX: usize = 32;
 /// A room within its namespace, in bytes: 32 + 1 + 160 stays below [`NAME_BYTES_MAX`].
 pub const ROOM_BYTES_MAX: usize = 160;
 
-/// Messages that a join may ask to come first, unless the configuration says otherwise: what is fetched from an owner at a time.
+/// Messages that a join may ask to come first, unless the configuration says otherwise: one request to an owner brings
+/// as many.
 pub const HISTORY_DEFAULT: u32 = 1_024;
 
 // ---- Publishing -------------------------------------------------------------------------------------------------

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use muster_transport::Micros;
 
-/// So long a node is waited for: a handshake that is lost several times over, or a link that is found dead and another router
-/// that is asked instead; short enough that a join is answered in time where it never comes.
+/// A missing node is waited for this long: a handshake lost several times over, or a dead link's timeout and another
+/// router. It is short enough to answer a join in time if the node never comes.
 pub const MISSING_WAIT: Micros = 2_000_000;
 /// A node whose link was lost here may believe in the link for this long, as it hears of us later than we of it.
 pub const LOST_WAIT: Micros = 300_000;

@@ -14,7 +14,7 @@ use crate::wire::{GapReason, PublisherId, StreamGap};
 const ENTRY: usize = 48;
 /// A room may hold this share of the arena.
 pub const ROOM_SHARE: usize = 8;
-/// A ring that is longer notes which streams its places are of: what is shorter is looked through as fast.
+/// A ring that is longer notes the streams of its places: a shorter one is searched as fast.
 const NOTED_FROM: usize = 1_024;
 /// The numbers of places in a group, and in a group of groups.
 const GROUPS: [u64; 2] = [64, 4_096];
@@ -416,7 +416,7 @@ impl Ring {
     /// The first place at or after `from` that is readable together with everything after it.
     pub fn readable(&self, arena: &Arena, from: u64) -> u64 {
         let from = from.max(self.first);
-        // Two runs, each sorted: what was put in front, the youngest first, then what was appended.
+        // Two runs, each sorted: places put in front, the youngest first, then appended ones.
         let front = self.fronted.min(self.positions.len());
         let lost = |index: usize| !arena.holds(self.positions[index]);
         let (mut low, mut high) = (front, self.positions.len());
@@ -597,7 +597,7 @@ mod tests {
     }
 
     proptest! {
-        /// Every place that a ring still claims reads as what was written there; evicted rooms forget.
+        /// Every place that a ring still claims reads as it was written; evicted rooms forget.
         #[test]
         fn rings_agree_with_plain_lists(writes in prop::collection::vec((0usize..4, 0usize..9000), 1..800)) {
             let mut arena = Arena::new(1 << 20);

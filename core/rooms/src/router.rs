@@ -112,7 +112,7 @@ pub struct Router {
     kept: Option<Kept>,
     sources: BTreeMap<u32, Source>,
     listeners: BTreeMap<u32, Listener>,
-    /// Datagrams so far that brought what had to be passed on.
+    /// Datagrams so far with records to pass on.
     burst: u64,
     placement: Placement,
     started: Option<Micros>,
@@ -278,8 +278,8 @@ impl Router {
         (kept.take_ended(), taken)
     }
 
-    /// Takes what a database remembers of a gateway's life, as a hint: it stands until the gateway has told its rooms, or until
-    /// it was away for as long as any other. How many stand now.
+    /// Takes a database's memory of a gateway's life, as a hint: it holds until the gateway has reported its rooms, or
+    /// was away for as long as any other. Returns how many hold now.
     pub fn hint(&mut self, now: Micros, life: (u32, u32), memberships: &[Membership]) -> usize {
         let (own, (node, epoch)) = (self.scope(), life);
         self.changes.clear();
@@ -349,7 +349,7 @@ impl Router {
         let mut heard = false;
         for bytes in records.iter() {
             if let Some(source) = self.sources.get_mut(&peer.node) {
-                // Every record of its log counts, also what cannot be read, so that offsets agree.
+                // Every record of its log counts, even an unreadable one, so that offsets agree.
                 source.logged += 1;
             }
             let Some(record) = Record::read(bytes) else {
@@ -547,7 +547,8 @@ impl Router {
         self.hinted.remove(&life.0);
         self.counters.snapshots_received += 1;
         let (node, _) = life;
-        // A broker knows no more than we did, unless we had fallen behind: then only all that we know tells it what is gone.
+        // A broker knew as much as we did, unless we had fallen behind: then only a full report reveals rooms that are
+        // gone.
         let news = taken == Taken::News;
         let peers = own || planted::is(Bug::PeersPassOn);
         let wants = |listener: &Listener| if listener.peer { peers } else { news };
@@ -754,7 +755,7 @@ impl Router {
 
     fn link_up(&mut self, now: Micros, slot: u32, peer: Identity) {
         if !matches!(peer.role, role::GATEWAY | role::ROUTER) {
-            // A broker says what it wants, to one of us.
+            // A broker subscribes, at one of us.
             return self.brokers_missing.wait(now, peer.node, MISSING_WAIT);
         }
         let source = Source {
@@ -901,8 +902,8 @@ impl Router {
         }
     }
 
-    /// Tells brokers that they know everything, once that is so: every gateway of the placement has told all its rooms, and every
-    /// peer what it knows of others', or had its time to.
+    /// Tells brokers that they know everything, once that is so: every gateway of the placement has reported its rooms,
+    /// and every peer its knowledge of others', or had its time to.
     fn complete(&mut self, now: Micros) {
         let Some(started) = self.started else { return };
         let scope = self.scope();
@@ -1180,7 +1181,7 @@ mod tests {
         );
     }
 
-    /// A router that is cut off from gateways, and not from the database, deleted there what others kept.
+    /// Found: a router cut off from gateways, but not from the database, deleted others' rows there.
     #[test]
     fn of_gateways_that_the_map_names_no_life_ends_because_a_router_does_not_hear_of_it() {
         let mut router = router();

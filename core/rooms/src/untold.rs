@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-/// So many are remembered over all gateways; the rest is counted as refused and no more.
+/// This many are remembered over all gateways; further ones are only counted as refused.
 const UNTOLD_MAX: usize = 1 << 16;
 
 /// Gateway, its life, and a room that was refused to it.

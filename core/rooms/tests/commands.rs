@@ -415,7 +415,7 @@ fn what_another_broker_may_have_is_not_refused_by_the_one_that_is_busy() {
     }
 }
 
-/// It is not what it waits for, and another one that waits is not to be blamed for that each time.
+/// It is not the awaited gateway, and another waiting command must not be blamed for that each time.
 #[test]
 fn a_broker_that_is_not_ready_is_asked_seldom_where_another_one_has_the_command() {
     let (mut rig, brokers) = proxy();

@@ -66,7 +66,7 @@ mod of {
 
             let kept: Vec<_> = NODES.into_iter().filter(|(node, _)| *node != out).collect();
             rig.know(&kept);
-            // Before the next turn: what it sent may lie in the socket.
+            // Before the next turn: its datagrams may be in the socket.
             for (told, bytes) in sealed.iter().enumerate() {
                 rig.give(LINK_SOCKET, place(out), bytes);
                 let dropped = counter(&rig.machine, "link_dropped_unknown");

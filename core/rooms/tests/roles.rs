@@ -143,7 +143,7 @@ fn gateway_of_two_clusters() -> Rig<Gateway> {
 /// The broker of the second cluster.
 const OTHER: u32 = 8;
 
-/// A member has asked to join, and everybody has what routers were told.
+/// A member has asked to join, and all routers' reports are out.
 fn joining(rig: &mut Rig<Gateway>) {
     rig.join(0, 7, ROOM, Positions::default());
     rig.tell(3, &Record::Covered { offset: 1 << 20 });
@@ -314,7 +314,8 @@ fn what_an_owner_holds_for_a_publisher_is_on_its_way_no_more() {
     assert_eq!(credit(&mut rig, 5, &[b"five"]), (6, 256, 256 << 10));
 }
 
-/// It stood still, and members joined meanwhile without it: what it numbered first when it went on they never heard of.
+/// Found: it stood still, and members joined without it: they never heard of the first messages that it numbered
+/// afterwards.
 #[test]
 fn a_broker_that_was_cut_off_numbers_nothing_before_a_router_has_told_it_what_is_new() {
     let cut_off = || {
@@ -478,7 +479,8 @@ fn what_a_router_hears_of_a_gateway_goes_to_brokers_and_peers_and_what_it_hears_
     assert_eq!(told(&mut rig, 4), ["covered"]);
 }
 
-/// Otherwise what it tells of its part grows all that they had asked it for, and the other part's words are no news to them.
+/// Otherwise its reports of its part raise the version of all that was requested, and the other part's reports are no
+/// news.
 #[test]
 fn a_router_that_knows_a_part_only_from_now_on_says_so_before_anything_else() {
     let mut rig = router();
@@ -1196,7 +1198,7 @@ fn of_a_message_that_had_begun_to_come_nothing_is_kept_where_there_is_no_way_bac
     assert!(gone);
 }
 
-/// A session that comes back joins all its rooms at once: their answers may be lost, while what follows them comes.
+/// A session that comes back joins all its rooms at once: their answers may be lost, while later frames come.
 #[test]
 fn what_came_before_the_answer_to_a_join_is_asked_for_in_every_room() {
     let mut rig = Rig::<Client>::new();
@@ -1375,7 +1377,7 @@ fn a_proxy_says_that_an_owner_is_not_there() {
 fn a_proxy_refuses_a_publish_frame_that_would_not_fit_into_a_link() {
     let longest = PAYLOAD - 113;
     let alone = message_max(PAYLOAD) + 1; // members could be sent none of it
-    let largest = PAYLOAD - HEADER - 16 - 29; // what a client's own datagram has room for
+    let largest = PAYLOAD - HEADER - 16 - 29; // the space in a client's own datagram
     let refused = |len| (len, Code::Malformed, 1);
     for (len, code, dropped) in [
         (longest, Code::NotReady, 0),
@@ -2314,7 +2316,7 @@ fn a_server_names_others_to_who_comes_and_to_who_is_there_but_none_to_strangers(
     assert_eq!(told(&mut rig, stranger), []);
     let late = rig.session(2);
     assert_eq!(told(&mut rig, late), all);
-    // The same again is no news; nor does anybody hear that there is none.
+    // The same again is no news; and an empty list is never sent.
     rig.machine.set_servers(
         rig.now,
         [(role::GATEWAY, named(&[(9001, 1)])), (role::PROXY, named(&[(9002, 3)]))],
@@ -2987,7 +2989,7 @@ fn a_gateway_accounts_for_every_message_of_its_owners() {
             ("dropped_malformed", 4)
         ]
     );
-    // A stream ends behind a hole: what is here of it is the last that there is.
+    // A stream ends behind a hole: its messages here are the last ones.
     said(&mut rig, &link_room(1, 12, &[b"twelve"]));
     head(&mut rig, 2, 1);
     said(&mut rig, &link_room(1, 13, &[b"late"]));

@@ -27,7 +27,7 @@ struct Command {
     sent_at: Micros,
     until: Micros,
     ended: Option<(Micros, Outcome)>,
-    /// Its sender died before it heard what became of it.
+    /// Its sender died before it got the outcome.
     forgotten: bool,
     receivers: Vec<usize>,
 }
@@ -201,8 +201,8 @@ impl Commands {
         Ok(())
     }
 
-    /// `mild`: nothing happened that a command may expire of. `prompt`: within what time each has ended that goes by several proxies.
-    /// `reads`: whether a client reads at once.
+    /// `mild`: no event that may let a command expire. `prompt`: the time within which each ends that goes by several
+    /// proxies. `reads`: whether a client reads at once.
     pub fn judge(&self, mild: bool, prompt: Option<Micros>, reads: impl Fn(usize) -> bool) -> Result<(), String> {
         for (place, command) in self.all.iter().enumerate().filter(|(_, command)| !command.forgotten) {
             let Some((ended_at, outcome)) = command.ended else {

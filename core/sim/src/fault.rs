@@ -20,7 +20,8 @@ pub type Fault = muster_simkit::Fault<Upkeep>;
 /// An operator's action on servers.
 #[derive(Clone, Copy, Debug)]
 pub enum Upkeep {
-    /// The placement says that the process drains, and after a while that it runs again; everyone hears of it within `spread`.
+    /// The placement says that the process drains, and after a while that it runs again; all hear of it within
+    /// `spread`.
     Drain {
         process: usize,
         pause: Micros,

@@ -12,13 +12,13 @@ use crate::fault::{Fault, Kind};
 /// apart.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Step {
-    /// The registry says that there will be twice as many: not everyone has heard of it, or not all new replicas have begun.
+    /// The registry announces twice as many: some have not heard of it, or some new replicas have not begun.
     Prepare,
-    /// All have heard, and the new replicas are there; not everyone is settled.
+    /// All have heard, and the new replicas are there; some are not settled.
     Running,
     /// The rooms are dealt to twice as many: some go by it, some by the map before.
     Switch,
-    /// All go by it; not everyone is settled.
+    /// All go by it; some are not settled.
     Acks,
     /// All are settled; old and new partitions are both told of rooms, for data still under way.
     Grace,

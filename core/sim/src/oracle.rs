@@ -40,7 +40,7 @@ pub struct Membership {
     missed: Vec<usize>,
     /// The publishing time of its newest message.
     pub newest: Micros,
-    /// Last number had of each life of each sender: what an earlier life sent may still be on its way.
+    /// Last number received of each life of each sender: an earlier life's messages may still be on their way.
     last: Lasts,
     /// The same for each stream.
     last_of: Few<(u64, u64, StreamKey), u64>,
@@ -443,7 +443,7 @@ impl Oracle {
         all.map(|at| (*at, &self.messages[*at]))
     }
 
-    /// Of the messages published to a member's room at `from` or later: the received ones, and all.
+    /// The messages published to a member's room at `from` or later: received ones, and all.
     pub fn had_since(&self, membership: &Membership, from: Micros) -> (usize, usize) {
         let since = || {
             self.of_room(membership.room)

@@ -97,7 +97,7 @@ pub struct Plan {
     pub back_max: Option<Micros>,
     /// How often each client sends a command.
     pub command_every: Option<Micros>,
-    /// Within what time each command has its outcome, whatever becomes of one proxy.
+    /// The time within which each command has its outcome, whatever happens to one proxy.
     pub prompt: Option<Micros>,
     /// The times at which the partitions of brokers, or of routers, double, each once; `partitions` is the result.
     pub grows: Vec<(Micros, Kind)>,
@@ -105,8 +105,8 @@ pub struct Plan {
     /// A fault that falls into a step of the doubling.
     pub strike: Option<Strike>,
     pub second: Option<SecondCluster>,
-    /// When the cluster's secret begins to be replaced, within what time all servers take a step of it, and how long it is
-    /// until the next step then.
+    /// The replacement of the cluster's secret: its begin, the time within which all servers take a step, and the pause
+    /// before the next step.
     pub rekeys: Option<(Micros, Micros, Micros)>,
     /// Whether nodes must prove their identities, as the run goes on.
     pub identities: Option<Identities>,
@@ -119,7 +119,7 @@ pub struct Plan {
 pub struct Growing {
     /// Within it all hear of a step.
     pub spread: Micros,
-    /// So long after everyone is done with a step the next one begins.
+    /// The time from the end of a step, when all have finished it, to the next one.
     pub grace: Micros,
     /// A process that stands still is not waited for: its session with the registry is over.
     pub forgets_paused: bool,

@@ -37,7 +37,7 @@ type Sim = World<Rooms>;
 
 /// A process that stands still gets the placement again after this time; at the healing, all within it.
 const PLACED_AGAIN: Micros = muster_simkit::TOLD_AGAIN;
-/// When after healing everyone publishes once more; this must reach every member.
+/// The time after healing at which all publish once more; this must reach every member.
 const LAST_WORD: Micros = 9 * SECOND;
 /// The time for which all are away so that rooms are forgotten (60 s, after a held leave), plus the work of that.
 const AWAY: Micros = 66 * SECOND;

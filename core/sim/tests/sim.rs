@@ -222,11 +222,11 @@ fn what_gateways_hold_behind_holes_and_drop_is_accounted_for() {
     for name in ["messages_duplicate", "dropped_held_full", "gaps_unrepaired"] {
         assert!(reached[&(Kind::Gateway, name)] > 0, "{name}: {reached:?}");
     }
-    // The rooms have one stream each: what is held when that ends, behind a hole or not, is passed on.
+    // The rooms have one stream each: messages held at its end, behind a hole or not, are passed on.
     assert_eq!(reached[&(Kind::Gateway, "dropped_held")], 0);
 }
 
-/// One of each role, one publisher and one reader of one room, and a calm network: a test adds what it is about.
+/// One of each role, one publisher and one reader of one room, and a calm network: a test adds its subject.
 fn quiet() -> Plan {
     let publishing = Publishing {
         room: 0,

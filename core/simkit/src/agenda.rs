@@ -81,7 +81,7 @@ impl<E> Agenda<E> {
         }
     }
 
-    /// Takes what happens next.
+    /// Takes the next event or turn.
     pub fn pop(&mut self) -> Option<(Micros, Next<E>)> {
         let turn = self.turns[self.next_turn];
         if self.events.peek().is_none_or(|Reverse(timed)| turn < timed.time) {

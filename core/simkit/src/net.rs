@@ -1,4 +1,4 @@
-//! The network between processes: what is lost, late, twice, out of order or spoiled.
+//! The network between processes: losses, delays, duplicates, disorder and corruption.
 //!
 //! Owns the fate of each datagram and the directions that are cut. Knows addresses as process numbers only, no role.
 
@@ -89,7 +89,7 @@ impl Net {
         self.paths[from * self.count + to].delay = by;
     }
 
-    /// From now on nothing is lost, late or spoiled any more.
+    /// Ends all losses, delays and corruption.
     pub(crate) fn heal(&mut self) {
         (self.among, self.beyond) = (self.among.calm(), self.beyond.calm());
         self.paths.iter_mut().for_each(|path| (path.cuts, path.delay) = (0, 0));

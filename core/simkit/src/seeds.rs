@@ -43,7 +43,7 @@ impl Seeds {
     }
 }
 
-/// Gives what a run gives; of one that panics its panic.
+/// Returns a run's result, or its panic as a finding.
 pub fn guarded<R: Default>(run: impl FnOnce() -> (R, Result<(), String>)) -> (R, Result<(), String>) {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
@@ -52,7 +52,7 @@ pub fn guarded<R: Default>(run: impl FnOnce() -> (R, Result<(), String>)) -> (R,
     })
 }
 
-/// Now and then a seed runs twice: the same seed must give the same run. `again` gives what the second one was like.
+/// Now and then a seed runs twice: the same seed must give the same run. `again` runs the second one.
 pub fn same_twice<R: PartialEq>(seed: u64, alone: bool, first: &R, again: impl FnOnce() -> R) -> Result<(), String> {
     if (seed % TWICE_EVERY == 0 || alone) && again() != *first {
         return Err("a second run of the same seed went otherwise".into());

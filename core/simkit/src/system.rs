@@ -20,7 +20,7 @@ pub trait System: Sized {
     /// The faults that it alone knows.
     type Fault: Copy + Debug;
 
-    /// The node of a process at the start of one of its lives. Nothing of an earlier life is left but what the system keeps.
+    /// The node of a process at the start of one of its lives. Only the system keeps state of an earlier life.
     fn start(&mut self, world: &World<Self>, process: usize, epoch: u32) -> Self::Node;
 
     /// Whether a process is there from the beginning. Others come with [`World::restart_after`].
@@ -65,7 +65,7 @@ pub trait System: Sized {
     /// An event, not a turn, has happened.
     fn look(&mut self, _world: &mut World<Self>) {}
 
-    /// The run has come to its end: what must hold of all of it.
+    /// The run has come to its end: judges all of it.
     fn judge(&mut self, world: &mut World<Self>) -> Result<(), String>;
 
     /// The name of a process in messages.

@@ -162,7 +162,7 @@ impl<S: System> World<S> {
         self.trace
     }
 
-    /// Tells what happens, where all is to be told.
+    /// Prints an event, in verbose runs.
     pub fn say(&self, what: impl FnOnce() -> String) {
         if self.verbose {
             println!("{:>10.6}  {}", self.now as f64 / 1e6, what());
@@ -323,7 +323,7 @@ impl<S: System> World<S> {
         }
     }
 
-    /// Does to a process or a path what a plan says, where it is there to be hit.
+    /// Applies a fault of the plan to a process or a path, if it is there.
     pub fn strike(&mut self, system: &mut S, fault: Fault<S::Fault>) -> Result<(), String> {
         self.say(|| format!("fault: {fault:?}"));
         match fault {

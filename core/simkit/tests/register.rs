@@ -56,11 +56,11 @@ enum Event {
     Add {
         client: usize,
     },
-    /// The disks take what replicas have, where they are late.
+    /// Late disks take the state of replicas.
     Write,
 }
 
-/// The system: what the disks keep of replicas, and how often each process started.
+/// The system: the disks' copies of replicas, and the starts of each process.
 struct Register {
     bug: Option<Bug>,
     disks: Vec<Vec<Entry>>,

@@ -11,7 +11,7 @@ use crate::machine::{Addr, Micros};
 /// Unproven addresses at once: 4,096 x 56 B = 224 KiB per process.
 pub const UNPROVEN_MAX: usize = 4_096;
 
-/// How long an account of an unproven address lives: twice what a handshake may take.
+/// Lifetime of an unproven address's account: twice the longest handshake.
 pub const UNPROVEN_LIFE: Micros = 10_000_000;
 
 /// Bytes that may go to an unproven address for each one that came from it (RFC 9000, 8.1).
@@ -66,9 +66,9 @@ impl Unproven {
         granted
     }
 
-    /// As [`Unproven::may_send`] for an answer of `n` bytes to `received` bytes that were noted already. Goes on working when
-    /// spoofed addresses have filled the table: what no account holds may be spent on the spot, if the answer is no longer.
-    /// Otherwise 400 spoofed datagrams a second would be enough to keep cookies from everybody.
+    /// As [`Unproven::may_send`] for an answer of `n` bytes to `received` bytes that were noted already. It still works
+    /// when spoofed addresses have filled the table: without an account, an answer may be sent if it is no longer than
+    /// the question. Otherwise 400 spoofed datagrams a second would keep cookies from all clients.
     pub fn may_reply(&mut self, now: Micros, addr: Addr, received: usize, n: usize) -> bool {
         match self.accounts.get(&addr).is_some_and(|account| !account.is_stale(now)) {
             true => self.may_send(now, addr, n),

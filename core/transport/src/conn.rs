@@ -20,7 +20,7 @@ use crate::wire::{Code, Frame, FrameKind};
 pub const STATUS_DATAGRAMS: u16 = 32;
 /// A status rides on data that leaves anyway once this many datagrams wait for one.
 const STATUS_RIDES: u16 = 8;
-/// When what is unacknowledged at the tail is probed, from its sending and from probe to probe, at the soonest.
+/// The earliest probes of an unacknowledged tail: after its sending, then from probe to probe.
 pub const TAIL_PROBES: [Micros; 3] = [20_000, 60_000, 180_000];
 /// Nor before one and a half round trips, or the longest of late, as its status may be on the way; the longest is doubled from
 /// probe to probe. But no round trip puts one off further than this.
@@ -293,7 +293,7 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
         self.pending = self.pending.saturating_add(1);
     }
 
-    /// Takes a status frame. `None`: malformed or about what was never sent.
+    /// Takes a status frame. `None`: malformed, or about datagrams that were never sent.
     pub fn status(&mut self, now: Micros, body: &[u8]) -> Option<Heard> {
         let status = Status::read(body)?;
         if self.opened < self.status_from {
@@ -415,8 +415,8 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
         status
     }
 
-    /// Puts what control has to say in front of a datagram: status, log acknowledgement, log records, ping.
-    /// Returns what that alone wants.
+    /// Writes control in front of a datagram: status, log acknowledgement, log records, ping. Returns the answer that
+    /// this alone asks for.
     pub fn control(&mut self, now: Micros, writer: &mut Writer<'_>) -> Wants {
         // A datagram that asks for a status carries one too: a peer without a window learns of a new one this way.
         let due = self.wanted
@@ -512,8 +512,8 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
         self.send(now, keys, stamp, outbox, payload, |_, _| false);
     }
 
-    /// Sends one datagram: control first, then what `fill` writes (it says whether that is to be probed for). Nothing leaves
-    /// if nothing was written.
+    /// Sends one datagram: control first, then the frames of `fill` (which returns whether they must be probed for).
+    /// Nothing leaves if nothing was written.
     pub fn send(
         &mut self,
         now: Micros,

@@ -213,7 +213,7 @@ impl Door {
         self.key = DoorKey::Cluster(Box::new(cluster));
     }
 
-    /// From now on tokens are made of another secret; those given before are not believed any more.
+    /// Derives tokens from another secret from now on; earlier ones are no longer valid.
     pub fn set_reset(&mut self, reset: ResetSecret) {
         self.reset = reset;
     }
@@ -243,7 +243,7 @@ impl Door {
         self.unproven.may_answer(now, to, received, bytes)
     }
 
-    /// The address has shown that it receives what is sent to it.
+    /// The address has shown that it receives datagrams.
     pub fn proven(&mut self, addr: Addr) {
         self.unproven.proven(addr);
     }
@@ -451,7 +451,7 @@ impl Knock {
         }
     }
 
-    /// Says that we are this node, which its key proves, and remembers what is listed for the one that is to answer.
+    /// Names us as this node, which its key proves, and remembers the list's entry for the node that must answer.
     pub fn of_node(mut self, node: u32, secret: &[u8; 32], listed: Listed) -> Self {
         (self.node, self.listed) = (node, Some(listed));
         self.proof = hello_proof(secret, self.id, node, &self.noise);

@@ -28,7 +28,7 @@ pub fn me(role: Role) -> Identity {
     }
 }
 
-/// The secret of everybody's cluster.
+/// The secret of the test cluster.
 pub fn cluster() -> ClusterKeys {
     ClusterKeys {
         current: (1, [7; 32]),

@@ -21,7 +21,7 @@ pub const CWND_CUT: f32 = 0.7;
 const ROUND_MIN: u64 = 20;
 /// Queueing beyond the smallest round trip that counts as congestion.
 const QUEUE_MAX: u32 = 50_000;
-/// Cuts for a queue after which it must have become shorter by an eighth, or it is not what we sent that waits there.
+/// Cuts for a queue after which it must have become shorter by an eighth; otherwise the queue is not ours.
 const QUEUE_CUTS: u8 = 4;
 /// The smallest round trip is forgotten after this, since paths change.
 const MIN_RTT_AGE: Micros = 10_000_000;
@@ -84,7 +84,7 @@ pub struct Flow {
     progress_at: Micros,
     cut_at: Micros,
     backoff: u8,
-    /// The windows before the silence that gave up what was in flight.
+    /// The windows before the silence after which everything in flight was given up.
     before: (f32, f32),
     /// The last datagram given up, and its time: its status shows how late a status may come.
     given_up: Option<(u64, Micros)>,
@@ -141,10 +141,10 @@ impl Flow {
         self.next - 1 - self.acked
     }
 
-    /// Whether what was sent last is to ask for a status at once: with every third of either window that fills, and when
-    /// there has been none for as long as the receiver would wait. More than once in a window, since the one that asks may be
-    /// lost; by bytes too, or a small buffer waits for the receiver's patience; by time, or a seldom datagram is probed for
-    /// before its status comes.
+    /// Whether the last datagram must ask for a status at once: with every third of either window that fills, and after
+    /// as long without one as the receiver would wait. It asks more than once in a window, since the asking datagram
+    /// may be lost. It asks by bytes too, or a small buffer waits for the receiver's patience; and by time, or a rare
+    /// datagram is probed for before its status comes.
     pub fn inquires(&mut self, now: Micros) -> bool {
         let (sequence, charged) = self.inquired;
         let part = (self.cwnd as u64).div_ceil(3);
@@ -275,7 +275,7 @@ impl Flow {
             }
         }
         if self.acked >= self.asked {
-            self.acked = self.next - 1; // what followed it wants no status, so none would ever cover it
+            self.acked = self.next - 1; // later datagrams want no status, so none would ever cover it
         }
         if self.in_flight() == 0 {
             self.charged_acked = self.charged;
@@ -423,7 +423,7 @@ impl Flow {
         (self.patience() << self.backoff.min(3)).min(RTO_MAX)
     }
 
-    /// Gives up what is in flight when its time has come. True if it did: the caller asks for a status.
+    /// Gives up everything in flight when its time has come. True if it did: the caller asks for a status.
     pub fn timeout(&mut self, now: Micros) -> bool {
         if self.timeout_at().is_none_or(|at| now < at) {
             return false;
@@ -617,7 +617,8 @@ mod tests {
         }
     }
 
-    /// Sim seed 2461: without loss, sessions gave up twice a second what no status would ever cover.
+    /// Found by seed 2461 of the simulator: without loss, sessions twice a second gave up datagrams that no status
+    /// would ever cover.
     #[test]
     fn what_wants_no_status_is_not_waited_for() {
         let mut flow = Flow::new(1 << 20);
@@ -683,7 +684,7 @@ mod tests {
         assert!(windows[15] >= 50, "{windows:?}");
     }
 
-    /// 256 kbit/s before which two datagrams have room: they were sent four times what passes.
+    /// A path of 256 kbit/s with a queue of two datagrams: four times its capacity was sent.
     #[test]
     fn a_path_that_loses_for_want_of_room_is_not_flooded() {
         let (mut free, mut sent, mut lost) = (0, 0u32, 0u32);

@@ -47,7 +47,7 @@ pub enum InitiatorKey<'a> {
         own: &'a ServerKey,
         peer: &'a PublicKey,
     },
-    /// The server's public key came with its address; the client is anybody: NK.
+    /// The server's public key came with its address; the client may be any: NK.
     Client(&'a [u8; 32]),
 }
 
@@ -224,10 +224,10 @@ impl ClusterKeys {
     }
 }
 
-/// Proof that an address receives what is sent to it, without a byte of state per address.
+/// Proof that an address receives datagrams, without a byte of state per address.
 ///
-/// The period's number goes into the cookie in place of a new secret each period: the same life for a cookie,
-/// and nothing to rotate.
+/// The period's number goes into the cookie in place of a new secret each period: the same life for a cookie, and
+/// nothing to rotate.
 pub struct CookieJar {
     key: hmac::Key,
 }
@@ -281,8 +281,8 @@ impl ResetSecret {
         tag.as_ref().try_into().expect("HMAC-SHA256 has 32 bytes")
     }
 
-    /// The client gets it sealed at join, and in the clear when the session is unknown. `purpose` keeps apart the doors of a
-    /// node: what one does not know may be alive behind the other.
+    /// The client gets it sealed at join, and in the clear when the session is unknown. `purpose` separates the doors
+    /// of a node: a connection unknown at one may be alive behind the other.
     pub fn token(&self, purpose: &[u8], session_id: u64) -> [u8; 16] {
         let key = hmac::Key::new(hmac::HMAC_SHA256, &self.0);
         mac(&key, &[b"muster reset", &session_id.to_be_bytes(), purpose])

@@ -35,7 +35,7 @@ const RTT_MIN: f32 = 1_000.0;
 /// A peer that costs less than this times the other is as good.
 const ALIKE: f32 = 2.0;
 
-/// Why a peer is left out: what holds now, or held last.
+/// Why a peer is left out: the present reason, or the last one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reason {
     /// Its link was lost.
@@ -252,7 +252,7 @@ impl Health {
         }
     }
 
-    /// Notes whether a peer answered what it was asked.
+    /// Notes whether a peer answered a question.
     pub fn asked(&mut self, node: u32, answered: bool) {
         if let Some(peer) = self.peers.get_mut(&node) {
             peer.asked += 1.0;

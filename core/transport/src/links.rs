@@ -1,6 +1,6 @@
 //! Links with other roles: dialling, accepting, proving, keeping alive, losing.
 //!
-//! Owns the table of links, the door before them and the dials. Knows which node a link leads to, not what is said on it:
+//! Owns the table of links, the door before them and the dials. Knows the node at the end of a link, not its traffic:
 //! frames that are not control come back to the role.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -109,7 +109,7 @@ pub struct Link {
     made_at: Micros,
     /// The key that the peer proved, if any.
     pub key: Option<PublicKey>,
-    /// When it ends, and why: what it was made with is not accepted any more.
+    /// When it ends, and why: its key or proof is no longer accepted.
     ends: Option<(Micros, Ends)>,
 }
 
@@ -208,8 +208,8 @@ pub struct Links {
     unproven: VecDeque<u32>,
     /// Links that are to be told that they have ended.
     closing: VecDeque<Conn<LINK_BLOCKS>>,
-    /// Ids of links that were made anew here, and since when: what comes for them was sent before the peer heard of it, and a
-    /// reset would end there what lives.
+    /// Ids of renewed links, and since when: the peer sent datagrams for them before it heard of the renewal, and a
+    /// reset would end the living link.
     renewed: VecDeque<(u64, Micros)>,
     /// Bytes that the link socket's receive buffer really holds.
     pub buffer: u32,
@@ -367,7 +367,7 @@ impl Links {
             let ends = match allow.map_or(Standing::Keep, |allow| allow.judge(peer, proved)) {
                 Standing::End if planted::is(Bug::ShutOutStays) => continue,
                 Standing::End => {
-                    // Now, and not when time next passes: what it sent may lie in the socket.
+                    // Now, not at the next timer: its datagrams may be in the socket.
                     self.counters.links_shut_out += u64::from(link.data.proven);
                     self.end(now, slot, "shut out");
                     continue;
@@ -636,7 +636,7 @@ impl Links {
     }
 
     fn reset(&mut self, now: Micros, header: &Header, arrival: Arrival, datagram: &[u8]) {
-        // The connection named is the peer's id: the one that we put into what we sent.
+        // The connection named is the peer's id: the one in our datagrams.
         let token = reset_token(datagram);
         let found = self.by_node.values().copied().find(|slot| {
             self.table.get(*slot).is_some_and(|link| {
@@ -655,8 +655,8 @@ impl Links {
         }
     }
 
-    /// Appends a record to a link's log. `None`: there is no such link, or its log is full. Then the link is given up: what was
-    /// not told once only the snapshot on the next link can tell.
+    /// Appends a record to a link's log. `None`: there is no such link, or its log is full. Then the link is given up:
+    /// only the snapshot on the next link can repair a missing record.
     pub fn record(&mut self, now: Micros, slot: u32, record: &impl Encode) -> Option<u64> {
         record.encode(|bytes| self.log(now, slot, bytes))
     }
@@ -954,7 +954,7 @@ impl Links {
         self.door.has_replies() || self.door.waits() || !self.closing.is_empty()
     }
 
-    /// Sends one datagram on a link: control, then what `fill` writes.
+    /// Sends one datagram on a link: control, then the frames of `fill`.
     pub fn send(
         &mut self,
         now: Micros,

@@ -74,7 +74,7 @@ struct Record {
 }
 
 impl LogSender {
-    /// `bytes_max`: bound on what waits for its acknowledgement, each record counted with [`RECORD_COST`].
+    /// `bytes_max`: bound on unacknowledged records, each counted with [`RECORD_COST`].
     pub fn new(bytes_max: usize) -> Self {
         LogSender {
             queue: None,
@@ -84,8 +84,8 @@ impl LogSender {
         }
     }
 
-    /// From now on a record that is not acknowledged after `wait` is sent once more before its time, where no more than
-    /// [`LOG_AGAIN_RECORDS_MAX`] are; 0: none is.
+    /// A record that is not acknowledged after `wait` is sent once more before its time, if no more than
+    /// [`LOG_AGAIN_RECORDS_MAX`] are unacknowledged; 0: never.
     pub fn send_again_after(&mut self, wait: Micros) {
         self.again = u32::try_from(wait).unwrap_or(u32::MAX);
         if let Some(queue) = self.queue.as_deref_mut() {

@@ -92,7 +92,7 @@ impl Parcel {
         (self.len as usize).div_ceil(self.segment.max(1) as usize)
     }
 
-    /// Takes what follows it, if both can be one super-packet.
+    /// Joins the next parcel, if both can be one super-packet.
     fn joins(&mut self, next: &Parcel) -> bool {
         let whole = self.len % u32::from(self.segment) == 0;
         let fits = next.len <= u32::from(self.segment) && (self.len + next.len) as usize <= SUPER_PACKET_BYTES;
@@ -244,10 +244,10 @@ pub trait Machine {
     /// When [`Machine::expire`] is to be called next, if ever.
     fn deadline(&self) -> Option<Micros>;
 
-    /// Moves what happened since the last call to the end of `events`.
+    /// Moves the events since the last call to the end of `events`.
     fn drain_events(&mut self, events: &mut Vec<Self::Event>);
 
-    /// The loop stood still until `now`: what was queued before is stale (`docs/protocol.md`, stalls).
+    /// The loop stood still until `now`: datagrams queued before are stale (`docs/protocol.md`, stalls).
     fn stalled(&mut self, now: Micros);
 
     /// Called before `expire`, on machines that discard nothing, while a socket still holds unread datagrams: a peer

@@ -12,7 +12,7 @@ use crate::wire::Role;
 /// groups.
 const STEP: Micros = 20_000;
 const GATHER: Micros = 500_000;
-/// Sessions told a second in a round: 2 x 835 B each are 8 MB, beside what a server has to send.
+/// Sessions told a second in a round: 2 x 835 B each are 8 MB, beside a server's other data.
 const A_SECOND: u64 = 5_000;
 /// Draws for one answer, until there are enough different ones: of very unequal weights it names fewer.
 const DRAWS: usize = 4 * SERVERS_MAX;
@@ -115,7 +115,7 @@ impl Naming {
         let Some(round) = self.round.as_mut().filter(|round| now >= round.at) else {
             return 0..0;
         };
-        // However late: what was missed is not made up for.
+        // However late: missed time is not made up for.
         let from = round.next;
         round.next = (from + (A_SECOND * STEP / 1_000_000) as u32).min(slots);
         round.at = now + STEP;
@@ -148,7 +148,7 @@ mod tests {
         }
     }
 
-    /// How often each of these is among what is told.
+    /// The frequency of each of these in the announced lists.
     fn told(servers: &[Server], times: usize) -> Vec<usize> {
         let mut naming = Naming::default();
         naming.set(0, [(FRONT, servers.to_vec())]);

@@ -10,11 +10,11 @@ use crate::wire::Role;
 /// How far a node is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NodeState {
-    /// It does not know yet what it must know to serve.
+    /// It does not yet know enough to serve.
     Init,
     #[default]
     Running,
-    /// It is about to end: what it has is served on, nothing new is given to it.
+    /// It is about to end: it serves its present rooms or clients on, and gets no new ones.
     Draining,
 }
 
@@ -307,7 +307,7 @@ impl Placement {
     }
 }
 
-/// A well-mixed weight of (what, node): two rounds of the SplitMix64 finaliser.
+/// A well-mixed weight of (subject, node): two rounds of the SplitMix64 finaliser.
 pub fn weight(what: u64, node: u32) -> u64 {
     let mix = |mut z: u64| {
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

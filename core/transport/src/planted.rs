@@ -9,9 +9,9 @@ pub enum Bug {
     WindowBeforeOpen,
     /// Both directions of a connection seal with the same nonces.
     DirectionMissing,
-    /// One member's repair requests use up what all may have.
+    /// One member's repair requests use up the allowance of all.
     RequestLimitShared,
-    /// A gateway passes on what lies behind a hole.
+    /// A gateway passes on messages behind a hole.
     ForwardsPastHole,
     /// A publisher that starts again is taken for its earlier life.
     NoIncarnation,
@@ -31,7 +31,7 @@ pub enum Bug {
     EarlierLifeKept,
     /// A snapshot removes nothing: rooms left unreported stay.
     SnapshotsOnlyAdd,
-    /// A router passes on to its peers what came from one of them.
+    /// A router passes a peer's reports on to its peers.
     PeersPassOn,
     /// While partitions double, a gateway tells the old ones only news.
     NewPartitionUntold,
@@ -59,7 +59,7 @@ pub enum Bug {
     SilenceUnnoticed,
     /// A late record of a gateway's earlier life counts.
     EarlierLifeReturns,
-    /// A broker that loses its router forgets what that one told.
+    /// A broker that loses its router forgets that one's reports.
     RouterTakesItAlong,
     /// Rooms that a broker does not know and no source reports are in force anyway.
     UntoldUncounted,

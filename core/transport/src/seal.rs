@@ -180,7 +180,7 @@ impl KeyCache {
         Ok(len)
     }
 
-    /// Fetches what opening will read.
+    /// Prefetches the memory that opening will read.
     #[inline]
     pub fn fetch(&self, slots: &KeySlots) {
         let Some(index) = slots.rx.index().filter(|index| *index < self.labels.len()) else {
@@ -329,7 +329,7 @@ impl KeyCache {
     }
 }
 
-/// Entries allocated at once: 256 x 544 B = 136 KiB, just over what malloc returns to the kernel when freed.
+/// Entries allocated at once: 256 x 544 B = 136 KiB, just over the size that malloc returns to the kernel when freed.
 const CHUNK: usize = 256;
 
 /// Uses between two sweeps that make an expanded key worth its memory, and misses of one direction that earn it a place: more

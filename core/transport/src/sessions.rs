@@ -87,7 +87,7 @@ crate::counters! {
         sessions_opened,
         /// Sessions refused: the credential is wrong, or its time is over.
         refused_credential,
-        /// Sessions refused: the credential does not allow what is done here.
+        /// Sessions refused: the credential does not allow this server's service.
         refused_right,
         /// Sessions refused: too many credentials wait, or the system ended the session.
         refused_busy,
@@ -247,7 +247,7 @@ impl<T: Default> Sessions<T> {
         }
     }
 
-    /// From now on sessions begin with this: how soon clients come back from a loss, in ms, and how late at the latest.
+    /// Announces this to new sessions: the first and the longest wait of clients after a loss, in ms.
     pub fn set_backoff(&mut self, first: u32, longest: u32) {
         self.pace = ((first, longest) != BACKOFF_DEFAULT).then_some((first, longest));
     }
@@ -275,12 +275,12 @@ impl<T: Default> Sessions<T> {
         self.parting.get_or_insert_default();
     }
 
-    /// Lets clients in again.
+    /// Admits clients again.
     pub fn stay(&mut self) {
         self.parting = None;
     }
 
-    /// Whether everybody has been sent away, and has gone or could have heard it.
+    /// Whether all clients have been sent away, and have gone or could have heard it.
     pub fn is_drained(&self) -> bool {
         self.parting.is_some_and(|parting| parting.is_done()) && self.table.is_empty()
     }
@@ -321,7 +321,7 @@ impl<T: Default> Sessions<T> {
         Some(slot)
     }
 
-    /// Fetches the key of a session that has been fetched. Gives what the role keeps of it.
+    /// Prefetches the key of a prefetched session. Returns the role's data of it.
     #[inline]
     pub fn fetch_key(&self, keys: &KeyCache, slot: u32) -> Option<&T> {
         let peer = self.table.get(slot)?;
@@ -548,7 +548,8 @@ impl<T: Default> Sessions<T> {
         }
     }
 
-    /// Tells a session what can wait, if there is place for it and for the next answer. Says whether it did.
+    /// Sends a session a record that can wait, if there is space for it and for the next answer. Returns whether it
+    /// did.
     pub fn offer(&mut self, slot: u32, record: &impl Encode) -> bool {
         let told = self.write(slot, |peer| {
             !peer.conn.log.is_crowded() && peer.conn.record(record).is_some()
@@ -556,7 +557,7 @@ impl<T: Default> Sessions<T> {
         told.unwrap_or(false)
     }
 
-    /// Writes into a session's log, and keeps within bounds what all of them hold.
+    /// Writes into a session's log, and keeps the logs of all within bounds.
     fn write<R>(&mut self, slot: u32, write: impl FnOnce(&mut Peer<SESSION_BLOCKS, Session<T>>) -> R) -> Option<R> {
         let peer = self.table.get_mut(slot)?;
         let before = unread(peer);

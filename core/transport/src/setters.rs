@@ -60,7 +60,7 @@ pub trait HasSessions {
         self.sessions_mut().0.set_limits(sessions, prefix_rate);
     }
 
-    /// From now on clients are told of these servers.
+    /// Sets the servers announced to clients.
     fn set_servers(&mut self, now: Micros, servers: impl IntoIterator<Item = (Role, Vec<Server>)>) {
         let (sessions, node) = self.sessions_mut();
         sessions.set_servers(now, node, servers);
@@ -71,7 +71,7 @@ pub trait HasSessions {
         self.sessions_mut().0.drain();
     }
 
-    /// Lets clients in again.
+    /// Admits clients again.
     fn stay(&mut self) {
         self.sessions_mut().0.stay();
     }

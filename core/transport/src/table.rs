@@ -11,7 +11,7 @@ use crate::conn::Conn;
 use crate::machine::Micros;
 use crate::timer::Wheel;
 
-/// Slots are allocated in pieces, so that growing neither copies nor doubles what idle peers cost.
+/// Slots are allocated in pieces, so that growing neither copies nor doubles the memory of idle peers.
 const PIECE: usize = 256;
 const NEVER: Micros = Micros::MAX;
 
@@ -74,7 +74,7 @@ impl<const BLOCKS: usize, T> Table<BLOCKS, T> {
             .as_mut()
     }
 
-    /// Fetches what a datagram for the peer in a slot will need.
+    /// Prefetches the memory that a datagram for the peer in a slot will need.
     #[inline]
     pub fn fetch(&self, slot: u32) {
         if let Some(place) = self.place(slot) {

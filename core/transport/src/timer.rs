@@ -95,7 +95,7 @@ impl Wheel {
         self.place(index);
     }
 
-    /// Fetches what [`Wheel::schedule`] will need.
+    /// Prefetches the memory that [`Wheel::schedule`] will need.
     #[inline]
     pub fn fetch(&self, key: u32) {
         if let Some(node) = self.nodes.get(FIRST_KEY.saturating_add(key) as usize) {

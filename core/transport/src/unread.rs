@@ -34,7 +34,7 @@ impl Late {
         fits
     }
 
-    /// Puts into the log what there is place for. Says whether nothing waits any more.
+    /// Moves waiting answers into the log while there is space. Returns whether none waits any more.
     pub fn tell(&mut self, log: &mut LogSender) -> bool {
         while let Some(record) = self.records.front() {
             if log.push(record).is_err() {

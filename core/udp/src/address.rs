@@ -42,7 +42,7 @@ pub(crate) fn write(address: &Addr, v4: bool, name: &mut Name) -> socklen_t {
     NAME_BYTES
 }
 
-/// Reads what the kernel wrote. An unknown family reads as the unspecified address, which no machine answers.
+/// Reads an address from the kernel. An unknown family reads as the unspecified address, which no machine answers.
 pub(crate) fn read(name: &Name) -> Addr {
     match i32::from(name.sin6_family) {
         AF_INET => {

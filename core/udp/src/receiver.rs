@@ -94,7 +94,7 @@ impl Receiver {
         self.headers.len() - self.used
     }
 
-    /// Receives at most `slots_max` messages (one is a plain recvmsg) behind what is already in the slab.
+    /// Receives at most `slots_max` messages (one is a plain recvmsg) behind the present content of the slab.
     pub fn receive(
         &mut self,
         syscalls: &mut impl Syscalls,

@@ -102,7 +102,7 @@ impl Sender {
         }
     }
 
-    /// Sends what lies behind `cursor`, a call for each run of one socket. `sockets` are indexed by [`SocketId`].
+    /// Sends the parcels behind `cursor`, a call for each run of one socket. `sockets` are indexed by [`SocketId`].
     pub fn send(
         &mut self,
         syscalls: &mut impl Syscalls,
@@ -317,8 +317,7 @@ fn judge(errno: Errno, joined: bool, cursor: &Cursor) -> Verdict {
         // The error of an earlier datagram, reported to the next send; or a signal.
         libc::ECONNREFUSED | libc::EINTR if !cursor.repeated => Verdict::Repeat,
         libc::ECONNREFUSED => Verdict::GiveUp(|counters| &mut counters.lost_refused),
-        // Newer kernels report for a super-packet what would hold for its datagrams, the last of which may be short
-        // enough.
+        // Newer kernels report for a super-packet the error of its datagrams, the last of which may be short enough.
         libc::EMSGSIZE if joined => Verdict::SendSingly,
         libc::EMSGSIZE => Verdict::GiveUp(|counters| &mut counters.lost_too_large),
         // A device without checksum offload, or a kernel without the option.

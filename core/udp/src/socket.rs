@@ -48,8 +48,9 @@ impl Buffers {
     }
 }
 
-/// An unconnected, non-blocking datagram socket with IP_RECVERR off: an ICMP error of one peer never touches another. Nor
-/// does the kernel then tell of a full device queue: what that drops counts as sent, and as `SndbufErrors` of the host.
+/// An unconnected, non-blocking datagram socket with IP_RECVERR off: an ICMP error of one peer never touches another.
+/// The kernel then does not report a full device queue either: such drops count as sent, and as `SndbufErrors` of the
+/// host.
 pub struct Socket {
     fd: OwnedFd,
     local: Addr,
@@ -139,8 +140,8 @@ impl AsFd for Socket {
     }
 }
 
-/// Asks for a buffer of `bytes`, beyond the system's limit where that is allowed, and reads back what was granted
-/// (the kernel tells the double of it, the half being meant for its overhead).
+/// Asks for a buffer of `bytes`, beyond the system's limit where that is allowed, and reads back the granted size (the
+/// kernel reports twice the size; half is meant for its overhead).
 fn size(fd: &OwnedFd, bytes: Option<usize>, forced: c_int, plain: c_int) -> io::Result<usize> {
     if let Some(bytes) = bytes {
         let bytes = c_int::try_from(bytes).unwrap_or(c_int::MAX / 2);

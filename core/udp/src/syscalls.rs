@@ -1,7 +1,7 @@
 //! The calls that a turn makes, behind a trait, so that tests can inject short counts, every errno and any time.
 //!
 //! Owns: [`Syscalls`], [`Kernel`] and the opaque views of message headers. Safe code can shorten and read a view but
-//! not build one: the kernel dereferences what is in it.
+//! not build one: the kernel dereferences its pointers.
 
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, BorrowedFd};

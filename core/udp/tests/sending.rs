@@ -9,7 +9,7 @@ use muster_udp::{
     Counters, Cursor, Errno, Incoming, Kernel, Outgoing, Receiver, Sender, Sent, Socket, SocketOptions, Syscalls,
 };
 
-/// Answers as told, then takes everything; notes what it took.
+/// Answers as told, then takes everything; records the calls.
 #[derive(Default)]
 struct Script {
     answers: VecDeque<Result<usize, Errno>>,
@@ -121,7 +121,7 @@ impl Bench {
         )
     }
 
-    /// Nothing vanishes: what was handed over is sent, lost or still there.
+    /// Nothing vanishes: handed over datagrams are sent, lost or still there.
     fn assert_accounted(&self) {
         let pending = self.cursor.remaining(&self.outbox) as u64;
         assert_eq!(

@@ -11,7 +11,7 @@ use muster_driver::Driver;
 use muster_transport::{Addr, Inbox, Machine, Micros, Outbox, SocketId};
 use muster_udp::{Errno, Incoming, Kernel, Outgoing, Socket, SocketOptions, Syscalls};
 
-/// Sends what it receives to every member, or back to where it came from if it has none; ticks if told to.
+/// Sends each received datagram to every member, or back to its sender if there is none; ticks if told to.
 #[derive(Default)]
 pub struct Toy {
     pub members: Vec<Addr>,
@@ -126,7 +126,7 @@ pub struct Desk {
     pub datagram_us: Micros,
     /// Answers to the next sends; then everything is taken.
     pub answers: VecDeque<Result<usize, Errno>>,
-    /// Whether what is taken really leaves.
+    /// Whether accepted datagrams really leave.
     pub sends: bool,
     pub taken: u64,
 }

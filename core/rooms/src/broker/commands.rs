@@ -57,7 +57,7 @@ struct Command {
     gateways: BTreeMap<u32, Told>,
     /// Those that want the room, or did, and have not answered.
     awaited: BTreeMap<u32, Awaited>,
-    /// So many wanted it when it came.
+    /// The number of gateways that wanted it when it came.
     wanted_by: usize,
     /// Members reached by gateways in lives that are over.
     before: u32,
@@ -96,7 +96,7 @@ impl Command {
         self.askers.push((proxy, session));
     }
 
-    /// Whether every gateway that was told, and each that is waited for was, was too busy to tell anybody.
+    /// Whether every gateway that was told, and each that is waited for, was too busy to tell any member.
     fn is_nobodys(&self) -> bool {
         let busy = |told: &Told| told.busy.is_some();
         let mut awaited = self.awaited.keys().map(|gateway| self.gateways.get(gateway));
@@ -149,7 +149,7 @@ pub(super) struct Commands {
     open: BTreeSet<(u64, CommandId)>,
     /// When each ends at the latest, or is forgotten.
     ends: BTreeSet<(Micros, CommandId)>,
-    /// When what a gateway has to do with one is looked at again: it was too busy, or wants the room no more.
+    /// When a command is reviewed for one gateway again: it was too busy, or no longer wants the room.
     again: BTreeSet<(Micros, CommandId, u32)>,
     /// When all open commands are reviewed: interest was not known, or the broker's share of rooms changed.
     all_at: Option<Micros>,
@@ -324,7 +324,7 @@ impl Broker {
             return self.await_command(now, id, gateway, gone_at);
         };
         let linked = self.links.table.get(slot).map(|link| link.data.peer.epoch);
-        // On a new link again: what the one before had not delivered ended with it.
+        // Tell it again on a new link: undelivered records of the former link ended with it.
         let again = |told: &Told| told.since != since || told.busy.is_some_and(|at| now >= at + RETRY);
         if linked != Some(epoch) || !told.is_none_or(again) {
             return;

@@ -202,7 +202,7 @@ impl Broker {
         true
     }
 
-    /// Sends what links have to say.
+    /// Sends the links' own datagrams.
     pub(super) fn transmit_links(&mut self, now: Micros, outbox: &mut Outbox) -> bool {
         let mut turns = self.links.table.ready_len();
         while turns > 0 && outbox.room() > 0 {

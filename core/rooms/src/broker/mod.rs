@@ -52,7 +52,8 @@ pub const ROOM_IDLE: Micros = 60_000_000;
 pub const DETOUR_IDLE: Micros = 5_000_000;
 /// Credit is withheld for a gateway that is late or behind for this long at most.
 pub const WITHHOLD_MAX: Micros = 500_000;
-/// So long a paced room goes on by one credit of each publisher in that time, while a member would lose something otherwise.
+/// For this long a paced room goes on by one credit of each publisher in that time, while a member would otherwise lose
+/// messages.
 pub const PACED_MAX: Micros = 5_000_000;
 /// How often withheld credit and idle state are looked at.
 const WITHHOLD_EVERY: Micros = 20_000;
@@ -115,7 +116,7 @@ muster_transport::counters! {
         messages_repaired,
         /// Repair requests of gateways that were taken.
         repairs_served,
-        /// Repair requests dropped: beyond what the requester may have resent.
+        /// Repair requests dropped: beyond the requester's allowance.
         dropped_repair_limit,
         /// Times that credit was withheld because a gateway was late or behind.
         credit_withheld,

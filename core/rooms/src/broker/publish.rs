@@ -28,7 +28,7 @@ pub struct Publication {
     handle: u32,
     low: u64,
     code: Code,
-    /// It repeated what had been numbered, so it may lack where that stands.
+    /// It repeated numbered messages, so it may lack their offsets.
     repeated: bool,
     /// The clock of the last frame, until an acknowledgement gives it back.
     echo: u32,
@@ -217,7 +217,7 @@ impl Broker {
         Some(at)
     }
 
-    /// Numbers what is in turn, holds what is early.
+    /// Numbers messages in order, holds early ones.
     fn apply(&mut self, now: Micros, at: u32, room_at: u32, frame: &LinkPublish<'_>) -> Applied {
         let rough = Applied {
             good: true,
@@ -346,7 +346,7 @@ impl Broker {
         }
     }
 
-    /// Acknowledges what has waited long enough for company.
+    /// Sends acknowledgements that have waited long enough.
     pub(super) fn acknowledge_late(&mut self, now: Micros) {
         let due = |acks: &Acks| acks.deadline().is_some_and(|at| now >= at);
         let proxies = self.acks.iter().filter(|(_, acks)| due(acks));
@@ -389,7 +389,7 @@ impl Broker {
         self.links.table.mark(slot);
     }
 
-    /// A proxy's link is lost, and with it what was to be told there.
+    /// A proxy's link is lost, and its pending acknowledgements with it.
     pub(super) fn forget_acks(&mut self, proxy: u32) {
         let Some(acks) = self.acks.remove(&proxy) else { return };
         for at in acks.due.into_iter().chain(acks.late) {
@@ -476,7 +476,7 @@ impl Broker {
         }
     }
 
-    /// Puts back acknowledgements that did not fit: what they say is said once.
+    /// Puts back acknowledgements that did not fit: their content exists only once.
     pub(super) fn keep_acks(&mut self, proxy: u32, left: Vec<(u64, Ack)>) {
         if let Some(acks) = self.acks.get_mut(&proxy) {
             left.into_iter().rev().for_each(|ack| acks.said.push_front(ack));

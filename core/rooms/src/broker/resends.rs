@@ -51,18 +51,18 @@ impl Resends {
         }
     }
 
-    /// So many bytes were sent to the gateway, resent ones included.
+    /// This many bytes were sent to the gateway, resent ones included.
     pub fn sent(&mut self, bytes: usize) {
         self.allowance = self.allowance.saturating_add(bytes as i64 / 4).min(ALLOWANCE_FIRST);
     }
 
-    /// So many bytes were resent.
+    /// This many bytes were resent.
     pub fn spend(&mut self, bytes: usize) {
         self.allowance = self.allowance.saturating_sub(bytes as i64);
     }
 
-    /// Takes a request. `Some(true)`: what of it does not wait already will be served; `Some(false)`: all of it waits; `None`: beyond
-    /// what is allowed.
+    /// Takes a request. `Some(true)`: the part that does not wait already will be served; `Some(false)`: all of it
+    /// waits; `None`: beyond the allowance.
     pub fn ask(&mut self, room: u32, first: u64, last: u64) -> Option<bool> {
         let fresh = self.not_asked(room, first, last);
         if fresh.is_empty() {

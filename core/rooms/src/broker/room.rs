@@ -26,7 +26,7 @@ pub struct Cursor {
     pub head_due: bool,
     /// Since when it is more than half a ring behind.
     pub behind_since: Option<Micros>,
-    /// Since when what it passes on is late.
+    /// Since when it passes messages on too late.
     pub late_since: Option<Micros>,
 }
 
@@ -96,7 +96,7 @@ impl Room {
         }
     }
 
-    /// A gateway that is to have what is numbered from now on.
+    /// Adds a gateway for messages numbered from now on.
     pub fn add_gateway(&mut self, now: Micros, gateway: u32, life: u32) {
         if self.cursor(gateway).is_none() {
             let cursor = Cursor::new(now, gateway, life, self.ring.next());

@@ -59,7 +59,7 @@ impl Users {
         }
     }
 
-    /// So many bytes more are to be remembered for a user, also where no more is held. `false`: that is more than it may have.
+    /// Remembers this many bytes more for a user, even if no more is held. `false`: beyond its share.
     pub fn remember(&mut self, user: u64, bytes: usize) -> bool {
         let Some(user) = self.by_id.get_mut(&user) else {
             return false;
@@ -72,7 +72,7 @@ impl Users {
         may
     }
 
-    /// So many bytes more are to be held for a user. `false`: that is more than it may have.
+    /// Holds this many bytes more for a user. `false`: beyond its share.
     pub fn hold(&mut self, user: u64, bytes: usize) -> bool {
         let Some(user) = self.by_id.get_mut(&user) else {
             return false;
@@ -85,7 +85,7 @@ impl Users {
         true
     }
 
-    /// So many are held no more.
+    /// This many bytes are no longer held.
     pub fn release(&mut self, user: u64, bytes: usize) {
         if let Some(user) = self.by_id.get_mut(&user) {
             user.held -= bytes;

@@ -171,8 +171,8 @@ fn way_by(seat: Seat) -> usize {
 }
 
 impl Client {
-    /// Tells every member of a room, within `lifetime`. [`ClientEvent::Commanded`] names the number when it is known what became
-    /// of it.
+    /// Tells every member of a room, within `lifetime`. [`ClientEvent::Commanded`] names the number when the outcome is
+    /// known.
     pub fn command(&mut self, now: Micros, name: &str, data: &[u8], lifetime: Micros) -> Result<u64, CommandError> {
         match data.len() > COMMAND_BYTES_MAX {
             true => Err(CommandError::TooLong),
@@ -211,7 +211,7 @@ impl Client {
         Ok(number)
     }
 
-    /// Puts into the logs what is not there yet.
+    /// Puts missing commands into the logs.
     pub(super) fn tell_commands(&mut self, now: Micros) {
         for (way, session) in self.sessions[Side::Proxy as usize..].iter_mut().enumerate() {
             let Some(conn) = session.conn.as_mut().filter(|_| session.state == State::Ready) else {
@@ -263,7 +263,7 @@ impl Client {
         self.commands.taken.push_back((id, taken));
     }
 
-    /// A proxy says what became of a command.
+    /// A proxy reports the outcome of a command.
     pub(super) fn command_answered(
         &mut self,
         now: Micros,
@@ -295,7 +295,7 @@ impl Client {
             command.settles_at.get_or_insert(now + GRACE);
         }
         let known = command.answer.as_ref();
-        // Of several temporary refusals the latest counts, as all proxies are tried again.
+        // If several proxies refuse temporarily, the latest counts, as all proxies are tried again.
         let better = |known: &Answer| match (known.weight(), answer.weight()) {
             (0, 0) => !outcome.is_put_off() || known.outcome.is_put_off() && answer.retry_ms > known.retry_ms,
             (known, answer) => answer > known,
@@ -308,7 +308,7 @@ impl Client {
         }
     }
 
-    /// Tells the program what became of a command: the best that was heard, or else that its time is over.
+    /// Tells the program the outcome of a command: the best answer so far, or else that its time is over.
     fn end_command(&mut self, now: Micros, number: u64) {
         let Some(command) = self.commands.sent.remove(&number) else {
             return;

@@ -12,7 +12,7 @@ use crate::wire::{StreamGap, StreamId};
 /// Messages held ahead of a hole, and bytes of their blocks.
 pub const HELD_MAX: usize = 16_384;
 pub const HELD_BYTES_MAX: usize = 4 << 20;
-/// The first chunk of memory for blocks, and later ones, which are as large as what is held.
+/// The first chunk of memory for blocks; later ones are as large as the held data.
 const CHUNK_MIN: usize = 2 << 10;
 const CHUNK_MAX: usize = 32 << 10;
 
@@ -100,8 +100,8 @@ impl<'a> Block<&'a [u8]> {
     }
 }
 
-/// Memory of blocks, one after the other as they came: what came together is released together, so a chunk is soon free as
-/// a whole, and a block costs no allocation of its own.
+/// Memory of blocks, in the order of arrival. Blocks that came together are released together, so a chunk is soon free
+/// as a whole, and a block costs no allocation of its own.
 #[derive(Default)]
 struct Chunks {
     all: Vec<Chunk>,
@@ -212,7 +212,7 @@ impl Held {
         }
     }
 
-    /// Keeps what a block brings from a place on, if there is room. Gives how much of it was held already.
+    /// Keeps a block's messages from a place on, if there is space. Returns how many of them were held already.
     pub fn block(&mut self, from: u64, block: Block<&[u8]>) -> u64 {
         let (mut at, end, mut known) = (from, block.first + u64::from(block.count), 0);
         while at < end {
@@ -255,7 +255,8 @@ impl Held {
         self.parts.insert(index, Part { from, end, kept });
     }
 
-    /// Takes the first part if it begins below a place, and drops what lies before `next` wholly. It is to be put back, or done with.
+    /// Takes the first part if it begins below a place, and drops parts wholly before `next`. The caller must put it
+    /// back, or mark it done.
     pub fn take(&mut self, next: u64, below: u64) -> Option<Taken> {
         while self.parts.front().is_some_and(|part| part.from < below) {
             let part = self.parts.pop_front()?;
@@ -283,7 +284,7 @@ impl Held {
         }
     }
 
-    /// Puts back what is left of a part that was taken.
+    /// Puts back the rest of a taken part.
     pub fn put_back(&mut self, from: u64, taken: Taken) {
         let Part { end, kept, .. } = taken.part;
         if let Kept::Block(block) = &kept {

@@ -294,7 +294,8 @@ impl Member {
         }
     }
 
-    /// Whether the last join went on where the membership stood with nothing lost; `None`: what its gateway had then is on its way.
+    /// Whether the last join continued the membership with nothing lost; `None`: its gateway's messages of then are
+    /// still on their way.
     pub fn recovered(&self) -> Option<bool> {
         match self.whole {
             true => self.is_caught_up().then_some(true),
@@ -435,7 +436,7 @@ impl Member {
         self.note_known(shared.now, skip.index);
     }
 
-    /// Announces what of `stream` is missing before offset `next`.
+    /// Announces the missing part of `stream` before offset `next`.
     fn lost_before(&mut self, stream: StreamId, next: u64, reason: GapReason) {
         let first = self.positions.of(stream).map_or(0, |had| had.offset) + 1;
         if next > first {
@@ -449,7 +450,7 @@ impl Member {
         }
     }
 
-    /// Takes what is held and in turn.
+    /// Takes held data that is next in order.
     fn release(&mut self, shared: &mut Shared<'_>) {
         while !self.full() {
             let Some(taken) = self.held.take(self.next, self.next + 1) else {
@@ -643,7 +644,7 @@ impl Member {
         self.counters.gaps += 1;
         let max = (self.inbox_bytes / ITEM).max(GAPS_MIN);
         if self.reading.items.len() >= max {
-            // A gap takes space as well: beyond what the reader may have unread, neighbours of one stream become one.
+            // A gap takes space as well: beyond the reader's limit, neighbouring gaps of one stream become one.
             if let Some(Item::Gap(last)) = self.reading.items.back_mut() {
                 if last.stream == gap.stream {
                     last.last = last.last.max(gap.last);
@@ -780,7 +781,7 @@ impl Member {
         }
         self.release(shared);
         self.note_known(shared.now, self.known);
-        self.asking.hurry(shared.now); // what was passed over while blocked is no mere reordering
+        self.asking.hurry(shared.now); // places passed over while blocked are no mere reordering
         !self.blocked
     }
 
@@ -833,13 +834,13 @@ impl Member {
             .for_each(|(publisher, abandoned)| self.abandon(publisher, abandoned));
     }
 
-    /// Gives back what the process shares.
+    /// Gives back the process's shared memory.
     pub fn close(&mut self, budget: &mut Budget) {
         self.assembler.clear(budget);
     }
 }
 
-/// A gap is behind; of one without an end, only what lies before it.
+/// Positions move past a gap; past one without an end, only to its beginning.
 fn advance_past(positions: &mut Positions, gap: &StreamGap) {
     if gap.last == StreamGap::OPEN {
         let ended = gap.reason == GapReason::Ended;

@@ -302,7 +302,7 @@ impl Session {
         self.hello_due = true;
     }
 
-    /// After what silence to ask whether anybody is there.
+    /// The silence after which it asks whether the server is there.
     fn patience(&self) -> Micros {
         (2 * self.lulls.longest()).max(LULL_MIN).min(self.keepalive)
     }
@@ -925,7 +925,7 @@ impl Client {
             let rtt = conn.flow.measured();
             match control {
                 Control::Other => self.role_frame(now, seat, &frame),
-                // Members stay where they are: what a gateway has for them is there.
+                // Members stay at their gateway: its data for them is there.
                 Control::Heard(heard) if seat == Seat::PROXY => {
                     let session = &mut self.sessions[seat.at()];
                     if session.choice.hear(now, session.at, rtt, &heard.status) && session.state == State::Ready {
@@ -1529,8 +1529,8 @@ fn same_room(one: &str, other: &str) -> bool {
     }
 }
 
-/// Data bytes of one chunk in datagrams of `payload` bytes: what fits into a publish frame, and with its publisher into a
-/// room block.
+/// Data bytes of one chunk in datagrams of `payload` bytes: it must fit into a publish frame, and with its publisher
+/// into a room block.
 pub const fn chunk_max(payload: usize) -> usize {
     let published = publish_body_max(payload) - PUBLISHED;
     let delivered = message_max(payload);

@@ -103,7 +103,7 @@ pub struct Publication {
     /// From sending a frame to its acknowledgement, smoothed.
     ack_rtt: Micros,
     ack_var: Micros,
-    /// The highest sequence that the owner said it keeps, and when what lies beyond or was named is taken for lost.
+    /// The highest sequence that the owner keeps, and the time from which later or named ones count as lost.
     highest: u64,
     lost_at: Option<Micros>,
     any_due: bool,
@@ -286,7 +286,7 @@ impl Publication {
         let away = tells.is_none() && late && (self.put_off.is_some() || self.in_doubt());
         let off = self.ack_rtt.abs_diff(sample);
         (self.ack_rtt, self.ack_var) = match self.ack_rtt {
-            // Later than patience has it: the way is another one. Much sooner: what stood in it has gone.
+            // Later than the patience: the path is another one. Much sooner: its queue has gone.
             known if known == 0 || late || tells.is_some() => (sample, sample / 2),
             known if sample < known / 4 => ((known + sample) / 2, self.ack_var / 2),
             known => ((known * 7 + sample) / 8, (self.ack_var * 3 + off) / 4),
@@ -307,13 +307,13 @@ impl Publication {
         }
     }
 
-    /// Whether what is known of the way no longer holds, as far as anyone can tell.
+    /// Whether the known round trip may no longer hold.
     fn in_doubt(&self) -> bool {
         self.ack_rtt == 0 || self.repeat_wait > self.patience()
     }
 
-    /// Repeats what the owner named as missing, at once if it was sent but once; and, as what lies beyond all that the owner
-    /// kept, whenever it had time to get there: it is lost, or was dropped as too far ahead.
+    /// Repeats sequences that the owner named as missing, at once if they were sent only once. Repeats those beyond all
+    /// that the owner kept after each round trip: they are lost, or were dropped as too far ahead.
     fn repeat_lost(&mut self, now: Micros) {
         let wait = match self.ack_rtt {
             0 => self.repeat_wait,
@@ -352,7 +352,7 @@ impl Publication {
         self.repeat_wait = (self.repeat_wait * 2).min(BACK_OFF_MAX.max(self.patience()));
     }
 
-    /// Nothing will come of it: what is unacknowledged is dropped.
+    /// The room is refused: unacknowledged messages are dropped.
     pub fn refuse(&mut self, code: Code) {
         self.refused = Some(code);
         self.unacked.clear();

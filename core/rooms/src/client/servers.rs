@@ -77,7 +77,7 @@ impl Session {
         }
     }
 
-    /// Takes what servers are named now. The one that is used, or tried, stays where it is.
+    /// Takes the announced servers. The one in use, or being tried, stays.
     fn learn<'a>(&mut self, now: Micros, dice: &mut Dice, named: impl Iterator<Item = &'a Server> + Clone) {
         let used = !matches!(self.state, State::Idle | State::Waiting | State::Refused);
         let given = self.endpoints[..self.given].iter().map(|given| {
@@ -110,8 +110,8 @@ impl Session {
         self.take(now, dice, given, self.state == State::Ready)
     }
 
-    /// Has this list from now on, and keeps what is known of those that stay. The one that it turned to is kept where it is `used`;
-    /// whether it is there.
+    /// Sets this list, and keeps the history of servers that stay. With `used` the current server is kept too; returns
+    /// whether it is listed.
     fn take(&mut self, now: Micros, dice: &mut Dice, mut list: Vec<(Endpoint, u16)>, used: bool) -> bool {
         let current = self.endpoints.get(self.at).cloned();
         if let Some(current) = current.clone().filter(|_| used) {
@@ -151,7 +151,7 @@ impl Session {
         at >= self.given && self.choice.weight(at) == 0
     }
 
-    /// Whether what the server that is used says for good is to be heard from one that was given as well.
+    /// Whether a final refusal of the current server must be confirmed by a given one.
     pub(super) fn disbelieves(&self) -> bool {
         self.at >= self.given && self.given > 0
     }

@@ -16,7 +16,7 @@ const LOOKS_MAX: u32 = 512;
 const LOOKS_MIN: u32 = 32;
 /// How long the looks are counted before they are judged.
 const SPAN: Micros = 50_000;
-/// A member is behind that lacks what is older than this.
+/// A member is behind if it lacks a message older than this.
 const BEHIND: Micros = 30_000;
 
 /// The looks of this span, and the result of the last one.

@@ -219,7 +219,7 @@ impl Gateway {
         answers.take(who, awaited.len() - before);
     }
 
-    /// There may be place in a session's log: it is told what it was not.
+    /// A session's log may have space: sends it the missing commands.
     pub(super) fn tell_untold(&mut self, slot: u32) {
         let Commands { known, awaited, .. } = &mut self.commands;
         if awaited.all_told() {
@@ -273,7 +273,7 @@ impl Gateway {
         }
     }
 
-    /// A session left a room: what it was not told there it will not be.
+    /// A session left a room: commands of that room are no longer sent to it.
     pub(super) fn commands_left(&mut self, now: Micros, session: u64, room: u64) {
         while let Some((_, id)) = self.commands.awaited.untold(session, room..=room) {
             self.commands.answered(id, session);
@@ -318,7 +318,7 @@ impl Gateway {
         }
     }
 
-    /// Says to the brokers that asked what became of a command, if that is known.
+    /// Reports a command's outcome to the brokers that asked, if it is known.
     fn answer_command(&mut self, now: Micros, id: CommandId) {
         let Some(command) = self.commands.known.get_mut(&id) else {
             return;
@@ -341,7 +341,7 @@ impl Gateway {
         }
     }
 
-    /// Ends what is over, and forgets what ended long ago; as much as a turn has time for.
+    /// Ends expired commands, and forgets those that ended long ago; as many as a turn has time for.
     pub(super) fn expire_commands(&mut self, now: Micros) {
         let mut left = ENDED_A_TURN;
         while let Some((at, id)) = self.commands.absences.first().copied().filter(|(at, _)| *at <= now) {

@@ -81,7 +81,7 @@ impl Gateway {
         !self.active.is_empty() || self.sessions.table.ready_len() > 0
     }
 
-    /// Sends to one session what it may have now, and leaves space for `left` datagrams in the slice.
+    /// Sends one session its due data, and leaves space for `left` datagrams in the slice.
     fn serve(&mut self, now: Micros, slot: u32, outbox: &mut Outbox, left: usize) {
         self.sessions.challenge(now, &mut self.node, slot, outbox);
         let limit = frames_max(self.node.payload);
@@ -150,7 +150,7 @@ impl Gateway {
                             build(room, arena, joined.room, place, head, self.bundle, writer)
                         });
                         let Some((bytes, after)) = segment else {
-                            // The arena overwrote the entry under the cursor: go on behind what is gone.
+                            // The arena overwrote the entry under the cursor: go on behind the overwritten part.
                             if !skip(room, arena, joined, place, next, &mut writer, counters) {
                                 more = true;
                                 break;

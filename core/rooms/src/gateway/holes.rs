@@ -24,7 +24,7 @@ struct Hole {
 }
 
 impl Holes {
-    /// A member says what it lacks first, or that it lacks nothing. Tells whether it had not said so before.
+    /// A member reports its first missing place, or that none is missing. Returns whether that is news.
     pub fn note(&mut self, now: Micros, slot: u32, place: Option<u64>) -> bool {
         let Some(place) = place else {
             return self.forget(slot);

@@ -181,7 +181,7 @@ impl Gateway {
         self.feeds.insert(node, feed);
     }
 
-    /// Every broker has what was logged to a router up to `offset`.
+    /// Every broker has the records that were logged to a router up to `offset`.
     pub(super) fn covered(&mut self, now: Micros, node: u32, offset: u64) {
         let Some(feed) = self.feeds.get_mut(&node) else { return };
         feed.covered = offset.max(feed.covered);

@@ -65,7 +65,7 @@ pub const ANSWER_WAIT: Micros = 4_000_000;
 /// An owner that was not heard of a room is asked for its head after this, then less and less often.
 const HEAD_FIRST: Micros = 20_000;
 const HEAD_MAX: Micros = 200_000;
-/// How often idle rooms forget what the arena has overwritten.
+/// The interval at which idle rooms forget overwritten places.
 const TRIM_EVERY: Micros = 1_000_000;
 
 /// How a gateway is set up.
@@ -111,7 +111,7 @@ muster_transport::counters! {
         dropped_held_full,
         /// Room messages dropped that had been held: their stream ended, or no member waits for them any more.
         dropped_held,
-        /// Room messages dropped: of before what the room began with, and no join waits for them.
+        /// Room messages dropped: from before the room's beginning here, and no join waits for them.
         dropped_unwanted,
         /// Room messages dropped: cut short, or too long for members.
         dropped_malformed,
@@ -123,7 +123,7 @@ muster_transport::counters! {
         cursors_moved,
         /// Repair requests of members that were served.
         repairs_served,
-        /// Repair requests dropped: beyond what the requester may have resent.
+        /// Repair requests dropped: beyond the requester's allowance.
         dropped_repair_limit,
         /// Joins that history was not fetched for: more than one session may have fetched.
         dropped_history_limit,
@@ -228,12 +228,12 @@ pub struct Gateway {
     room_wheel: Wheel,
     placement: Placement,
     version: u64,
-    /// By broker: what it is to be told or asked, and when how far streams are is due.
+    /// Pending reports and requests by broker, and the time of the next progress report.
     outgoing: BTreeMap<u32, upstream::Outgoing>,
     consumed_at: Option<Micros>,
     backlog: Backlog,
     homes: Homes,
-    /// Reports by router, and what it has not covered yet.
+    /// Reports by router, and the part that it has not covered yet.
     feeds: BTreeMap<u32, membership::Feed>,
     commands: Commands,
     owners: Owners,

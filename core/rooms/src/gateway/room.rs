@@ -105,7 +105,7 @@ pub enum Lack {
 }
 
 impl Waiting {
-    /// Whether it is owed what was before it came.
+    /// Whether it is owed messages from before its join.
     pub fn wants_past(&self) -> bool {
         !self.positions.0.is_empty() || self.history > 0
     }
@@ -158,7 +158,8 @@ pub struct Source {
     base: u64,
     /// The owner said that nothing follows from this offset on.
     ends_at: Option<u64>,
-    /// Why the room says next that the rest is lost: once what is held, and waits for another broker's, has had its turn.
+    /// The reason with which its rest will be reported as lost, once held messages that wait for another broker's have
+    /// had their turn.
     ending: Option<GapReason>,
     /// The owner has no link.
     away: bool,
@@ -240,7 +241,7 @@ impl Source {
         (self.over, self.ends_at) = (false, None);
     }
 
-    /// Drops what is held of offsets before `until`.
+    /// Drops held messages at offsets before `until`.
     fn drop_held(&mut self, counters: &mut GatewayCounters, until: u64) {
         let rest = self.held.split_off(&until);
         let dropped = std::mem::replace(&mut self.held, rest);
@@ -350,8 +351,8 @@ pub struct Room {
     pub holes: Holes,
     pub cursors: Cursors,
     pub waiting: Vec<Waiting>,
-    /// Of the conditions that they lack: the first arrival of each stream, the number of reports at the last look at
-    /// all, and at present.
+    /// Conditions of waiting members: the first arrival of each stream, the number of reports at the last look at all,
+    /// and at present.
     lacking: Vec<(usize, u64)>,
     looked: u32,
     said: u32,
@@ -363,7 +364,7 @@ pub struct Room {
     pub owed: [Option<u16>; 2],
     /// Every running broker of the room knows that this gateway wants it.
     in_force: bool,
-    /// Brokers, each with its epoch, that have said what they have of this room since it is known here.
+    /// Brokers, each with its epoch, that have reported their state of this room since it is known here.
     heard: Vec<(u32, u32)>,
     /// A member came back here, and may have missed messages of streams that are not known yet.
     pub returned: bool,
@@ -469,7 +470,7 @@ impl Room {
         self.said = self.said.wrapping_add(1);
     }
 
-    /// Whether what a join lacked has come, or is not awaited any more.
+    /// Whether the condition of a join is met, or is not awaited any more.
     pub fn has_come(&self, lack: Lack) -> bool {
         match lack {
             Lack::Said(said) => said != self.said,
@@ -509,7 +510,7 @@ impl Room {
         self.owed.contains(&Some(partition))
     }
 
-    /// Notes what is too old by now for members of a live room.
+    /// Notes messages that are too old by now for members of a live room.
     pub fn age(&mut self, arena: &Arena, now: Micros) {
         if !self.paced && now >= self.aged_at + AGE_EVERY {
             (self.aged_at, self.too_old) = (now, self.ring.find_age(arena, now, MESSAGE_AGE_MAX));
@@ -587,8 +588,8 @@ impl Room {
         self.sources.iter().map(|source| source.known.max(source.next))
     }
 
-    /// Whether brokers have known of this gateway's members since a member was at these positions, so that what any of them has
-    /// numbered since is here or is announced. A stream that had ended when they came to know of them is none to tell by.
+    /// Whether brokers have known of this gateway's members since a member was at these positions, so that all later
+    /// messages of any of them are here or announced. A stream that had ended before that proves nothing.
     pub fn heard_since(&self, positions: &Positions) -> bool {
         let had = |source: &Source| positions.of(source.stream).map(|had| had.offset);
         let went_on = |source: &Source| source.ends_at.is_none_or(|end| source.base < end);
@@ -717,8 +718,8 @@ impl Room {
         (source.end_place, source.hole_since, source.consumed_dirty) = (place + 1, None, true);
     }
 
-    /// Nothing more is expected of a stream, which members are told once what is here had its turn: its rest is lost, or there is
-    /// none.
+    /// Nothing more is expected of a stream. Once its messages here had their turn, members are told that its rest is
+    /// lost, or that there is none.
     fn end(&mut self, pen: &mut Pen<'_>, at: usize, reason: GapReason) {
         if self.sources[at].over {
             return;
@@ -888,7 +889,7 @@ impl Room {
             // It makes way once its end is told; the new one speaks again.
             (None, Some(at)) => {
                 self.end(pen, at, GapReason::OwnerLost);
-                self.end_now(pen, at, GapReason::OwnerLost); // what waits there has no turn
+                self.end_now(pen, at, GapReason::OwnerLost); // messages that wait there have no turn
                 None
             }
             (None, None) => None,
@@ -923,7 +924,7 @@ impl Room {
         }
     }
 
-    /// Takes what the owner says of its head.
+    /// Takes the owner's report of its head.
     pub fn head(&mut self, pen: &mut Pen<'_>, stream: StreamId, base: u64, next: u64) -> bool {
         let Some(at) = self.open(pen, stream, base) else {
             return false;
@@ -934,7 +935,7 @@ impl Room {
         true
     }
 
-    /// Takes what the owner says of the end of a stream.
+    /// Takes the owner's report of the end of a stream.
     pub fn ended(&mut self, pen: &mut Pen<'_>, stream: StreamId, base: u64, next: u64) -> bool {
         let known = self.find(stream).is_some();
         let Some(at) = self.open(pen, stream, base) else {
@@ -1039,7 +1040,7 @@ impl Room {
         source.held.insert(offset, held);
     }
 
-    /// Appends what was held directly behind what the ring has of a stream.
+    /// Appends held messages directly behind the stream's part in the ring.
     fn release(&mut self, pen: &mut Pen<'_>, at: usize) {
         loop {
             let next = self.sources[at].next;
@@ -1216,7 +1217,7 @@ impl Room {
         true
     }
 
-    /// Makes everything of a stream that is missing before `until` a gap, keeping what is held in between.
+    /// Makes everything missing of a stream before `until` a gap, and keeps held messages in between.
     fn give_up(&mut self, pen: &mut Pen<'_>, at: usize, until: u64, reason: GapReason) {
         while self.sources[at].next < until {
             let source = &self.sources[at];
@@ -1228,7 +1229,7 @@ impl Room {
             }
             self.release(pen, at);
             if self.sources[at].waits.is_some() {
-                break; // what is missing behind it is given up in its turn
+                break; // missing messages behind it are given up in their turn
             }
         }
         let source = &mut self.sources[at];
@@ -1851,7 +1852,8 @@ mod tests {
         assert_eq!((room.ring.next(), pen.now <= 300_000), (all, true), "{} us", pen.now);
     }
 
-    /// A broker dies, or numbers a room anew, while what it numbered waits for another one's: that has its turn first.
+    /// A broker dies, or numbers a room anew, while its messages wait for another broker's: these have their turn
+    /// first.
     #[test]
     fn what_waits_for_its_turn_has_it_though_its_stream_ends() {
         for comes in [true, false] {

@@ -73,7 +73,7 @@ impl Fronts {
         self.0.insert(publisher, sequence);
     }
 
-    /// Whether this message is directly before what has a place.
+    /// Whether this message directly precedes one with a place.
     pub fn follows(&self, publisher: PublisherId, sequence: u64) -> bool {
         self.0.get(&publisher).is_some_and(|first| sequence + 1 >= *first)
     }

@@ -40,7 +40,7 @@ pub(super) struct Outgoing {
     due: usize,
     asks: VecDeque<Ask>,
     /// The report in the current datagram. Its memory is kept: an allocation of a kilobyte waited 0.3 to 2 ms while the
-    /// heap tidied up what a hundred thousand sessions had freed.
+    /// heap merged the freed memory of a hundred thousand sessions.
     told: Vec<((u32, usize), Consumed)>,
 }
 
@@ -307,7 +307,7 @@ impl Gateway {
         }
     }
 
-    /// A broker's link is new: what it numbers in an earlier life has ended, and a broker that lives on is told where we are.
+    /// A broker's link is new: streams of its earlier life have ended, and a broker that lives on gets our progress.
     fn owner_up(&mut self, now: Micros, node: u32, epoch: u32) {
         self.owners.up(node);
         self.owner_gone(now, node, Some(epoch));
@@ -432,7 +432,7 @@ impl Gateway {
         owners.all(|node| self.links.heard_at(node).is_some_and(|at| now < at + QUIET))
     }
 
-    /// Asks brokers what they have of a room.
+    /// Asks brokers for their state of a room.
     pub(super) fn ask_around(&mut self, at: u32, nodes: &[u32]) {
         for node in nodes {
             self.ask_node(*node, Ask::what_there_is(at, true));
@@ -486,7 +486,7 @@ impl Gateway {
     /// member.
     fn progress(&mut self, now: Micros, at: u32, number: usize) -> Option<(u32, Consumed)> {
         let room = self.rooms[at as usize].as_deref_mut()?;
-        // Members lack what they were sent, and ask for it.
+        // Members lack places that they were sent, and ask for them.
         let lacked = room.holes.first(now, room.ring.first());
         let source = room.sources().get(number).filter(|source| source.is_live())?;
         let (stream, next) = (source.stream, source.next_offset());
@@ -515,7 +515,7 @@ impl Gateway {
         Some((stream.node, consumed))
     }
 
-    /// Sends what links have to say.
+    /// Sends the links' own datagrams.
     pub(super) fn transmit_links(&mut self, now: Micros, outbox: &mut Outbox) -> bool {
         let mut turns = self.links.table.ready_len();
         while turns > 0 && outbox.room() > 0 {
@@ -528,7 +528,7 @@ impl Gateway {
         self.links.table.ready_len() > 0
     }
 
-    /// Takes what a broker is told next of how far its streams are, as much as half a datagram holds.
+    /// Takes a broker's next progress reports, as many as half a datagram holds.
     fn take_consumed(&mut self, now: Micros, node: u32, outgoing: &mut Outgoing) {
         let room = (self.node.payload / 2) / Consumed::LEN;
         outgoing.told.clear();

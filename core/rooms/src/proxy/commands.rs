@@ -36,7 +36,7 @@ struct Pending {
     ask: Ask<'static>,
     /// The brokers that were told, the latest last. None is told twice on one link.
     told: Vec<Told>,
-    /// Another broker had it before the latest, which may still say what became of it.
+    /// Another broker had it before the latest, and may still report the outcome.
     others: bool,
     /// When it is looked at next.
     due: Micros,
@@ -147,7 +147,7 @@ impl Proxy {
         self.pass_on(now, id);
     }
 
-    /// Gives a command to a broker that has not had it, or has had it and is not what it was.
+    /// Gives a command to a broker that has not had it, or has restarted since.
     fn pass_on(&mut self, now: Micros, id: CommandId) {
         let Some(pending) = self.commands.pending.get_mut(&id) else {
             return;
@@ -200,7 +200,7 @@ impl Proxy {
         self.commands.plan(id, now + NEXT_AFTER);
     }
 
-    /// A broker says what became of a command, or its time is over.
+    /// A broker reports the outcome of a command, or its time is over.
     pub(super) fn command_answered(
         &mut self,
         now: Micros,
@@ -260,7 +260,7 @@ impl Proxy {
         }
     }
 
-    /// Tells a session what became of its command and, where that was refused for now, after how long it may be tried again.
+    /// Tells a session the outcome of its command and, for a temporary refusal, the wait before another try.
     fn command_done(&mut self, session: u64, number: u64, outcome: Outcome, retry: Micros, page: Option<Page>) {
         let Some(slot) = self.sessions.table.find(session) else {
             return; // a returning sender asks again
@@ -292,7 +292,7 @@ impl Proxy {
         }
     }
 
-    /// Looks after what is due: another broker, or the end.
+    /// Handles due commands: another broker, or the end.
     pub(super) fn look_after_commands(&mut self, now: Micros) {
         while let Some((_, id)) = self.commands.due.first().copied().filter(|(at, _)| *at <= now) {
             #[cfg(test)]

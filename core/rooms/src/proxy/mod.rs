@@ -126,7 +126,7 @@ pub struct Publisher {
 }
 
 impl Publisher {
-    /// How much it may have on its way to us: what finds no place in the queue would come for nothing.
+    /// The window for a session: datagrams beyond the queue's space would come in vain.
     fn window(&self, queue: &Queue) -> u32 {
         let most = if queue.bytes() > QUEUE_BYTES_MAX / 2 {
             QUEUE_SHARE_MAX
@@ -664,7 +664,8 @@ impl Machine for Proxy {
     type Event = ProxyEvent;
 
     fn receive(&mut self, now: Micros, inbox: &mut Inbox<'_>) {
-        // Each step brings a datagram's session nearer, then what that points at, and takes a datagram for which both are there.
+        // Each step prefetches a datagram's session, then the session's parts, and takes a datagram for which both are
+        // there.
         let count = inbox.arrivals.len();
         let mut slots = [None; AHEAD];
         for step in 0..count + 2 * AHEAD {

@@ -302,12 +302,12 @@ impl Ack {
         }
     }
 
-    /// Reads what a proxy sent to a client.
+    /// Reads a proxy's frame to a client.
     pub fn read(body: &[u8]) -> Option<Self> {
         Ack::read_from(&mut Reader::new(body))
     }
 
-    /// Reads what a broker sent to a proxy: the session and the acknowledgement's bytes, to be passed on as they are.
+    /// Reads a broker's frame to a proxy: the session, and the acknowledgement's bytes to pass on unchanged.
     pub fn read_link(body: &[u8]) -> Option<(u64, &[u8])> {
         let mut reader = Reader::new(body);
         let session = reader.u64()?;

@@ -129,7 +129,7 @@ impl<'a> BlockMessages<'a> {
         Some(BlockMessages::of(left, reader.rest()))
     }
 
-    /// So many messages that stand in `bytes`, the first that name their publishers with them.
+    /// The `count` messages in `bytes`; each publisher is named at its first one.
     pub fn of(count: usize, bytes: &'a [u8]) -> Self {
         BlockMessages {
             reader: Reader::new(bytes),
@@ -486,8 +486,8 @@ pub fn read_link_repair(body: &[u8]) -> Option<(u64, u32, bool, impl Iterator<It
     Some((room, generation, history, ranges(&mut reader)?))
 }
 
-/// Writes a gateway's repair request of at most [`REPAIR_RANGES`] ranges. `history`: nothing is missing, a member that came
-/// back wants what was before.
+/// Writes a gateway's repair request of at most [`REPAIR_RANGES`] ranges. `history`: nothing is missing, a returning
+/// member wants earlier messages.
 pub fn write_link_repair(
     writer: &mut Writer<'_>,
     room: u64,

@@ -157,7 +157,7 @@ pub fn user_of(credential: &[u8]) -> Result<u64, Denied> {
 pub trait Subject: Machine + Sized {
     const ROLE: Role;
     fn build(seed: u64) -> Self;
-    /// Answers what the control plane is asked: everybody is user 42.
+    /// Answers the machine's questions to the control plane: every credential is user 42.
     fn authenticate(&mut self, now: Micros);
     /// The state that may not change without authority.
     fn digest(&self) -> String;
@@ -217,9 +217,9 @@ pub struct Peer {
     /// Frames received, the newest last; old ones are forgotten.
     pub got: VecDeque<(FrameKind, Vec<u8>)>,
     records: Vec<Vec<u8>>,
-    /// Whether it acknowledges what it gets.
+    /// Whether it acknowledges datagrams.
     pub polite: bool,
-    /// Whether what is sent to it is lost.
+    /// Whether datagrams to it are lost.
     pub deaf: bool,
     pub last: Vec<u8>,
     pub received: u64,
@@ -1546,7 +1546,7 @@ impl Rig<Client> {
 /// Ignores the value: that it can be read is the test.
 fn seen<T>(_: T) {}
 
-/// Any bytes as the frames of an opened datagram, every body read as what it says it is.
+/// Any bytes as the frames of an opened datagram; every body is read by its kind.
 pub fn fuzz_frames(data: &[u8]) {
     for frame in Frames::new(data, kinds::ALL).flatten() {
         let body = frame.body;
@@ -1580,7 +1580,7 @@ pub fn fuzz_frames(data: &[u8]) {
     let _ = Header::read(data);
 }
 
-/// Any bytes as a record: what reads must write and read the same.
+/// Any bytes as a record: one that reads must write and read the same.
 pub fn fuzz_records(data: &[u8]) {
     if let Some(record) = Record::read(data) {
         let mut bytes = [0; 2048];

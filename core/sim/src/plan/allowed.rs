@@ -22,8 +22,8 @@ impl Plan {
         self.every_fault().any(|fault| matches!(fault, Fault::Remove { .. }))
     }
 
-    /// Whether a publisher's order may change: where another owner numbers again what the one before took with it, a message that
-    /// was told as lost may come after those behind it.
+    /// Whether a publisher's order may change: another owner numbers again the messages that a dead one took with it,
+    /// so a message announced as lost may come after later ones.
     pub fn may_reorder(&self) -> bool {
         let dies = |fault: &Fault| match fault {
             Fault::Kill { process, .. } | Fault::Remove { process } => self.kind(*process) == Kind::Broker,

@@ -8,8 +8,8 @@ use super::topology::Topology;
 use super::{ClientPlan, Fault, Plan, Publishing, Weather, CONVERGED, MS, SECOND};
 
 impl Plan {
-    /// The draw of a run in which hardly anything is published, but everyone joins and leaves all the time, under the faults of the
-    /// plain plan, at least some.
+    /// Draws a run in which hardly anything is published, but all clients join and leave all the time, under at least
+    /// some faults of the plain plan.
     pub fn members(seed: u64) -> Plan {
         let mut plan = Plan::draw(seed);
         let mut draw = Draw::new(seed ^ 0x0e3b);
@@ -30,7 +30,7 @@ impl Plan {
             } else {
                 let share = draw.within(10, 90);
                 client.rooms = (0..rooms).filter(|_| draw.chance(share)).collect();
-                client.toggle_every = Some(draw.within(50 * MS, 500 * MS)); // within what a session may join
+                client.toggle_every = Some(draw.within(50 * MS, 500 * MS)); // within the limit of joins
             }
         }
         plan.faults.retain(|(_, fault)| !matches!(fault, Fault::Remove { .. }));

@@ -214,7 +214,7 @@ impl Plan {
         if process_faults && !calm {
             for _ in 0..draw.within(1, 4) {
                 let at = draw.within(300 * MS, heal - 500 * MS);
-                // Clients die too: what they had not been told is theirs to lose.
+                // Clients die too: messages not yet delivered are theirs to lose.
                 let among = if draw.chance(70) { servers } else { all };
                 let process = draw.below(among as u64) as usize;
                 let fault = if draw.chance(60) {

@@ -12,7 +12,7 @@ pub const BACK_MAX: Micros = 2 * SECOND;
 /// How long a run lasts in which nothing happens: ten of them are an hour.
 const LOSSY: Micros = 360 * SECOND;
 const KILL_EVERY: Micros = 6 * SECOND;
-/// So many processes are killed one after the other.
+/// This many processes are killed one after the other.
 const KILLED_MAX: usize = 6;
 
 impl Plan {

@@ -1,6 +1,6 @@
-//! Whether brokers and routers know which gateways want which rooms.
+//! Whether brokers and routers know the gateways' interest.
 //!
-//! Owns what is wanted, as the gateways that live have it, and its comparison with the views of the others.
+//! Owns the interest of living gateways, and its comparison with the others' views.
 
 use std::collections::{BTreeMap, BTreeSet};
 

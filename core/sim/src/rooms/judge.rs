@@ -156,7 +156,7 @@ impl Rooms {
         }
     }
 
-    /// Datagrams without which what was delivered cannot have been: each message once per hop.
+    /// The least datagrams for these deliveries: each message once per hop.
     pub(super) fn minimum(&self) -> u64 {
         3 * self
             .oracle

@@ -26,7 +26,7 @@ pub type Group = (Kind, usize);
 /// How far the control plane is with the partitions of a group.
 pub struct Doubling {
     pub layer: Layer,
-    /// The placement with its present step, and since when everyone is done with that.
+    /// The placement with its present step, and the time since when all have finished that.
     pub epoch: u32,
     pub done: Option<Micros>,
     /// When the last one hears of it.

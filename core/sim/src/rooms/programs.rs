@@ -1,6 +1,6 @@
 //! The programs of the clients: they join, publish, read, leave and command.
 //!
-//! Owns what a program knows, and tells the oracles what it does.
+//! Owns a program's knowledge, and reports its actions to the oracles.
 
 use muster_rooms::wire::Positions;
 use muster_rooms::{Client, Item};

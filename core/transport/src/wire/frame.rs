@@ -1,4 +1,4 @@
-//! Frames: what a seal holds. Kind, flags, 16-bit length, body; a zero kind is padding to the end.
+//! Frames, the content of a seal. Kind, flags, 16-bit length, body; a zero kind is padding to the end.
 
 use crate::codec::{Reader, Writer};
 use crate::limits::MISSING_RANGES_MAX;

@@ -63,7 +63,8 @@ pub trait SystemRecord<'a>: Encode + Sized {
     /// On sessions: whether a client may send it, and when.
     fn access(&self) -> Access;
 
-    /// On sessions: whether it does not count against the rate of a session: it ends what an earlier record began, or answers the server.
+    /// On sessions: whether it is exempt from the rate of a session: it ends an earlier record's effect, or answers the
+    /// server.
     fn is_free(&self) -> bool;
 
     /// On sessions: the answer to a refused record; `None`: the client expects no answer.

@@ -3,7 +3,7 @@
 use crate::codec::{Reader, Writer};
 use crate::machine::Addr;
 
-/// Servers that one record names: 16 x 52 bytes are below what a record may have.
+/// Servers that one record names: 16 x 52 bytes fit into a record.
 pub const SERVERS_MAX: usize = 16;
 
 /// A server that has sessions with clients. One of weight 2 is drawn twice as often as one of weight 1.
