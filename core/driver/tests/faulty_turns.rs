@@ -172,8 +172,8 @@ fn told_sender(
     to: muster_transport::Addr,
     count: usize,
 ) -> (
-    muster_driver::Driver<Toy, common::Told>,
-    common::Told,
+    muster_driver::Driver<Toy, common::FakeKernel>,
+    common::FakeKernel,
     muster_transport::Addr,
 ) {
     let (mut driver, told, local) = told(Toy::default());

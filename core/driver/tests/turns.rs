@@ -4,7 +4,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{friend, heard, loopback, socket, told, Told, Toy};
+use common::{friend, heard, loopback, socket, told, FakeKernel, Toy};
 use muster_driver::{Budget, Driver, Turn, AGE_MAX_US, BEAT_US, RETRY_US, ROUND_US, SLICE_MIN, STALL_US};
 use muster_transport::{Inbox, Machine, Micros, Outbox, SLICE_DATAGRAMS};
 use muster_udp::{monotonic_now, Poll};
@@ -168,7 +168,7 @@ fn hears_on_after_an_icmp_error_through_the_nested_epoll() {
 #[test]
 fn a_room_of_a_thousand_under_flood_cannot_hold_the_loop() {
     let members = (0..1_000).map(|number| loopback(20_000 + number)).collect();
-    let told = Told::new();
+    let told = FakeKernel::new();
     let toy = Toy::with_members(members).ticking(told.now(), 10_000);
     let socket = socket();
     let friend = friend(socket.local());
@@ -283,7 +283,7 @@ fn answers_are_heard_as_fast_as_they_are_asked_for() {
 
 #[test]
 fn what_waits_at_one_of_many_sockets_is_received_together() {
-    let told = Told::new();
+    let told = FakeKernel::new();
     let sockets: Vec<_> = (0..20).map(|_| socket()).collect();
     let locals: Vec<_> = sockets.iter().map(|socket| socket.local()).collect();
     let mut driver = Driver::with_syscalls(Toy::default(), sockets, told).unwrap();
@@ -301,7 +301,7 @@ fn what_waits_at_one_of_many_sockets_is_received_together() {
 
 #[test]
 fn all_sockets_are_looked_at_again_after_each_slice() {
-    let told = Told::new();
+    let told = FakeKernel::new();
     told.0.borrow_mut().sends = false;
     let sockets = vec![socket(), socket()];
     let mut driver = Driver::with_syscalls(Toy::default(), sockets, told).unwrap();
@@ -315,7 +315,7 @@ fn all_sockets_are_looked_at_again_after_each_slice() {
 
 #[test]
 fn a_turn_that_lingers_looks_at_its_sockets_after_each_slice_as_well() {
-    let told = Told::new();
+    let told = FakeKernel::new();
     told.0.borrow_mut().step_us = 1;
     let mut driver = Driver::with_syscalls(Toy::default(), vec![socket()], told).unwrap();
     driver.set_budget(Budget {
@@ -337,7 +337,7 @@ fn a_turn_that_lingers_looks_at_its_sockets_after_each_slice_as_well() {
 /// A slice that takes no time would say nothing about its receivers.
 #[test]
 fn what_is_asked_and_answered_within_one_turn_has_taken_time() {
-    let told = Told::new();
+    let told = FakeKernel::new();
     told.0.borrow_mut().datagram_us = 1;
     let mut driver = Driver::with_syscalls(Toy::default(), vec![socket()], told.clone()).unwrap();
     driver.set_coalesce(false);
@@ -354,7 +354,7 @@ fn what_is_asked_and_answered_within_one_turn_has_taken_time() {
 
 #[test]
 fn slices_are_shorter_while_each_datagram_takes_long() {
-    let told = Told::new();
+    let told = FakeKernel::new();
     told.0.borrow_mut().sends = false;
     let mut driver = Driver::with_syscalls(Toy::default(), vec![socket(), socket()], told.clone()).unwrap();
     driver.set_coalesce(false);
@@ -383,14 +383,14 @@ fn slices_are_shorter_while_each_datagram_takes_long() {
 
 #[test]
 fn one_slow_slice_halves_the_next_at_most() {
-    let told = Told::new();
+    let told = FakeKernel::new();
     told.0.borrow_mut().sends = false;
     let mut driver = Driver::with_syscalls(Toy::default(), vec![socket()], told.clone()).unwrap();
     driver.set_coalesce(false);
     for _ in 0..1_000 {
         driver.machine_mut().say(0, loopback(20_000), b"backlog");
     }
-    let sent = |driver: &mut Driver<Toy, Told>, datagram_us: Micros| {
+    let sent = |driver: &mut Driver<Toy, FakeKernel>, datagram_us: Micros| {
         told.0.borrow_mut().datagram_us = datagram_us;
         let before = driver.udp_counters().sent;
         driver.turn();
@@ -406,7 +406,7 @@ fn one_slow_slice_halves_the_next_at_most() {
 
 #[test]
 fn a_flooded_socket_does_not_starve_its_neighbour() {
-    let told = Told::new();
+    let told = FakeKernel::new();
     let sockets = vec![socket(), socket()];
     let locals = [sockets[0].local(), sockets[1].local()];
     let mut driver = Driver::with_syscalls(Toy::default(), sockets, told.clone()).unwrap();
@@ -686,7 +686,7 @@ fn a_standstill_is_noticed_once_wherever_in_a_turn_it_is() {
     for (sockets, length) in [(1, STALL_US + 1), (3, BEAT_US + STALL_US + 1)] {
         let mut readings = 0;
         loop {
-            let told = Told::new();
+            let told = FakeKernel::new();
             told.0.borrow_mut().sends = false;
             let bound = (0..sockets).map(|_| socket()).collect();
             let mut driver = Driver::with_syscalls(Toy::default(), bound, told.clone()).unwrap();
@@ -755,7 +755,7 @@ impl Machine for Keen {
 #[test]
 fn who_wants_what_is_old_hears_it_before_time_passes_however_many_turns_it_takes() {
     const SOCKETS: usize = 600;
-    let told = Told::new();
+    let told = FakeKernel::new();
     let sockets: Vec<_> = (0..SOCKETS).map(|_| socket()).collect();
     let friends: Vec<_> = sockets.iter().map(|socket| friend(socket.local())).collect();
     let mut driver = Driver::with_syscalls(Keen(Toy::default()), sockets, told.clone()).unwrap();
@@ -779,7 +779,7 @@ fn who_wants_what_is_old_hears_it_before_time_passes_however_many_turns_it_takes
 
 #[test]
 fn who_wants_what_is_old_hears_what_was_taken_before_a_standstill() {
-    let told = Told::new();
+    let told = FakeKernel::new();
     let mut driver = Driver::with_syscalls(Keen(Toy::default()), vec![socket()], told.clone()).unwrap();
     let friend = friend(driver.sockets()[0].local());
     driver.turn();
@@ -807,7 +807,7 @@ fn who_wants_what_is_old_has_its_time_though_the_sockets_never_run_dry() {
 #[test]
 fn who_wants_what_is_old_is_told_that_more_lies_in_the_sockets_than_it_has_heard() {
     for count in [1, 3] {
-        let told = Told::new();
+        let told = FakeKernel::new();
         let sockets: Vec<_> = (0..count).map(|_| socket()).collect();
         let friend = friend(sockets[0].local());
         let mut driver = Driver::with_syscalls(Keen(Toy::default()), sockets, told.clone()).unwrap();
@@ -829,7 +829,7 @@ fn who_wants_what_is_old_is_told_that_more_lies_in_the_sockets_than_it_has_heard
 
 #[test]
 fn hundreds_of_sockets_are_served_by_readiness() {
-    let told = Told::new();
+    let told = FakeKernel::new();
     let sockets: Vec<_> = (0..300).map(|_| socket()).collect();
     let locals: Vec<_> = sockets.iter().map(|socket| socket.local()).collect();
     let mut driver = Driver::with_syscalls(Toy::default(), sockets, told).unwrap();

@@ -95,7 +95,7 @@ struct Place {
     heard: Micros,
 }
 
-struct Seat {
+struct Player {
     client: Client,
     places: Vec<Place>,
     /// Publishes or sends commands, so has a session at a proxy; and whether that is there.
@@ -115,7 +115,7 @@ struct Seat {
 
 /// Many clients: first the members, over as many sockets or fewer, then those that publish, each with its own.
 pub struct Swarm {
-    seats: Vec<Seat>,
+    players: Vec<Player>,
     /// Sockets of the members.
     sockets: usize,
     /// The member of each connection, where members share sockets.
@@ -155,7 +155,7 @@ impl Swarm {
         commanding: bool,
         knocking_max: usize,
     ) -> Self {
-        let seat = |(index, client)| Seat {
+        let player = |(index, client)| Player {
             client,
             places: Vec::new(),
             sends: index >= members || commanding,
@@ -169,7 +169,7 @@ impl Swarm {
             known: Vec::new(),
         };
         Swarm {
-            seats: clients.into_iter().enumerate().map(seat).collect(),
+            players: clients.into_iter().enumerate().map(player).collect(),
             sockets,
             connections: HashMap::new(),
             members,
@@ -195,7 +195,7 @@ impl Swarm {
     }
 
     pub fn clients(&self) -> usize {
-        self.seats.len()
+        self.players.len()
     }
 
     pub fn members(&self) -> usize {
@@ -204,12 +204,12 @@ impl Swarm {
 
     /// Members that are in all their rooms.
     pub fn joined(&self) -> usize {
-        self.seats[..self.members].iter().filter(|seat| seat.up).count()
+        self.players[..self.members].iter().filter(|player| player.up).count()
     }
 
     /// Members that were in all their rooms at some time.
     pub fn came(&self) -> usize {
-        self.seats[..self.members].iter().filter(|seat| seat.came).count()
+        self.players[..self.members].iter().filter(|player| player.came).count()
     }
 
     /// The same and publishers that are ready.
@@ -222,18 +222,18 @@ impl Swarm {
     }
 
     pub fn client(&mut self, index: usize) -> &mut Client {
-        &mut self.seats[index].client
+        &mut self.players[index].client
     }
 
     pub fn seated(&self, index: usize) -> &Client {
-        &self.seats[index].client
+        &self.players[index].client
     }
 
     pub fn join(&mut self, now: Micros, index: usize, name: &str, room: usize) {
         self.rooms[room] += 1;
-        let seat = &mut self.seats[index];
-        let number = seat.client.join(now, name, Positions::default(), Policy::Block);
-        seat.places.push(Place {
+        let player = &mut self.players[index];
+        let number = player.client.join(now, name, Positions::default(), Policy::Block);
+        player.places.push(Place {
             room,
             number,
             joined: false,
@@ -247,8 +247,8 @@ impl Swarm {
 
     /// The client has something to do.
     pub fn touch(&mut self, index: usize) {
-        if !self.seats[index].dirty {
-            self.seats[index].dirty = true;
+        if !self.players[index].dirty {
+            self.players[index].dirty = true;
             self.dirty.push_back(index as u32);
         }
     }
@@ -267,7 +267,7 @@ impl Swarm {
         self.listen(size);
         let fanout = self.rooms.iter().sum::<u64>() as usize / starts.len().max(1);
         self.latencies = (timed > 0).then(|| Latencies::new(timed, fanout, starts));
-        for place in self.seats.iter_mut().flat_map(|seat| &mut seat.places) {
+        for place in self.players.iter_mut().flat_map(|player| &mut player.places) {
             place.next = starts[place.room];
         }
     }
@@ -286,7 +286,7 @@ impl Swarm {
     /// From `at` on it is noted of every place how long nothing comes that was published later.
     pub fn watch(&mut self, at: Micros) {
         self.watched = at;
-        for place in self.seats.iter_mut().flat_map(|seat| &mut seat.places) {
+        for place in self.players.iter_mut().flat_map(|player| &mut player.places) {
             (place.first, place.silence, place.heard) = (None, 0, at);
         }
     }
@@ -294,12 +294,12 @@ impl Swarm {
     /// For every place: the time from the begin of the watch to the first such message, and the longest time without
     /// one.
     pub fn heard(&self) -> impl Iterator<Item = (Option<Micros>, Micros)> + '_ {
-        let places = self.seats.iter().flat_map(|seat| &seat.places);
+        let places = self.players.iter().flat_map(|player| &player.places);
         places.map(|place| (place.first, place.silence))
     }
 
     pub fn has_all(&self, target: &[u64]) -> bool {
-        let mut places = self.seats.iter().flat_map(|seat| &seat.places);
+        let mut places = self.players.iter().flat_map(|player| &player.places);
         places.all(|place| place.next >= target[place.room])
     }
 
@@ -315,14 +315,14 @@ impl Swarm {
     pub fn close(&mut self) {
         self.knocking_max = usize::MAX;
         self.release();
-        for index in 0..self.seats.len() {
-            self.seats[index].client.close();
+        for index in 0..self.players.len() {
+            self.players[index].client.close();
             self.touch(index);
         }
     }
 
     pub fn is_closed(&self) -> bool {
-        self.seats.iter().all(|seat| seat.client.is_closed())
+        self.players.iter().all(|player| player.client.is_closed())
     }
 
     pub fn last_at(&self) -> Micros {
@@ -331,7 +331,7 @@ impl Swarm {
 
     fn read(&mut self, now: Micros, index: usize) {
         let Swarm {
-            seats,
+            players,
             scratch,
             pattern,
             tally,
@@ -341,7 +341,7 @@ impl Swarm {
             commands,
             ..
         } = self;
-        let Seat { client, places, .. } = &mut seats[index];
+        let Player { client, places, .. } = &mut players[index];
         // The turn's own time is that of its beginning; datagrams since then would look younger than they are.
         let arrived = monotonic_now();
         for place in places {
@@ -393,12 +393,12 @@ impl Swarm {
 
     fn drain(&mut self, index: usize) {
         let mut events = std::mem::take(&mut self.events);
-        self.seats[index].client.drain_events(&mut events);
+        self.players[index].client.drain_events(&mut events);
         let now = if events.is_empty() { 0 } else { monotonic_now() };
         for event in events.drain(..) {
             match event {
                 ClientEvent::Joined { room, .. } => {
-                    let places = &mut self.seats[index].places;
+                    let places = &mut self.players[index].places;
                     if let Some(place) = places.iter_mut().find(|place| place.number == room) {
                         place.joined = true;
                         self.commands.joined(now, place.room, index as u32);
@@ -406,17 +406,17 @@ impl Swarm {
                     self.look(index);
                 }
                 ClientEvent::Ready { side: Side::Proxy, .. } => {
-                    self.seats[index].ready = true;
+                    self.players[index].ready = true;
                     self.look(index);
                 }
                 ClientEvent::Down { side, .. } => {
                     self.lost += 1;
                     self.hold(index);
-                    let seat = &mut self.seats[index];
+                    let player = &mut self.players[index];
                     match side {
-                        Side::Proxy => seat.ready = false,
+                        Side::Proxy => player.ready = false,
                         Side::Gateway => {
-                            for place in &mut seat.places {
+                            for place in &mut player.places {
                                 place.joined = false;
                                 self.commands.lost(now, place.room, index as u32);
                             }
@@ -435,12 +435,12 @@ impl Swarm {
 
     /// Whether a client is up now.
     fn look(&mut self, index: usize) {
-        let seat = &self.seats[index];
-        let up = seat.places.iter().all(|place| place.joined) && (seat.ready || !seat.sends);
+        let player = &self.players[index];
+        let up = player.places.iter().all(|place| place.joined) && (player.ready || !player.sends);
         self.up += usize::from(up);
-        self.up -= usize::from(std::mem::replace(&mut self.seats[index].up, up));
-        self.seats[index].came |= up;
-        if up && std::mem::take(&mut self.seats[index].knocking) {
+        self.up -= usize::from(std::mem::replace(&mut self.players[index].up, up));
+        self.players[index].came |= up;
+        if up && std::mem::take(&mut self.players[index].knocking) {
             self.knocking -= 1;
             self.release();
         }
@@ -448,12 +448,12 @@ impl Swarm {
 
     /// A member that has lost its only session, or did not get another, waits for its turn.
     fn hold(&mut self, index: usize) {
-        let seat = &mut self.seats[index];
-        if seat.sends || seat.held {
+        let player = &mut self.players[index];
+        if player.sends || player.held {
             return;
         }
-        self.knocking -= usize::from(std::mem::take(&mut seat.knocking));
-        seat.held = true;
+        self.knocking -= usize::from(std::mem::take(&mut player.knocking));
+        player.held = true;
         self.held.push_back(index as u32);
         self.release();
     }
@@ -461,8 +461,8 @@ impl Swarm {
     fn release(&mut self) {
         while self.knocking < self.knocking_max {
             let Some(index) = self.held.pop_front() else { break };
-            let seat = &mut self.seats[index as usize];
-            (seat.held, seat.knocking) = (false, true);
+            let player = &mut self.players[index as usize];
+            (player.held, player.knocking) = (false, true);
             self.knocking += 1;
             self.schedule(index as usize);
         }
@@ -482,26 +482,26 @@ impl Swarm {
 
     /// Where members share sockets, notes this member's connections.
     fn learn(&mut self, index: usize) {
-        let seat = &mut self.seats[index];
-        if self.sockets == self.members || seat.client.connections().eq(seat.known.iter().copied()) {
+        let player = &mut self.players[index];
+        if self.sockets == self.members || player.client.connections().eq(player.known.iter().copied()) {
             return;
         }
-        for old in seat.known.drain(..) {
+        for old in player.known.drain(..) {
             self.connections.remove(&old);
         }
-        seat.known.extend(seat.client.connections());
-        for connection in &seat.known {
+        player.known.extend(player.client.connections());
+        for connection in &player.known {
             self.connections.insert(*connection, index as u32);
         }
     }
 
     fn schedule(&mut self, index: usize) {
-        let seat = &mut self.seats[index];
-        if seat.held {
+        let player = &mut self.players[index];
+        if player.held {
             return;
         }
-        if let Some(at) = seat.client.deadline().filter(|at| *at < seat.scheduled) {
-            seat.scheduled = at;
+        if let Some(at) = player.client.deadline().filter(|at| *at < player.scheduled) {
+            player.scheduled = at;
             self.deadlines.push(Reverse((at, index as u32)));
         }
     }
@@ -534,7 +534,7 @@ impl Machine for Swarm {
             if let Some(index) = index {
                 let arrivals = &arrivals[at..at + run];
                 let slab = &mut *inbox.slab;
-                self.seats[index].client.receive(now, &mut Inbox { slab, arrivals });
+                self.players[index].client.receive(now, &mut Inbox { slab, arrivals });
                 self.read(now, index);
                 self.touch(index);
             }
@@ -548,15 +548,15 @@ impl Machine for Swarm {
                 break;
             }
             self.deadlines.pop();
-            let seat = &mut self.seats[index as usize];
-            if seat.scheduled == at {
-                seat.scheduled = Micros::MAX;
+            let player = &mut self.players[index as usize];
+            if player.scheduled == at {
+                player.scheduled = Micros::MAX;
             }
-            if !seat.held && seat.client.deadline().is_some_and(|at| at <= now) {
+            if !player.held && player.client.deadline().is_some_and(|at| at <= now) {
                 if self.behind_at == Some(now) {
-                    seat.client.behind(now);
+                    player.client.behind(now);
                 }
-                seat.client.expire(now);
+                player.client.expire(now);
             }
             self.touch(index as usize);
         }
@@ -565,13 +565,13 @@ impl Machine for Swarm {
     fn transmit(&mut self, now: Micros, outbox: &mut Outbox) -> bool {
         while let Some(index) = self.dirty.front().copied() {
             let index = index as usize;
-            let more = self.seats[index].client.transmit(now, outbox);
+            let more = self.players[index].client.transmit(now, outbox);
             self.learn(index);
             if more {
                 return true;
             }
             self.dirty.pop_front();
-            self.seats[index].dirty = false;
+            self.players[index].dirty = false;
             self.drain(index);
             self.schedule(index);
         }

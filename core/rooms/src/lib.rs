@@ -11,6 +11,7 @@
 mod age;
 mod asking;
 mod broker;
+mod changes;
 mod chunks;
 mod client;
 pub mod command;
@@ -18,7 +19,6 @@ pub mod command;
 mod fixtures;
 mod gateway;
 mod interest;
-mod kept;
 mod layers;
 pub mod limits;
 mod missing;

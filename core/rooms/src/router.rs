@@ -23,7 +23,7 @@ use muster_transport::{
 };
 
 use crate::interest::{Change, Interest, Taken};
-use crate::kept::{Changed, Kept};
+use crate::changes::{Changed, ChangeQueue};
 use crate::limits::{log_bytes, GATEWAY_LEASE, LINK_LOG_BYTES};
 use crate::missing::{Missing, LOST_WAIT, MISSING_WAIT};
 use crate::untold::Untold;
@@ -91,7 +91,7 @@ struct Listener {
 }
 
 /// The routers with a link to a gateway: this one, and peers.
-struct Seen {
+struct GatewayLinks {
     here: bool,
     peers: BTreeSet<u32>,
     /// Since when nowhere.
@@ -103,13 +103,13 @@ pub struct Router {
     node: Node,
     links: Links,
     interest: Interest,
-    gateways: BTreeMap<u32, Seen>,
+    gateways: BTreeMap<u32, GatewayLinks>,
     /// Gateways without a link to any router of this partition, as brokers were told.
     away: BTreeSet<u32>,
     /// Gateways known by hints, in whole or in part.
     hinted: BTreeSet<u32>,
     /// Changes for a database, if there is one.
-    kept: Option<Kept>,
+    kept: Option<ChangeQueue>,
     sources: BTreeMap<u32, Source>,
     listeners: BTreeMap<u32, Listener>,
     /// Datagrams so far with records to pass on.
@@ -243,7 +243,7 @@ impl Router {
     /// Remembers changes for `take_kept` from now on, at most this many rooms at a time.
     pub fn keep(&mut self, max: usize) {
         let hash = KeyedState::new(self.node.secret_u64(), self.node.secret_u64());
-        self.kept = Some(Kept::new(max, hash));
+        self.kept = Some(ChangeQueue::new(max, hash));
     }
 
     /// How much waits to be taken, and how much had no place.
@@ -293,7 +293,7 @@ impl Router {
         if taken.is_empty() {
             return 0;
         }
-        self.gateways.entry(node).or_insert_with(|| Seen::away(now));
+        self.gateways.entry(node).or_insert_with(|| GatewayLinks::away(now));
         self.hinted.insert(node);
         let Router {
             links,
@@ -478,7 +478,7 @@ impl Router {
         }
         // A gateway without any link ends like one whose link was lost.
         if let Entry::Vacant(place) = self.gateways.entry(life.0) {
-            place.insert(Seen::away(now));
+            place.insert(GatewayLinks::away(now));
             self.review_away(now);
         }
     }
@@ -839,7 +839,7 @@ impl Router {
         if !self.gateways.contains_key(&node) && (!up || full) {
             return;
         }
-        let seen = self.gateways.entry(node).or_insert_with(|| Seen::away(now));
+        let seen = self.gateways.entry(node).or_insert_with(|| GatewayLinks::away(now));
         let was_away = seen.is_away();
         match peer {
             None => seen.here = up,
@@ -921,7 +921,7 @@ impl Router {
     }
 
     fn expire_gateways(&mut self, now: Micros) {
-        let expired = |seen: &Seen| seen.is_away() && now >= seen.away_since + GATEWAY_LEASE;
+        let expired = |seen: &GatewayLinks| seen.is_away() && now >= seen.away_since + GATEWAY_LEASE;
         let gone: Vec<u32> = self
             .gateways
             .iter()
@@ -986,9 +986,9 @@ fn hint_to(
     offset
 }
 
-impl Seen {
+impl GatewayLinks {
     fn away(since: Micros) -> Self {
-        Seen {
+        GatewayLinks {
             here: false,
             peers: BTreeSet::new(),
             away_since: since,

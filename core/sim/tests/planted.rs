@@ -73,11 +73,11 @@ fn sealed(conn: &mut Conn<16>, now: u64) -> Vec<u8> {
 }
 
 /// The knowledge of gateway 7 after reports of several sources.
-struct Told(Interest, Vec<Change>);
+struct Views(Interest, Vec<Change>);
 
-impl Told {
+impl Views {
     fn new() -> Self {
-        Told(Interest::new(KeyedState::new(1, 2)), Vec::new())
+        Views(Interest::new(KeyedState::new(1, 2)), Vec::new())
     }
 
     fn snapshot(&mut self, source: u32, epoch: u32, version: u64, rooms: &[u64]) {
@@ -200,7 +200,7 @@ fn broker_numbers_before_its_interest_is_loaded() {
 #[test]
 fn of_several_sources_the_last_word_counts() {
     part_finds(Bug::LastWordWins, || {
-        let mut told = Told::new();
+        let mut told = Views::new();
         told.snapshot(1, 1, 3, &[10, 11]);
         told.snapshot(2, 1, 3, &[10, 11]);
         told.change(1, 1, 10, 4, false);
@@ -213,7 +213,7 @@ fn of_several_sources_the_last_word_counts() {
 #[test]
 fn a_gateways_earlier_life_is_kept() {
     part_finds(Bug::EarlierLifeKept, || {
-        let mut told = Told::new();
+        let mut told = Views::new();
         told.snapshot(1, 1, 3, &[10, 11]);
         told.snapshot(1, 2, 1, &[11]);
         told.wants(&[11])
@@ -257,7 +257,7 @@ fn a_join_is_answered_that_the_new_partition_has_not_heard_of() {
 #[test]
 fn a_hint_stands_against_what_a_gateway_has_told() {
     part_finds(Bug::HintOverrules, || {
-        let mut told = Told::new();
+        let mut told = Views::new();
         told.snapshot(1, 1, 3, &[10]);
         let left = Membership {
             room: 11,
@@ -364,7 +364,7 @@ fn judged_in_haste() {
 #[test]
 fn an_earlier_life_of_a_gateway_returns() {
     part_finds(Bug::EarlierLifeReturns, || {
-        let mut told = Told::new();
+        let mut told = Views::new();
         told.snapshot(1, 2, 3, &[10]);
         told.snapshot(2, 1, 9, &[11]);
         told.wants(&[10])

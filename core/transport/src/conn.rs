@@ -57,14 +57,14 @@ pub struct Heard {
 
 /// The sum of all statuses so far.
 #[derive(Default)]
-struct Told {
+struct Reports {
     highest: u64,
     received: u32,
     /// Until this sequence is the highest, late datagrams may still be counted as received.
     late_until: u64,
 }
 
-impl Told {
+impl Reports {
     /// Takes a status of a peer that takes nothing which is `reach` behind the highest.
     fn hear(&mut self, status: Status, reach: u64) -> Heard {
         let judged = self.highest;
@@ -128,7 +128,7 @@ pub enum Wants {
 pub struct Conn<const BLOCKS: usize> {
     pub flow: Flow,
     log_in: LogReceiver,
-    told: Told,
+    told: Reports,
     tail_sequence: u64,
     status_from: u64,
     pub sent_at: Micros,
@@ -204,7 +204,7 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
             heard_at: now,
             sent_at: now,
             tail_at: None,
-            told: Told::default(),
+            told: Reports::default(),
             tail_sequence: 0,
         }
     }
@@ -701,7 +701,7 @@ mod tests {
 
     #[test]
     fn a_late_datagram_does_not_stand_in_for_one_that_was_lost() {
-        let (mut window, mut told, mut came) = (Window::<16>::default(), Told::default(), 0);
+        let (mut window, mut told, mut came) = (Window::<16>::default(), Reports::default(), 0);
         let mut hear = |sequences: &mut dyn Iterator<Item = u64>| {
             came += sequences
                 .filter(|sequence| window.commit(*sequence) == Verdict::Fresh)
@@ -745,7 +745,7 @@ mod tests {
             let troubled = stretches.len();
             stretches.extend([(40, 0, 0, 0, true); 40]);
             stretches.push((700, 0, 0, 0, true));
-            let (mut dice, mut window, mut told) = (Dice::new(seed), Window::<16>::default(), Told::default());
+            let (mut dice, mut window, mut told) = (Dice::new(seed), Window::<16>::default(), Reports::default());
             // All that was sent, in four sets: judged, arrived, unreported, late.
             let (mut sent, mut judged, mut came, mut late) = (0, 0, BTreeSet::new(), Vec::new());
             let mut untold = BTreeSet::new();

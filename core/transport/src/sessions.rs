@@ -15,7 +15,7 @@ use crate::node::Node;
 use crate::parting::Parting;
 use crate::seal::KeyCache;
 use crate::table::{Peer, Table};
-use crate::unread::{Late, Seat, Unread};
+use crate::unread::{Late, Rank, Unread};
 use crate::wire::frame::append;
 use crate::wire::header::{DatagramKind, Header};
 use crate::wire::record::{Access, ControlRecord, Encode, SystemRecord};
@@ -145,7 +145,7 @@ pub struct Session<T> {
     /// Answers that found no place in the log; none comes before them.
     late: Option<Box<Late>>,
     /// Among those that have something to acknowledge.
-    seat: Seat,
+    rank: Rank,
 }
 
 impl<T> Session<T> {
@@ -458,7 +458,7 @@ impl<T: Default> Sessions<T> {
             let log = &mut peer.conn.log;
             peer.data.late.take_if(|late| late.tell(log));
             let left = unread(peer);
-            self.unread.note(slot, &mut peer.data.seat, told, left);
+            self.unread.note(slot, &mut peer.data.rank, told, left);
         }
         match control {
             Control::Closed(_) => {
@@ -563,7 +563,7 @@ impl<T: Default> Sessions<T> {
         let before = unread(peer);
         let wrote = write(peer);
         let after = unread(peer);
-        self.unread.note(slot, &mut peer.data.seat, before, after);
+        self.unread.note(slot, &mut peer.data.rank, before, after);
         if after > before {
             self.table.mark(slot);
         }
@@ -664,8 +664,8 @@ impl<T: Default> Sessions<T> {
             self.waiting_bytes -= peer.data.waiting.iter().map(Vec::len).sum::<usize>();
             self.half_open_len -= usize::from(peer.data.state.is_half_open());
             self.early_bytes -= peer.conn.early_bytes();
-            let mut seat = peer.data.seat;
-            self.unread.note(slot, &mut seat, unread(&peer), 0);
+            let mut rank = peer.data.rank;
+            self.unread.note(slot, &mut rank, unread(&peer), 0);
             self.gone.push((slot, peer.data.data));
         }
     }
@@ -853,7 +853,7 @@ impl<T: Default> Sessions<T> {
                 waiting: Vec::new(),
                 path: None,
                 late: None,
-                seat: 0,
+                rank: 0,
             };
             (conn, session)
         });
@@ -926,7 +926,7 @@ impl<T: Default> Sessions<T> {
                 waiting: Vec::new(),
                 path: None,
                 late: None,
-                seat: 0,
+                rank: 0,
             };
             (conn, session)
         })

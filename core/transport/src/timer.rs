@@ -32,7 +32,7 @@ const FIRST_KEY: u32 = DUE + 1;
 
 /// Links of a key within the list of its slot; a node that is in no list points at itself.
 #[derive(Clone, Copy)]
-struct Node {
+struct Link {
     tick: u64,
     prev: u32,
     next: u32,
@@ -43,7 +43,7 @@ pub struct Wheel {
     /// The first tick that has not been lived through.
     tick: u64,
     live: usize,
-    nodes: Vec<Node>,
+    nodes: Vec<Link>,
     /// One bit per ring slot that is not empty, and one per word of those that is not 0.
     ring: [u64; RING_WORDS],
     ring_words: u32,
@@ -59,7 +59,7 @@ impl Default for Wheel {
 impl Wheel {
     pub fn new() -> Self {
         let nodes = (0..FIRST_KEY)
-            .map(|index| Node {
+            .map(|index| Link {
                 tick: 0,
                 prev: index,
                 next: index,
@@ -82,7 +82,7 @@ impl Wheel {
         let index = FIRST_KEY + key;
         if index as usize >= self.nodes.len() {
             let from = self.nodes.len() as u32;
-            self.nodes.extend((from..=index).map(|index| Node {
+            self.nodes.extend((from..=index).map(|index| Link {
                 tick: 0,
                 prev: index,
                 next: index,
@@ -204,7 +204,7 @@ impl Wheel {
 
     /// Appends the whole list of a ring slot to the due list.
     fn make_due(&mut self, slot: usize) {
-        let Node {
+        let Link {
             prev: last,
             next: first,
             ..
@@ -245,7 +245,7 @@ impl Wheel {
 
     /// Takes a node out of its list, if it is in one.
     fn unlink(&mut self, index: u32) {
-        let Node { prev, next, .. } = self.nodes[index as usize];
+        let Link { prev, next, .. } = self.nodes[index as usize];
         if next == index {
             return;
         }

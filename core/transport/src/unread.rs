@@ -48,15 +48,15 @@ impl Late {
 }
 
 /// A session's rank among those with unacknowledged bytes; 0: it has none.
-pub type Seat = u64;
+pub type Rank = u64;
 
 /// All of them.
 #[derive(Default)]
 pub struct Unread {
     bytes: usize,
-    last: Seat,
+    last: Rank,
     /// Their slots, the one first that has acknowledged nothing for longest.
-    seats: BTreeMap<Seat, u32>,
+    ranks: BTreeMap<Rank, u32>,
 }
 
 impl Unread {
@@ -66,22 +66,22 @@ impl Unread {
     }
 
     /// Notes a change of a session's unacknowledged bytes. A session that acknowledges some goes to the end.
-    pub fn note(&mut self, slot: u32, seat: &mut Seat, before: usize, after: usize) {
+    pub fn note(&mut self, slot: u32, rank: &mut Rank, before: usize, after: usize) {
         self.bytes = self.bytes + after - before;
         if after < before || after == 0 {
-            self.seats.remove(seat);
-            *seat = 0;
+            self.ranks.remove(rank);
+            *rank = 0;
         }
-        if after > 0 && *seat == 0 {
+        if after > 0 && *rank == 0 {
             self.last += 1;
-            *seat = self.last;
-            self.seats.insert(*seat, slot);
+            *rank = self.last;
+            self.ranks.insert(*rank, slot);
         }
     }
 
     /// The slot of the session without an acknowledgement for longest.
     pub fn longest(&self) -> Option<u32> {
-        self.seats.first_key_value().map(|(_, slot)| *slot)
+        self.ranks.first_key_value().map(|(_, slot)| *slot)
     }
 }
 
@@ -92,19 +92,19 @@ mod tests {
     #[test]
     fn who_acknowledges_goes_to_the_end_and_who_has_nothing_left_is_not_there() {
         let mut unread = Unread::default();
-        let mut seats = [0; 3];
-        for (slot, seat) in (0..).zip(&mut seats) {
-            unread.note(slot, seat, 0, 10);
+        let mut ranks = [0; 3];
+        for (slot, rank) in (0..).zip(&mut ranks) {
+            unread.note(slot, rank, 0, 10);
         }
         assert_eq!((unread.longest(), unread.bytes()), (Some(0), 30));
-        unread.note(0, &mut seats[0], 10, 15);
+        unread.note(0, &mut ranks[0], 10, 15);
         assert_eq!(unread.longest(), Some(0), "to be told more is no progress");
-        unread.note(0, &mut seats[0], 15, 5);
+        unread.note(0, &mut ranks[0], 15, 5);
         assert_eq!(unread.longest(), Some(1));
-        unread.note(1, &mut seats[1], 10, 0);
-        unread.note(2, &mut seats[2], 10, 0);
+        unread.note(1, &mut ranks[1], 10, 0);
+        unread.note(2, &mut ranks[2], 10, 0);
         assert_eq!((unread.longest(), unread.bytes()), (Some(0), 5));
-        unread.note(0, &mut seats[0], 5, 0);
-        assert_eq!((unread.longest(), unread.bytes(), seats), (None, 0, [0; 3]));
+        unread.note(0, &mut ranks[0], 5, 0);
+        assert_eq!((unread.longest(), unread.bytes(), ranks), (None, 0, [0; 3]));
     }
 }

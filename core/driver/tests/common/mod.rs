@@ -132,9 +132,9 @@ pub struct Desk {
 }
 
 #[derive(Clone)]
-pub struct Told(pub Rc<RefCell<Desk>>);
+pub struct FakeKernel(pub Rc<RefCell<Desk>>);
 
-impl Told {
+impl FakeKernel {
     /// A kernel whose clock stands still, and so far ahead that the driver's real timer never fires.
     pub fn new() -> Self {
         let clock = muster_udp::monotonic_now() + 3_600_000_000;
@@ -147,7 +147,7 @@ impl Told {
             sends: true,
             taken: 0,
         };
-        Told(Rc::new(RefCell::new(desk)))
+        FakeKernel(Rc::new(RefCell::new(desk)))
     }
 
     pub fn now(&self) -> Micros {
@@ -169,7 +169,7 @@ impl Told {
     }
 }
 
-impl Syscalls for Told {
+impl Syscalls for FakeKernel {
     fn now(&mut self) -> Micros {
         let mut desk = self.0.borrow_mut();
         desk.clock += desk.step_us + desk.jumps_us.pop_front().unwrap_or(0);
@@ -219,8 +219,8 @@ pub fn heard(friend: &UdpSocket) -> Vec<Vec<u8>> {
 }
 
 /// A driver of `toy` with one socket, on a kernel that does as told.
-pub fn told(toy: Toy) -> (Driver<Toy, Told>, Told, Addr) {
-    let told = Told::new();
+pub fn told(toy: Toy) -> (Driver<Toy, FakeKernel>, FakeKernel, Addr) {
+    let told = FakeKernel::new();
     let socket = socket();
     let local = socket.local();
     (

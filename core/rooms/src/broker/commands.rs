@@ -19,19 +19,19 @@ use crate::shares::{Holder, Shares};
 use crate::wire::record::Record;
 
 /// A gateway's state in a command: when it was told, and its answer.
-struct Told {
+struct GatewayState {
     epoch: u32,
     /// On the link that came up then.
     since: Micros,
     /// When it was told.
     at: Micros,
-    said: Option<Said>,
+    said: Option<GatewayAnswer>,
     /// It was too busy then, and told no member.
     busy: Option<Micros>,
 }
 
 /// The number of members that a gateway reached or counted, and their users if that was asked.
-struct Said {
+struct GatewayAnswer {
     members: u32,
     /// Its time was over before all of them had said that they have it.
     over: bool,
@@ -54,7 +54,7 @@ struct Command {
     ask: Ask<'static>,
     /// The askers, the latest last: sessions at proxies, each at another one. At most [`COPIES`].
     askers: Vec<(u32, u64)>,
-    gateways: BTreeMap<u32, Told>,
+    gateways: BTreeMap<u32, GatewayState>,
     /// Those that want the room, or did, and have not answered.
     awaited: BTreeMap<u32, Awaited>,
     /// The number of gateways that wanted it when it came.
@@ -98,7 +98,7 @@ impl Command {
 
     /// Whether every gateway that was told, and each that is waited for, was too busy to tell any member.
     fn is_nobodys(&self) -> bool {
-        let busy = |told: &Told| told.busy.is_some();
+        let busy = |told: &GatewayState| told.busy.is_some();
         let mut awaited = self.awaited.keys().map(|gateway| self.gateways.get(gateway));
         !self.doubtful
             && self.before == 0
@@ -106,7 +106,7 @@ impl Command {
             && self.gateways.values().all(busy)
     }
 
-    fn said(&self) -> impl Iterator<Item = &Said> + Clone {
+    fn said(&self) -> impl Iterator<Item = &GatewayAnswer> + Clone {
         self.gateways.values().filter_map(|told| told.said.as_ref())
     }
 
@@ -268,7 +268,7 @@ impl Broker {
             told.busy = Some(now);
             self.commands.again.insert((now + RETRY, id, gateway));
         } else {
-            told.said = Some(Said {
+            told.said = Some(GatewayAnswer {
                 members: outcome.members,
                 over: outcome.verdict == Verdict::Expired,
                 page: page.unwrap_or_default(),
@@ -325,11 +325,11 @@ impl Broker {
         };
         let linked = self.links.table.get(slot).map(|link| link.data.peer.epoch);
         // Tell it again on a new link: undelivered records of the former link ended with it.
-        let again = |told: &Told| told.since != since || told.busy.is_some_and(|at| now >= at + RETRY);
+        let again = |told: &GatewayState| told.since != since || told.busy.is_some_and(|at| now >= at + RETRY);
         if linked != Some(epoch) || !told.is_none_or(again) {
             return;
         }
-        let said = (tells && planted::is(Bug::ToldIsDelivered)).then(|| Said {
+        let said = (tells && planted::is(Bug::ToldIsDelivered)).then(|| GatewayAnswer {
             members: 1,
             over: false,
             page: Page::default(),
@@ -338,7 +338,7 @@ impl Broker {
         if said.is_some() {
             command.awaited.remove(&gateway);
         }
-        let told = Told {
+        let told = GatewayState {
             epoch,
             since,
             at: now,

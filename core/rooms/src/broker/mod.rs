@@ -138,7 +138,7 @@ muster_transport::counters! {
 }
 
 /// A router's reports since this broker subscribed to it.
-struct Told {
+struct RouterReports {
     scope: Scope,
     gateways: BTreeSet<u32>,
     /// Those that no router of its partition has a link to, and since when it is known here.
@@ -219,7 +219,7 @@ pub struct Broker {
     doubt: Doubt,
     homes: Homes,
     /// Those that it has subscribed to.
-    routers: BTreeMap<u32, Told>,
+    routers: BTreeMap<u32, RouterReports>,
     /// Gateways that no router of a part names though one has named all that it knows, and since when.
     unnamed: BTreeMap<(u32, Scope), Micros>,
     /// Gateways that the placement named and names no more.
@@ -430,7 +430,7 @@ impl Broker {
             return;
         };
         self.links.record(now, slot, &Record::Subscribe { scope });
-        let told = Told {
+        let told = RouterReports {
             scope,
             gateways: BTreeSet::new(),
             away: BTreeMap::new(),
@@ -1122,7 +1122,7 @@ mod tests {
         let mut broker = Broker::new(config, 1, Box::new(Zeros));
         let node = muster_transport::PlacedNode::new(1, role::BROKER, Default::default());
         broker.placement = room_placement(1, vec![node], 1, 1);
-        let told = Told {
+        let told = RouterReports {
             scope: Scope::ALL,
             gateways: BTreeSet::new(),
             away: BTreeMap::new(),

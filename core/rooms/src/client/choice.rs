@@ -161,7 +161,7 @@ impl Choice {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Client, ClientConfig, Endpoint, Seat, Side, State};
+    use super::super::{Client, ClientConfig, Endpoint, Slot, Side, State};
     use super::*;
     use muster_transport::fixtures::Zeros;
     use proptest::prelude::*;
@@ -307,7 +307,7 @@ mod tests {
             let mut client = client(&[9], seed);
             client.sessions[0].state = State::Ready;
             client.redirect(0, others.clone(), vec![], vec![]);
-            client.lose(SECOND, Seat::Main(Side::Gateway), "closed");
+            client.lose(SECOND, Slot::Main(Side::Gateway), "closed");
             assert_eq!(failures(&client), [(endpoint(1), 0), (endpoint(2), 0)]);
         }
     }
@@ -317,7 +317,7 @@ mod tests {
         let mut client = client(&[1, 2], 5);
         let session = &mut client.sessions[0];
         (session.state, session.at) = (State::Knocking, 1);
-        client.lose(0, Seat::Main(Side::Gateway), "unreachable");
+        client.lose(0, Slot::Main(Side::Gateway), "unreachable");
         client.redirect(SECOND, [3, 2, 1].map(endpoint).into(), vec![], vec![]);
         let known = [(endpoint(3), 0), (endpoint(2), 1), (endpoint(1), 0)];
         assert_eq!((failures(&client), client.sessions[0].at), (known.into(), 2));

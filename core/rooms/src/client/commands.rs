@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use muster_transport::{Bucket, Micros};
 
 use super::spares::SPARE_IDLE;
-use super::{Client, ClientEvent, Seat, Side, State};
+use super::{Client, ClientEvent, Slot, Side, State};
 use crate::command::{
     left_ms, Ask, CommandId, Outcome, Page, Verdict, COMMAND_BYTES_MAX, COPIES, GRACE, LIFETIME_MAX, SPREAD_BURST,
     SPREAD_RATE,
@@ -142,8 +142,8 @@ impl Commands {
     }
 
     /// A session with a proxy is over: the next one is told all that is not done.
-    pub(super) fn lost_session(&mut self, seat: Seat) {
-        let lost = way_by(seat);
+    pub(super) fn lost_session(&mut self, slot: Slot) {
+        let lost = way_by(slot);
         for command in self.sent.values_mut() {
             if std::mem::take(&mut command.ways[lost]) == Way::Told {
                 command.doubtful |= matches!(command.ask, Ask::Tell(_));
@@ -166,8 +166,8 @@ impl Commands {
 }
 
 /// The place of a session with a proxy among those that a command goes by.
-fn way_by(seat: Seat) -> usize {
-    seat.at() - Seat::PROXY.at()
+fn way_by(slot: Slot) -> usize {
+    slot.at() - Slot::PROXY.at()
 }
 
 impl Client {
@@ -267,20 +267,20 @@ impl Client {
     pub(super) fn command_answered(
         &mut self,
         now: Micros,
-        seat: Seat,
+        slot: Slot,
         number: u64,
         outcome: Outcome,
         retry_ms: u32,
         page: Option<Page>,
     ) {
-        if seat == Seat::Main(Side::Gateway) {
+        if slot == Slot::Main(Side::Gateway) {
             self.counters.datagrams_dropped += 1;
             return;
         }
         let Some(command) = self.commands.sent.get_mut(&number) else {
             return; // another proxy was sooner
         };
-        command.ways[way_by(seat)] = match outcome.is_put_off() {
+        command.ways[way_by(slot)] = match outcome.is_put_off() {
             true => Way::Refused {
                 again_at: now + Micros::from(retry_ms.clamp(10, 60_000)) * 1_000,
             },

@@ -36,7 +36,7 @@ struct Span {
     len: u32,
 }
 
-enum Kept {
+enum HeldItem {
     Block(Block<Span>),
     Gap(StreamGap),
 }
@@ -45,7 +45,7 @@ enum Kept {
 struct Part {
     from: u64,
     end: u64,
-    kept: Kept,
+    kept: HeldItem,
 }
 
 /// A part that was taken out, with the chunk that its block lies in.
@@ -68,8 +68,8 @@ impl Taken {
 
     pub fn content(&self) -> Content<'_> {
         match self.part.kept {
-            Kept::Gap(gap) => Content::Gap(gap),
-            Kept::Block(block) => {
+            HeldItem::Gap(gap) => Content::Gap(gap),
+            HeldItem::Block(block) => {
                 let Span { at, len, .. } = block.bytes;
                 Content::Block(block.with(&self.chunk[at as usize..(at + len) as usize]))
             }
@@ -226,7 +226,7 @@ impl Held {
             let until = self.parts.get(index).map_or(end, |next| next.from.min(end));
             if self.has_room((until - at) as usize, block.bytes.len()) {
                 let kept = block.with(self.chunks.push(block.bytes));
-                self.insert(index, at, until, Kept::Block(kept));
+                self.insert(index, at, until, HeldItem::Block(kept));
             }
             at = until;
         }
@@ -240,7 +240,7 @@ impl Held {
             return false;
         }
         if self.has_room(1, 0) {
-            self.insert(index, place, place + 1, Kept::Gap(gap));
+            self.insert(index, place, place + 1, HeldItem::Gap(gap));
         }
         true
     }
@@ -250,7 +250,7 @@ impl Held {
         self.places + places <= HELD_MAX && self.chunks.bytes + bytes <= HELD_BYTES_MAX
     }
 
-    fn insert(&mut self, index: usize, from: u64, end: u64, kept: Kept) {
+    fn insert(&mut self, index: usize, from: u64, end: u64, kept: HeldItem) {
         self.places += (end - from) as usize;
         self.parts.insert(index, Part { from, end, kept });
     }
@@ -262,7 +262,7 @@ impl Held {
             let part = self.parts.pop_front()?;
             self.places -= (part.end - part.from) as usize;
             let mut chunk = Vec::new();
-            if let Kept::Block(block) = &part.kept {
+            if let HeldItem::Block(block) = &part.kept {
                 chunk = self.chunks.lend(block.bytes);
             }
             let taken = Taken { part, chunk };
@@ -278,7 +278,7 @@ impl Held {
     pub fn done(&mut self, taken: Taken) {
         if self.parts.is_empty() {
             self.clear(); // rooms without a hole, most of the time all of them, keep no memory for it
-        } else if let Kept::Block(block) = taken.part.kept {
+        } else if let HeldItem::Block(block) = taken.part.kept {
             self.chunks.give_back(block.bytes, taken.chunk);
             self.chunks.forget(block.bytes);
         }
@@ -287,7 +287,7 @@ impl Held {
     /// Puts back the rest of a taken part.
     pub fn put_back(&mut self, from: u64, taken: Taken) {
         let Part { end, kept, .. } = taken.part;
-        if let Kept::Block(block) = &kept {
+        if let HeldItem::Block(block) = &kept {
             self.chunks.give_back(block.bytes, taken.chunk);
         }
         self.insert(0, from, end, kept);

@@ -10,7 +10,7 @@ use muster_transport::{KeyedState, Micros};
 use crate::asking::{Asking, Pace};
 use crate::chunks::{Abandoned, Assembler, Budget, Outcome, Reason};
 use crate::client::held::{Block, Content, Held, HELD_BYTES_MAX, HELD_MAX};
-use crate::client::seen::Seen;
+use crate::client::seen::Received;
 use crate::command::CommandId;
 use crate::wire::publish::{Course, Positions};
 use crate::wire::room::{GapPlace, Message, RoomBlock, Skip, FIRST, REPAIR_RANGES, WHOLE};
@@ -168,7 +168,7 @@ pub struct Member {
     /// The gateway was told that something is missing, and not yet that nothing is.
     lacks_told: bool,
     /// Each publisher's received sequences, and the time of the last message.
-    seen: HashMap<PublisherId, (Seen, u64), KeyedState>,
+    seen: HashMap<PublisherId, (Received, u64), KeyedState>,
     /// Messages that came.
     heard: u64,
     assembler: Assembler<PublisherId>,
@@ -520,7 +520,7 @@ impl Member {
         self.heard += 1;
         let seen = match self.seen.entry(message.publisher) {
             Entry::Vacant(place) => {
-                place.insert((Seen::new(message.sequence), self.heard));
+                place.insert((Received::new(message.sequence), self.heard));
                 false
             }
             Entry::Occupied(mut known) => {

@@ -123,27 +123,27 @@ const SIDES: usize = 2;
 
 /// One of a client's sessions, by its place: the two that the program hears of, and those that carry copies of commands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Seat {
+enum Slot {
     Main(Side),
     Spare(usize),
 }
 
-impl Seat {
-    const PROXY: Seat = Seat::Main(Side::Proxy);
+impl Slot {
+    const PROXY: Slot = Slot::Main(Side::Proxy);
 
     fn at(self) -> usize {
         match self {
-            Seat::Main(side) => side as usize,
-            Seat::Spare(spare) => SIDES + spare,
+            Slot::Main(side) => side as usize,
+            Slot::Spare(spare) => SIDES + spare,
         }
     }
 
     /// All of this many sessions.
-    fn all(sessions: usize) -> impl Iterator<Item = Seat> {
-        let sides = [Seat::Main(Side::Gateway), Seat::PROXY];
+    fn all(sessions: usize) -> impl Iterator<Item = Slot> {
+        let sides = [Slot::Main(Side::Gateway), Slot::PROXY];
         sides
             .into_iter()
-            .chain((SIDES..sessions).map(|at| Seat::Spare(at - SIDES)))
+            .chain((SIDES..sessions).map(|at| Slot::Spare(at - SIDES)))
     }
 }
 
@@ -449,13 +449,13 @@ impl Client {
         self.credential = credential;
         let evenly = |endpoints: Vec<Endpoint>| endpoints.into_iter().map(|endpoint| (endpoint, 1)).collect();
         let [gateways, proxies]: [Vec<_>; 2] = [gateways, proxies].map(evenly);
-        for seat in Seat::all(self.sessions.len()) {
-            let given = match seat {
-                Seat::Main(Side::Gateway) => gateways.clone(),
-                Seat::Main(Side::Proxy) => proxies.clone(),
-                Seat::Spare(_) => self.sessions[Side::Proxy as usize].weighed(),
+        for slot in Slot::all(self.sessions.len()) {
+            let given = match slot {
+                Slot::Main(Side::Gateway) => gateways.clone(),
+                Slot::Main(Side::Proxy) => proxies.clone(),
+                Slot::Spare(_) => self.sessions[Side::Proxy as usize].weighed(),
             };
-            let session = &mut self.sessions[seat.at()];
+            let session = &mut self.sessions[slot.at()];
             let before = session.endpoints[..session.given].iter();
             let changed = !before.eq(given.iter().map(|(endpoint, _)| endpoint));
             let stays = !changed || session.give(now, &mut self.node.dice, given);
@@ -739,9 +739,9 @@ impl Client {
         self.sessions.iter().flat_map(ids).flatten()
     }
 
-    fn find(&self, connection: u64) -> Option<Seat> {
-        Seat::all(self.sessions.len()).find(|seat| {
-            self.sessions[seat.at()]
+    fn find(&self, connection: u64) -> Option<Slot> {
+        Slot::all(self.sessions.len()).find(|slot| {
+            self.sessions[slot.at()]
                 .conn
                 .as_ref()
                 .is_some_and(|conn| conn.id == connection)
@@ -756,16 +756,16 @@ impl Client {
         };
         match header.kind {
             DatagramKind::Data => {
-                let opened = self.find(header.connection).and_then(|seat| {
-                    let session = &mut self.sessions[seat.at()];
+                let opened = self.find(header.connection).and_then(|slot| {
+                    let session = &mut self.sessions[slot.at()];
                     let conn = session.conn.as_mut()?;
                     let before = conn.heard_at;
                     let len = conn.open(now, &mut self.node.keys, &header, datagram).ok()?;
                     session.lulls.hear(now.saturating_sub(before));
-                    Some((seat, len))
+                    Some((slot, len))
                 });
                 match opened {
-                    Some((seat, len)) => self.frames(now, seat, &datagram[HEADER..HEADER + len]),
+                    Some((slot, len)) => self.frames(now, slot, &datagram[HEADER..HEADER + len]),
                     None => self.counters.datagrams_dropped += 1,
                 }
             }
@@ -776,8 +776,8 @@ impl Client {
     }
 
     fn handshake(&mut self, now: Micros, arrival: Arrival, header: &Header, datagram: &[u8]) {
-        for seat in Seat::all(self.sessions.len()) {
-            let session = &mut self.sessions[seat.at()];
+        for slot in Slot::all(self.sessions.len()) {
+            let session = &mut self.sessions[slot.at()];
             let Some(endpoint) = session.endpoints.get(session.at) else {
                 continue;
             };
@@ -821,10 +821,10 @@ impl Client {
             session.choice.begin(now);
             session.ready = true;
             session.asked_at = None;
-            match seat {
-                Seat::Main(Side::Gateway) => (0..self.rooms.len() as u32).for_each(|room| self.ask_join(now, room)),
-                Seat::Main(Side::Proxy) => (0..self.publications.len()).for_each(|at| self.ask_open(now, at)),
-                Seat::Spare(_) => {}
+            match slot {
+                Slot::Main(Side::Gateway) => (0..self.rooms.len() as u32).for_each(|room| self.ask_join(now, room)),
+                Slot::Main(Side::Proxy) => (0..self.publications.len()).for_each(|at| self.ask_open(now, at)),
+                Slot::Spare(_) => {}
             }
             return;
         }
@@ -833,25 +833,25 @@ impl Client {
 
     fn reset(&mut self, now: Micros, header: &Header, datagram: &[u8]) {
         let token = reset_token(datagram);
-        let seat = Seat::all(self.sessions.len()).find(|seat| {
-            let session = &self.sessions[seat.at()];
+        let slot = Slot::all(self.sessions.len()).find(|slot| {
+            let session = &self.sessions[slot.at()];
             session.conn.as_ref().is_some_and(|conn| conn.peer == header.connection)
                 && session
                     .token
                     .zip(token)
                     .is_some_and(|(known, token)| same(&known, &token))
         });
-        match seat {
-            Some(seat) => self.lose(now, seat, RESET),
+        match slot {
+            Some(slot) => self.lose(now, slot, RESET),
             None => self.counters.datagrams_dropped += 1,
         }
     }
 
     /// A session is gone: open another, soon if it was good until now. After a reset it goes back, as its server is
     /// there again.
-    fn lose(&mut self, now: Micros, seat: Seat, reason: &'static str) {
-        let taken = self.taken(seat);
-        let session = &mut self.sessions[seat.at()];
+    fn lose(&mut self, now: Micros, slot: Slot, reason: &'static str) {
+        let taken = self.taken(slot);
+        let session = &mut self.sessions[slot.at()];
         let was_ready = session.state == State::Ready;
         let unanswered = session.knock.as_ref().is_some_and(|knock| !knock.is_answered());
         let (first, longest) = session.backoff;
@@ -882,8 +882,8 @@ impl Client {
             (first << session.attempts.min(8)).min(longest)
         };
         session.next_at = now + self.node.dice.below(bound);
-        let Seat::Main(side) = seat else {
-            return self.commands.lost_session(seat);
+        let Slot::Main(side) = slot else {
+            return self.commands.lost_session(slot);
         };
         self.counters.sessions_lost += 1;
         match side {
@@ -899,7 +899,7 @@ impl Client {
             Side::Proxy => {
                 let publications = self.publications.iter_mut();
                 publications.for_each(|publication| publication.lost_session());
-                self.commands.lost_session(seat);
+                self.commands.lost_session(slot);
             }
         }
         self.events.push_back(ClientEvent::Down {
@@ -909,7 +909,7 @@ impl Client {
         });
     }
 
-    fn frames(&mut self, now: Micros, seat: Seat, bytes: &[u8]) {
+    fn frames(&mut self, now: Micros, slot: Slot, bytes: &[u8]) {
         let mut elicits = false;
         for frame in Frames::new(bytes, kinds::ALL) {
             let Ok(frame) = frame else {
@@ -917,77 +917,77 @@ impl Client {
                 break;
             };
             elicits |= kinds::ALL.elicits(frame.kind);
-            let Some(conn) = self.sessions[seat.at()].conn.as_mut() else {
+            let Some(conn) = self.sessions[slot.at()].conn.as_mut() else {
                 return;
             };
             let mut records = Records::default();
             let control = conn.control_frame(now, &frame, &mut records);
             let rtt = conn.flow.measured();
             match control {
-                Control::Other => self.role_frame(now, seat, &frame),
+                Control::Other => self.role_frame(now, slot, &frame),
                 // Members stay at their gateway: its data for them is there.
-                Control::Heard(heard) if seat == Seat::PROXY => {
-                    let session = &mut self.sessions[seat.at()];
+                Control::Heard(heard) if slot == Slot::PROXY => {
+                    let session = &mut self.sessions[slot.at()];
                     if session.choice.hear(now, session.at, rtt, &heard.status) && session.state == State::Ready {
-                        self.lose(now, seat, FAR);
+                        self.lose(now, slot, FAR);
                         return;
                     }
                 }
                 Control::Closed(_) => {
-                    self.lose(now, seat, "closed");
+                    self.lose(now, slot, "closed");
                     return;
                 }
                 _ => {}
             }
             // At once: the messages behind the answer to a join may follow in the same datagram.
             for bytes in records.iter() {
-                if self.sessions[seat.at()].conn.is_none() {
+                if self.sessions[slot.at()].conn.is_none() {
                     return; // refused by the record before
                 }
                 if let Some(record) = Record::read(bytes) {
-                    self.record(now, seat, record);
+                    self.record(now, slot, record);
                 }
             }
         }
-        if let Some(conn) = self.sessions[seat.at()].conn.as_mut() {
+        if let Some(conn) = self.sessions[slot.at()].conn.as_mut() {
             if elicits {
                 conn.elicited(now);
             }
         }
     }
 
-    fn role_frame(&mut self, now: Micros, seat: Seat, frame: &Frame<'_>) {
-        match (seat, frame.kind) {
+    fn role_frame(&mut self, now: Micros, slot: Slot, frame: &Frame<'_>) {
+        match (slot, frame.kind) {
             (_, FrameKind::PATH_CHALLENGE) => {
-                self.sessions[seat.at()].challenge = frame.body.try_into().ok();
+                self.sessions[slot.at()].challenge = frame.body.try_into().ok();
             }
-            (Seat::Main(Side::Gateway), kinds::ROOM) => {
+            (Slot::Main(Side::Gateway), kinds::ROOM) => {
                 if let Some(block) = RoomBlock::read(frame.body) {
                     let handle = block.handle;
                     let upto = block.index.saturating_add(block.messages.left() as u64);
                     self.with_room(now, handle, upto, |member, shared| member.block(shared, block));
                 }
             }
-            (Seat::Main(Side::Gateway), kinds::GAP) => {
+            (Slot::Main(Side::Gateway), kinds::GAP) => {
                 if let Some(place) = GapPlace::read(frame.body) {
                     self.with_room(now, place.handle, place.index.saturating_add(1), |member, shared| {
                         member.gap_place(shared, place)
                     });
                 }
             }
-            (Seat::Main(Side::Gateway), kinds::SKIP) => {
+            (Slot::Main(Side::Gateway), kinds::SKIP) => {
                 if let Some(skip) = Skip::read(frame.body) {
                     self.with_room(now, skip.handle, skip.index, |member, shared| {
                         member.skip(shared, &skip)
                     });
                 }
             }
-            (Seat::Main(Side::Gateway), kinds::HEADS) => {
+            (Slot::Main(Side::Gateway), kinds::HEADS) => {
                 for (handle, index) in heads(frame.body) {
                     self.with_room(now, handle, index, |member, shared| member.head(shared.now, index));
                 }
             }
-            (Seat::PROXY, kinds::ACK) => {
+            (Slot::PROXY, kinds::ACK) => {
                 if let Some(ack) = Ack::read(frame.body) {
                     self.acknowledged(now, &ack);
                 }
@@ -1073,14 +1073,14 @@ impl Client {
         }
     }
 
-    fn record(&mut self, now: Micros, seat: Seat, record: Record<'_>) {
+    fn record(&mut self, now: Micros, slot: Slot, record: Record<'_>) {
         match record {
             Record::Control(ControlRecord::Ready {
                 user,
                 token,
                 keepalive_ms,
             }) => {
-                let session = &mut self.sessions[seat.at()];
+                let session = &mut self.sessions[slot.at()];
                 session.token = Some(token);
                 session.keepalive = Micros::from(keepalive_ms.clamp(50, 600_000)) * 1_000;
                 session.lulls = Lulls::new(session.keepalive);
@@ -1089,7 +1089,7 @@ impl Client {
                 if session.unheard.is_some() {
                     session.left = session.unheard.take();
                 }
-                if let Seat::Main(side) = seat {
+                if let Slot::Main(side) = slot {
                     self.events.push_back(ClientEvent::Ready { side, user });
                 }
                 self.keep_spares(now);
@@ -1100,10 +1100,10 @@ impl Client {
             }) => {
                 let first = (Micros::from(backoff_ms) * 1_000).clamp(PACE_MIN, PACE_MAX);
                 let longest = (Micros::from(backoff_max_ms) * 1_000).clamp(first, 10 * PACE_MAX);
-                self.sessions[seat.at()].backoff = (first, longest);
+                self.sessions[slot.at()].backoff = (first, longest);
             }
             Record::Control(ControlRecord::Servers { role, servers }) => {
-                if let Seat::Main(side) = seat {
+                if let Slot::Main(side) = slot {
                     self.told_servers(now, side, role, &servers);
                     self.keep_spares(now);
                 }
@@ -1113,19 +1113,19 @@ impl Client {
                 code,
                 retry_ms,
             }) => {
-                let session = &self.sessions[seat.at()];
+                let session = &self.sessions[slot.at()];
                 let (named, before) = (session.disbelieves(), session.endpoints.get(session.at).cloned());
-                self.lose(now, seat, code.name());
-                let session = &mut self.sessions[seat.at()];
+                self.lose(now, slot, code.name());
+                let session = &mut self.sessions[slot.at()];
                 // A draining server will not be there then, and others have not answered.
                 if code.retry() && code != Code::Draining && before.as_ref() == session.endpoints.get(session.at) {
                     let wait = put_off(&mut self.node.dice, retry_ms, 0);
                     session.next_at = session.next_at.max(now + wait);
                 }
                 if !code.retry() && !named {
-                    let session = &mut self.sessions[seat.at()];
+                    let session = &mut self.sessions[slot.at()];
                     session.state = State::Refused;
-                    if let Seat::Main(side) = seat {
+                    if let Slot::Main(side) = slot {
                         self.events.pop_back();
                         self.events.push_back(ClientEvent::Down {
                             side,
@@ -1192,7 +1192,7 @@ impl Client {
                 outcome,
                 retry_ms,
                 page,
-            } => self.command_answered(now, seat, number, outcome, retry_ms, page),
+            } => self.command_answered(now, slot, number, outcome, retry_ms, page),
             Record::Opened { request, handle } => {
                 let mut known = self.publications.iter_mut();
                 if let Some(publication) = known.find(|known| known.request == request) {
@@ -1290,9 +1290,9 @@ impl Client {
         joins.into_iter().for_each(|room| self.ask_join(now, room));
     }
 
-    fn expire_session(&mut self, now: Micros, seat: Seat) {
+    fn expire_session(&mut self, now: Micros, slot: Slot) {
         let behind = self.behind_at == Some(now);
-        let session = &mut self.sessions[seat.at()];
+        let session = &mut self.sessions[slot.at()];
         if behind {
             // The answer may lie in the socket: the time since the last look does not count. A server that falls behind is not helped
             // by more questions either.
@@ -1307,7 +1307,7 @@ impl Client {
                     return;
                 };
                 let id = self.node.secret_u64();
-                let session = &mut self.sessions[seat.at()];
+                let session = &mut self.sessions[slot.at()];
                 session.knock = Some(Knock::new(
                     id,
                     InitiatorKey::Client(&endpoint.key),
@@ -1319,7 +1319,7 @@ impl Client {
                 session.attempt_until = now + ATTEMPT_MAX;
                 session.hello(now, HELLO_FIRST);
             }
-            State::Knocking | State::Opening if now >= session.attempt_until => self.lose(now, seat, "unreachable"),
+            State::Knocking | State::Opening if now >= session.attempt_until => self.lose(now, slot, "unreachable"),
             State::Knocking if now >= session.next_at => {
                 session.hello(now, (2 * session.wait).min(HELLO_MAX));
                 session.next_at += self.node.dice.below(session.wait / 2);
@@ -1332,7 +1332,7 @@ impl Client {
                     session.asked_at = None;
                 }
                 if session.asked_at.is_some_and(|at| now >= at + silence_max) {
-                    self.lose(now, seat, SILENT);
+                    self.lose(now, slot, SILENT);
                     return;
                 }
                 let mut ask = conn.flow.timeout(now);
@@ -1363,8 +1363,8 @@ impl Client {
         }
     }
 
-    fn session_deadline(&self, seat: Seat) -> Option<Micros> {
-        let session = &self.sessions[seat.at()];
+    fn session_deadline(&self, slot: Slot) -> Option<Micros> {
+        let session = &self.sessions[slot.at()];
         match session.state {
             State::Idle | State::Refused => None,
             State::Waiting => (!session.endpoints.is_empty()).then_some(session.next_at),
@@ -1382,7 +1382,7 @@ impl Client {
         }
     }
 
-    fn serve(&mut self, now: Micros, seat: Seat, outbox: &mut Outbox) -> bool {
+    fn serve(&mut self, now: Micros, slot: Slot, outbox: &mut Outbox) -> bool {
         let Client {
             node,
             sessions,
@@ -1395,7 +1395,7 @@ impl Client {
             socket,
             ..
         } = self;
-        let session = &mut sessions[seat.at()];
+        let session = &mut sessions[slot.at()];
         if session.hello_due && outbox.room() > 0 {
             session.hello_due = false;
             if let (Some(knock), Some(endpoint)) = (&session.knock, session.endpoints.get(session.at)) {
@@ -1418,11 +1418,11 @@ impl Client {
             };
             let free = conn.flow.available(payload);
             let probe = std::mem::take(&mut session.probe);
-            let due = seat == Seat::PROXY
+            let due = slot == Slot::PROXY
                 && session.state == State::Ready
                 && free > 0
                 && publications.iter().any(|known| known.is_due());
-            let asks = seat == Seat::Main(Side::Gateway) && !repairs.is_empty();
+            let asks = slot == Slot::Main(Side::Gateway) && !repairs.is_empty();
             if !due && !asks && !probe && !*closing && session.challenge.is_none() && !conn.control_due(now) {
                 return false;
             }
@@ -1556,8 +1556,8 @@ impl Machine for Client {
     }
 
     fn expire(&mut self, now: Micros) {
-        for seat in Seat::all(self.sessions.len()) {
-            self.expire_session(now, seat);
+        for slot in Slot::all(self.sessions.len()) {
+            self.expire_session(now, slot);
         }
         self.looked_at = now;
         self.keep_spares(now);
@@ -1577,8 +1577,8 @@ impl Machine for Client {
         self.tell_leaves();
         self.tell_commands(now);
         let mut more = false;
-        for seat in Seat::all(self.sessions.len()) {
-            more |= self.serve(now, seat, outbox);
+        for slot in Slot::all(self.sessions.len()) {
+            more |= self.serve(now, slot, outbox);
         }
         more
     }
@@ -1589,8 +1589,8 @@ impl Machine for Client {
             .iter()
             .filter_map(|publication| publication.deadline())
             .min();
-        Seat::all(self.sessions.len())
-            .map(|seat| self.session_deadline(seat))
+        Slot::all(self.sessions.len())
+            .map(|slot| self.session_deadline(slot))
             .chain([self.check_at, publications, self.commands.deadline(), self.spares_end()])
             .flatten()
             .min()

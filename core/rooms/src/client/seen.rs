@@ -6,17 +6,17 @@
 const MISSING_MAX: usize = 1_024;
 
 /// A publisher's sequences in one room.
-pub struct Seen {
+pub struct Received {
     first: u64,
     last: u64,
     /// Missing sequences in between, ascending.
     missing: Vec<(u64, u64)>,
 }
 
-impl Seen {
+impl Received {
     /// The first one that comes.
     pub fn new(sequence: u64) -> Self {
-        Seen {
+        Received {
             first: sequence,
             last: sequence,
             missing: Vec::new(),
@@ -91,7 +91,7 @@ mod tests {
         /// Nothing is taken twice, and in any order of a few neighbours all is taken.
         #[test]
         fn each_is_taken_once(start in 1u64..100, order in prop::collection::vec(0u64..12, 1..100)) {
-            let mut seen = Seen::new(start + 6);
+            let mut seen = Received::new(start + 6);
             let mut taken = BTreeSet::from([start + 6]);
             for step in order {
                 let sequence = start + step;
@@ -102,7 +102,7 @@ mod tests {
         /// Each is taken again once it is forgotten.
         #[test]
         fn what_is_forgotten_is_taken_again(order in prop::collection::vec((0u64..12, any::<bool>()), 1..100)) {
-            let (mut seen, mut taken) = (Seen::new(6), BTreeSet::from([6]));
+            let (mut seen, mut taken) = (Received::new(6), BTreeSet::from([6]));
             for (sequence, forgets) in order {
                 if forgets {
                     seen.forget(sequence);
@@ -118,7 +118,7 @@ mod tests {
 
         #[test]
         fn what_is_remembered_is_bounded(order in prop::collection::vec(1u64..1000, 1..300)) {
-            let mut seen = Seen::new(500);
+            let mut seen = Received::new(500);
             let mut taken = BTreeSet::from([500]);
             for sequence in order {
                 prop_assert!(!seen.take(sequence) || taken.insert(sequence));
@@ -129,17 +129,17 @@ mod tests {
 
     #[test]
     fn histories_of_owners_that_took_turns_are_taken_whole() {
-        let mut seen = Seen::new(2_000);
+        let mut seen = Received::new(2_000);
         let mut take = |parity| (0..1_000u64).all(|at| seen.take(2 * at + parity));
         assert!(take(0) && take(1), "the oldest first");
-        let mut seen = Seen::new(2_000);
+        let mut seen = Received::new(2_000);
         let mut take = |parity| (0..1_000u64).rev().all(|at| seen.take(2 * at + parity));
         assert!(take(0) && take(1), "the youngest first");
     }
 
     #[test]
     fn what_another_owner_numbered_before_the_first_that_came_is_taken_too() {
-        let mut seen = Seen::new(11);
+        let mut seen = Received::new(11);
         assert_eq!(
             [9, 11, 12, 9, 10, 10].map(|sequence| seen.take(sequence)),
             [true, false, true, false, true, false]

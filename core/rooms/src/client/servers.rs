@@ -10,7 +10,7 @@ use crate::role;
 
 use muster_transport::{Dice, Micros, Role, Server};
 
-use super::{Client, Endpoint, Seat, Session, Side, State, SPREAD};
+use super::{Client, Endpoint, Slot, Session, Side, State, SPREAD};
 
 /// After this many failed attempts in a row, and every that many further ones, a given server is tried.
 const GIVEN_EVERY: u32 = 2;
@@ -63,7 +63,7 @@ impl Client {
         let drawn = session.choice.draw(&mut self.node.dice);
         if drawn != session.at {
             session.drawn = Some(drawn);
-            self.lose(now, Seat::Main(side), SPREAD);
+            self.lose(now, Slot::Main(side), SPREAD);
         }
     }
 }

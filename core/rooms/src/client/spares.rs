@@ -6,7 +6,7 @@
 
 use muster_transport::{Addr, Micros};
 
-use super::{Client, Seat, Session, Side, State, SIDES};
+use super::{Client, Slot, Session, Side, State, SIDES};
 use crate::command::COPIES;
 
 /// Beside the session that there is anyway.
@@ -39,18 +39,18 @@ impl Client {
             self.sessions.push(Session::new(Vec::new(), false, 0));
         }
         for spare in 0..self.sessions.len() - SIDES {
-            let seat = Seat::Spare(spare);
-            if spare >= count || self.is_doubled(seat) {
-                self.close_spare(now, seat);
+            let slot = Slot::Spare(spare);
+            if spare >= count || self.is_doubled(slot) {
+                self.close_spare(now, slot);
             }
-            if spare < count && self.sessions[seat.at()].state == State::Idle {
+            if spare < count && self.sessions[slot.at()].state == State::Idle {
                 let proxies = self.sessions[Side::Proxy as usize].weighed();
-                let session = &mut self.sessions[seat.at()];
+                let session = &mut self.sessions[slot.at()];
                 if session.weighed() != proxies {
                     session.give(now, &mut self.node.dice, proxies); // servers named others meanwhile
                 }
-                let taken = self.taken(seat);
-                let session = &mut self.sessions[seat.at()];
+                let taken = self.taken(slot);
+                let session = &mut self.sessions[slot.at()];
                 let at = session.choice.next(now, &mut self.node.dice, known, 0..known, &taken);
                 if !taken.contains(&at) {
                     session.at = at;
@@ -71,15 +71,15 @@ impl Client {
     }
 
     /// The proxies that a spare leaves to the others: places in its list.
-    pub(super) fn taken(&self, seat: Seat) -> Vec<usize> {
-        let Seat::Spare(_) = seat else { return Vec::new() };
-        let others = (Side::Proxy as usize..self.sessions.len()).filter(|other| *other != seat.at());
+    pub(super) fn taken(&self, slot: Slot) -> Vec<usize> {
+        let Slot::Spare(_) = slot else { return Vec::new() };
+        let others = (Side::Proxy as usize..self.sessions.len()).filter(|other| *other != slot.at());
         let stands: Vec<Addr> = others
             .map(|other| &self.sessions[other])
             .filter(|other| other.state != State::Idle)
             .filter_map(Session::stands)
             .collect();
-        let endpoints = self.sessions[seat.at()].endpoints.iter().enumerate();
+        let endpoints = self.sessions[slot.at()].endpoints.iter().enumerate();
         endpoints
             .filter(|(_, endpoint)| stands.contains(&endpoint.addr))
             .map(|(at, _)| at)
@@ -87,9 +87,9 @@ impl Client {
     }
 
     /// Whether a session before this one is where it is; it only knocks there yet, as long as this one is of use.
-    fn is_doubled(&self, seat: Seat) -> bool {
-        let session = &self.sessions[seat.at()];
-        let before = &self.sessions[Side::Proxy as usize..seat.at()];
+    fn is_doubled(&self, slot: Slot) -> bool {
+        let session = &self.sessions[slot.at()];
+        let before = &self.sessions[Side::Proxy as usize..slot.at()];
         let doubled = |other: &&Session| {
             let counts = other.state == State::Ready || session.state != State::Ready;
             counts && other.state != State::Idle && other.stands() == session.stands()
@@ -98,13 +98,13 @@ impl Client {
     }
 
     /// Says goodbye to a proxy.
-    fn close_spare(&mut self, now: Micros, seat: Seat) {
-        let session = &mut self.sessions[seat.at()];
+    fn close_spare(&mut self, now: Micros, slot: Slot) {
+        let session = &mut self.sessions[slot.at()];
         if session.state != State::Idle {
             session.left = session.conn.take();
             session.restart(now);
             session.state = State::Idle;
-            self.commands.lost_session(seat);
+            self.commands.lost_session(slot);
         }
     }
 }

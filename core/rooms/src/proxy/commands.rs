@@ -19,7 +19,7 @@ use crate::wire::record::Record;
 const NEXT_AFTER: Micros = 300_000;
 
 /// A broker that has a command.
-struct Told {
+struct Attempt {
     node: u32,
     /// On the link that came up then.
     since: Micros,
@@ -35,7 +35,7 @@ struct Pending {
     until: Micros,
     ask: Ask<'static>,
     /// The brokers that were told, the latest last. None is told twice on one link.
-    told: Vec<Told>,
+    told: Vec<Attempt>,
     /// Another broker had it before the latest, and may still report the outcome.
     others: bool,
     /// When it is looked at next.
@@ -180,7 +180,7 @@ impl Proxy {
             }
         }
         pending.told.retain(|told| links.since(told.node) == Some(told.since));
-        pending.told.push(Told {
+        pending.told.push(Attempt {
             node,
             since,
             at: now,
@@ -281,7 +281,7 @@ impl Proxy {
     /// The link to a broker came or went: commands told on a former link are soon told to another broker.
     pub(super) fn command_links_changed(&mut self, now: Micros) {
         let waits = |pending: &Pending| {
-            let on = |told: &Told| self.links.since(told.node) == Some(told.since);
+            let on = |told: &Attempt| self.links.since(told.node) == Some(told.since);
             let told = pending.told.last();
             told.is_some_and(|told| on(told) && now < told.at + NEXT_AFTER)
         };

@@ -12,7 +12,7 @@ use muster_transport::{KeyedState, Scope, NODES_MAX};
 use crate::interest::Change;
 
 /// Changes that were not taken yet.
-pub struct Kept {
+pub struct ChangeQueue {
     lives: BTreeMap<u32, Life>,
     /// Changes of all of them.
     len: usize,
@@ -44,9 +44,9 @@ pub struct Changed {
     pub version: u64,
 }
 
-impl Kept {
+impl ChangeQueue {
     pub fn new(max: usize, hash: KeyedState) -> Self {
-        Kept {
+        ChangeQueue {
             lives: BTreeMap::new(),
             len: 0,
             taken: 0,
@@ -181,8 +181,8 @@ mod tests {
         }
     }
 
-    fn kept() -> Kept {
-        Kept::new(2, KeyedState::new(1, 2))
+    fn kept() -> ChangeQueue {
+        ChangeQueue::new(2, KeyedState::new(1, 2))
     }
 
     fn changed(life: (u32, u32), room: u64, version: u64) -> Option<Changed> {
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn gateways_take_turns() {
-        let mut kept = Kept::new(9, KeyedState::new(1, 2));
+        let mut kept = ChangeQueue::new(9, KeyedState::new(1, 2));
         kept.note(1, &[change(1, 5), change(1, 6)], 3);
         kept.note(1, &[change(2, 5), change(2, 6)], 3);
         let taken = std::iter::from_fn(|| kept.take()).map(|changed| (changed.life.0, changed.room));
