@@ -62,7 +62,7 @@ QUICK: Final = Lasts(2.5, 2.5)
 
 
 @dataclass(frozen=True)
-class Seen:
+class Sighting:
     """The time of the fault, and the end of the time in which new rooms were served."""
 
     at: float
@@ -141,20 +141,20 @@ def _once(instance: Instance, role: str, fault: str, turn: int, lasts: Lasts, pa
     return Sample(figures, "" if since_ms > 0 else "the fault came too late")
 
 
-def _break(instance: Instance, victim: Process, fault: str, at: float, payload_bytes: int) -> Seen:
+def _break(instance: Instance, victim: Process, fault: str, at: float, payload_bytes: int) -> Sighting:
     """Waits for the time, and for the first messages in new rooms if the fault is a router's."""
     time.sleep(max(0.0, at - time.monotonic()))
     os.kill(victim.pid, FAULTS[fault])
     at = time.monotonic()
     if victim.role != "router":
-        return Seen(at, 0.0)
+        return Sighting(at, 0.0)
     rooms = [instance.room(LIVE) for _ in range(NEW_ROOMS)]
     with instance.clients(NEW_MEMBERS, rooms=rooms) as engine:
         engine.watch(at)
         engine.pace(payload_bytes, NEW_RATE, 2 * NEW_ROOMS / NEW_RATE, PATIENCE_SECONDS)
         first = np.frombuffer(engine.heard()[0], dtype="<u4")
     most = int(first.max())
-    return Seen(at, float("inf") if most == np.iinfo(np.uint32).max else most / 1000)
+    return Sighting(at, float("inf") if most == np.iinfo(np.uint32).max else most / 1000)
 
 
 def _victim(instance: Instance, role: str, turn: int) -> Process:

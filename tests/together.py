@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-Said = TypeVar("Said")
+Result = TypeVar("Result")
 
 
 def together(
-    call: Callable[..., Said], asked: Sequence[tuple[str, ...]], many: int | None = None
-) -> dict[tuple[str, ...], Said]:
+    call: Callable[..., Result], asked: Sequence[tuple[str, ...]], many: int | None = None
+) -> dict[tuple[str, ...], Result]:
     """The results of `call` for each of these words: as many at once as there are processors, or `many`."""
     with ThreadPoolExecutor(many or os.cpu_count()) as threads:
         return dict(zip(asked, threads.map(lambda words: call(*words), asked), strict=True))

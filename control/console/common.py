@@ -33,7 +33,7 @@ ASKED_AT_ONCE: Final = 16
 WIDTH: Final = 4_096
 """Of a line, in columns: wider than any table."""
 
-Said = TypeVar("Said")
+Reply = TypeVar("Reply")
 
 
 def place(config_file: Path | None) -> Folder:
@@ -104,7 +104,7 @@ def is_of_this_machine(host: str) -> bool:
     return True
 
 
-def together(ask: Callable[[Process], Said], processes: Sequence[Process], at_once: int = ASKED_AT_ONCE) -> list[Said]:
+def together(ask: Callable[[Process], Reply], processes: Sequence[Process], at_once: int = ASKED_AT_ONCE) -> list[Reply]:
     """Ask all, and return the answers in order. Several at a time, so that silent nodes' time-outs do not add up."""
     with ThreadPoolExecutor(at_once) as pool:
         return list(pool.map(ask, processes))

@@ -24,8 +24,7 @@ from control.console import common
 from control.console.words import say
 from control.errors import TRY_LATER, UNAVAILABLE, ConfigError, NotRunning, UserError
 from control.node.enrolment import tree
-from control.registry import Directory, Snapshot, reach
-from control.registry import Node as Registered
+from control.registry import Directory, Node, Snapshot, reach
 from control.registry.tree import Refused, Tree, TreeError, Unavailable
 from muster.instance import read_token
 from plane.kinds import kind
@@ -105,7 +104,7 @@ class RegisteredNodes:
         )
         return made.with_endpoints((node.role, _endpoint(node)) for node in nodes if kind(node.role).listed)
 
-    def _process(self, node: Registered) -> Process:
+    def _process(self, node: Node) -> Process:
         return instance.registered(node, self._names.get(node.node, ""))
 
 
@@ -131,7 +130,7 @@ class AllNodes:
         return both.with_endpoints((others[end.node].role, end) for end in ends if end.node in others)
 
 
-def _endpoint(node: Registered) -> Endpoint:
+def _endpoint(node: Node) -> Endpoint:
     host, port = node.client or ("", 0)
     return Endpoint(node=node.node, host=host, port=port, public_key=node.public_key)
 

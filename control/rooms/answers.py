@@ -39,7 +39,7 @@ class Batch(msgspec.Struct, frozen=True):
     messages: list[BatchEntry]
 
 
-class Told(msgspec.Struct, frozen=True, omit_defaults=True):
+class RoomMessage(msgspec.Struct, frozen=True, omit_defaults=True):
     """One message of a room."""
 
     position: str
@@ -53,7 +53,7 @@ class Last(msgspec.Struct, frozen=True):
     requested."""
 
     room: str
-    messages: list[Told]
+    messages: list[RoomMessage]
     whole: bool
 
 

@@ -15,7 +15,7 @@ NDJSON: Final = "application/x-ndjson"
 JSON: Final = "application/json"
 
 
-class Said(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class JsonMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A message in JSON. `data`: text, or with `encoding` base64, or any other JSON, which is sent as it is written."""
 
     data: msgspec.Raw
@@ -55,7 +55,7 @@ def one(body: bytes, kind: str) -> bytes:
 def _data(text: bytes | msgspec.Raw) -> bytes:
     """The message of `{"data": ...}`, or of a string. Raises `MsgspecError`."""
     try:
-        said = msgspec.json.decode(text, type=Said | str)
+        said = msgspec.json.decode(text, type=JsonMessage | str)
     except (RecursionError, UnicodeDecodeError) as error:
         raise msgspec.DecodeError(f"JSON is malformed: {error}") from None
     if isinstance(said, str):

@@ -50,7 +50,7 @@ def read(data: bytes) -> tuple[Key, int]:
 
 
 @dataclass(slots=True)
-class Seat:
+class Membership:
     """One member in one room."""
 
     name: str
@@ -100,7 +100,7 @@ class Ledger:
     """Rooms, their members, their publishers, and everything that happened."""
 
     rooms: Sequence[str]
-    seats: list[Seat] = field(default_factory=list)
+    seats: list[Membership] = field(default_factory=list)
     acknowledged: dict[str, dict[Key, tuple[Stream, int] | None]] = field(default_factory=dict)
     """Per room what was acknowledged, and where; None where the answer that said so was lost."""
     answered_ns: dict[Key, int] = field(default_factory=dict)
@@ -141,7 +141,7 @@ class Ledger:
                 self.clients.append(client)
                 for name in self.rooms:
                     room = await stack.enter_async_context(client.join(name, **options))
-                    seat = Seat(f"member {number}", name, at)
+                    seat = Membership(f"member {number}", name, at)
                     self.seats.append(seat)
                     tasks.append(asyncio.create_task(self._read(room, seat)))
             try:
@@ -151,7 +151,7 @@ class Ledger:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _read(self, room: muster.Room, seat: Seat) -> None:
+    async def _read(self, room: muster.Room, seat: Membership) -> None:
         try:
             async for batch in room.batches():
                 seat.take(batch)
@@ -236,7 +236,7 @@ class Ledger:
         """When that was, per member and room, on the monotonic clock."""
         return [seat.firsts[mark] for seat in self.seats]
 
-    def age_s(self, seat: Seat) -> float:
+    def age_s(self, seat: Membership) -> float:
         """The longest that a message took from its acknowledgement to this member, in seconds."""
         answered = self.answered_ns
         ages = (at - answered.get(key, at) for at, (_, _, key) in zip(seat.received_ns, seat.items, strict=True))

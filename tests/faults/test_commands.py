@@ -30,7 +30,7 @@ Outcomes = dict[tuple[str, bytes], muster.Outcome]
 """By room and content."""
 
 
-class Told:
+class Receipts:
     """The commands that the members of all rooms read, by room and content."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Told:
                     assert item.reason == "owner_lost"
 
 
-async def send(instance: Instance, number: int, count: int, told: Told, outcomes: Outcomes) -> None:
+async def send(instance: Instance, number: int, count: int, told: Receipts, outcomes: Outcomes) -> None:
     """Send this many, as fast as they are taken."""
     async with muster.connect(instance.folder.path, gateways=[]) as client:
         for at in range(count):
@@ -77,9 +77,9 @@ async def command(client: muster.Client, room: str, data: bytes, outcomes: Outco
             await asyncio.sleep(error.retry_after or 0)
 
 
-async def run(instance: Instance, count: int, kills: tuple[str, ...]) -> tuple[Told, Outcomes]:
+async def run(instance: Instance, count: int, kills: tuple[str, ...]) -> tuple[Receipts, Outcomes]:
     """Two members in each room, all senders, and the kills one after the other meanwhile."""
-    told, outcomes, joined = Told(), Outcomes(), asyncio.Barrier(2 * len(ROOMS) + 1)
+    told, outcomes, joined = Receipts(), Outcomes(), asyncio.Barrier(2 * len(ROOMS) + 1)
     async with asyncio.TaskGroup() as tasks:
         members = [
             tasks.create_task(told.member(instance, room, number, joined)) for room in ROOMS for number in range(2)
@@ -148,7 +148,7 @@ async def test_with_one_of_three_proxies_gone_no_command_waits_until_that_is_fou
     make: Make, figures: Callable[..., None], strike: Callable[..., contextlib.AbstractAsyncContextManager[None]]
 ) -> None:
     instance, proxies = make(up=NODES | {"proxies": 3}, proxy=AT_ONCE), ("proxy", "proxy-1", "proxy-2")
-    told, joined, expired = Told(), asyncio.Barrier(2), list[int]()
+    told, joined, expired = Receipts(), asyncio.Barrier(2), list[int]()
     with instance.running():
         async with asyncio.TaskGroup() as tasks, contextlib.AsyncExitStack() as stack:
             member = tasks.create_task(told.member(instance, ROOM, 0, joined))

@@ -260,7 +260,7 @@ async def zookeeper(
             yield ensemble
 
 
-class Beside:
+class WithZooKeeper:
     """An instance under load, and its ZooKeeper."""
 
     def __init__(self, instance: Instance, zookeeper: ZooKeeper, ledger: Ledger) -> None:
@@ -324,7 +324,7 @@ async def test_zookeeper_that_stands_still_dies_or_loses_its_data_costs_no_messa
     make: Make, zookeeper: ZooKeeper, figures: Callable[..., None], rate: float, away_s: float
 ) -> None:
     instance, ledger = make(up=SEVERAL, registry={"session_ms": SESSION_MS}), Ledger(ROOMS, rate=rate)
-    beside = Beside(instance, zookeeper, ledger)
+    beside = WithZooKeeper(instance, zookeeper, ledger)
     with instance.running("--registry", beside.url):
         await until_asked(lambda: everybody_runs(instance), PATIENT_S)
         pids, members = instance.pids(), 2 if rate == FULL_RATE else MEMBERS
@@ -363,7 +363,7 @@ async def test_an_ensemble_whose_servers_die_and_whose_sessions_end_costs_no_mes
     make: Make, zookeeper: ZooKeeper, figures: Callable[..., None]
 ) -> None:
     instance, ledger = make(up=TWO_OF_EACH), Ledger(ROOMS, rate=FULL_RATE)
-    beside = Beside(instance, zookeeper, ledger)
+    beside = WithZooKeeper(instance, zookeeper, ledger)
     with instance.running("--registry", beside.url):
         await until_asked(lambda: everybody_runs(instance), PATIENT_S)
         pids = instance.pids()
@@ -399,7 +399,7 @@ async def test_nodes_that_are_killed_while_the_ensemble_is_away_are_gone_round_u
     make: Make, zookeeper: ZooKeeper, figures: Callable[..., None]
 ) -> None:
     instance, ledger = make(up=TWO_OF_EACH, registry={"session_ms": SESSION_MS}), Ledger(ROOMS, rate=FULL_RATE)
-    beside, told_gaps = Beside(instance, zookeeper, ledger), {}
+    beside, told_gaps = WithZooKeeper(instance, zookeeper, ledger), {}
     with instance.running("--registry", beside.url):
         await until_asked(lambda: everybody_runs(instance), PATIENT_S)
         before = beside.epochs()

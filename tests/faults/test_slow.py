@@ -12,7 +12,7 @@ import pytest
 
 import muster
 from tests.faults.conftest import Make
-from tests.faults.ledger import Ledger, Seat, content
+from tests.faults.ledger import Ledger, Membership, content
 from tests.waiting import until, until_asked
 
 QUICK = 99
@@ -38,7 +38,7 @@ class Slow:
     own."""
 
     def __init__(self, ledger: Ledger, room: str, rate: float) -> None:
-        self.seat = Seat("slow", room)
+        self.seat = Membership("slow", room)
         self.catches_up = asyncio.Event()
         self._rate, self._ledger = rate, ledger
 

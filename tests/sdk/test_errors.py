@@ -288,7 +288,7 @@ async def test_calls_end_in_time_while_a_server_is_gone(address: muster.testing.
         assert client.closed
 
 
-class Told:
+class Refusing:
     """The engine of a client that every room's owner has told that it takes nothing."""
 
     def __init__(self, engine: Any, code: str) -> None:
@@ -309,7 +309,7 @@ async def test_what_an_owner_has_no_place_for_is_refused_when_the_wait_ends(
         await client.publish("r", b"x")
         address.stop("proxy")
         for code, error in (("not_ready", muster.TimedOut), ("busy", muster.Refused)):
-            monkeypatch.setattr(client, "engine", Told(client.engine, code))
+            monkeypatch.setattr(client, "engine", Refusing(client.engine, code))
             with pytest.raises(error, match=r"^publish to r: ") as told:
                 await client.publish("r", b"y", timeout=0.1)
             assert told.value.retry

@@ -11,7 +11,7 @@ from plane.engine import EVENTS, Event, Placement
 from plane.role import Role
 from plane.service import Context, Figure
 from plane.spec import Spec
-from tests.toy.system import Steps, Told
+from tests.toy.system import Steps, ToySettings
 
 
 class Engine:
@@ -93,7 +93,7 @@ class Service:
 
     take_secrets = None
 
-    def __init__(self, spec: Spec, settings: Told, context: Context, listens: bool) -> None:
+    def __init__(self, spec: Spec, settings: ToySettings, context: Context, listens: bool) -> None:
         self.ready = self.draining = self.closed = False
         self.on_ready: Callable[[bool], None] = lambda ready: None
         self._told, self._context, self._bind, self.shown = settings, context, spec.bind if listens else None, 0
@@ -127,7 +127,7 @@ class Service:
     def addresses(self) -> list[tuple[str, int]]:
         return [] if self._bind is None else [self._bind]
 
-    def take(self, settings: Told) -> None:
+    def take(self, settings: ToySettings) -> None:
         """Nothing changes while it runs."""
 
 
@@ -136,11 +136,11 @@ def counter(spec: Spec, settings: Steps) -> Role:
     return Role(engine, place=engine.place, take=engine.take)
 
 
-def window(spec: Spec, settings: Told, context: Context) -> Service:
+def window(spec: Spec, settings: ToySettings, context: Context) -> Service:
     return Service(spec, settings, context, listens=True)
 
 
-def clock(spec: Spec, settings: Told, context: Context) -> Service:
+def clock(spec: Spec, settings: ToySettings, context: Context) -> Service:
     return Service(spec, settings, context, listens=False)
 
 

@@ -28,20 +28,20 @@ class Clock(Section, frozen=True):
     every_ms: Annotated[int, key("Time between ticks", "", "ms", ge=1, le=10_000)] = 50
 
 
-class Told(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What any of them is told."""
+class ToySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The settings of any of them."""
 
     options: Any
 
 
 class Steps(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a counter is told."""
+    """The settings of a counter."""
 
     step: int
 
 
-def told(options: Section, around: Around) -> Told:
-    return Told(options=msgspec.to_builtins(options))
+def told(options: Section, around: Around) -> ToySettings:
+    return ToySettings(options=msgspec.to_builtins(options))
 
 
 def steps(options: Counter, around: Around) -> Steps:
@@ -74,7 +74,7 @@ WINDOW: Final = RoleKind(
     numbers=numbers(1_001),
     about="shows what the toy counts",
     options=Window,
-    settings=Told,
+    settings=ToySettings,
     settle=told,
     build=f"{MODULE}:window",
     registers="serving",
@@ -87,7 +87,7 @@ CLOCK: Final = RoleKind(
     numbers=numbers(1_002),
     about="makes the toy's time pass",
     options=Clock,
-    settings=Told,
+    settings=ToySettings,
     settle=told,
     build=f"{MODULE}:clock",
     awaited=False,

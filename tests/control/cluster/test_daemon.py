@@ -20,7 +20,7 @@ from tests.waiting import until
 STAYS = "not reloaded, the old configuration stays"
 
 
-class Said(Notify):
+class FakeNotify(Notify):
     """The lines to systemd."""
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ async def test_a_reload_that_fails_however_is_one_line_and_systemd_hears_its_end
     def again() -> Now:
         raise error
 
-    systemd, end = Said(), asyncio.Event()
+    systemd, end = FakeNotify(), asyncio.Event()
     daemon = Daemon(Live(structlog.get_logger(), "info"), again, systemd)
 
     async def work(owner: object) -> None:
@@ -78,7 +78,7 @@ def test_a_sighup_that_came_before_the_loop_is_a_reload_once_that_turns() -> Non
         hangup.hold()
         os.kill(os.getpid(), signal.SIGHUP)
         for _ in range(2):
-            uvloop.run(Daemon(Live(structlog.get_logger(), "info"), again, Said()).run(work))
+            uvloop.run(Daemon(Live(structlog.get_logger(), "info"), again, FakeNotify()).run(work))
     finally:
         signal.signal(signal.SIGHUP, before)
     assert reloads == ["one"]
@@ -88,7 +88,7 @@ def test_a_sigterm_once_the_loop_turns_drains_and_ends_nobody_at_once(monkeypatc
     monkeypatch.setattr("sys.argv", ["muster", "serve"])
     monkeypatch.setattr("control.cli.main.main", lambda: 0)
     before = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)}
-    systemd = Said()
+    systemd = FakeNotify()
 
     async def work(owner: object) -> None:
         os.kill(os.getpid(), signal.SIGTERM)

@@ -281,7 +281,7 @@ class Memberships:
 
 
 @dataclass
-class Kept(Fleet):
+class FleetWithDatabase(Fleet):
     """Routers with a database."""
 
     database: Database = field(default_factory=Database)
@@ -297,12 +297,12 @@ class Kept(Fleet):
 
 @pytest.fixture
 def fleet_class(request: pytest.FixtureRequest) -> type[Fleet]:
-    return Kept if "database" in request.function.__name__ else Fleet
+    return FleetWithDatabase if "database" in request.function.__name__ else Fleet
 
 
 @every_cell
 async def test_no_step_asks_a_database_that_is_struck_in_it(
-    fleet: Kept, make: Make, step: str, fault: str, seed: int
+    fleet: FleetWithDatabase, make: Make, step: str, fault: str, seed: int
 ) -> None:
     """New routers load from it once, at their start; the others only write, and nothing waits for that."""
     fleet.role = "router"
@@ -319,7 +319,7 @@ async def test_no_step_asks_a_database_that_is_struck_in_it(
     assert database.loads() == 2, "the router that was there, and the new one"
 
 
-async def test_the_doubling_of_brokers_asks_no_database_for_anything(fleet: Kept, make: Make) -> None:
+async def test_the_doubling_of_brokers_asks_no_database_for_anything(fleet: FleetWithDatabase, make: Make) -> None:
     fleet.role = "broker"
     await until(lambda: fleet.database.loads() == 1)
     fleet.database.fault = "kill"
