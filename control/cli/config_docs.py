@@ -96,7 +96,11 @@ def _row(field: msgspec.structs.FieldInfo, hint: Any, name: str) -> str:
         "" if preset is None else _literal(preset),
         unit,
         why,
-        "reloaded" if name in RELOADED else "read by each command" if name.startswith((*COMMANDS, *command_keys())) else "needs a restart",
+        "reloaded"
+        if name in RELOADED
+        else "read by each command"
+        if name.startswith((*COMMANDS, *command_keys()))
+        else "needs a restart",
     ]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 

@@ -142,8 +142,8 @@ class Servers:
 
     def _address(self) -> muster.Address:
         servers = self._directory.snapshot.servers(self._cluster)
-        known = muster.Address((), (), self._token)
-        return replace(known, **{of.listed: _endpoints(servers[of.name]) for of in self._kinds})
+        lists: dict[str, Any] = {of.listed: _endpoints(servers[of.name]) for of in self._kinds}
+        return replace(muster.Address((), (), self._token), **lists)
 
     def _missing(self) -> str:
         """The first role that the client needs and that has no server, those of the cluster alone first."""

@@ -158,7 +158,9 @@ class Supervisor:
             registry=self.config.registry.url or UNSET,
             programs=self._programs.told() or UNSET,
         )
-        return made.with_endpoints((seat.role, self._endpoint(seat)) for seat in self._servers if kind(seat.role).listed)
+        return made.with_endpoints(
+            (seat.role, self._endpoint(seat)) for seat in self._servers if kind(seat.role).listed
+        )
 
     # --- start ----------------------------------------------------------------------------------------------------
 

@@ -104,7 +104,9 @@ def is_of_this_machine(host: str) -> bool:
     return True
 
 
-def together(ask: Callable[[Process], Reply], processes: Sequence[Process], at_once: int = ASKED_AT_ONCE) -> list[Reply]:
+def together(
+    ask: Callable[[Process], Reply], processes: Sequence[Process], at_once: int = ASKED_AT_ONCE
+) -> list[Reply]:
     """Ask all, and return the answers in order. Several at a time, so that silent nodes' time-outs do not add up."""
     with ThreadPoolExecutor(at_once) as pool:
         return list(pool.map(ask, processes))

@@ -85,6 +85,11 @@ class Access:
         for each in self._users.values():
             each.take_secrets(secrets_)
 
+    def set_rates(self, requests: int, messages: int) -> None:
+        """Use these rates per caller from now on."""
+        self._requests.set_rate(requests)
+        self._messages.set_rate(messages)
+
     def caller(self, authorization: str | None, api_key: str | None) -> Caller:
         """Who this is; counts the request against the rate. Raises `Problem`."""
         scheme, _, bearer = (authorization or "").strip().partition(" ")

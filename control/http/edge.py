@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import structlog
 import uvicorn
 from litestar import Litestar, Request, Response, get
@@ -34,7 +35,7 @@ from control.http.face import AnyRequest, Base, Face, Nodes, Where, actions, mod
 from control.http.front import Front, ongoing
 from control.http.idempotency import Idempotency
 from control.http.keys import Keyring
-from control.http.options import HttpOptions
+from control.http.options import RELOADS, HttpOptions
 from control.http.problems import CONTENT_TYPE, Problem
 from control.node.admin import HttpServer
 
@@ -70,6 +71,8 @@ class HttpEdge:
     def __init__(self, settings: Serving, log: structlog.typing.FilteringBoundLogger) -> None:
         options = settings.options
         self._settings, self._log = settings, log
+        self._options = options
+        """The present ones: a reload replaces them."""
         self.counts = Counts()
         self._keyring = Keyring(settings.keys_file, log)
         self._access = Access(
@@ -84,8 +87,9 @@ class HttpEdge:
         base = Base(
             options, settings.where, settings.nodes, self.counts, idempotency, log, settings.cluster_secret_file
         )
+        self._base = base
         self._faces: list[Face] = [module.face(base) for module in modules()]
-        application = self._application()
+        application = self._routes = self._application()
         for route in application.routes:
             if isinstance(route, HTTPRoute):
                 for method in sorted(route.methods - {"OPTIONS"}):
@@ -170,6 +174,16 @@ class HttpEdge:
         self._access.take_secrets(jwt_secrets)
         self._look()
 
+    def take(self, options: HttpOptions) -> None:
+        """Use the `RELOADS` of these for new requests."""
+        before = self._options
+        now = msgspec.structs.replace(before, **{name: getattr(options, name) for name in RELOADS})
+        self._options = self._base.options = now
+        self._access.set_rates(now.requests_rate, now.messages_rate)
+        if (before.cors_origins, before.body_bytes_max) != (now.cors_origins, now.body_bytes_max):
+            self._routes = self._application()
+        self._front.take(self._routes, self._hosts(), now.request_s_max)
+
     def redirect(self, address: muster.Address) -> None:
         """Go by these servers from now on, as a registry says."""
         for face in self._faces:
@@ -208,7 +222,7 @@ class HttpEdge:
         return 0 if self._server is None else len(self._server.server_state.connections)
 
     def _hosts(self) -> tuple[str, ...]:
-        return (*self._settings.options.hosts, socket.gethostname().lower())
+        return (*self._options.hosts, socket.gethostname().lower())
 
     async def _follow_keys(self) -> None:
         while True:
@@ -222,7 +236,7 @@ class HttpEdge:
                 face.access_changed()
 
     def _application(self) -> Litestar:
-        options = self._settings.options
+        options = self._options
 
         async def caller(request: AnyRequest) -> Caller:
             found = self._access.caller(request.headers.get("authorization"), request.headers.get("x-api-key"))
@@ -282,7 +296,7 @@ class HttpEdge:
         code = CODES.get(error.status_code, "bad_request" if error.status_code < 500 else "internal")
         extra = error.extra if isinstance(error.extra, list) else []
         wrong = [f"{each['key']}: {each['message']}" for each in extra if isinstance(each, dict) and "key" in each]
-        detail = "; ".join(wrong) if wrong else f"at most {self._settings.options.body_bytes_max} bytes"
+        detail = "; ".join(wrong) if wrong else f"at most {self._options.body_bytes_max} bytes"
         response = self._problem(request, Problem(code, detail if wrong or code == "too_long" else ""))
         if error.status_code == 405:
             response.headers["allow"] = ", ".join(_methods(request.app, request.scope["path"]))

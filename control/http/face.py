@@ -27,11 +27,12 @@ Where = str | muster.Address
 """The folder of an instance, or the addresses of its servers."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Base:
-    """What a system's routes stand on."""
+    """The common parts for a system's routes."""
 
     options: HttpOptions
+    """The present ones: a reload replaces them."""
     where: Where
     nodes: Nodes
     """The nodes that run, with their admin addresses. Raises `UserError`."""

@@ -76,11 +76,16 @@ class Front:
         hosts: tuple[str, ...],
         request_s_max: float,
     ) -> None:
-        self._routes, self._counts, self._log = routes, counts, log
-        self._hosts, self._seconds = tuple(host.lower() for host in hosts), request_s_max
-        self._host_known = lru_cache(HOSTS_KEPT)(self.host_known)
+        self._counts, self._log = counts, log
+        self.take(routes, hosts, request_s_max)
         self.draining = False
         self.running = 0
+
+    def take(self, routes: Application, hosts: tuple[str, ...], request_s_max: float) -> None:
+        """Use these for new requests; running ones keep the former."""
+        self._routes, self._seconds = routes, request_s_max
+        self._hosts = tuple(host.lower() for host in hosts)
+        self._host_known = lru_cache(HOSTS_KEPT)(self.host_known)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""

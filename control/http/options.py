@@ -1,8 +1,24 @@
 """The section `[http]` of the configuration. Owns the keys and their bounds; what they become is in `edge.py`."""
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from plane.options import EdgeOptions, key
+
+RELOADS: Final = (
+    "hosts",
+    "cors_origins",
+    "body_bytes_max",
+    "batch_max",
+    "request_s_max",
+    "requests_rate",
+    "messages_rate",
+    "rooms_max",
+    "room_idle_s",
+    "streams_max",
+    "heartbeat_s",
+    "stall_s",
+)
+"""Keys of `[http]` that a running node takes by SIGHUP: those that do not size what exists already."""
 
 
 class HttpOptions(EdgeOptions, frozen=True):

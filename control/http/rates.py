@@ -16,6 +16,10 @@ class Buckets:
         self._full: OrderedDict[str, float] = OrderedDict()
         """When each bucket is full again, seconds; the caller that asked last comes last. A full bucket need not be kept."""
 
+    def set_rate(self, rate: int) -> None:
+        """Use another rate from now on; a bucket in debt is full again when it would have been."""
+        self._rate = rate
+
     def take(self, name: str, count: int, now: float) -> float:
         """Take so many, or tell after how many seconds there are enough; nothing is taken then.
 

@@ -109,7 +109,8 @@ class HttpService:
         return [self._edge.address]
 
     def take(self, settings: HttpSettings) -> None:
-        """Nothing of its settings changes while it runs."""
+        """Use other rates, limits, hosts and CORS origins."""
+        self._edge.take(settings.options)
 
     def take_secrets(self, secrets: Sequence[bytes]) -> None:
         """Check users' tokens by these from now on."""

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from control.http.options import HttpOptions
+from control.http.options import RELOADS, HttpOptions
 from plane.kind import Around, Pods, RoleKind, System, numbers
 
 KEYS: Final = "http-keys.json"
@@ -51,6 +51,7 @@ HTTP: Final = RoleKind(
     row=60,
     # Rooms that are read take at most 1 GiB, answers that are kept 64 MiB.
     pods=Pods(port=8080, memory_max="2Gi", files={"http.keys_file": KEYS}),
+    reloads={f"http.{name}": f"options.{name}" for name in RELOADS},
     received="muster_http_requests_total",
     carried="muster_http_requests_total",
     check=lacks,

@@ -11,6 +11,7 @@ import muster
 from control.http.access import Caller
 from control.http.face import Base
 from control.http.idempotency import Nothing
+from control.http.options import HttpOptions
 from control.http.problems import Problem
 from control.rooms.feeds import Feed
 from control.rooms.listing import Listing
@@ -40,9 +41,8 @@ class Service:
     """The rooms in one process."""
 
     def __init__(self, base: Base) -> None:
-        options = base.options
-        self.base, self.options, self._counts = base, options, base.counts
-        self._sessions = Sessions(base.where, options.sessions_max, options.session_idle_s)
+        self.base, self._counts = base, base.counts
+        self._sessions = Sessions(base.where, self.options.sessions_max, self.options.session_idle_s)
         self._feeds: dict[tuple[bytes | None, str], Feed] = {}
         self._streams: set[Stream] = set()
         self._tasks: list[asyncio.Task[None]] = []
@@ -58,6 +58,11 @@ class Service:
             self._ended(reason, 0)
         for outcome in ("published", "failed"):
             self._published(outcome, 0)
+
+    @property
+    def options(self) -> HttpOptions:
+        """The present ones."""
+        return self.base.options
 
     # --- life ---------------------------------------------------------------------------------------------------
 

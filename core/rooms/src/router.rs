@@ -22,8 +22,8 @@ use muster_transport::{
     NODES_MAX,
 };
 
+use crate::changes::{ChangeQueue, Changed};
 use crate::interest::{Change, Interest, Taken};
-use crate::changes::{Changed, ChangeQueue};
 use crate::limits::{log_bytes, GATEWAY_LEASE, LINK_LOG_BYTES};
 use crate::missing::{Missing, LOST_WAIT, MISSING_WAIT};
 use crate::untold::Untold;

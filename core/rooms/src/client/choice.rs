@@ -161,7 +161,7 @@ impl Choice {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Client, ClientConfig, Endpoint, Slot, Side, State};
+    use super::super::{Client, ClientConfig, Endpoint, Side, Slot, State};
     use super::*;
     use muster_transport::fixtures::Zeros;
     use proptest::prelude::*;

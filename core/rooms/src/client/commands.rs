@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use muster_transport::{Bucket, Micros};
 
 use super::spares::SPARE_IDLE;
-use super::{Client, ClientEvent, Slot, Side, State};
+use super::{Client, ClientEvent, Side, Slot, State};
 use crate::command::{
     left_ms, Ask, CommandId, Outcome, Page, Verdict, COMMAND_BYTES_MAX, COPIES, GRACE, LIFETIME_MAX, SPREAD_BURST,
     SPREAD_RATE,

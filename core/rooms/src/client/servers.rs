@@ -10,7 +10,7 @@ use crate::role;
 
 use muster_transport::{Dice, Micros, Role, Server};
 
-use super::{Client, Endpoint, Slot, Session, Side, State, SPREAD};
+use super::{Client, Endpoint, Session, Side, Slot, State, SPREAD};
 
 /// After this many failed attempts in a row, and every that many further ones, a given server is tried.
 const GIVEN_EVERY: u32 = 2;

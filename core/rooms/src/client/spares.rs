@@ -6,7 +6,7 @@
 
 use muster_transport::{Addr, Micros};
 
-use super::{Client, Slot, Session, Side, State, SIDES};
+use super::{Client, Session, Side, Slot, State, SIDES};
 use crate::command::COPIES;
 
 /// Beside the session that there is anyway.

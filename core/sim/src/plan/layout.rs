@@ -7,7 +7,11 @@ use crate::second::SecondCluster;
 
 impl Plan {
     pub fn servers(&self) -> usize {
-        self.gateways + self.proxies + self.brokers + self.routers + self.second.as_ref().map_or(0, SecondCluster::servers)
+        self.gateways
+            + self.proxies
+            + self.brokers
+            + self.routers
+            + self.second.as_ref().map_or(0, SecondCluster::servers)
     }
 
     /// The kind of a process: gateways first, then proxies, brokers, routers, the second cluster, clients.

@@ -11,10 +11,10 @@ use muster_simkit::SECOND;
 use muster_transport::{HasLinks, HasSessions, HealthCounters, Reason};
 
 use super::{Role, Rooms, Sim};
-use crate::second::SecondCluster;
 use crate::identities::{node_of, Identities};
 use crate::oracle::Membership;
 use crate::plan::{Fault, Kind, Upkeep};
+use crate::second::SecondCluster;
 
 /// Datagrams that a process may exchange in the last second, when nothing happens any more: pings of ten a second on each
 /// link, their answers, and keepalives.
