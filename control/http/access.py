@@ -1,4 +1,5 @@
-"""Who calls, and what the caller may do: an API key with scopes, or a user's token with the rights it has at gateways too.
+"""Authentication of callers, and their rights: an API key with scopes, or a user's token with the same rights as at
+gateways.
 
 Owns the check of credentials and the rates per caller. Knows no route; the actions are those of the systems.
 """
@@ -23,7 +24,7 @@ LOOK_AGAIN_S: Final = 0.1
 
 
 class Action(NamedTuple):
-    """What a scope can allow, and the right by which a user may do the same; None: no user may."""
+    """An action that a scope can allow, and the right by which a user may do the same; None: no user may."""
 
     name: str
     text: str
@@ -58,7 +59,7 @@ class Caller:
 
 
 class Access:
-    """Checks credentials. `secrets_`: what users' tokens are signed with; `look` takes up a changed file of keys."""
+    """Checks credentials. `secrets_`: the secrets that sign users' tokens; `look` takes up a changed file of keys."""
 
     def __init__(
         self,
@@ -91,7 +92,7 @@ class Access:
         self._messages.set_rate(messages)
 
     def caller(self, authorization: str | None, api_key: str | None) -> Caller:
-        """Who this is; counts the request against the rate. Raises `Problem`."""
+        """Identify the caller; counts the request against the rate. Raises `Problem`."""
         scheme, _, bearer = (authorization or "").strip().partition(" ")
         if authorization and scheme.lower() != "bearer":
             raise Problem("bad_credential", "Authorization has the scheme Bearer")

@@ -1,4 +1,4 @@
-"""What one key's type cannot say of the section of the HTTP face."""
+"""Checks of the section of the HTTP face beyond one key's type."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -9,6 +9,6 @@ Path = tuple[str, ...]
 
 
 def wrong(config: Config, roles: Sequence[str], stands: Callable[[Path], bool]) -> Iterator[tuple[Path, str]]:
-    """Keys that are wrong, and what is."""
+    """Wrong keys, with the mistake."""
     if config.runs("http") and (text := lacks(config.section)):
         yield ("systems", "enabled"), text

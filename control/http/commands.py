@@ -19,7 +19,7 @@ from control.http.system import KEYS
 
 
 def keys_file(options: HttpOptions, place: Folder) -> Path:
-    """Where the keys are."""
+    """The place of the keys."""
     return absolute(options.keys_file) if options.keys_file else place.path / KEYS
 
 

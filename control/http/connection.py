@@ -1,4 +1,4 @@
-"""One TCP connection: what it may send before anybody looks at it, and how long it may take.
+"""One TCP connection: bounds on unread input, and on its time.
 
 Bounds the head of a request in bytes and seconds, and connections in number. Knows no route and no caller.
 """
@@ -41,7 +41,7 @@ class Connection(HttpToolsProtocol):
         self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell who writes to it."""
+        """Inform its writer."""
         self._stop_waiting()
         super().connection_lost(exc)
         if self.on_lost is not None:
@@ -95,11 +95,11 @@ class Connection(HttpToolsProtocol):
             self._wait()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP, or more than is taken."""
+        """Answer input that is not HTTP, or is beyond the bounds."""
         self._refuse(self._refused or "bad_request", msg)
 
     def _unsupported_upgrade_warning(self) -> None:
-        """What anybody may send is not worth a line."""
+        """Input of strangers is not worth a line."""
 
     def _count(self, length: int) -> None:
         self._head += length

@@ -1,6 +1,6 @@
-"""What the HTTP face counts, in the form that `/metrics` of nodes has (`control/node/metrics.py`).
+"""The counters of the HTTP face, in the form of the nodes' `/metrics` (`control/node/metrics.py`).
 
-Every name is there from the start, with 0 for what has not happened yet: else a rate would miss the first event.
+Every name is there from the start, with 0 before the first event: else a rate would miss that.
 """
 
 from bisect import bisect_left
@@ -13,13 +13,13 @@ from control.node.ages import Histogram
 
 BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 NO_ROUTE: Final = "none"
-"""Of requests that no route took: their paths are not labels, since strangers choose them."""
+"""Requests without a route: their paths are not labels, since strangers choose them."""
 REJECTED: Final = (*KINDS, "connections", "unread")
 """Reasons of refusals: codes of problems, too many connections, an answer that is not read."""
 
 
 class Counts:
-    """Counters, gauges and histograms of one process. A gauge is asked when somebody looks."""
+    """Counters, gauges and histograms of one process. A gauge is computed when it is read."""
 
     def __init__(self) -> None:
         self._requests: Counter[tuple[str, str, int]] = Counter()
@@ -60,7 +60,7 @@ class Counts:
         self._gauges[name] = text, value
 
     def value(self, name: str, **labels: str) -> float:
-        """What was counted under this name."""
+        """The counts under this name."""
         return self._named[name, ",".join(f'{key}="{value}"' for key, value in labels.items())]
 
     def counters(self) -> list[tuple[str, str, float]]:

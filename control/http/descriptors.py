@@ -8,7 +8,7 @@ import structlog
 OWN: Final = 256
 """Files, listeners, clients that read rooms, questions to nodes."""
 SESSION: Final = 8
-"""Of one user: two clients, each with sockets and what wakes its loop."""
+"""Descriptors of one user: two clients, each with sockets and the wake-up of its loop."""
 CONNECTIONS_MIN: Final = 16
 
 

@@ -1,4 +1,4 @@
-"""What every request passes first: its id, the Host check, the deadline, counts and the log. Knows no route.
+"""The first stage of every request: its id, the Host check, the deadline, counts and the log. Knows no route.
 
 An ASGI application around that of the routes.
 """
@@ -31,7 +31,7 @@ HOSTS_KEPT: Final = 256
 
 
 class Ongoing:
-    """One request: what routes may ask of it. In `scope["state"]["request"]`."""
+    """One request as routes see it. In `scope["state"]["request"]`."""
 
     def __init__(self, scope: Scope, deadline: asyncio.Timeout) -> None:
         headers = dict(scope["headers"])
@@ -47,7 +47,7 @@ class Ongoing:
         self._deadline = deadline
 
     def extend(self, seconds: float) -> None:
-        """Let it take so much longer."""
+        """Extend its deadline by this."""
         when = self._deadline.when()
         if when is not None:
             self._deadline.reschedule(when + seconds)
@@ -65,7 +65,7 @@ def ongoing(scope: Any) -> Ongoing:
 
 
 class Front:
-    """`routes` is the application behind. While `draining`, what comes is refused."""
+    """`routes` is the application behind. While `draining`, new requests are refused."""
 
     def __init__(
         self,

@@ -16,12 +16,12 @@ from control.http.problems import Problem
 BYTES_MAX: Final = 64 << 20
 KEY_CHARS_MAX: Final = 255
 WAIT_S: Final = 10.0
-"""So long a duplicate waits for the first."""
+"""A duplicate waits this long for the first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a request came to."""
+    """The answer to a request."""
 
     status: int
     body: bytes
@@ -45,7 +45,7 @@ class _Kept:
 
 
 class Idempotency:
-    """What was answered of late. `seconds`: how long; `count`: how many."""
+    """Recent answers. `seconds`: their lifetime; `count`: their number."""
 
     def __init__(
         self,
@@ -66,10 +66,10 @@ class Idempotency:
     async def once(
         self, scope: tuple[str, ...], key: str, request: bytes, do: Callable[[], Awaitable[Answer]]
     ) -> Answer:
-        """Do it, unless the same request with this key was done: then give the answer of that.
+        """Do it, unless the same request with this key was done: then return the answer of that.
 
-        Raises `Problem`: what `do` raised (kept too, unless it raised `Nothing`), `idempotency_mismatch`, `in_progress`, or
-        `busy` when all places are held by requests that run.
+        Raises `Problem`: that of `do` (kept too, unless it raised `Nothing`), `idempotency_mismatch`, `in_progress`, or
+        `busy` when running requests hold all places.
         """
         if not 0 < len(key) <= KEY_CHARS_MAX:
             raise Problem("bad_request", f"an Idempotency-Key has 1 to {KEY_CHARS_MAX} characters")

@@ -88,7 +88,7 @@ def check_scope(scope: str, actions: Mapping[str, str]) -> str:
 
 
 def read(file: Path) -> Keys:
-    """What the file says; without a file there are no keys. Raises `ConfigError`."""
+    """The content of the file; without a file there are no keys. Raises `ConfigError`."""
     try:
         found = msgspec.json.decode(file.read_bytes(), type=Keys)
     except FileNotFoundError:

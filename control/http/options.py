@@ -1,4 +1,4 @@
-"""The section `[http]` of the configuration. Owns the keys and their bounds; what they become is in `edge.py`."""
+"""The section `[http]` of the configuration. Owns the keys and their bounds; `edge.py` puts them into effect."""
 
 from typing import Annotated, Final
 
@@ -18,7 +18,7 @@ RELOADS: Final = (
     "heartbeat_s",
     "stall_s",
 )
-"""Keys of `[http]` that a running node takes by SIGHUP: those that do not size what exists already."""
+"""Keys of `[http]` that a running node takes by SIGHUP: those that do not size existing parts."""
 
 
 class HttpOptions(EdgeOptions, frozen=True):
@@ -91,7 +91,7 @@ class HttpOptions(EdgeOptions, frozen=True):
         int,
         key(
             "Messages and commands that one key or user publishes; twice as many at once after a pause",
-            "a batch counts what it carries",
+            "a batch counts each of its messages",
             "1/s",
             ge=1,
             le=10_000_000,
@@ -119,7 +119,7 @@ class HttpOptions(EdgeOptions, frozen=True):
     ] = 1_000
     session_idle_s: Annotated[
         float,
-        key("A user's sessions are closed after so long without a request", "a poll a minute", "s", ge=1, le=86_400),
+        key("A user's sessions are closed after this time without a request", "a poll a minute", "s", ge=1, le=86_400),
     ] = 90.0
     rooms_max: Annotated[
         int,
@@ -153,19 +153,19 @@ class HttpOptions(EdgeOptions, frozen=True):
     ] = 1_000
     room_idle_s: Annotated[
         float,
-        key("A room that nobody reads any more is left after this", "a client that comes back", "s", ge=0.1, le=600),
+        key("A room without readers is left after this", "a client that comes back", "s", ge=0.1, le=600),
     ] = 10.0
     streams_max: Annotated[int, key("Event streams at once", "a connection each", "streams", ge=1, le=1 << 20)] = 8_000
     heartbeat_s: Annotated[
-        float, key("A quiet stream gets a comment so often", "proxies cut after 30 or 60 s", "s", ge=0.1, le=600)
+        float, key("Time between comments on a quiet stream", "proxies cut after 30 or 60 s", "s", ge=0.1, le=600)
     ] = 15.0
     stall_s: Annotated[
-        float, key("A stream whose client takes nothing for so long is cut", "two heartbeats", "s", ge=0.1, le=600)
+        float, key("A stream is cut if its client takes nothing for this time", "two heartbeats", "s", ge=0.1, le=600)
     ] = 30.0
     drain_s: Annotated[
         float,
         key(
-            "What runs may take so long to finish when the process ends",
+            "Running requests may take this long to finish when the process ends",
             "`muster up` waits 12 s with a registry and 2 s without; systemd and Kubernetes as they are told",
             "s",
             ge=0,

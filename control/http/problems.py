@@ -14,7 +14,7 @@ TYPE: Final = "urn:muster:problem:"
 
 
 class Kind(NamedTuple):
-    """What a code means."""
+    """The meaning of a code."""
 
     status: int
     retryable: bool
@@ -24,7 +24,7 @@ class Kind(NamedTuple):
 
 KINDS: Final[Mapping[str, Kind]] = {
     "bad_request": Kind(400, False, "A parameter or header is malformed"),
-    "bad_body": Kind(400, False, "The body is not what its Content-Type says"),
+    "bad_body": Kind(400, False, "The body does not match its Content-Type"),
     "bad_room_name": Kind(400, False, "The room name is malformed"),
     "too_much_history": Kind(400, False, "More messages of history than are kept"),
     "no_credential": Kind(401, False, "The request has no API key and no token"),
@@ -45,10 +45,10 @@ KINDS: Final[Mapping[str, Kind]] = {
     "busy": Kind(503, True, "No capacity for this now"),
     "draining": Kind(503, True, "The server is about to end"),
     "unavailable": Kind(503, True, "The servers behind do not answer"),
-    "timeout": Kind(504, True, "No answer in time; what was asked may be done all the same"),
+    "timeout": Kind(504, True, "No answer in time; the action may be done all the same"),
 }
 RETRY_S: Final[Mapping[str, float]] = {"in_progress": 1, "busy": 1, "draining": 1, "unavailable": 1, "rate_limited": 1}
-"""What `Retry-After` says where nobody knows better."""
+"""`Retry-After` without a better estimate."""
 
 
 class Problem(Exception):
@@ -62,7 +62,7 @@ class Problem(Exception):
 
     @property
     def headers(self) -> dict[str, str]:
-        """What goes with the body."""
+        """The headers of the body."""
         headers = {"cache-control": "no-store"}
         if self.retry_after is not None:
             headers["retry-after"] = str(max(1, math.ceil(self.retry_after)))

@@ -21,7 +21,7 @@ class Buckets:
         self._rate = rate
 
     def take(self, name: str, count: int, now: float) -> float:
-        """Take so many, or tell after how many seconds there are enough; nothing is taken then.
+        """Take this many, or return the seconds until there are enough; nothing is taken then.
 
         More than a bucket holds is taken from a full one, which is in debt afterwards.
         """

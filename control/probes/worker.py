@@ -27,7 +27,7 @@ class Probing:
     """A `plane.service.Service`."""
 
     take_secrets: Final = None
-    """It checks nobody's token."""
+    """It checks no tokens."""
 
     def __init__(self, prober: Prober, snapshot: Callable[[], Snapshot]) -> None:
         self.ready = self.draining = self.closed = False
@@ -66,11 +66,11 @@ class Probing:
         }
 
     def counters(self) -> list[Figure]:
-        """Of all paths."""
+        """Averages over all paths."""
         return ProbeCounts(self._prober).counters()
 
     def gauges(self) -> list[Figure]:
-        """Of all paths, and of the worst ones each."""
+        """Figures of all paths, and of the worst ones each."""
         return ProbeCounts(self._prober).gauges()
 
     def addresses(self) -> list[tuple[str, int]]:

@@ -224,7 +224,7 @@ class Ring:
 
 
 class Feed:
-    """One room of one session while somebody reads it."""
+    """One room of one session while it has readers."""
 
     def __init__(self, room: str, session: Session, history_max: int, bytes_max: int) -> None:
         self.room, self._session, self._history_max = room, session, history_max
@@ -232,7 +232,7 @@ class Feed:
         self.readers: set[Callable[[], None]] = set()
         """Each is called when there are items for it."""
         self.idle_since: float | None = None
-        """The time since nobody reads it; None while somebody does."""
+        """The time since it has no reader; None while it has some."""
         self.ended: muster.MusterError | None = None
         self.joined: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done once the room is joined and its history is there."""
@@ -268,7 +268,7 @@ class Feed:
                 await session.left(reader)
             if not self.joined.done():
                 self.joined.set_exception(self.ended or muster.Closed("the room was left"))
-                self.joined.exception()  # marks it as retrieved: perhaps nobody waits
+                self.joined.exception()  # marks it as retrieved: perhaps nothing waits for it
             self.wake()
 
     async def _read(self, client: muster.Client) -> None:

@@ -1,6 +1,6 @@
 """The rooms' routes over HTTP: publish, history, event streams, members, commands, rooms.
 
-The keys, limits and idempotency are the base's (`control/http/`); what the routes ask for is in `service.py`.
+The keys, limits and idempotency are the base's (`control/http/`); `service.py` does the work of the routes.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -21,7 +21,7 @@ ASK_S: Final = 2.0
 
 
 class Listed(NamedTuple):
-    """Rooms by name, and what is missing."""
+    """Rooms by name, and whether the list is complete."""
 
     rooms: list[dict[str, Any]]
     truncated: bool

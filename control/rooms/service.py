@@ -155,7 +155,7 @@ class Service:
         return feed
 
     async def _leave_one(self) -> bool:
-        """Leave a room that nobody reads now."""
+        """Leave a room without a reader."""
         for place, feed in list(self._feeds.items()):
             if not feed.readers and feed.joined.done():
                 del self._feeds[place]

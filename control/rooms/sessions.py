@@ -16,7 +16,7 @@ from muster.instance import Endpoint
 SWEEP_S: Final = 1.0
 OWN_BUFFER_BYTES: Final = 8 << 20
 USER_BUFFER_BYTES: Final = 256 << 10
-"""Of a user's sockets and unread messages: there may be a thousand users."""
+"""A user's sockets and unread messages are small: there may be a thousand users."""
 
 Target = str | muster.Address
 

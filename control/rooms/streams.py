@@ -52,7 +52,7 @@ class Stream:
         self.wake()
 
     async def run(self, send: Callable[[Any], Coroutine[Any, Any, None]], request: Ongoing, headers: Any) -> None:
-        """Send until somebody ends it."""
+        """Send until the stream is ended."""
         request.stream()
         connection = request.connection
         if connection is not None:
