@@ -22,8 +22,8 @@ use muster_journal::Options;
 use crate::clock::{ClockStep, TrustedClock};
 use crate::schedule::{Change, Incarnation, Message, MessageId, Refusal, Version};
 use crate::store::{
-    Changed, Claims, CommitError, Denied, Finished, Fire, Folder, FolderStore, Inserted, Job, NewMessage, OpenError,
-    Settings, Stats,
+    Changed, Claims, CommitError, Denied, Filter, Finished, Fire, Folder, FolderStore, Inserted, Job, Listing,
+    NewMessage, OpenError, Settings, Stats,
 };
 use crate::wheel::{Millis, Progress};
 
@@ -64,7 +64,12 @@ pub enum Ask {
         attempts_max: u16,
         credit: usize,
     },
+    /// The worker takes no more: credits that are left are void. What it has claimed stays claimed. Not answered.
+    Leave {
+        worker: Incarnation,
+    },
     Stats,
+    List(Filter),
 }
 
 #[derive(Clone, Debug)]
@@ -88,6 +93,9 @@ pub enum Answer {
         body: Vec<u8>,
     },
     Stats(Stats),
+    Listed(Listing),
+    /// Too many listings are on their way.
+    Busy,
     Refused(Refusal),
     /// Ask again: the store still reads its index.
     Rebuilding,
@@ -149,7 +157,7 @@ impl Keeper {
         })
     }
 
-    /// Asks. Every request is answered, [`Ask::Serve`] once for each message; after a failure, none.
+    /// Asks. Every request but [`Ask::Leave`] is answered, [`Ask::Serve`] once for each message; after a failure, none.
     ///
     /// The caller bounds what it has asked and not been answered.
     pub fn submit(&self, requests: Vec<Request>) {
@@ -305,6 +313,15 @@ impl Turn {
             self.jobs_out -= 1;
             self.store.finish(finished).map_err(|error| error.to_string())?;
         }
+        let listed = self.store.take_listed();
+        if !listed.is_empty() {
+            let replies = listed.into_iter().map(|listing| Reply {
+                number: listing.number,
+                answer: Answer::Listed(listing),
+            });
+            self.shared.lock().replies.extend(replies);
+            self.shared.wake();
+        }
         Ok(open || progress == Progress::More)
     }
 
@@ -360,7 +377,20 @@ impl Turn {
                     services.push((*worker, service));
                     return Ok(());
                 }
+                Ask::Leave { worker } => {
+                    for services in self.services.values_mut() {
+                        services.retain(|(other, _)| other != worker);
+                    }
+                    self.services.retain(|_, services| !services.is_empty());
+                    return Ok(());
+                }
                 Ask::Stats => Ok(Answer::Stats(self.store.stats())),
+                Ask::List(filter) => {
+                    if self.store.ask_list(number, *filter) {
+                        return Ok(());
+                    }
+                    Ok(Answer::Busy)
+                }
             };
             match answered {
                 Ok(answer) => break answer,

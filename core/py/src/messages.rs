@@ -15,7 +15,7 @@ use muster_messages::dispatch::{Assignment, Dispatcher, Load, Policy, Worker};
 use muster_messages::keeper::{Answer, Ask, Keeper, Reply, Request};
 use muster_messages::retry::RetryTable;
 use muster_messages::schedule::{Change, Due, Incarnation, Message, MessageId, Refusal, State, Step, NEVER};
-use muster_messages::store::{Changed, Inserted, OpenError, Settings, Stats};
+use muster_messages::store::{Changed, Filter, Inserted, OpenError, Settings, Stats};
 use pyo3::exceptions::{PyBlockingIOError, PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
@@ -136,6 +136,52 @@ impl ScheduleKeeper {
             credit,
         };
         self.keeper()?.submit(vec![Request { number, ask }]);
+        Ok(())
+    }
+
+    fn leave(&self, worker: u64) -> PyResult<()> {
+        let worker = Incarnation(worker);
+        self.keeper()?.submit(vec![Request {
+            number: 0,
+            ask: Ask::Leave { worker },
+        }]);
+        Ok(())
+    }
+
+    fn list(
+        &self,
+        number: u64,
+        topic: Option<u32>,
+        begin: u64,
+        end: u64,
+        states: Vec<String>,
+        limit: usize,
+    ) -> PyResult<()> {
+        let mut filter = Filter {
+            topic,
+            from: begin,
+            to: end,
+            scheduled: false,
+            firing: false,
+            done: false,
+            dead: false,
+            withdrawn: false,
+            limit,
+        };
+        for state in states {
+            match state.as_str() {
+                "scheduled" => filter.scheduled = true,
+                "firing" => filter.firing = true,
+                "done" => filter.done = true,
+                "dead" => filter.dead = true,
+                "withdrawn" => filter.withdrawn = true,
+                _ => return Err(PyValueError::new_err(format!("unknown state `{state}`"))),
+            }
+        }
+        self.keeper()?.submit(vec![Request {
+            number,
+            ask: Ask::List(filter),
+        }]);
         Ok(())
     }
 
@@ -264,6 +310,14 @@ fn answered<'py>(py: Python<'py>, reply: Reply) -> PyResult<Bound<'py, PyAny>> {
             (number, "fire", message(py, &fired)?, topic, claim, until, body).into_bound_py_any(py)
         }
         Answer::Stats(stats) => (number, "stats", stats_dict(py, &stats)?).into_bound_py_any(py),
+        Answer::Listed(listing) => {
+            let named = PyList::empty(py);
+            for (found, topic) in &listing.messages {
+                named.append((message(py, found)?, *topic))?;
+            }
+            (number, "listed", named, listing.times, listing.cut).into_bound_py_any(py)
+        }
+        Answer::Busy => (number, "busy").into_bound_py_any(py),
         Answer::Refused(refusal) => {
             let (reason, value) = match refusal {
                 Refusal::Unknown => ("unknown", None),
@@ -299,6 +353,7 @@ fn stats_dict<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, PyDict
     dict.set_item("checkpoints", stats.checkpoints)?;
     dict.set_item("applied", stats.applied)?;
     dict.set_item("whole", stats.whole)?;
+    dict.set_item("dead_forgotten", stats.dead_forgotten)?;
     Ok(dict)
 }
 

@@ -10,11 +10,14 @@ use super::files::{FileName, Files};
 use super::hour::damaged;
 use super::index::{Index, Place};
 use super::op::{Kind, Op, OP_BYTES};
-use crate::schedule::MessageId;
+use crate::schedule::{Message, MessageId, State};
 use crate::wheel::Millis;
 
 /// Bytes of operations read at once: 16,384 operations.
 const CHUNK_BYTES: usize = 1 << 20;
+
+/// Messages that one listing keeps apart while it reads: 100 MB at most. Beyond, it says that it was cut.
+const LISTED_MAX: usize = 1_000_000;
 
 /// The operations of an hour as they are at one moment.
 pub(crate) struct Snapshot {
@@ -32,6 +35,12 @@ pub(crate) enum Task {
     Rebuild { hours: Vec<Snapshot>, messages: usize },
     /// Reads which messages an hour held.
     Ids(Snapshot),
+    /// Reads which messages of these hours an operator asks for.
+    List {
+        number: u64,
+        hours: Vec<Snapshot>,
+        filter: Filter,
+    },
     /// Syncs these files, then writes the manifest, then removes the files of these hours.
     Checkpoint {
         sync: Vec<FileName>,
@@ -52,7 +61,56 @@ pub(crate) enum Answer {
     Loaded { hour: u32, sorted: Vec<(Millis, u32)> },
     Rebuilt(Index),
     Ids { hour: u32, ids: Vec<u64> },
+    Listed(Listing),
     Checkpointed,
+}
+
+/// Which messages a listing names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Filter {
+    /// `None`: all topics.
+    pub topic: Option<u32>,
+    /// By the time of the next attempt; for messages that came to their end, by their due time.
+    pub from: Millis,
+    pub to: Millis,
+    pub scheduled: bool,
+    pub firing: bool,
+    pub done: bool,
+    pub dead: bool,
+    pub withdrawn: bool,
+    /// Messages named at most, those of the earliest time. All are counted.
+    pub limit: usize,
+}
+
+impl Filter {
+    fn takes(&self, op: &Op) -> Option<(Millis, Message)> {
+        let message = op.message()?;
+        let wanted = match message.state {
+            State::Scheduled | State::Retry { .. } => self.scheduled,
+            State::Firing { .. } => self.firing,
+            State::Done => self.done,
+            State::Dead => self.dead,
+            State::Cancelled | State::Expired => self.withdrawn,
+        };
+        let time = match message.state {
+            State::Retry { next } => next,
+            _ => message.due_at,
+        };
+        let takes = wanted && self.topic.is_none_or(|topic| topic == op.topic) && self.from <= time && time < self.to;
+        takes.then_some((time, message))
+    }
+}
+
+/// What a listing found, as it was when it was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listing {
+    pub number: u64,
+    /// The messages with their topics, earliest first.
+    pub messages: Vec<(Message, u32)>,
+    /// Times of all that match, in order.
+    pub times: Vec<Millis>,
+    /// There are more than were counted.
+    pub cut: bool,
 }
 
 /// What a [`Job`] found.
@@ -72,6 +130,7 @@ impl<F: Files> Job<F> {
                 hour: snapshot.hour,
                 ids,
             }),
+            Task::List { number, hours, filter } => list(files, number, &hours, filter).map(Answer::Listed),
             Task::Checkpoint {
                 sync,
                 manifest,
@@ -128,6 +187,34 @@ fn ids<F: Files>(files: &F, snapshot: &Snapshot) -> io::Result<Vec<u64>> {
     ids.sort_unstable();
     ids.dedup();
     Ok(ids)
+}
+
+fn list<F: Files>(files: &F, number: u64, hours: &[Snapshot], filter: Filter) -> io::Result<Listing> {
+    let mut all: Vec<(Millis, u32, Message)> = Vec::new();
+    let mut cut = false;
+    for snapshot in hours {
+        // The last word about each message of this hour.
+        let mut found: hashbrown::HashMap<u64, (Millis, u32, Message)> = hashbrown::HashMap::new();
+        each_op(files, snapshot, |_, op| match filter.takes(&op) {
+            Some((time, message)) if found.len() + all.len() < LISTED_MAX || found.contains_key(&op.id.0) => {
+                found.insert(op.id.0, (time, op.topic, message));
+            }
+            Some(_) => cut = true,
+            None => {
+                found.remove(&op.id.0);
+            }
+        })?;
+        all.extend(found.into_values());
+    }
+    all.sort_unstable_by_key(|(time, _, message)| (*time, message.id));
+    let times = all.iter().map(|(time, ..)| *time).collect();
+    let first = all.into_iter().take(filter.limit);
+    Ok(Listing {
+        number,
+        messages: first.map(|(_, topic, message)| (message, topic)).collect(),
+        times,
+        cut,
+    })
 }
 
 fn checkpoint<F: Files>(

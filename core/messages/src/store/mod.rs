@@ -36,7 +36,7 @@ use crate::wheel::{Fired, Millis, Progress, Wheel, DUE_MAX};
 
 pub use error::{CommitError, Denied, OpenError};
 pub use files::{FileName, Files, Folder};
-pub use jobs::{Finished, Job};
+pub use jobs::{Filter, Finished, Job, Listing};
 pub use op::BODY_BYTES_MAX;
 pub use scrub::Scrubbed;
 
@@ -53,6 +53,9 @@ const FLUSH_BYTES: usize = 2 << 20;
 
 /// A clock that goes back by more is followed; by less, it is waited for.
 const CLOCK_BACK_MS: Millis = 100;
+
+/// Listings that wait or are on their way at once: a file thread reads them one after another.
+const LISTINGS_MAX: usize = 4;
 
 /// Ids of a past hour that one tick forgets.
 const FORGET_MAX: usize = 4_096;
@@ -165,6 +168,8 @@ pub struct Stats {
     pub applied: u64,
     /// Every message can be asked for.
     pub whole: bool,
+    /// Dead letters that were forgotten since opening, `dead_days` after they died.
+    pub dead_forgotten: u64,
 }
 
 /// A message as the group has it.
@@ -232,6 +237,9 @@ pub struct Store<S: Storage, F: Files> {
     disk_full: bool,
     failed: bool,
     fired: Vec<Fired>,
+    dead_forgotten: u64,
+    listings: usize,
+    listed: Vec<Listing>,
 }
 
 impl Store<Directory, Folder> {
@@ -300,6 +308,9 @@ impl<S: Storage, F: Files> Store<S, F> {
             disk_full: false,
             failed: false,
             fired: Vec::new(),
+            dead_forgotten: 0,
+            listings: 0,
+            listed: Vec::new(),
             log,
         };
         for mark in &manifest.hours {
@@ -577,7 +588,29 @@ impl<S: Storage, F: Files> Store<S, F> {
             checkpoints: self.checkpoints,
             applied: self.applied,
             whole: !self.rebuilding,
+            dead_forgotten: self.dead_forgotten,
         }
+    }
+
+    /// Asks for a listing; its job reads all hours that can hold such messages. False: too many are on their way.
+    /// Staged changes are left out.
+    pub fn ask_list(&mut self, number: u64, filter: Filter) -> bool {
+        if self.listings >= LISTINGS_MAX {
+            return false;
+        }
+        let (first, last) = (hour_of(filter.from.min(DUE_MAX)), hour_of(filter.to.min(DUE_MAX)));
+        // Messages of loaded hours may be homed in any of these.
+        let holds = |hour: u32| hour <= self.loaded || (first <= hour && hour <= last) || (filter.dead && hour >= DEAD_BASE);
+        let numbers: Vec<u32> = self.hours.keys().copied().filter(|hour| holds(*hour)).collect();
+        let hours = numbers.iter().map(|hour| self.snapshot(*hour)).collect();
+        self.listings += 1;
+        self.jobs.push_back(Task::List { number, hours, filter });
+        true
+    }
+
+    /// The listings that are done.
+    pub fn take_listed(&mut self) -> Vec<Listing> {
+        std::mem::take(&mut self.listed)
     }
 
     // ---- time
@@ -645,6 +678,10 @@ impl<S: Storage, F: Files> Store<S, F> {
                 self.rebuilding = false;
             }
             Answer::Ids { hour, ids } => self.forgetting = Some((hour, ids)),
+            Answer::Listed(listing) => {
+                self.listings -= 1;
+                self.listed.push(listing);
+            }
             Answer::Checkpointed => {
                 if let Checkpoint::Syncing { applied } = std::mem::replace(&mut self.checkpoint, Checkpoint::None) {
                     self.checkpoints += 1;
@@ -1040,6 +1077,7 @@ impl<S: Storage, F: Files> Store<S, F> {
                 let id = MessageId(id);
                 if matches!(self.index.get(id), Some(Place::Far { hour, .. }) if hour == number) {
                     self.index.remove(id);
+                    self.dead_forgotten += u64::from(number >= DEAD_BASE);
                 }
             }
             // A manifest that is fixed and not flushed yet names the hour with what is in memory.

@@ -1,0 +1,174 @@
+"""The admin as a process: it writes the topics, and answers operators about messages, dead letters and figures."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from control.messages.center import BACKLOG, Found, Which
+from control.messages.link import CenterLink, Link
+from control.messages.listener import Question, Refusal
+from control.messages.service import MessagesService, answering
+from control.messages.system import CENTER, Told
+from plane.messages.answers import LastAnswer
+from plane.messages.center import now_ms
+from plane.messages.options import AdminOptions
+from plane.messages.receiver import Unreachable, shown
+from plane.messages.shapes import Changed, Dead, Listed, Shown, number_of
+from plane.messages.topics import NewTopic, Topic, TopicError, TopicsFile
+from plane.service import Context
+from plane.spec import Spec
+
+LIVE: Final = ["scheduled", "firing"]
+EVER: Final = 1 << 62
+LIMIT_MAX: Final = 1_000
+
+
+class Query(msgspec.Struct, frozen=True, array_like=True):
+    """Messages of a topic (empty: all) whose next attempt, or due time, is in the range."""
+
+    topic: str
+    begin: int
+    end: int
+    states: list[str]
+    limit: int
+
+
+class Stats(msgspec.Struct, frozen=True, kw_only=True):
+    """One topic: its minutes, newest last, and its backlog by due time."""
+
+    topic: str
+    minutes: list[dict[str, Any]]
+    backlog: dict[str, int]
+    pending: int
+    more: bool
+
+
+class AdminService(MessagesService):
+    """A `plane.service.Service`."""
+
+    def __init__(self, spec: Spec, settings: Told, context: Context) -> None:
+        options = msgspec.convert(settings.options, AdminOptions)
+        self._file = TopicsFile(Path(settings.topics), options.topics_max)
+        super().__init__(spec, context, settings.folder, self._file)
+        self._link = Link(CENTER, self.places.of(CENTER), self.token)
+        self._center = CenterLink(self._link)
+
+    async def open(self) -> None:
+        """Read the topics, or begin their file."""
+        self._file.open()
+
+    async def shut(self) -> None:
+        """Close the link."""
+        await self._link.close()
+
+    def questions(self) -> Mapping[str, Question]:
+        """Of operators."""
+        return {
+            "topic-create": answering(self._create, NewTopic),
+            "topic-remove": answering(self._remove, str),
+            "topics": answering(self._topics, None),
+            "stats": answering(self._stats, str),
+            "list": answering(self._list, Query),
+            "dead": answering(self._dead, Query),
+            "replay": answering(self._replay, tuple[str, list[str]]),
+        }
+
+    # --- topics ---------------------------------------------------------------------------------------------------
+
+    async def _create(self, new: NewTopic) -> Topic:
+        try:
+            return self._file.create(new)
+        except TopicError as error:
+            raise Refusal(error.code, str(error)) from None
+        except OSError as error:
+            raise Refusal("unavailable", f"the topics cannot be written: {error.strerror}") from None
+
+    async def _remove(self, name: str) -> Topic:
+        topic = self._topic(name)
+        found = await self._found(Which(topic.number, 0, EVER, LIVE, 0))
+        if found.matching:
+            raise Refusal("conflict", f"topic {name} has {found.matching} messages that wait; cancel them, or let them fire")
+        try:
+            return self._file.remove(name)
+        except TopicError as error:
+            raise Refusal(error.code, str(error)) from None
+        except OSError as error:
+            raise Refusal("unavailable", f"the topics cannot be written: {error.strerror}") from None
+
+    async def _topics(self, _: None) -> list[Topic]:
+        return list(self.topics.all())
+
+    def _topic(self, name: str) -> Topic:
+        topic = self.topics.named(name)
+        if topic is None:
+            raise Refusal("not_found", f"no topic {name!r:.80}")
+        return topic
+
+    # --- messages -------------------------------------------------------------------------------------------------
+
+    async def _stats(self, name: str) -> Stats:
+        topic = self._topic(name)
+        minutes = await self._asked(self._link.ask("figures", topic.number, list[dict[str, Any]]))
+        found = await self._found(Which(topic.number, 0, EVER, LIVE, 0))
+        backlog = dict(zip(BACKLOG, found.backlog, strict=True))
+        return Stats(topic=name, minutes=minutes, backlog=backlog, pending=found.matching, more=found.more)
+
+    async def _list(self, query: Query) -> Listed:
+        found = await self._found(self._which(query))
+        return Listed(messages=self._shown(found), matching=found.matching, more=found.more)
+
+    async def _dead(self, query: Query) -> list[Dead]:
+        found = await self._found(self._which(query))
+        numbers = [each[1][0] for each in found.found]
+        answers = await self._asked(self._link.ask("answers", numbers, list[LastAnswer]))
+        known = {each.number: each for each in answers}
+        ran_out = LastAnswer(0, 0, "claim ran out", None, b"")
+        letters: list[Dead] = []
+        for message, number in zip(self._shown(found), numbers, strict=True):
+            last = known.get(number, ran_out)
+            letters.append(
+                Dead(message=message, at=last.at, outcome=last.outcome, status=last.status, answer=last.answer)
+            )
+        return letters
+
+    async def _replay(self, asked: tuple[str, list[str]]) -> list[Changed]:
+        """Schedule dead letters again, due now."""
+        name, ids = asked
+        topic, key = self._topic(name), self.topics.key
+        now = now_ms()
+        changes = [(number_of(key, topic.number, id), "replay", None, now) for id in ids]
+        replies = await self._asked(self._center.change(topic.number, changes))
+        answers: list[Changed] = []
+        for id, reply in zip(ids, replies, strict=True):
+            if reply[0] == "changed":
+                answers.append(Changed(id=id, outcome="done", state=reply[1][5], due_at=reply[1][2]))
+            elif reply[0] == "refused" and reply[1] == "not_dead":
+                answers.append(Changed(id=id, outcome="already fired"))
+            else:
+                answers.append(Changed(id=id, outcome="unknown"))
+        return answers
+
+    def _which(self, query: Query) -> Which:
+        number = self._topic(query.topic).number if query.topic else None
+        return Which(number, query.begin, query.end, query.states, min(query.limit, LIMIT_MAX))
+
+    def _shown(self, found: Found) -> list[Shown]:
+        named = {topic.number: topic.name for topic in self.topics.all()}
+        return [shown(named.get(each[2], str(each[2])), tuple(each)) for each in found.found]
+
+    async def _found(self, which: Which) -> Found:
+        found: Found = await self._asked(self._link.ask("list", which, Found, timeout_s=60.0))
+        return found
+
+    async def _asked(self, answer: Any) -> Any:
+        try:
+            return await answer
+        except Unreachable as error:
+            raise Refusal("unavailable", str(error)) from None
+
+
+def build(spec: Spec, settings: Told, context: Context) -> AdminService:
+    """Make the admin. Raises `SpecError`."""
+    return AdminService(spec, settings, context)

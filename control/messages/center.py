@@ -1,0 +1,263 @@
+"""The center as a process: its schedule in a folder, the questions of the others, the streams of workers."""
+
+import asyncio
+import time
+from bisect import bisect_left
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from control.errors import TRY_LATER, UserError
+from control.messages.listener import Question, Refusal
+from control.messages.service import MessagesService, answering
+from control.messages.system import Told
+from plane.messages.answers import Answers, LastAnswer
+from plane.messages.center import Center, now_ms
+from plane.messages.figures import rows
+from plane.messages.options import CenterOptions
+from plane.messages.schedule import EmbeddedSchedule, NewChange, NewMessage, Reply, StoreError
+from plane.messages.shapes import Fire, Result
+from plane.messages.topics import Topics
+from plane.service import Context, Figure
+from plane.spec import Spec
+
+LOCK_S: Final = 10.0
+"""The former process of this node may still end."""
+SWEEP_S: Final = 1.0
+FORGET_S: Final = 3_600.0
+HOUR_MS: Final = 3_600_000
+DAY_MS: Final = 24 * HOUR_MS
+SEGMENT_BYTES: Final = 64 << 20
+BACKLOG_MS: Final = (0, 60_000, 600_000, HOUR_MS, DAY_MS, 7 * DAY_MS)
+"""Bounds of the backlog by due time, from now: overdue, a minute, ten, an hour, a day, a week, later."""
+BACKLOG: Final = ("overdue", "1m", "10m", "1h", "1d", "7d", "later")
+
+
+class Join(msgspec.Struct, frozen=True, array_like=True):
+    """A worker's stream begins."""
+
+    incarnation: int
+    held_max: int
+
+
+class Results(msgspec.Struct, frozen=True, array_like=True):
+    """What a worker did."""
+
+    incarnation: int
+    weight: int
+    results: list[Result]
+
+
+class Which(msgspec.Struct, frozen=True, array_like=True):
+    """Messages by topic (None: all), time and state; `limit` of them."""
+
+    topic: int | None
+    begin: int
+    end: int
+    states: list[str]
+    limit: int
+
+
+class Found(msgspec.Struct, frozen=True, array_like=True):
+    """Each as a `found` of the schedule; how many match, by `BACKLOG`; and whether there are more than were counted."""
+
+    found: list[list[Any]]
+    matching: int
+    backlog: list[int]
+    more: bool
+
+
+class CenterService(MessagesService):
+    """A `plane.service.Service`."""
+
+    def __init__(self, spec: Spec, settings: Told, context: Context) -> None:
+        super().__init__(spec, context, settings.folder, Topics(Path(settings.topics)))
+        options = msgspec.convert(settings.options, CenterOptions)
+        self._options = options
+        folder = Path(settings.schedule)
+        self._schedule = EmbeddedSchedule(
+            folder,
+            self._fire,
+            segment_bytes=SEGMENT_BYTES,
+            near_ms=options.near_s * 1_000,
+            history_ms=options.history_hours * HOUR_MS,
+            ahead_ms=options.ahead_hours * HOUR_MS,
+            dead_days=options.dead_days,
+        )
+        self._answers = Answers(folder)
+        self._center = Center(
+            self._schedule, self.topics, self._answers, context.log, overdue_rate=options.overdue_rate
+        )
+        self._stats: dict[str, Any] = {}
+        self._steps = 0
+
+    def _fire(self, worker: int, reply: Reply) -> None:
+        self._center.on_fire(worker, reply)
+
+    # --- life -----------------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Open the schedule; waits for the former process of this node."""
+        until = time.monotonic() + LOCK_S
+        while True:
+            try:
+                self._schedule.open()
+                break
+            except BlockingIOError as error:
+                if time.monotonic() > until:
+                    raise UserError(f"{error}; another center has this schedule: one may run", TRY_LATER) from None
+                await asyncio.sleep(0.1)
+        await asyncio.to_thread(self._answers.open)
+        self._stats = await self._schedule.stats()
+
+    async def work(self) -> None:
+        """Sweep, until the schedule fails: the process then ends, and the next one opens it again."""
+        failed = asyncio.create_task(self._schedule.failed.wait())
+        forgot = 0.0
+        try:
+            while not self._schedule.failed.is_set():
+                await asyncio.wait([failed], timeout=SWEEP_S)
+                if self._schedule.failed.is_set():
+                    break
+                self._center.sweep()
+                for step in self._schedule.clock_steps():
+                    self._steps += 1
+                    self.log.warning("the wall clock was set", by_ms=step)
+                self._stats = await self._schedule.stats()
+                if time.monotonic() - forgot > FORGET_S:
+                    forgot = time.monotonic()
+                    before = now_ms() - (self._options.dead_days + 1) * DAY_MS
+                    await asyncio.to_thread(self._answers.forget, before)
+        except StoreError:
+            pass  # told below
+        finally:
+            failed.cancel()
+        raise UserError(f"the schedule failed: {self._schedule.failure}")
+
+    async def drain(self) -> None:
+        """End the streams of workers."""
+        await self._center.close()
+
+    async def shut(self) -> None:
+        """Make a checkpoint."""
+        self._schedule.close()
+
+    def topics_changed(self) -> None:
+        """Spread credits anew."""
+        self._center.topics_changed()
+
+    # --- questions ------------------------------------------------------------------------------------------------
+
+    def questions(self) -> Mapping[str, Question]:
+        """Of receivers, workers and operators."""
+        return {
+            "insert": answering(self._insert, list[NewMessage]),
+            "change": answering(self._change, tuple[int, list[NewChange]]),
+            "get": answering(self._get, list[int]),
+            "list": answering(self._list, Which),
+            "answers": answering(self._last_answers, list[int]),
+            "figures": answering(self._figures, int),
+            "results": answering(self._results, Results),
+            "fires": Question(Join, pieces=self._fires),
+        }
+
+    async def _insert(self, messages: list[NewMessage]) -> list[Reply]:
+        return await self._asked(self._center.insert(messages))
+
+    async def _change(self, asked: tuple[int, list[NewChange]]) -> list[Reply]:
+        return await self._asked(self._center.change(*asked))
+
+    async def _get(self, numbers: list[int]) -> list[Reply]:
+        return await self._asked(self._schedule.get(numbers))
+
+    async def _list(self, which: Which) -> Found:
+        said = await self._asked(
+            self._schedule.list(which.topic, which.begin, which.end, which.states, which.limit)
+        )
+        if said[0] != "listed":
+            raise Refusal("busy", "too many lists are being made; ask again")
+        _, messages, times, cut = said
+        found = await self._asked(self._schedule.get([message[0] for message, _ in messages]))
+        now = now_ms()
+        places = [bisect_left(times, now + bound) for bound in BACKLOG_MS]
+        backlog = [end - begin for begin, end in zip([0, *places], [*places, len(times)], strict=True)]
+        return Found([list(each) for each in found if each[0] == "found"], len(times), backlog, cut)
+
+    async def _last_answers(self, numbers: list[int]) -> list[LastAnswer]:
+        return list((await asyncio.to_thread(self._answers.find, numbers)).values())
+
+    async def _figures(self, topic: int) -> list[dict[str, Any]]:
+        return list(rows(self._center.figures.of(topic)))
+
+    async def _results(self, asked: Results) -> list[bool]:
+        return await self._asked(self._center.results(asked.incarnation, asked.weight, asked.results))
+
+    async def _fires(self, join: Join) -> AsyncIterator[list[Fire]]:
+        session = self._center.join(join.incarnation, join.held_max)
+        if session is None:
+            raise Refusal("conflict", "a later process of this worker is known")
+        self.log.info("a worker joined", node=session.node, incarnation=join.incarnation)
+        try:
+            yield []  # the head of the answer leaves at once
+            async for piece in session.pieces():
+                yield piece
+        finally:
+            self._center.leave(session)
+            self.log.info("a worker left", node=session.node, incarnation=join.incarnation)
+
+    async def _asked(self, answer: Any) -> Any:
+        try:
+            return await answer
+        except StoreError as error:
+            raise Refusal("unavailable", f"the schedule failed: {error}; what was asked may be done") from None
+
+    # --- what it tells --------------------------------------------------------------------------------------------
+
+    def told(self) -> dict[str, Any]:
+        """The schedule and the workers."""
+        return {
+            "schedule": self._stats,
+            "workers": [
+                {"node": each.node, "held": len(each.under_way), "weight": each.weight} for each in self._center.workers
+            ],
+            "clock_steps": self._steps,
+        }
+
+    def counters(self) -> list[Figure]:
+        """Of all topics together; each topic's are asked for by `muster topic stats`."""
+        totals, stats = self._center.figures.totals, self._stats
+        return [
+            *super().counters(),
+            ("messages_accepted", "Messages made durable", float(totals.accepted)),
+            ("messages_fired", "Messages whose callback was answered well", float(totals.fired)),
+            ("messages_attempts", "Callbacks made", float(totals.attempts)),
+            ("messages_retries", "Callbacks that failed and are made again", float(totals.retries)),
+            ("messages_dead", "Messages that became dead letters by their last answer", float(totals.dead)),
+            ("messages_withdrawn", "Messages withdrawn", float(totals.withdrawn)),
+            ("messages_expired", "Messages whose expires_at came first", float(stats.get("expired", 0))),
+            ("messages_buried", "Messages whose last claim ran out", float(stats.get("buried", 0))),
+            ("messages_dead_forgotten", "Dead letters dropped after dead_days", float(stats.get("dead_forgotten", 0))),
+            ("messages_claims_lost", "Results whose claim was not the live one", float(self._center.lost_claims)),
+            ("messages_workers_late", "Streams refused to a worker's former life", float(self._center.late_workers)),
+            ("messages_clock_steps", "Times that the wall clock was set", float(self._steps)),
+        ]
+
+    def gauges(self) -> list[Figure]:
+        """The schedule now."""
+        stats = self._stats
+        return [
+            *super().gauges(),
+            ("messages_pending", "Messages that have not come to their end", float(stats.get("live", 0))),
+            ("messages_near", "Messages in memory", float(stats.get("near", 0))),
+            ("messages_ready", "Messages due and not with a worker", float(stats.get("ready", 0))),
+            ("messages_known", "Messages known, ended ones within the history too", float(stats.get("known", 0))),
+            ("messages_schedule_bytes", "Memory of the schedule", float(stats.get("memory_bytes", 0))),
+            ("messages_workers", "Workers that take messages", float(len(self._center.workers))),
+        ]
+
+
+def build(spec: Spec, settings: Told, context: Context) -> CenterService:
+    """Make the center. Raises `SpecError`."""
+    return CenterService(spec, settings, context)

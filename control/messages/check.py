@@ -1,0 +1,20 @@
+"""Checks of the sections of delayed messages beyond one key's type."""
+
+import ipaddress
+from collections.abc import Callable, Iterator, Sequence
+
+from control.config.options import Config
+from control.messages.system import lacks, networks
+
+Path = tuple[str, ...]
+
+
+def wrong(config: Config, roles: Sequence[str], stands: Callable[[Path], bool]) -> Iterator[tuple[Path, str]]:
+    """Wrong keys, and their mistakes."""
+    if config.runs("messages") and (text := lacks(config.section)):
+        yield ("systems", "enabled"), text
+    for network in networks(config.section("worker").allowed):
+        try:
+            ipaddress.ip_network(network)
+        except ValueError:
+            yield ("worker", "allowed"), f"{network!r} is no network, as 10.1.0.0/16 is one"

@@ -1,0 +1,89 @@
+"""The receiver as a process: the questions of the HTTP face, the command and programs."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from control.messages.link import CenterLink, Link
+from control.messages.listener import Question, Refusal
+from control.messages.service import MessagesService, answering
+from control.messages.system import CENTER, Told
+from plane.messages.options import ReceiveOptions
+from plane.messages.receiver import NoTopic, Receiver, Unreachable
+from plane.messages.shapes import Change, Send
+from plane.messages.topics import Topics
+from plane.service import Context, Figure
+from plane.spec import Spec
+
+
+class ReceiveService(MessagesService):
+    """A `plane.service.Service`."""
+
+    def __init__(self, spec: Spec, settings: Told, context: Context) -> None:
+        super().__init__(spec, context, settings.folder, Topics(Path(settings.topics)))
+        options = msgspec.convert(settings.options, ReceiveOptions)
+        self._centers = self.places.of(CENTER)
+        self._link = Link(CENTER, self._centers, self.token)
+        self._receiver = Receiver(
+            self.topics,
+            CenterLink(self._link),
+            body_bytes_max=options.body_bytes_max,
+            delay_days_max=options.delay_days_max,
+        )
+        self._sent = self._refused = self._changed = 0
+
+    async def shut(self) -> None:
+        """Close the link."""
+        await self._link.close()
+
+    def is_ready(self) -> bool:
+        """It knows the topics and a center."""
+        return self.topics.known and bool(self._centers())
+
+    def questions(self) -> Mapping[str, Question]:
+        """Each names its topic first."""
+        return {
+            "send": answering(self._send, tuple[str, list[Send]]),
+            "change": answering(self._change, tuple[str, list[Change]]),
+            "show": answering(self._show, tuple[str, list[str]]),
+        }
+
+    async def _send(self, asked: tuple[str, list[Send]]) -> Any:
+        answers = await _told(self._receiver.send(*asked))
+        kept = sum(hasattr(each, "due_at") for each in answers)
+        self._sent += kept
+        self._refused += len(answers) - kept
+        return answers
+
+    async def _change(self, asked: tuple[str, list[Change]]) -> Any:
+        answers = await _told(self._receiver.change(*asked))
+        self._changed += len(answers)
+        return answers
+
+    async def _show(self, asked: tuple[str, list[str]]) -> Any:
+        return await _told(self._receiver.show(*asked))
+
+    def counters(self) -> list[Figure]:
+        """Messages and changes."""
+        return [
+            *super().counters(),
+            ("messages_received", "Messages answered as durable, those sent again too", float(self._sent)),
+            ("messages_refused", "Messages refused", float(self._refused)),
+            ("messages_changes", "Cancels, postponements and advances asked for", float(self._changed)),
+        ]
+
+
+async def _told(answer: Any) -> Any:
+    try:
+        return await answer
+    except NoTopic as error:
+        raise Refusal("not_found", f"no topic {str(error)!r:.80}") from None
+    except Unreachable as error:
+        raise Refusal("unavailable", f"{error}; what was asked may be done: ask again with the same ids") from None
+
+
+def build(spec: Spec, settings: Told, context: Context) -> ReceiveService:
+    """Make the receiver. Raises `SpecError`."""
+    return ReceiveService(spec, settings, context)

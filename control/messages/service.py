@@ -1,0 +1,137 @@
+"""What the four roles have in common: their life in a process, their topics, their readiness."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from control.messages.listener import Listener, Question
+from control.messages.places import Places, token
+from plane.messages.topics import Topics
+from plane.service import Context, Figure
+from plane.spec import Spec
+
+LOOK_S: Final = 0.25
+"""How often the file of topics is looked at."""
+
+
+class MessagesService:
+    """A `plane.service.Service`. A role says what it opens, what it answers, and when it is ready."""
+
+    take_secrets: Final = None
+    """It checks nobody's token."""
+
+    def __init__(self, spec: Spec, context: Context, folder: str, topics: Topics) -> None:
+        """`folder`: of the instance or node. Raises `SpecError`."""
+        self.ready = self.draining = self.closed = False
+        self.on_ready: Callable[[bool], None] = lambda ready: None
+        self.spec, self.log, self.topics = spec, context.log, topics
+        self.token = token(spec)
+        self.places = Places(spec, context, folder)
+        self._listener: Listener | None = None
+
+    # --- what a role says -----------------------------------------------------------------------------------------
+
+    def questions(self) -> Mapping[str, Question]:
+        """What it answers."""
+        return {}
+
+    async def open(self) -> None:
+        """Make ready to answer."""
+
+    async def work(self) -> None:
+        """Run until cancelled; an error ends the process."""
+        await asyncio.Event().wait()
+
+    async def shut(self) -> None:
+        """Close what `open` opened."""
+
+    def is_ready(self) -> bool:
+        """Whether it serves."""
+        return self.topics.known
+
+    def topics_changed(self) -> None:
+        """Other topics are in force."""
+
+    # --- life -----------------------------------------------------------------------------------------------------
+
+    async def run(self, stop: asyncio.Event, drain_s: float) -> None:
+        """Serve until `stop` is set or the work fails."""
+        self.topics.look()
+        await self.open()
+        tasks: list[asyncio.Task[Any]] = []
+        try:
+            if self.spec.bind is not None:
+                self._listener = Listener(self.spec.bind, self.token, self.questions(), self.log)
+                await self._listener.start()
+            tasks = [asyncio.create_task(each) for each in (stop.wait(), self.work(), self._follow())]
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self.draining = True
+            for task in tasks:
+                task.cancel()
+            ended = await asyncio.gather(*tasks, return_exceptions=True)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(drain_s, 1.0)):
+                    await self.drain()
+            if self._listener is not None:
+                await self._listener.end()
+            await self.shut()
+            self.closed = True
+        for error in ended:
+            if isinstance(error, Exception):
+                raise error
+
+    async def drain(self) -> None:
+        """Finish what was accepted, for a short time."""
+
+    async def _follow(self) -> None:
+        self.topics_changed()
+        while True:
+            if self.topics.look():
+                self.topics_changed()
+            ready = self.is_ready()
+            if ready != self.ready:
+                self.ready = ready
+                self.on_ready(ready)
+            await asyncio.sleep(LOOK_S if ready else 0.02)
+
+    # --- what it tells --------------------------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """Common to all; a role adds its own."""
+        state = "draining" if self.draining else "ready" if self.ready else "not ready"
+        return {"state": state, "topics": len(self.topics.all()), **self.told()}
+
+    def told(self) -> dict[str, Any]:
+        """A role's own part of the status."""
+        return {}
+
+    def counters(self) -> list[Figure]:
+        """Questions of fellows."""
+        if self._listener is None:
+            return []
+        return [
+            ("messages_asked", "Questions of nodes and programs", float(self._listener.asked)),
+            ("messages_asked_refused", "Questions of strangers, and malformed ones", float(self._listener.refused)),
+        ]
+
+    def gauges(self) -> list[Figure]:
+        """Topics."""
+        return [("messages_topics", "Topics known here", float(len(self.topics.all())))]
+
+    def addresses(self) -> list[tuple[str, int]]:
+        """Where it listens."""
+        if self._listener is not None:
+            return [self._listener.address]
+        return [] if self.spec.bind is None else [self.spec.bind]
+
+    def take(self, settings: Any) -> None:
+        """Nothing of its settings changes while it runs."""
+
+
+def answering(answer: Callable[[Any], Awaitable[Any]], kind: Any) -> Question:
+    """A question with one answer."""
+    return Question(kind, answer=answer)
+

@@ -1,0 +1,211 @@
+"""The worker as a process: a stream of fires from the center, callbacks, and results back.
+
+Without a center it finishes what it holds, and keeps the results until one takes them.
+"""
+
+import asyncio
+import os
+import resource
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+import muster
+from control.messages.center import Join, Results
+from control.messages.link import Link
+from control.messages.listener import Refusal
+from control.messages.places import Places
+from control.messages.service import MessagesService
+from control.messages.system import CENTER, Told, networks
+from muster import _core
+from plane.messages.firing import Firing, PublishError
+from plane.messages.options import WorkerOptions
+from plane.messages.receiver import Unreachable
+from plane.messages.shapes import Fire
+from plane.messages.topics import Topics
+from plane.service import Context, Figure
+from plane.spec import Spec
+
+AGAIN_S: Final = 0.2
+PUBLISH_S: Final = 10.0
+CALLS_MAX: Final = 100_000
+WEIGH_S: Final = 1.0
+
+
+class WorkerService(MessagesService):
+    """A `plane.service.Service`."""
+
+    def __init__(self, spec: Spec, settings: Told, context: Context) -> None:
+        super().__init__(spec, context, settings.folder, Topics(Path(settings.topics)))
+        options = msgspec.convert(settings.options, WorkerOptions)
+        self._options = options
+        self._incarnation = (spec.node << 32) | spec.epoch
+        self._link = Link(CENTER, self.places.of(CENTER), self.token)
+        self._joined = False
+        self._superseded = ""
+        self._room = _Rooms(settings.folder, spec, context, self.places)
+        self._load = _Load()
+        self._firing = Firing(
+            self.topics,
+            self._room.publish,
+            context.log,
+            allowed=networks(options.allowed),
+            concurrency=options.concurrency,
+            rate=float(options.rate) if options.rate else None,
+            in_flight_max=options.in_flight_max,
+            calls_max=CALLS_MAX,
+            queue_max=options.held_max,
+        )
+
+    # --- life -----------------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Start the thread of callbacks."""
+        self._firing.open()
+
+    async def work(self) -> None:
+        """Take fires and tell results, for ever."""
+        telling = asyncio.create_task(self._tell())
+        try:
+            while True:
+                try:
+                    async with self._link.stream(
+                        "fires", Join(self._incarnation, self._options.held_max), list[Fire]
+                    ) as pieces:
+                        async for fires in pieces:
+                            if not self._joined:
+                                self._joined = True
+                                self.log.info("joined the center")
+                            self._firing.take(fires)
+                except Unreachable as error:
+                    if self._joined:
+                        self.log.warning("the center is away", why=str(error))
+                except Refusal as error:
+                    self.log.warning("the center refuses this worker", why=error.detail)
+                self._joined = False
+                await asyncio.sleep(AGAIN_S)
+        finally:
+            telling.cancel()
+            await asyncio.gather(telling, return_exceptions=True)
+
+    async def _tell(self) -> None:
+        """Give results to the center, and try until it has them."""
+        while True:
+            await self._firing.results.wait()
+            piece = self._firing.piece()
+            weight = self._load.weight(self._firing.under_way / self._options.in_flight_max)
+            try:
+                taken = await self._link.ask("results", Results(self._incarnation, weight, piece), list[bool])
+            except (Unreachable, Refusal):
+                await asyncio.sleep(AGAIN_S)
+                continue
+            self._firing.told(taken)
+            if not all(taken):
+                await asyncio.sleep(AGAIN_S)
+
+    async def drain(self) -> None:
+        """Finish callbacks, and tell their results."""
+        telling = asyncio.create_task(self._tell())
+        try:
+            while self._firing.under_way or self._firing.waiting:
+                await asyncio.sleep(0.01)
+        finally:
+            telling.cancel()
+            await asyncio.gather(telling, return_exceptions=True)
+
+    async def shut(self) -> None:
+        """Close the clients."""
+        self._firing.close()
+        await self._room.close()
+        await self._link.close()
+
+    def is_ready(self) -> bool:
+        """It knows the topics, and takes fires."""
+        return self.topics.known and self._joined
+
+    # --- what it tells --------------------------------------------------------------------------------------------
+
+    def told(self) -> dict[str, Any]:
+        """What is under way."""
+        return {"under_way": self._firing.under_way, "results_waiting": self._firing.waiting, "joined": self._joined}
+
+    def counters(self) -> list[Figure]:
+        """Callbacks by outcome."""
+        text = "Callbacks and publications by outcome; not_made and out_of_time are no attempts"
+        return [
+            (f'messages_calls{{outcome="{outcome}"}}', text, float(count)) for outcome, count in self._firing.made.items()
+        ]
+
+    def gauges(self) -> list[Figure]:
+        """What is under way now."""
+        return [
+            *super().gauges(),
+            ("messages_under_way", "Callbacks that are not answered", float(self._firing.under_way)),
+            ("messages_results_waiting", "Results that the center does not have", float(self._firing.waiting)),
+        ]
+
+
+class _Load:
+    """The part of this machine that is in use, looked at once a second."""
+
+    def __init__(self) -> None:
+        self._looked, self._cpu_s, self._memory, self._cpu = 0.0, 0.0, 0.0, 0.0
+        self._pages = os.sysconf("SC_PHYS_PAGES")
+
+    def weight(self, held: float) -> int:
+        """As `_core.worker_weight`."""
+        now = time.monotonic()
+        if now - self._looked > WEIGH_S:
+            usage = resource.getrusage(resource.RUSAGE_SELF)
+            used = usage.ru_utime + usage.ru_stime
+            if self._looked:
+                self._cpu = min(1.0, (used - self._cpu_s) / (now - self._looked))
+            self._looked, self._cpu_s = now, used
+            self._memory = 1.0 - os.sysconf("SC_AVPHYS_PAGES") / self._pages
+        return _core.worker_weight(min(1.0, held), self._memory, self._cpu)
+
+
+class _Rooms:
+    """A client of the rooms, opened when a message first goes to one."""
+
+    def __init__(self, folder: str, spec: Spec, context: Context, places: Places) -> None:
+        self._folder, self._spec, self._context, self._places = folder, spec, context, places
+        self._client: muster.Client | None = None
+        self._map: Any = None
+        self._opening = asyncio.Lock()
+
+    async def publish(self, room: str, body: bytes) -> None:
+        """Publish, acknowledged by the room's owner. Raises `PublishError`."""
+        try:
+            async with self._opening:
+                await self._opened()
+            assert self._client is not None
+            await self._client.publish(room, body, timeout=PUBLISH_S)
+        except muster.MusterError as error:
+            raise PublishError(f"{error.code}: {error}") from None
+
+    async def _opened(self) -> None:
+        snapshot = None if self._spec.registry is None else self._context.snapshot()
+        if self._client is None or self._client.closed:
+            where = self._folder if snapshot is None else self._places.address(snapshot)
+            if isinstance(where, muster.Address) and not where.proxies:
+                raise muster.Unavailable("no proxy is known yet")
+            self._client = await muster.connect(where, gateways=())
+        elif snapshot is not None and snapshot is not self._map:
+            self._client.redirect(self._places.address(snapshot))
+        self._map = snapshot
+
+    async def close(self) -> None:
+        """Close the client."""
+        if self._client is not None and not self._client.closed:
+            try:
+                await self._client.close(timeout=1.0)
+            except muster.MusterError:
+                return
+
+
+def build(spec: Spec, settings: Told, context: Context) -> WorkerService:
+    """Make the worker. Raises `SpecError`."""
+    return WorkerService(spec, settings, context)

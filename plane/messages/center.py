@@ -1,0 +1,399 @@
+"""The center: lets workers take due messages, takes their results, and counts.
+
+Owns which worker gets how many messages of which topic, and what is under way at each. The schedule is the truth: a claim is
+won there, and a result counts only under its claim. It must not know callbacks or sockets: fires leave through a session's
+outbox, results come in.
+
+A credit is the right to one due message of one topic. The topic's policy chooses the worker of each credit; a result frees
+one. So a worker never holds more than `held_max` messages of a topic, and a topic whose target is slow holds up only itself.
+"""
+
+import asyncio
+import random
+import sqlite3
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+import structlog
+
+from muster import _core
+from plane.messages.answers import Answers, LastAnswer
+from plane.messages.figures import Figures
+from plane.messages.schedule import NewChange, NewMessage, Reply, Schedule
+from plane.messages.shapes import Fire, Result
+from plane.messages.topics import Topic, Topics
+
+OVERDUE_MS: Final = 5_000
+"""A message that is later than this when it is claimed waited for a stop to end, and counts against `overdue_rate`."""
+WAIT_MS: Final = 15_000
+"""A claim outlasts the callback by this: its way to the worker, a wait for a place of its target, its result's way back."""
+SWEEP_MS: Final = 5_000
+"""A claim that ran out so long ago has no result on its way."""
+BURST_S: Final = 1.0
+OUTBOX_MAX: Final = 256
+"""Fires in one piece of a stream."""
+REMEMBERED_MAX: Final = 64
+"""Workers that left whose claims are still known."""
+ANSWER_BYTES_MAX: Final = 2_048
+"""Of a target's last answer."""
+
+
+def now_ms() -> int:
+    """The wall clock."""
+    return time.time_ns() // 1_000_000
+
+
+def lease_ms(topic: Topic) -> int:
+    """How long a claim lasts."""
+    return int(topic.timeout_s * 1_000) + WAIT_MS
+
+
+class Session:
+    """One worker's life: its credits, what it holds, and what is on its way to it."""
+
+    def __init__(self, incarnation: int, held_max: int) -> None:
+        self.incarnation, self.held_max = incarnation, held_max
+        self.weight = 1_000
+        self.credit: dict[int, int] = {}
+        """By topic: due messages that it may still take."""
+        self.under_way: dict[int, tuple[int, int, int]] = {}
+        """By message: topic, claim, and its end."""
+        self.held: dict[int, int] = {}
+        """By topic: the count of these."""
+        self.outbox: deque[Fire] = deque()
+        self.wake = asyncio.Event()
+        self.streams = 0
+        self.closed = False
+
+    @property
+    def node(self) -> int:
+        """The number of its node."""
+        return self.incarnation >> 32
+
+    def free(self, topic: int) -> int:
+        """Credits that it can take more."""
+        return self.held_max - self.credit.get(topic, 0) - self.held.get(topic, 0)
+
+    def begin(self, number: int, topic: int, claim: int, until: int) -> None:
+        """It holds one more."""
+        self.credit[topic] = max(0, self.credit.get(topic, 0) - 1)
+        if number not in self.under_way:
+            self.held[topic] = self.held.get(topic, 0) + 1
+        self.under_way[number] = topic, claim, until
+
+    def end(self, number: int, claim: int) -> None:
+        """It holds that one no more."""
+        found = self.under_way.get(number)
+        if found is not None and found[1] == claim:
+            del self.under_way[number]
+            self.held[found[0]] -= 1
+
+    def sweep(self, now: int) -> set[int]:
+        """Forget what it held under claims that ran out. Tells the topics."""
+        over = [(number, *rest) for number, rest in self.under_way.items() if rest[2] < now]
+        for number, _, claim, _ in over:
+            self.end(number, claim)
+        return {topic for _, topic, _, _ in over}
+
+    async def pieces(self) -> Any:
+        """What is to be fired, in pieces; an empty one now and then shows that the stream lives."""
+        while not self.closed:
+            if not self.outbox:
+                self.wake.clear()
+                try:
+                    async with asyncio.timeout(5.0):
+                        await self.wake.wait()
+                except TimeoutError:
+                    yield []
+                    continue
+            piece = [self.outbox.popleft() for _ in range(min(len(self.outbox), OUTBOX_MAX))]
+            if piece:
+                yield piece
+
+
+class Center:
+    """`schedule` is open. Everything runs in one loop; nothing here waits but for the schedule."""
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        topics: Topics,
+        answers: Answers,
+        log: structlog.typing.FilteringBoundLogger,
+        *,
+        overdue_rate: int,
+        wall: Callable[[], int] = now_ms,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._schedule, self._topics, self._answers, self._log = schedule, topics, answers, log
+        self._rate, self._wall, self._monotonic = overdue_rate, wall, monotonic
+        self.figures = Figures()
+        self._sessions: dict[int, Session] = {}
+        self._left: dict[int, Session] = {}
+        """Workers that are gone or cut off, whose claims still stand."""
+        self._policies: dict[int, tuple[str, _core.WorkerDispatch]] = {}
+        self._assigned: dict[int, frozenset[int]] = {}
+        self._paused: dict[int, float] = {}
+        """Topics that get no credits before this time, since they took what `overdue_rate` allows."""
+        self._full_at = 0.0
+        """When the bucket of overdue messages is full again."""
+        self._dirty: set[int] = set()
+        self._spread_soon = False
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.lost_claims = 0
+        """Results that came after their claim had run out and another had been won."""
+        self.late_workers = 0
+        """Workers that came back with an older epoch than is known."""
+
+    # --- workers ------------------------------------------------------------------------------------------------
+
+    def join(self, incarnation: int, held_max: int) -> Session | None:
+        """A worker's stream begins. None: a later life of the same node is known, and this one fires nothing (I-1)."""
+        node = incarnation >> 32
+        lives = [each for each in (*self._sessions, *self._left) if each >> 32 == node]
+        if any(each > incarnation for each in lives):
+            self.late_workers += 1
+            return None
+        session = self._sessions.get(incarnation) or self._left.pop(incarnation, None)
+        if session is None:
+            session = Session(incarnation, held_max)
+        session.streams += 1
+        session.closed = False
+        self._sessions[incarnation] = session
+        for each in lives:
+            if each < incarnation:
+                self._bury(each)
+        self._reassign()
+        return session
+
+    def leave(self, session: Session) -> None:
+        """A stream of it ended. Its claims stand until they run out, or its next life begins."""
+        session.streams -= 1
+        if session.streams or self._sessions.get(session.incarnation) is not session:
+            return
+        del self._sessions[session.incarnation]
+        self._schedule.leave(session.incarnation)
+        session.credit.clear()
+        self._left[session.incarnation] = session
+        while len(self._left) > REMEMBERED_MAX:
+            del self._left[next(iter(self._left))]
+        self._reassign()
+
+    def _bury(self, incarnation: int) -> None:
+        """The life of a worker is over for certain: what it held is due at once."""
+        session = self._sessions.pop(incarnation, None)
+        if session is not None:
+            session.closed = True
+            session.wake.set()
+            self._schedule.leave(incarnation)
+        session = self._left.pop(incarnation, session)
+        if session is not None and session.under_way:
+            now = self._wall()
+            self._log.info("a worker ended; what it held is due again", node=session.node, held=len(session.under_way))
+            self._later([(number, "release", claim, now) for number, (_, claim, _) in session.under_way.items()])
+            session.under_way.clear()
+            session.held.clear()
+
+    def _later(self, changes: Sequence[NewChange]) -> None:
+        task = asyncio.create_task(self._schedule.change(changes))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    @property
+    def workers(self) -> Sequence[Session]:
+        """Those with a stream."""
+        return tuple(self._sessions.values())
+
+    # --- credits ------------------------------------------------------------------------------------------------
+
+    def topics_changed(self) -> None:
+        """Spread credits over the topics that there are now."""
+        self._policies = {
+            number: found
+            for number, found in self._policies.items()
+            if (topic := self._topics.numbered(number)) is not None and topic.policy == found[0]
+        }
+        self.figures.forget([topic.number for topic in self._topics.all()])
+        self._reassign()
+
+    def _reassign(self) -> None:
+        """Choose the workers of each topic anew; those that stay keep it."""
+        there = frozenset(self._sessions)
+        for topic in self._topics.all():
+            kept = self._assigned.get(topic.number, frozenset()) & there
+            wanted = len(there) if not topic.workers else min(topic.workers, len(there))
+            if len(kept) > wanted:
+                kept = frozenset(sorted(kept)[:wanted])
+            if len(kept) < wanted:
+                others = [self._sessions[each] for each in sorted(there - kept)]
+                among = [(each.incarnation, each.weight, len(each.under_way)) for each in others]
+                draws = [random.getrandbits(64) for _ in among]
+                chosen = _core.assign_workers("least-loaded", among, wanted - len(kept), draws)
+                kept |= {others[place].incarnation for place in chosen}
+            self._assigned[topic.number] = kept
+            self._dirty.add(topic.number)
+        for gone in self._assigned.keys() - {topic.number for topic in self._topics.all()}:
+            del self._assigned[gone]
+        self._soon()
+
+    def _soon(self) -> None:
+        if not self._spread_soon:
+            self._spread_soon = True
+            asyncio.get_running_loop().call_soon(self._spread)
+
+    def _spread(self) -> None:
+        """Give out the credits that are free."""
+        self._spread_soon = False
+        dirty, self._dirty = self._dirty, set()
+        now = self._monotonic()
+        for number in dirty:
+            topic = self._topics.numbered(number)
+            if topic is None:
+                continue
+            wait = self._paused.get(number, 0.0) - now
+            if wait > 0:
+                asyncio.get_running_loop().call_later(wait, self._resume, number)
+                continue
+            workers = [self._sessions[each] for each in self._assigned.get(number, ()) if each in self._sessions]
+            for session, credit in self._shares(topic, workers).items():
+                session.credit[number] = session.credit.get(number, 0) + credit
+                self._schedule.serve(number, session.incarnation, lease_ms(topic), topic.attempts_max, credit)
+
+    def _resume(self, topic: int) -> None:
+        self._paused.pop(topic, None)
+        self._dirty.add(topic)
+        self._soon()
+
+    def _shares(self, topic: Topic, workers: Sequence[Session]) -> dict[Session, int]:
+        """How many of a topic's free credits each worker gets."""
+        free = {session: session.free(topic.number) for session in workers}
+        free = {session: count for session, count in free.items() if count > 0}
+        if len(free) <= 1:
+            return free
+        known = self._policies.get(topic.number)
+        if known is None:
+            known = self._policies[topic.number] = topic.policy, _core.WorkerDispatch(topic.policy)
+        shares: dict[Session, int] = {}
+        # As many as one worker takes: what is left over is spread when results come.
+        for _ in range(max(free.values())):
+            among = [session for session in free if shares.get(session, 0) < free[session]]
+            if not among:
+                break
+            choices = [(each.incarnation, max(1, each.weight), len(each.under_way)) for each in among]
+            place = known[1].choose(choices, random.getrandbits(64))
+            if place is None:
+                break
+            shares[among[place]] = shares.get(among[place], 0) + 1
+        return shares
+
+    def sweep(self) -> None:
+        """Give back the credits of claims that ran out. Call it every second."""
+        now = self._wall() - SWEEP_MS
+        for session in (*self._sessions.values(), *self._left.values()):
+            self._dirty |= session.sweep(now)
+        if self._dirty:
+            self._soon()
+
+    # --- fires and results --------------------------------------------------------------------------------------
+
+    def on_fire(self, worker: int, reply: Reply) -> None:
+        """The schedule claimed a message for a worker."""
+        _, message, topic, claim, until, body = reply
+        number, _, due_at, _, attempts, _, _ = message
+        session = self._sessions.get(worker)
+        if session is None:  # it left while the claim was won
+            self._later([(number, "release", claim, self._wall())])
+            return
+        session.begin(number, topic, claim, until)
+        self._pace(topic, due_at, attempts)
+        session.outbox.append(Fire(number, topic, claim, until, due_at, attempts, body))
+        session.wake.set()
+
+    def _pace(self, topic: int, due_at: int, attempts: int) -> None:
+        """Count an overdue message against the rate."""
+        if attempts > 1 or self._wall() - due_at < OVERDUE_MS:
+            return
+        now = self._monotonic()
+        self._full_at = max(self._full_at, now) + 1 / self._rate
+        if self._full_at - now > BURST_S:
+            self._paused[topic] = self._full_at - BURST_S
+
+    async def results(self, incarnation: int, weight: int, results: Sequence[Result]) -> list[bool]:
+        """Take what a worker did. False: tell it again later, nothing was changed."""
+        session = self._sessions.get(incarnation) or self._left.get(incarnation)
+        if session is not None:
+            session.weight = weight
+        unwritten = await self._keep_answers([each for each in results if each.verb == "fail" and each.next is None])
+        taken = await self._take(session, [each for each in results if each not in unwritten])
+        return [taken.get((each.number, each.claim), False) for each in results]
+
+    async def _keep_answers(self, dead: Sequence[Result]) -> Sequence[Result]:
+        """Write the last answers of letters that are about to die. Those that could not be written wait."""
+        if not dead:
+            return ()
+        now = self._wall()
+        rows = [LastAnswer(each.number, now, each.outcome, each.status, each.answer[:ANSWER_BYTES_MAX]) for each in dead]
+        try:
+            await asyncio.to_thread(self._answers.keep, rows)
+        except sqlite3.Error as error:
+            self._log.error("last answers cannot be written; their messages wait", error=str(error))
+            return dead
+        return ()
+
+    async def _take(self, session: Session | None, results: Sequence[Result]) -> dict[tuple[int, int], bool]:
+        """By message and claim: whether the schedule has it."""
+        replies = await self._schedule.change([(each.number, each.verb, each.claim, each.next) for each in results])
+        minute = self._wall() // 60_000
+        taken: dict[tuple[int, int], bool] = {}
+        for each, reply in zip(results, replies, strict=True):
+            done = reply[0] == "changed"
+            taken[each.number, each.claim] = reply[0] != "disk_full"
+            if reply[0] == "refused":
+                self.lost_claims += 1
+            if each.verb != "release" and reply[0] != "disk_full":
+                self.figures.attempt(each.topic, minute, each.lateness_ms, each.took_ms)
+            if done:
+                name = {"delivered": "fired", "retrying": "retries", "buried": "dead"}.get(reply[2])
+                if name is not None:
+                    self.figures.count(each.topic, minute, name)
+            if session is not None and taken[each.number, each.claim]:
+                session.end(each.number, each.claim)
+                self._dirty.add(each.topic)
+        if self._dirty:
+            self._soon()
+        return taken
+
+    # --- messages -----------------------------------------------------------------------------------------------
+
+    async def insert(self, messages: Sequence[NewMessage]) -> list[Reply]:
+        """As the schedule's."""
+        replies = await self._schedule.insert(messages)
+        minute = self._wall() // 60_000
+        for topic, count in _counted(message[1] for message, reply in zip(messages, replies, strict=True)
+                                     if reply[0] == "inserted"):
+            self.figures.count(topic, minute, "accepted", count)
+        return replies
+
+    async def change(self, topic: int, changes: Sequence[NewChange]) -> list[Reply]:
+        """As the schedule's; the topic is for the figures."""
+        replies = await self._schedule.change(changes)
+        withdrawn = sum(reply[0] == "changed" and reply[2] == "cancelled" for reply in replies)
+        if withdrawn:
+            self.figures.count(topic, self._wall() // 60_000, "withdrawn", withdrawn)
+        return replies
+
+    async def close(self) -> None:
+        """End all streams, and wait for changes on their way."""
+        for session in self._sessions.values():
+            session.closed = True
+            session.wake.set()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def _counted(topics: Iterable[int]) -> Iterable[tuple[int, int]]:
+    counts: dict[int, int] = {}
+    for topic in topics:
+        counts[topic] = counts.get(topic, 0) + 1
+    return counts.items()

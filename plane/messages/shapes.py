@@ -1,0 +1,164 @@
+"""What nodes of the system, programs and operators say to each other about messages. Owns shapes and their limits.
+
+Times are milliseconds since 1970. It must not know how these travel, nor what is done with them.
+"""
+
+import hashlib
+import re
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+ID: Final = r"^[A-Za-z0-9][A-Za-z0-9_:-]{0,127}\Z"
+"""Of a message. Without dots: a signature covers `id.time.body`."""
+BATCH_MAX: Final = 1_000
+KIND_CHARS_MAX: Final = 255
+WINDOW_MS_MAX: Final = 24 * 3_600_000
+
+State = Literal["scheduled", "firing", "retry", "done", "dead", "cancelled", "expired"]
+Outcome = Literal["done", "already fired", "unknown", "cancelled", "expired"]
+"""Of a change: it took place; it came too late, since a callback is or was under way; no such message is known, and if it
+comes, the change takes place then; the message was withdrawn before; its `expires_at` came first."""
+Verb = Literal["cancel", "postpone", "advance"]
+MessageName = Annotated[str, Meta(pattern=ID)]
+
+
+class Send(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A message as a producer sends it. `in_ms` or `at`; without both it is due at once."""
+
+    body: bytes
+    id: MessageName | None = None
+    """The same id in the same topic is the same message. None: one is made."""
+    in_ms: int | None = None
+    at: int | None = None
+    window_ms: Annotated[int, Meta(ge=0, le=WINDOW_MS_MAX)] = 0
+    """It may fire so much later; a herd is spread over it."""
+    expires_at: int | None = None
+    """It does not fire from this time on."""
+    target: str = ""
+    """Instead of the topic's."""
+    kind: Annotated[str, Meta(max_length=KIND_CHARS_MAX)] = "application/octet-stream"
+    """The media type of the body."""
+
+
+class Sent(msgspec.Struct, frozen=True, kw_only=True):
+    """It is durable. `duplicate`: it was so before, and nothing changed."""
+
+    id: str
+    due_at: int
+    state: State = "scheduled"
+    duplicate: bool = False
+
+
+class Refused(msgspec.Struct, frozen=True, kw_only=True):
+    """It was not done. `code` is one of the problems of the HTTP face, or `conflict`, `disk_full`."""
+
+    code: str
+    detail: str
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A change of a waiting message. `postpone` and `advance`: to `at`, or by `by_ms`."""
+
+    id: MessageName
+    verb: Verb
+    at: int | None = None
+    by_ms: Annotated[int, Meta(ge=0)] | None = None
+
+
+class Changed(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a change; `due_at` and `state` where the message is known."""
+
+    id: str
+    outcome: Outcome
+    state: State | None = None
+    due_at: int | None = None
+
+
+class Shown(msgspec.Struct, frozen=True, kw_only=True):
+    """A message as it is. `next_at`: the next attempt, or the end of the claim of a message that fires."""
+
+    id: str
+    topic: str
+    state: State
+    due_at: int
+    attempts: int
+    version: int
+    next_at: int | None = None
+    expires_at: int | None = None
+    target: str = ""
+    kind: str = ""
+    accepted_at: int = 0
+    body: bytes = b""
+
+
+class Dead(msgspec.Struct, frozen=True, kw_only=True):
+    """A dead letter: the message and the last answer of its target."""
+
+    message: Shown
+    at: int
+    """When its last attempt failed."""
+    outcome: str
+    """`refused` with `status`, or `failed` with its cause in `answer`, or `claim ran out`."""
+    status: int | None
+    answer: bytes
+    """The begin of what the target said."""
+
+
+class Listed(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages by time. `matching`: how many there are; `more`: there are still more than were counted."""
+
+    messages: list[Shown]
+    matching: int
+    more: bool
+
+
+class Envelope(msgspec.Struct, frozen=True, array_like=True):
+    """What the schedule keeps of a message beside its times: its body there."""
+
+    id: str
+    target: str
+    kind: str
+    accepted_at: int
+    body: bytes
+
+
+class Fire(msgspec.Struct, frozen=True, array_like=True):
+    """A message to call back for, under a live claim until `until`."""
+
+    number: int
+    topic: int
+    claim: int
+    until: int
+    due_at: int
+    attempts: int
+    envelope: bytes
+
+
+class Result(msgspec.Struct, frozen=True, array_like=True):
+    """What came of a fire. `deliver`: answered well; `fail`: another attempt at `next`, or none; `release`: no attempt was
+    made, due again at `next`."""
+
+    number: int
+    topic: int
+    claim: int
+    verb: Literal["deliver", "fail", "release"]
+    next: int | None
+    lateness_ms: int
+    """From the due time of this attempt to its begin; -1: no attempt, or a retry."""
+    took_ms: float
+    outcome: str = ""
+    status: int | None = None
+    answer: bytes = b""
+
+
+def number_of(key: bytes, topic: int, id: str) -> int:
+    """The number of a message in the schedule. Who does not know the key cannot find two ids with one number."""
+    digest = hashlib.blake2b(topic.to_bytes(4, "little") + id.encode(), digest_size=8, key=key)
+    return int.from_bytes(digest.digest(), "little")
+
+
+def is_id(text: str) -> bool:
+    """Whether a message can be called so."""
+    return re.match(ID, text) is not None

@@ -1,0 +1,42 @@
+"""Targets: where a message goes when it fires. Owns their text form; it must not know how one is reached."""
+
+from typing import Final, Literal, NamedTuple
+from urllib.parse import urlsplit
+
+TARGET_CHARS_MAX: Final = 2_048
+Kind = Literal["callback", "room", "user", "kafka"]
+
+
+class TargetError(ValueError):
+    """A text names no target. One line."""
+
+
+class Target(NamedTuple):
+    """`kind` and what it needs: an address, a room's name, a user, a Kafka topic."""
+
+    kind: Kind
+    name: str
+
+
+def parse(text: str) -> Target:
+    """Parse `https://…`, `http://…`, `room:NAME`, `user:ID` or `kafka:TOPIC`. Raises `TargetError`."""
+    if len(text) > TARGET_CHARS_MAX or not text.isprintable():
+        raise TargetError(f"target {text!r:.80} is longer than {TARGET_CHARS_MAX} characters, or not printable")
+    if text.startswith(("https://", "http://")):
+        try:
+            parts = urlsplit(text)
+            known = bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            known = False
+        if not known or parts.username is not None or " " in text:
+            raise TargetError(f"target {text!r:.80} is no address, as https://shop.example/hook is one")
+        return Target("callback", text)
+    kind, colon, name = text.partition(":")
+    if colon and name:
+        if kind == "room":
+            return Target("room", name)
+        if kind == "kafka":
+            raise TargetError("targets kafka:TOPIC need a Kafka log, which this version does not have")
+        if kind == "user":
+            raise TargetError("targets user:ID need the system of presence, which does not run here")
+    raise TargetError(f"target {text!r:.80} is not https://…, room:NAME, user:ID or kafka:TOPIC")
