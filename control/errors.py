@@ -7,6 +7,9 @@ USAGE: Final = 2
 NO_MEMBER: Final = 3
 EXPIRED: Final = 4
 """Outcomes of `muster command`: nothing else ends with one of these two."""
+ALREADY_FIRED: Final = 5
+UNKNOWN_MESSAGE: Final = 6
+"""Outcomes of `muster delay`: nothing else ends with one of these two."""
 UNAVAILABLE: Final = 69
 TRY_LATER: Final = 75
 BAD_CONFIG: Final = 78

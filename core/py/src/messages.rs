@@ -354,6 +354,8 @@ fn stats_dict<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, PyDict
     dict.set_item("applied", stats.applied)?;
     dict.set_item("whole", stats.whole)?;
     dict.set_item("dead_forgotten", stats.dead_forgotten)?;
+    dict.set_item("expired", stats.expired)?;
+    dict.set_item("buried", stats.buried)?;
     Ok(dict)
 }
 

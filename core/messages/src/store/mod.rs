@@ -170,6 +170,10 @@ pub struct Stats {
     pub whole: bool,
     /// Dead letters that were forgotten since opening, `dead_days` after they died.
     pub dead_forgotten: u64,
+    /// Messages that expired since opening.
+    pub expired: u64,
+    /// Messages that became dead letters since opening because their last claim ran out.
+    pub buried: u64,
 }
 
 /// A message as the group has it.
@@ -238,6 +242,8 @@ pub struct Store<S: Storage, F: Files> {
     failed: bool,
     fired: Vec<Fired>,
     dead_forgotten: u64,
+    expired: u64,
+    buried: u64,
     listings: usize,
     listed: Vec<Listing>,
 }
@@ -309,6 +315,8 @@ impl<S: Storage, F: Files> Store<S, F> {
             failed: false,
             fired: Vec::new(),
             dead_forgotten: 0,
+            expired: 0,
+            buried: 0,
             listings: 0,
             listed: Vec::new(),
             log,
@@ -467,7 +475,11 @@ impl<S: Storage, F: Files> Store<S, F> {
                         op: staged.1,
                     });
                 }
-                Ok(_) => self.staged_claims.push((topic, id)),
+                Ok((step, ..)) => {
+                    self.expired += u64::from(step == Step::Expired);
+                    self.buried += u64::from(step == Step::Buried);
+                    self.staged_claims.push((topic, id));
+                }
                 // Cancelled, rescheduled or claimed since it became due; or the clock went back.
                 Err(Denied::Refused(Refusal::Early { at } | Refusal::Held { until: at })) => self.arm(id, at),
                 Err(Denied::Refused(_)) => {}
@@ -589,6 +601,8 @@ impl<S: Storage, F: Files> Store<S, F> {
             applied: self.applied,
             whole: !self.rebuilding,
             dead_forgotten: self.dead_forgotten,
+            expired: self.expired,
+            buried: self.buried,
         }
     }
 
