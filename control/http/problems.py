@@ -34,6 +34,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "method_not_allowed": Kind(405, False, "The path does not take this method"),
     "request_timeout": Kind(408, True, "The request did not come in time"),
     "in_progress": Kind(409, True, "A request with this Idempotency-Key is still running"),
+    "conflict": Kind(409, False, "It exists with other content"),
     "name_collision": Kind(409, False, "Another room has the same number; choose another name"),
     "too_long": Kind(413, False, "The body, message or batch is too long"),
     "unsupported_media_type": Kind(415, False, "The Content-Type is not supported here"),
@@ -43,11 +44,19 @@ KINDS: Final[Mapping[str, Kind]] = {
     "head_too_long": Kind(431, False, "The headers are too long"),
     "internal": Kind(500, False, "A defect of the server; its log has the request id"),
     "busy": Kind(503, True, "No capacity for this now"),
+    "disk_full": Kind(503, True, "The disk of the store is full; nothing was changed"),
     "draining": Kind(503, True, "The server is about to end"),
     "unavailable": Kind(503, True, "The servers behind do not answer"),
     "timeout": Kind(504, True, "No answer in time; the action may be done all the same"),
 }
-RETRY_S: Final[Mapping[str, float]] = {"in_progress": 1, "busy": 1, "draining": 1, "unavailable": 1, "rate_limited": 1}
+RETRY_S: Final[Mapping[str, float]] = {
+    "in_progress": 1,
+    "busy": 1,
+    "disk_full": 5,
+    "draining": 1,
+    "unavailable": 1,
+    "rate_limited": 1,
+}
 """`Retry-After` without a better estimate."""
 
 

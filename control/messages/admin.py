@@ -6,43 +6,34 @@ from typing import Any, Final
 
 import msgspec
 
-from control.messages.center import BACKLOG, Found, Which
 from control.messages.link import CenterLink, Link
-from control.messages.listener import Question, Refusal
+from control.messages.listener import Question
+from control.messages.refusal import Refusal
 from control.messages.service import MessagesService, answering
 from control.messages.system import CENTER, Told
 from plane.messages.answers import LastAnswer
 from plane.messages.center import now_ms
 from plane.messages.options import AdminOptions
 from plane.messages.receiver import Unreachable, shown
-from plane.messages.shapes import Changed, Dead, Listed, Shown, number_of
+from plane.messages.shapes import (
+    BACKLOG,
+    EVER,
+    LIVE,
+    Changed,
+    Dead,
+    Found,
+    Listed,
+    Query,
+    Shown,
+    Stats,
+    Which,
+    number_of,
+)
 from plane.messages.topics import NewTopic, Topic, TopicError, TopicsFile
 from plane.service import Context
 from plane.spec import Spec
 
-LIVE: Final = ["scheduled", "firing"]
-EVER: Final = 1 << 62
 LIMIT_MAX: Final = 1_000
-
-
-class Query(msgspec.Struct, frozen=True, array_like=True):
-    """Messages of a topic (empty: all) whose next attempt, or due time, is in the range."""
-
-    topic: str
-    begin: int
-    end: int
-    states: list[str]
-    limit: int
-
-
-class Stats(msgspec.Struct, frozen=True, kw_only=True):
-    """One topic: its minutes, newest last, and its backlog by due time."""
-
-    topic: str
-    minutes: list[dict[str, Any]]
-    backlog: dict[str, int]
-    pending: int
-    more: bool
 
 
 class AdminService(MessagesService):
@@ -87,9 +78,11 @@ class AdminService(MessagesService):
 
     async def _remove(self, name: str) -> Topic:
         topic = self._topic(name)
-        found = await self._found(Which(topic.number, 0, EVER, LIVE, 0))
+        found = await self._found(Which(topic.number, 0, EVER, list(LIVE), 0))
         if found.matching:
-            raise Refusal("conflict", f"topic {name} has {found.matching} messages that wait; cancel them, or let them fire")
+            raise Refusal(
+                "conflict", f"topic {name} has {found.matching} messages that wait; cancel them, or let them fire"
+            )
         try:
             return self._file.remove(name)
         except TopicError as error:
@@ -111,7 +104,7 @@ class AdminService(MessagesService):
     async def _stats(self, name: str) -> Stats:
         topic = self._topic(name)
         minutes = await self._asked(self._link.ask("figures", topic.number, list[dict[str, Any]]))
-        found = await self._found(Which(topic.number, 0, EVER, LIVE, 0))
+        found = await self._found(Which(topic.number, 0, EVER, list(LIVE), 0))
         backlog = dict(zip(BACKLOG, found.backlog, strict=True))
         return Stats(topic=name, minutes=minutes, backlog=backlog, pending=found.matching, more=found.more)
 

@@ -3,14 +3,15 @@
 import asyncio
 import time
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from control.errors import TRY_LATER, UserError
-from control.messages.listener import Question, Refusal
+from control.messages.listener import Question
+from control.messages.refusal import Refusal
 from control.messages.service import MessagesService, answering
 from control.messages.system import Told
 from plane.messages.answers import Answers, LastAnswer
@@ -18,7 +19,7 @@ from plane.messages.center import Center, now_ms
 from plane.messages.figures import rows
 from plane.messages.options import CenterOptions
 from plane.messages.schedule import EmbeddedSchedule, NewChange, NewMessage, Reply, StoreError
-from plane.messages.shapes import Fire, Result
+from plane.messages.shapes import BACKLOG_MS, Fire, Found, Join, Results, Which
 from plane.messages.topics import Topics
 from plane.service import Context, Figure
 from plane.spec import Spec
@@ -30,43 +31,6 @@ FORGET_S: Final = 3_600.0
 HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 24 * HOUR_MS
 SEGMENT_BYTES: Final = 64 << 20
-BACKLOG_MS: Final = (0, 60_000, 600_000, HOUR_MS, DAY_MS, 7 * DAY_MS)
-"""Bounds of the backlog by due time, from now: overdue, a minute, ten, an hour, a day, a week, later."""
-BACKLOG: Final = ("overdue", "1m", "10m", "1h", "1d", "7d", "later")
-
-
-class Join(msgspec.Struct, frozen=True, array_like=True):
-    """A worker's stream begins."""
-
-    incarnation: int
-    held_max: int
-
-
-class Results(msgspec.Struct, frozen=True, array_like=True):
-    """What a worker did."""
-
-    incarnation: int
-    weight: int
-    results: list[Result]
-
-
-class Which(msgspec.Struct, frozen=True, array_like=True):
-    """Messages by topic (None: all), time and state; `limit` of them."""
-
-    topic: int | None
-    begin: int
-    end: int
-    states: list[str]
-    limit: int
-
-
-class Found(msgspec.Struct, frozen=True, array_like=True):
-    """Each as a `found` of the schedule; how many match, by `BACKLOG`; and whether there are more than were counted."""
-
-    found: list[list[Any]]
-    matching: int
-    backlog: list[int]
-    more: bool
 
 
 class CenterService(MessagesService):
@@ -173,9 +137,7 @@ class CenterService(MessagesService):
         return await self._asked(self._schedule.get(numbers))
 
     async def _list(self, which: Which) -> Found:
-        said = await self._asked(
-            self._schedule.list(which.topic, which.begin, which.end, which.states, which.limit)
-        )
+        said = await self._asked(self._schedule.list(which.topic, which.begin, which.end, which.states, which.limit))
         if said[0] != "listed":
             raise Refusal("busy", "too many lists are being made; ask again")
         _, messages, times, cut = said

@@ -16,12 +16,26 @@ from control.console import common
 from control.console.found import Target, client_of, once
 from control.console.words import say
 from control.errors import ALREADY_FIRED, TRY_LATER, UNAVAILABLE, UNKNOWN_MESSAGE, USAGE, UserError
-from control.messages.admin import EVER, LIVE, Query, Stats
 from control.messages.link import Link
-from control.messages.listener import Refusal
+from control.messages.refusal import Refusal
 from control.messages.system import ADMIN, RECEIVE
 from plane.messages.receiver import Unreachable
-from plane.messages.shapes import ID, Change, Changed, Dead, Listed, Refused, Send, Sent, Shown, is_id
+from plane.messages.shapes import (
+    EVER,
+    ID,
+    LIVE,
+    Change,
+    Changed,
+    Dead,
+    Listed,
+    Query,
+    Refused,
+    Send,
+    Sent,
+    Shown,
+    Stats,
+    is_id,
+)
 from plane.messages.topics import POLICIES, NewTopic, Topic
 
 T = TypeVar("T")
@@ -153,7 +167,16 @@ def stats(where: Target, name: str, as_json: bool) -> int:
         if as_json:
             common.print_json(msgspec.to_builtins(found))
             return 0
-        columns = ("accepted", "fired", "retries", "dead", "withdrawn", "lateness_p50_ms", "lateness_p99_ms", "callback_ms")
+        columns = (
+            "accepted",
+            "fired",
+            "retries",
+            "dead",
+            "withdrawn",
+            "lateness_p50_ms",
+            "lateness_p99_ms",
+            "callback_ms",
+        )
         table = Table(box=None, pad_edge=False)
         table.add_column("minute")
         for column in columns:
@@ -231,9 +254,7 @@ def show(where: Target, id: str, topic: str | None, as_json: bool) -> int:
     return UNKNOWN_MESSAGE if found is None else 0
 
 
-def change(
-    where: Target, id: str, topic: str | None, verb: Any, by: str | None, to: str | None, as_json: bool
-) -> int:
+def change(where: Target, id: str, topic: str | None, verb: Any, by: str | None, to: str | None, as_json: bool) -> int:
     """Cancel, postpone or advance one. Raises `UserError`."""
     if verb != "cancel" and (by is None) == (to is None):
         raise UserError("--by, --to: one of them says when it is due", USAGE)

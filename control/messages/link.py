@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 import httpx2
 import msgspec
 
-from control.messages.listener import LENGTH_BYTES, Refusal
+from control.messages.refusal import LENGTH_BYTES, Refusal
 from plane.messages.receiver import Unreachable
 from plane.messages.schedule import NewChange, NewMessage, Reply
 

@@ -17,23 +17,14 @@ import structlog
 import uvicorn
 
 from control.errors import UserError
+from control.messages.refusal import LENGTH_BYTES, Refusal
 from control.node.admin import HttpServer
 
 BODY_BYTES_MAX: Final = 64 << 20
 """A batch of 1,000 messages of 64 KB."""
 BACKLOG: Final = 256
-LENGTH_BYTES: Final = 4
-"""Before each piece of a stream."""
 
 Scope = Mapping[str, Any]
-
-
-class Refusal(Exception):
-    """A question is not answered. `code` is one of `plane.messages.shapes.Refused`."""
-
-    def __init__(self, code: str, detail: str) -> None:
-        super().__init__(code, detail)
-        self.code, self.detail = code, detail
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 
 from control.messages.link import CenterLink, Link
-from control.messages.listener import Question, Refusal
+from control.messages.listener import Question
+from control.messages.refusal import Refusal
 from control.messages.service import MessagesService, answering
 from control.messages.system import CENTER, Told
 from plane.messages.options import ReceiveOptions

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping
-from pathlib import Path
 from typing import Any, Final
 
 from control.messages.listener import Listener, Question
@@ -134,4 +133,3 @@ class MessagesService:
 def answering(answer: Callable[[Any], Awaitable[Any]], kind: Any) -> Question:
     """A question with one answer."""
     return Question(kind, answer=answer)
-

@@ -1,13 +1,13 @@
 """The system of delayed messages: four roles.
 
-`receive` accepts and changes messages, `center` owns the schedule, `worker` makes callbacks, `messages-admin` owns the topics
-and answers operators. The schedule is the truth; what nodes say to each other wakes them up.
+`receive` accepts and changes messages, `center` owns the schedule, `worker` makes callbacks, `messages-admin` owns the
+topics and answers operators. The schedule is the truth; what nodes say to each other wakes them up.
 """
 
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
-from collections.abc import Callable
 
 import msgspec
 
@@ -131,4 +131,5 @@ SYSTEM: Final = System(
     presets={"worker.allowed": LOOPBACK},
     commands="control.messages.words:add",
     check="control.messages.check:wrong",
+    http="control.messages.http",
 )

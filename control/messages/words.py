@@ -68,9 +68,7 @@ def topic_create(
     from control.console.found import Target
     from control.messages.commands import create
 
-    return create(
-        Target(config, registry), name, callback, secret, workers, policy, retries, jitter, timeout, json
-    )
+    return create(Target(config, registry), name, callback, secret, workers, policy, retries, jitter, timeout, json)
 
 
 @topic_app.command("ls", epilog="Example: muster topic ls --json")
@@ -198,7 +196,9 @@ def delay_ls(
     ] = None,
     state: Annotated[
         list[str] | None,
-        typer.Option(metavar="STATE", help="scheduled, firing, done, dead, withdrawn; may be repeated [scheduled, firing]."),
+        typer.Option(
+            metavar="STATE", help="scheduled, firing, done, dead, withdrawn; may be repeated [scheduled, firing]."
+        ),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=1_000, help="Messages to show, the earliest first.")] = 100,
     json: Json = False,

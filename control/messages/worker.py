@@ -13,17 +13,16 @@ from typing import Any, Final
 import msgspec
 
 import muster
-from control.messages.center import Join, Results
 from control.messages.link import Link
-from control.messages.listener import Refusal
 from control.messages.places import Places
+from control.messages.refusal import Refusal
 from control.messages.service import MessagesService
 from control.messages.system import CENTER, Told, networks
 from muster import _core
 from plane.messages.firing import Firing, PublishError
 from plane.messages.options import WorkerOptions
 from plane.messages.receiver import Unreachable
-from plane.messages.shapes import Fire
+from plane.messages.shapes import Fire, Join, Results
 from plane.messages.topics import Topics
 from plane.service import Context, Figure
 from plane.spec import Spec
@@ -109,7 +108,7 @@ class WorkerService(MessagesService):
         """Finish callbacks, and tell their results."""
         telling = asyncio.create_task(self._tell())
         try:
-            while self._firing.under_way or self._firing.waiting:
+            while self._firing.under_way or self._firing.waiting:  # noqa: ASYNC110 - counts of another thread
                 await asyncio.sleep(0.01)
         finally:
             telling.cancel()
@@ -135,7 +134,8 @@ class WorkerService(MessagesService):
         """Callbacks by outcome."""
         text = "Callbacks and publications by outcome; not_made and out_of_time are no attempts"
         return [
-            (f'messages_calls{{outcome="{outcome}"}}', text, float(count)) for outcome, count in self._firing.made.items()
+            (f'messages_calls{{outcome="{outcome}"}}', text, float(count))
+            for outcome, count in self._firing.made.items()
         ]
 
     def gauges(self) -> list[Figure]:

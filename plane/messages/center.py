@@ -334,7 +334,9 @@ class Center:
         if not dead:
             return ()
         now = self._wall()
-        rows = [LastAnswer(each.number, now, each.outcome, each.status, each.answer[:ANSWER_BYTES_MAX]) for each in dead]
+        rows = [
+            LastAnswer(each.number, now, each.outcome, each.status, each.answer[:ANSWER_BYTES_MAX]) for each in dead
+        ]
         try:
             await asyncio.to_thread(self._answers.keep, rows)
         except sqlite3.Error as error:
@@ -371,8 +373,9 @@ class Center:
         """As the schedule's."""
         replies = await self._schedule.insert(messages)
         minute = self._wall() // 60_000
-        for topic, count in _counted(message[1] for message, reply in zip(messages, replies, strict=True)
-                                     if reply[0] == "inserted"):
+        for topic, count in _counted(
+            message[1] for message, reply in zip(messages, replies, strict=True) if reply[0] == "inserted"
+        ):
             self.figures.count(topic, minute, "accepted", count)
         return replies
 

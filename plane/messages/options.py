@@ -18,17 +18,15 @@ class ReceiveOptions(EdgeOptions, frozen=True):
             le=1_000_000,
         ),
     ] = 262_144
-    delay_days_max: Annotated[
-        int, key("Longest delay", "ten years", "days", ge=1, le=3_653)
-    ] = 3_653
+    delay_days_max: Annotated[int, key("Longest delay", "ten years", "days", ge=1, le=3_653)] = 3_653
 
 
 class CenterOptions(EdgeOptions, frozen=True):
     """Owns the schedule: what is due when, who may fire it, what came of it."""
 
-    dir: Annotated[
-        str, key("Folder of the schedule; one process at a time", "empty: `messages` in `instance.dir`")
-    ] = ""
+    dir: Annotated[str, key("Folder of the schedule; one process at a time", "empty: `messages` in `instance.dir`")] = (
+        ""
+    )
     near_s: Annotated[
         int,
         key("Messages due within this time are in memory", "firing waits for no read of a file", "s", ge=1, le=540),
@@ -45,11 +43,19 @@ class CenterOptions(EdgeOptions, frozen=True):
     ] = 24
     ahead_hours: Annotated[
         int,
-        key("How long a cancel or a postponement waits for its message", "a producer's own queue", "hours", ge=1, le=720),
+        key(
+            "How long a cancel or a postponement waits for its message", "a producer's own queue", "hours", ge=1, le=720
+        ),
     ] = 24
     dead_days: Annotated[
-        int, key("How long dead letters are kept; those dropped after it are counted", "a month to look at them", "days",
-                 ge=1, le=3_650)
+        int,
+        key(
+            "How long dead letters are kept; those dropped after it are counted",
+            "a month to look at them",
+            "days",
+            ge=1,
+            le=3_650,
+        ),
     ] = 30
     overdue_rate: Annotated[
         int,

@@ -1,7 +1,7 @@
 """What is accepted: messages and changes of them, checked, numbered, and handed to the schedule.
 
-Owns the checks of a message, its number, its due time, and the words for what came of a change. It must not know how requests
-come or how the schedule is reached.
+Owns the checks of a message, its number, its due time, and the words for what came of a change. It must not know how
+requests come or how the schedule is reached.
 """
 
 import secrets
@@ -160,7 +160,9 @@ class Receiver:
             return number, "due_by", None, change.by_ms if change.verb == "postpone" else -change.by_ms
         assert change.at is not None
         if not 0 <= change.at <= now + self._delay_max:
-            return Refused(code="bad_request", detail=f"the due time {change.at} is not 0 to {self._delay_max} ms from now")
+            return Refused(
+                code="bad_request", detail=f"the due time {change.at} is not 0 to {self._delay_max} ms from now"
+            )
         return number, "due_at", None, change.at
 
     async def show(self, topic_name: str, ids: Sequence[str]) -> list[Shown | None]:

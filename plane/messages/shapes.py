@@ -5,7 +5,7 @@ Times are milliseconds since 1970. It must not know how these travel, nor what i
 
 import hashlib
 import re
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
@@ -15,6 +15,13 @@ ID: Final = r"^[A-Za-z0-9][A-Za-z0-9_:-]{0,127}\Z"
 BATCH_MAX: Final = 1_000
 KIND_CHARS_MAX: Final = 255
 WINDOW_MS_MAX: Final = 24 * 3_600_000
+LIVE: Final = ("scheduled", "firing")
+"""States in which a message waits, or is under way."""
+EVER: Final = 1 << 62
+"""After every due time."""
+BACKLOG_MS: Final = (0, 60_000, 600_000, 3_600_000, 86_400_000, 604_800_000)
+"""Bounds of the backlog by due time, from now: overdue, a minute, ten, an hour, a day, a week, later."""
+BACKLOG: Final = ("overdue", "1m", "10m", "1h", "1d", "7d", "later")
 
 State = Literal["scheduled", "firing", "retry", "done", "dead", "cancelled", "expired"]
 Outcome = Literal["done", "already fired", "unknown", "cancelled", "expired"]
@@ -151,6 +158,60 @@ class Result(msgspec.Struct, frozen=True, array_like=True):
     outcome: str = ""
     status: int | None = None
     answer: bytes = b""
+
+
+class Join(msgspec.Struct, frozen=True, array_like=True):
+    """A worker's stream begins."""
+
+    incarnation: int
+    held_max: int
+
+
+class Results(msgspec.Struct, frozen=True, array_like=True):
+    """What a worker did."""
+
+    incarnation: int
+    weight: int
+    results: list[Result]
+
+
+class Which(msgspec.Struct, frozen=True, array_like=True):
+    """Messages by topic (None: all), time and state; `limit` of them."""
+
+    topic: int | None
+    begin: int
+    end: int
+    states: list[str]
+    limit: int
+
+
+class Found(msgspec.Struct, frozen=True, array_like=True):
+    """Each as a `found` of the schedule; how many match, by `BACKLOG`; and whether there are more than were counted."""
+
+    found: list[list[Any]]
+    matching: int
+    backlog: list[int]
+    more: bool
+
+
+class Query(msgspec.Struct, frozen=True, array_like=True):
+    """Messages of a topic (empty: all) whose next attempt, or due time, is in the range."""
+
+    topic: str
+    begin: int
+    end: int
+    states: list[str]
+    limit: int
+
+
+class Stats(msgspec.Struct, frozen=True, kw_only=True):
+    """One topic: its minutes, newest last, and its backlog by due time."""
+
+    topic: str
+    minutes: list[dict[str, Any]]
+    backlog: dict[str, int]
+    pending: int
+    more: bool
 
 
 def number_of(key: bytes, topic: int, id: str) -> int:

@@ -175,7 +175,9 @@ class TopicsFile(Topics):
         """Add a topic; asked for again, it is the same one. Raises `TopicError` and `OSError`."""
         book = self._whole()
         if not NAME.fullmatch(new.name):
-            raise TopicError("bad_request", f"{new.name!r:.80} is not 1 to 64 letters, digits, dots, dashes, underscores")
+            raise TopicError(
+                "bad_request", f"{new.name!r:.80} is not 1 to 64 letters, digits, dots, dashes, underscores"
+            )
         try:
             parse(new.callback)
         except TargetError as error:
@@ -191,9 +193,7 @@ class TopicsFile(Topics):
             raise TopicError("busy", f"there are {self._max} topics, which are the most (messages.topics_max)")
         topic = Topic(number=book.next, secrets=(new.secret or new_secret(),), **asked)
         self._write(
-            msgspec.structs.replace(
-                book, version=book.version + 1, next=book.next + 1, topics=(*book.topics, topic)
-            )
+            msgspec.structs.replace(book, version=book.version + 1, next=book.next + 1, topics=(*book.topics, topic))
         )
         return topic
 

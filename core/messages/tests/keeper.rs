@@ -6,8 +6,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use muster_journal::Options;
 use muster_messages::keeper::{Answer, Ask, Keeper, Reply, Request};
-use muster_messages::schedule::{Change, Incarnation, MessageId, Refusal, State, Step, NEVER};
-use muster_messages::store::{Changed, Inserted, Settings, BODY_BYTES_MAX};
+use muster_messages::schedule::{Change, Due, Incarnation, MessageId, Refusal, State, Step, NEVER};
+use muster_messages::store::{Changed, Filter, Inserted, Listing, Settings, BODY_BYTES_MAX};
 
 const LIMIT: Duration = Duration::from_secs(20);
 const WORKER: Incarnation = Incarnation(3);
@@ -207,4 +207,103 @@ fn long_bodies_fill_many_groups() {
         .iter()
         .filter(|reply| matches!(&reply.answer, Answer::Fire { body, .. } if body.len() == 900_000));
     assert_eq!(fired.count(), 20);
+}
+
+fn listed(keeper: &Keeper, filter: Filter) -> Listing {
+    keeper.submit(vec![Request {
+        number: 9_000,
+        ask: Ask::List(filter),
+    }]);
+    match replies(keeper, 1).remove(0).answer {
+        Answer::Listed(listing) => listing,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn all(topic: u32) -> Filter {
+    Filter {
+        topic: Some(topic),
+        from: 0,
+        to: u64::MAX,
+        scheduled: true,
+        firing: true,
+        done: true,
+        dead: true,
+        withdrawn: true,
+        limit: 1_000,
+    }
+}
+
+#[test]
+fn listing_names_the_earliest_messages_and_counts_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let keeper = start(folder.path());
+    let base = now();
+    // In this hour, and in later ones that are not loaded.
+    let due = |number: u64| base + 60_000 + number * 1_200_000;
+    keeper.submit((0..20).map(|number| insert(number, due(number))).collect());
+    replies(&keeper, 20);
+    keeper.submit(vec![
+        change(100, 3, Change::Cancel),
+        change(101, 4, Change::Reschedule(Due::At(due(30)))),
+    ]);
+    replies(&keeper, 2);
+    let live = Filter {
+        withdrawn: false,
+        limit: 5,
+        ..all(1)
+    };
+    let found = listed(&keeper, live);
+    let ids: Vec<u64> = found.messages.iter().map(|(message, _)| message.id.0).collect();
+    assert_eq!(ids, [0, 1, 2, 5, 6]);
+    assert_eq!(found.times.len(), 19);
+    assert_eq!(found.times.last(), Some(&due(30)));
+    assert!(found.times.is_sorted() && !found.cut);
+    let some = Filter {
+        from: due(18),
+        to: due(19) + 1,
+        ..live
+    };
+    assert_eq!(listed(&keeper, some).times, [due(18), due(19)]);
+    let withdrawn = Filter {
+        scheduled: false,
+        withdrawn: true,
+        ..live
+    };
+    let gone = listed(&keeper, withdrawn);
+    assert_eq!(gone.messages[0].0.state, State::Cancelled);
+    assert_eq!(gone.times, [due(3)]);
+    assert!(listed(&keeper, all(2)).messages.is_empty());
+}
+
+#[test]
+fn worker_that_left_is_given_no_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let keeper = start(folder.path());
+    keeper.submit(vec![serve(1, 10)]);
+    keeper.submit(vec![Request {
+        number: 0,
+        ask: Ask::Leave { worker: WORKER },
+    }]);
+    let due_at = now();
+    keeper.submit(vec![insert(2, due_at)]);
+    assert_eq!(replies(&keeper, 1)[0].number, 2);
+    // Whoever asks next gets it: the credit of the one that left did not claim it.
+    let other = Request {
+        number: 3,
+        ask: Ask::Serve {
+            topic: 1,
+            worker: Incarnation(4),
+            lease_ms: 60_000,
+            attempts_max: 6,
+            credit: 1,
+        },
+    };
+    keeper.submit(vec![other]);
+    let reply = replies(&keeper, 1).remove(0);
+    assert_eq!(reply.number, 3);
+    let Answer::Fire { message, .. } = reply.answer else {
+        panic!("{reply:?}")
+    };
+    assert!(matches!(message.state, State::Firing { worker: Incarnation(4), .. }));
 }

@@ -597,6 +597,43 @@ fn hour_that_is_over_is_forgotten_and_its_files_go() {
 }
 
 #[test]
+fn dead_letters_that_are_forgotten_are_counted() {
+    let disk = Disk::new(1);
+    let short = Settings {
+        history_ms: HOUR,
+        dead_days: 1,
+        ..settings()
+    };
+    let mut store = open(&disk, short, START);
+    for id in 0..3 {
+        put(&mut store, id, START, &[7; 20]);
+    }
+    settle(&mut store, START);
+    let mut fires = Vec::new();
+    let claims = Claims {
+        topic: TOPIC,
+        worker: WORKER,
+        until: START + 1_000,
+        attempts_max: 5,
+        max: 10,
+    };
+    store.claim(START, claims, &mut fires).unwrap();
+    for fire in &fires {
+        let end = Change::Fail {
+            claim: fire.claim,
+            next: None,
+        };
+        store.change(START, fire.message.id, end, None).unwrap();
+    }
+    store.commit().unwrap();
+    settle(&mut store, START + HOUR);
+    assert_eq!((fires.len(), store.stats().dead_forgotten), (3, 0));
+    settle(&mut store, START + 72 * HOUR);
+    assert_eq!(store.stats().dead_forgotten, 3);
+    assert!(store.get(MessageId(1)).unwrap().is_none());
+}
+
+#[test]
 fn cancel_ahead_of_its_message_waits_for_it_and_not_for_ever() {
     let disk = Disk::new(1);
     let short = Settings {

@@ -131,6 +131,8 @@ async def _ask(
     else:
         room = httpx2.URL(path=f"/{value or '%20'}").raw_path.decode()[1:].replace("/", "%2F") or "x"
     body = b"x" if method == "post" else None
+    for name in ("topic", "id", "verb"):
+        path = path.replace(f"{{{name}}}", room if parameter["name"] == name else "cancel")
     return await client.request(method, path.replace("{room}", room), content=body, **options)
 
 
