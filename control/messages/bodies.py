@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from control.http.problems import Problem
-from plane.messages.shapes import ID, WINDOW_MS_MAX, Refused, Send, Sent, Shown
+from plane.messages.shapes import ID, WINDOW_MS_MAX, Changed, Outcome, Refused, Send, Sent, Shown
 from plane.messages.topics import Topic
 
 JSON: Final = "application/json"
@@ -72,6 +72,15 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     next_at: int | None = None
     expires_at: int | None = None
     target: str | None = None
+
+
+class Moved(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a change; state and due time where the message is known."""
+
+    id: str
+    outcome: Outcome
+    state: str | None = None
+    due_at: int | None = None
 
 
 class Messages(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,6 +181,11 @@ def accepted(answer: Sent | Refused) -> Accepted:
     if isinstance(answer, Refused):
         return Accepted(problem=Problem(answer.code, answer.detail).short())
     return Accepted(id=answer.id, due_at=answer.due_at, state=answer.state, duplicate=answer.duplicate)
+
+
+def moved(changed: Changed) -> Moved:
+    """What came of a change, for JSON."""
+    return Moved(id=changed.id, outcome=changed.outcome, state=changed.state, due_at=changed.due_at)
 
 
 def message(shown: Shown) -> Message:

@@ -3,9 +3,9 @@
 import asyncio
 import time
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -24,6 +24,7 @@ from plane.messages.topics import Topics
 from plane.service import Context, Figure
 from plane.spec import Spec
 
+T = TypeVar("T")
 LOCK_S: Final = 10.0
 """The former process of this node may still end."""
 SWEEP_S: Final = 1.0
@@ -137,7 +138,7 @@ class CenterService(MessagesService):
         return await self._asked(self._schedule.get(numbers))
 
     async def _list(self, which: Which) -> Found:
-        said = await self._asked(self._schedule.list(which.topic, which.begin, which.end, which.states, which.limit))
+        said = await self._asked(self._schedule.find(which.topic, which.begin, which.end, which.states, which.limit))
         if said[0] != "listed":
             raise Refusal("busy", "too many lists are being made; ask again")
         _, messages, times, cut = said
@@ -169,7 +170,7 @@ class CenterService(MessagesService):
             self._center.leave(session)
             self.log.info("a worker left", node=session.node, incarnation=join.incarnation)
 
-    async def _asked(self, answer: Any) -> Any:
+    async def _asked(self, answer: Awaitable[T]) -> T:
         try:
             return await answer
         except StoreError as error:

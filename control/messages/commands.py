@@ -2,6 +2,7 @@
 
 import asyncio
 import datetime
+import functools
 import re
 import sys
 import time
@@ -55,7 +56,7 @@ def ask(where: Target, work: Callable[[Link, Link], Coroutine[Any, Any, T]]) -> 
     token = client_of(record).token
 
     async def run() -> T:
-        receive, admin = (Link(role, lambda role=role: _places(record, role), token) for role in (RECEIVE, ADMIN))
+        receive, admin = (Link(role, functools.partial(_places, record, role), token) for role in (RECEIVE, ADMIN))
         try:
             return await work(receive, admin)
         except Refusal as refusal:
@@ -229,7 +230,7 @@ def send(
         raise UserError(answer.detail, _code(answer.code))
     with common.verdict_after():
         if as_json:
-            common.print_json(msgspec.to_builtins(answer))
+            common.print_json(msgspec.structs.asdict(answer))
         else:
             before = f", sent before, {answer.state}" if answer.duplicate else ""
             print(f"{answer.id} due {moment(answer.due_at)}{before}")
@@ -274,7 +275,7 @@ def change(where: Target, id: str, topic: str | None, verb: Any, by: str | None,
         raise UserError(answer.detail, _code(answer.code))
     with common.verdict_after():
         if as_json:
-            common.print_json(msgspec.to_builtins(answer))
+            common.print_json(msgspec.structs.asdict(answer))
         else:
             due = "" if answer.due_at is None or verb == "cancel" else f", due {moment(answer.due_at)}"
             waits = "; it takes place if the message comes" if answer.outcome == "unknown" else ""
@@ -364,7 +365,7 @@ def replay(where: Target, topic: str | None, ids: list[str], everything: bool, a
     answers = ask(where, work)
     with common.verdict_after():
         if as_json:
-            common.print_json([msgspec.to_builtins(answer) for answer in answers])
+            common.print_json([msgspec.structs.asdict(answer) for answer in answers])
         else:
             for answer in answers:
                 print(f"{answer.id} {'replayed' if answer.outcome == 'done' else answer.outcome}")

@@ -271,7 +271,7 @@ async def listed(
     f"{MESSAGES}/{{id:str}}/{{verb:str}}",
     status_code=200,
     responses={
-        200: ResponseSpec(Changed, generate_examples=False, description="What came of it"),
+        200: ResponseSpec(bodies.Moved, generate_examples=False, description="What came of it"),
         **_problems(400, 401, 403, 404, 409, 422, 429, 503, 504),
     },
 )
@@ -293,12 +293,12 @@ async def change(
     body = await request.body()
 
     async def do() -> Answer:
-        moved = bodies.Move() if verb == "cancel" else bodies.move(body)
-        asked = Change(id=_id(id), verb=verb, by_ms=moved.by_ms, at=bodies.ms(moved.to))
+        move = bodies.Move() if verb == "cancel" else bodies.move(body)
+        asked = Change(id=_id(id), verb=verb, by_ms=move.by_ms, at=bodies.ms(move.to))
         (answer,) = await nodes.ask(RECEIVE, "change", (topic, [asked]), list[Changed | Refused])
         if isinstance(answer, Refused):
             raise Nothing(Problem(answer.code, answer.detail))
-        return Answer(200, msgspec.json.encode(answer))
+        return Answer(200, msgspec.json.encode(bodies.moved(answer)))
 
     return await _once(nodes, request, caller, body, do)
 
@@ -339,7 +339,7 @@ async def dead(
     "/topics/{topic:str}/dead/{id:str}/replay",
     status_code=200,
     responses={
-        200: ResponseSpec(Changed, generate_examples=False, description="What came of it"),
+        200: ResponseSpec(bodies.Moved, generate_examples=False, description="What came of it"),
         **_problems(400, 401, 403, 404, 429, 503, 504),
     },
 )
@@ -349,7 +349,7 @@ async def replay(
     """Schedule a dead letter again, due now, with all its attempts."""
     caller.need("change", topic)
     (answer,) = await nodes.ask(ADMIN, "replay", (topic, [_id(id)]), list[Changed])
-    return _json(answer)
+    return _json(bodies.moved(answer))
 
 
 @get(

@@ -86,7 +86,11 @@ class CenterLink:
 
     def __init__(self, link: Link) -> None:
         self._link = link
-        self.insert: Callable[[Sequence[NewMessage]], Awaitable[list[Reply]]] = Merged(self._insert)
+        self._inserting = Merged(self._insert)
+
+    async def insert(self, messages: Sequence[NewMessage]) -> list[Reply]:
+        """As `Center`."""
+        return await self._inserting(messages)
 
     async def _insert(self, messages: Sequence[NewMessage]) -> list[Reply]:
         return await self._link.ask("insert", messages, list[Any])

@@ -1,7 +1,7 @@
 """A worker's part: callbacks for the messages it holds, and what came of them.
 
 Owns what is under way here, the retry table of each topic, and results until the center has them. It must not know how
-fires come and results go. Nothing is fired unless its claim outlasts it, nor before the wall clock says that it is due (I-7).
+fires come and results go. Nothing is fired unless its claim outlasts it, nor before it is due by the wall clock (I-7).
 """
 
 import asyncio

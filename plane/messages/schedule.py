@@ -42,7 +42,7 @@ class Schedule(Protocol):
     async def get(self, ids: Sequence[int]) -> list[Reply]:
         """`found`, the message, topic, body; or `unknown`."""
 
-    async def list(self, topic: int | None, begin: int, end: int, states: Sequence[str], limit: int) -> Reply:
+    async def find(self, topic: int | None, begin: int, end: int, states: Sequence[str], limit: int) -> Reply:
         """`listed`, messages with their topics, times, whether cut; or `busy`."""
 
     async def stats(self) -> dict[str, Any]:
@@ -118,10 +118,11 @@ class EmbeddedSchedule:
         """As `Schedule`."""
         return await self._settled([(each,) for each in ids], lambda keeper, numbered: keeper.get(numbered))
 
-    async def list(self, topic: int | None, begin: int, end: int, states: Sequence[str], limit: int) -> Reply:
+    async def find(self, topic: int | None, begin: int, end: int, states: Sequence[str], limit: int) -> Reply:
         """As `Schedule`."""
         asked = [(topic, begin, end, states, limit)]
-        return (await self._settled(asked, lambda keeper, numbered: keeper.list(*numbered[0])))[0]
+        replies = await self._settled(asked, lambda keeper, numbered: keeper.find(*numbered[0]))
+        return replies[0]
 
     async def stats(self) -> dict[str, Any]:
         """As `Schedule`."""

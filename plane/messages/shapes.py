@@ -49,7 +49,7 @@ class Send(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """The media type of the body."""
 
 
-class Sent(msgspec.Struct, frozen=True, kw_only=True):
+class Sent(msgspec.Struct, frozen=True, kw_only=True, tag="sent"):
     """It is durable. `duplicate`: it was so before, and nothing changed."""
 
     id: str
@@ -58,7 +58,7 @@ class Sent(msgspec.Struct, frozen=True, kw_only=True):
     duplicate: bool = False
 
 
-class Refused(msgspec.Struct, frozen=True, kw_only=True):
+class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
     """It was not done. `code` is one of the problems of the HTTP face, or `conflict`, `disk_full`."""
 
     code: str
@@ -74,7 +74,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     by_ms: Annotated[int, Meta(ge=0)] | None = None
 
 
-class Changed(msgspec.Struct, frozen=True, kw_only=True):
+class Changed(msgspec.Struct, frozen=True, kw_only=True, tag="changed"):
     """What came of a change; `due_at` and `state` where the message is known."""
 
     id: str

@@ -86,7 +86,9 @@ async def test_a_killed_node_loses_no_accepted_message(with_messages: Make, role
         topic(instance, server)
         due: dict[str, int] = {}
         for number in range(10):
-            sent = said(instance, "delay", "send", "orders", "x", "--in", f"{500 + 400 * number}ms", "--id", f"m-{number}")
+            sent = said(
+                instance, "delay", "send", "orders", "x", "--in", f"{500 + 400 * number}ms", "--id", f"m-{number}"
+            )
             due[sent["id"]] = sent["due_at"]
         dead = instance.kill(role)
         await instance.back(role, dead)

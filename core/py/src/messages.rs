@@ -148,7 +148,7 @@ impl ScheduleKeeper {
         Ok(())
     }
 
-    fn list(
+    fn find(
         &self,
         number: u64,
         topic: Option<u32>,

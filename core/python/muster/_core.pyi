@@ -354,7 +354,8 @@ _Message = tuple[int, int, int, int | None, int, str, int | None]
 #   "fire", message, topic, claim, until, body · "stats", dict
 #   "refused", reason, value: "unknown", "fired", "withdrawn", "expired", "early" (value: due), "held" (until),
 #     "claim_lost", "version" (current), "not_dead", "bad_time"
-#   "listed", see `list` · "busy" (too many listings) · "rebuilding" (ask again) · "disk_full" (nothing changed) · "body_too_long" · "failed" (may have happened or not)
+#   "listed", see `find` · "busy" (too many listings)
+#   "rebuilding" (ask again) · "disk_full" (nothing changed) · "body_too_long" · "failed" (may have happened or not)
 _Reply = tuple[Any, ...]
 
 # A durable schedule of messages in a thread of its own. A reply leaves after its change is durable.
@@ -390,9 +391,7 @@ class ScheduleKeeper:
     def leave(self, worker: int) -> None: ...  # credits of the worker are void; not answered
     # Topic (None: all), times of the next attempt, states ("scheduled", "firing", "done", "dead", "withdrawn"), messages
     # named at most. A "listed": (message, topic) of the earliest, times of all, whether there are more than counted.
-    def list(
-        self, number: int, topic: int | None, begin: int, end: int, states: Sequence[str], limit: int
-    ) -> None: ...
+    def find(self, number: int, topic: int | None, begin: int, end: int, states: Sequence[str], limit: int) -> None: ...
     def stats(self, number: int) -> None: ...
     def take(self) -> list[_Reply]: ...  # OSError: the store failed, open it again
     def clock_steps(self) -> list[int]: ...  # ms that the wall clock was set by, since the last call

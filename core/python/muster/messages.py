@@ -1,0 +1,242 @@
+"""Delayed messages over HTTP, for any program: send, cancel, postpone, advance, read. Needs nothing beside Python.
+
+Owns one connection to a Muster HTTP face, and the shapes of its answers (`docs/messages.md`). It must not know rooms.
+"""
+
+import base64
+import http.client
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Literal
+from urllib.parse import quote, urlsplit
+
+from .errors import Invalid, Refused, TimedOut, Unavailable
+
+TIMEOUT_S: Final = 30.0
+BATCH_MAX: Final = 1_000
+
+Outcome = Literal["done", "already fired", "unknown", "cancelled", "expired"]
+"""Of a change: it took place; a callback was made or is under way; no such message now, and the change takes place if it
+comes; it was withdrawn before; it expired before."""
+State = Literal["scheduled", "firing", "retry", "done", "dead", "cancelled", "expired"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A message that is durable. Times are seconds since 1970."""
+
+    id: str
+    due_at: float
+    state: State
+    duplicate: bool
+    """It was durable before, and nothing changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """What came of a change; state and due time where the message is known."""
+
+    outcome: Outcome
+    state: State | None
+    due_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message as it is now. `next_at`: the next attempt, or the end of the claim while it fires."""
+
+    id: str
+    topic: str
+    state: State
+    due_at: float
+    attempts: int
+    type: str
+    body: bytes
+    next_at: float | None
+    expires_at: float | None
+
+
+class Messages:
+    """One connection to an HTTP face; use it from one thread at a time, or from several: calls follow one another.
+
+    A call that is not answered raises `Unavailable` or `TimedOut`: it may have been done. Repeat it with the same id.
+    """
+
+    def __init__(self, url: str, *, key: str, timeout: float = TIMEOUT_S) -> None:
+        """`url`: `http://host:port` or `https://…`, of the face or the proxy before it. Raises `Invalid`."""
+        parts = urlsplit(url)
+        if parts.scheme not in {"http", "https"} or not parts.hostname or parts.path.strip("/"):
+            raise Invalid(f"{url!r:.80} is no address of an HTTP face, as http://127.0.0.1:8080 is one")
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        self._connection = kind(parts.hostname, parts.port, timeout=timeout)
+        self._headers = {"x-api-key": key, "content-type": "application/json"}
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> "Messages":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection. Another call opens it again."""
+        with self._lock:
+            self._connection.close()
+
+    def send(
+        self,
+        topic: str,
+        data: Any,
+        *,
+        in_s: float | None = None,
+        at: float | None = None,
+        id: str | None = None,
+        window_s: float = 0.0,
+        expires_at: float | None = None,
+        target: str = "",
+        type: str = "application/octet-stream",
+    ) -> Sent:
+        """Send one message; it is durable when this returns.
+
+        `data`: bytes, a body of this `type`; anything else is sent as JSON. `in_s` from now, or `at`; without both it is due
+        at once. The same `id` is the same message: give one, so that a call can be repeated. Raises `Refused`,
+        `Unavailable`, `TimedOut`.
+        """
+        body = message(
+            data, in_s=in_s, at=at, id=id, window_s=window_s, expires_at=expires_at, target=target, type=type
+        )
+        return _sent(self._ask("POST", _path(topic), body))
+
+    def send_many(self, topic: str, messages: Sequence[Mapping[str, Any]]) -> list[Sent | Refused]:
+        """Send up to 1,000 messages made by `message`. The answers are in this order. Raises as `send`."""
+        if len(messages) > BATCH_MAX:
+            raise Invalid(f"{len(messages)} messages; a batch has at most {BATCH_MAX}")
+        if not messages:
+            return []
+        said = self._ask("POST", _path(topic), list(messages))
+        return [
+            _sent(each) if "problem" not in each else Refused(each["problem"]["detail"], each["problem"]["code"])
+            for each in said["messages"]
+        ]
+
+    def get(self, topic: str, id: str) -> Message | None:
+        """A message as it is; None where it is unknown, or was forgotten after its end."""
+        try:
+            said = self._ask("GET", _path(topic, id))
+        except Refused as refused:
+            if refused.code == "not_found":
+                return None
+            raise
+        return Message(
+            id=said["id"],
+            topic=said["topic"],
+            state=said["state"],
+            due_at=said["due_at"] / 1_000,
+            attempts=said["attempts"],
+            type=said["type"],
+            body=base64.b64decode(said["base64"]) if "base64" in said else json.dumps(said["data"]).encode(),
+            next_at=_seconds(said.get("next_at")),
+            expires_at=_seconds(said.get("expires_at")),
+        )
+
+    def cancel(self, topic: str, id: str) -> Changed:
+        """Withdraw a message."""
+        return self._changed(topic, id, "cancel", {})
+
+    def postpone(self, topic: str, id: str, *, by_s: float | None = None, to: float | None = None) -> Changed:
+        """Have it fire later: by a length of time, or at `to`."""
+        return self._changed(topic, id, "postpone", _move(by_s, to))
+
+    def advance(self, topic: str, id: str, *, by_s: float | None = None, to: float | None = None) -> Changed:
+        """Have it fire sooner: by a length of time, or at `to`."""
+        return self._changed(topic, id, "advance", _move(by_s, to))
+
+    def _changed(self, topic: str, id: str, verb: str, move: Mapping[str, int]) -> Changed:
+        said = self._ask("POST", f"{_path(topic, id)}/{verb}", move)
+        return Changed(said["outcome"], said.get("state"), _seconds(said.get("due_at")))
+
+    def _ask(self, method: str, path: str, document: Any = None) -> Any:
+        body = None if document is None else json.dumps(document, separators=(",", ":")).encode()
+        with self._lock:
+            try:
+                self._connection.request(method, path, body, self._headers)
+                answer = self._connection.getresponse()
+                content = answer.read()
+            except TimeoutError:
+                self._connection.close()
+                raise TimedOut("no answer in time; it may be done") from None
+            except (http.client.HTTPException, OSError) as error:
+                self._connection.close()
+                raise Unavailable(f"the HTTP face does not answer: {error or type(error).__name__}") from None
+        try:
+            said = json.loads(content)
+        except ValueError:
+            raise Unavailable(f"answer {answer.status} is none of an HTTP face") from None
+        if answer.status >= 400:
+            raise _problem(said)
+        return said
+
+
+def message(
+    data: Any,
+    *,
+    in_s: float | None = None,
+    at: float | None = None,
+    id: str | None = None,
+    window_s: float = 0.0,
+    expires_at: float | None = None,
+    target: str = "",
+    type: str = "application/octet-stream",
+) -> dict[str, Any]:
+    """One message for `Messages.send_many`. Arguments as those of `Messages.send`. Raises `Invalid`."""
+    if in_s is not None and at is not None:
+        raise Invalid("a message has either in_s or at")
+    made: dict[str, Any]
+    made = {"base64": base64.b64encode(data).decode(), "type": type} if isinstance(data, bytes) else {"data": data}
+    if id is not None:
+        made["id"] = id
+    if in_s is not None:
+        made["in_ms"] = round(in_s * 1_000)
+    if at is not None:
+        made["at"] = round(at * 1_000)
+    if window_s:
+        made["window_ms"] = round(window_s * 1_000)
+    if expires_at is not None:
+        made["expires_at"] = round(expires_at * 1_000)
+    if target:
+        made["target"] = target
+    return made
+
+
+def _path(topic: str, id: str = "") -> str:
+    path = f"/api/v1/topics/{quote(topic, safe='')}/messages"
+    return f"{path}/{quote(id, safe='')}" if id else path
+
+
+def _move(by_s: float | None, to: float | None) -> dict[str, int]:
+    if (by_s is None) == (to is None):
+        raise Invalid("either by_s or to says when it is due")
+    if by_s is not None:
+        return {"by_ms": round(by_s * 1_000)}
+    assert to is not None
+    return {"to": round(to * 1_000)}
+
+
+def _seconds(ms: int | None) -> float | None:
+    return None if ms is None else ms / 1_000
+
+
+def _sent(said: Mapping[str, Any]) -> Sent:
+    return Sent(said["id"], said["due_at"] / 1_000, said["state"], said.get("duplicate", False))
+
+
+def _problem(said: Any) -> Exception:
+    code, detail = str(said.get("code", "unavailable")), str(said.get("detail", ""))
+    if code == "timeout":
+        return TimedOut(detail)
+    if code in {"unavailable", "draining"}:
+        return Unavailable(detail)
+    return Refused(detail, code, said.get("retry_after"))
