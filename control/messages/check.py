@@ -13,8 +13,8 @@ def wrong(config: Config, roles: Sequence[str], stands: Callable[[Path], bool]) 
     """Wrong keys, and their mistakes."""
     if config.runs("messages") and (text := lacks(config.section)):
         yield ("systems", "enabled"), text
-    for network in networks(config.section("worker").allowed):
+    for network in networks(config.section("callbacks").allowed):
         try:
             ipaddress.ip_network(network)
         except ValueError:
-            yield ("worker", "allowed"), f"{network!r} is no network, as 10.1.0.0/16 is one"
+            yield ("callbacks", "allowed"), f"{network!r} is no network, as 10.1.0.0/16 is one"

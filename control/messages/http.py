@@ -253,7 +253,7 @@ async def listed(
     topic: TopicPath,
     caller: NamedDependency[Caller],
     nodes: NamedDependency[MessagesFace],
-    state: Annotated[list[State] | None, QueryParameter(description="May be repeated: scheduled and firing")] = None,
+    states: Annotated[list[State] | None, QueryParameter(description="May be repeated: scheduled and firing")] = None,
     due_ms: Annotated[int | None, QueryParameter(ge=0, description="Due, or tried again, within this")] = None,
     limit: Annotated[int, QueryParameter(ge=1, le=1_000, description="Messages to tell")] = 100,
 ) -> Response[bytes]:
@@ -261,7 +261,7 @@ async def listed(
     caller.need("show", topic)
     nodes.extend(request)
     end = EVER if due_ms is None else time.time_ns() // 1_000_000 + due_ms
-    query = Query(topic, 0, end, list(state or LIVE), limit)
+    query = Query(topic, 0, end, list(states or LIVE), limit)
     found = await nodes.ask(ADMIN, "list", query, Listed, LIST_S)
     messages = [bodies.message(each) for each in found.messages]
     return _json(bodies.Messages(messages=messages, matching=found.matching, more=found.more))

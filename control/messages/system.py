@@ -1,6 +1,6 @@
 """The system of delayed messages: four roles.
 
-`receive` accepts and changes messages, `center` owns the schedule, `worker` makes callbacks, `messages-admin` owns the
+`receive` accepts and changes messages, `center` owns the schedule, `messages-worker` makes callbacks, `messages-admin` owns the
 topics and answers operators. The schedule is the truth; what nodes say to each other wakes them up.
 """
 
@@ -16,7 +16,7 @@ from plane.messages.options import AdminOptions, CenterOptions, ReceiveOptions, 
 
 RECEIVE: Final = "receive"
 CENTER: Final = "center"
-WORKER: Final = "worker"
+WORKER: Final = "messages-worker"
 ADMIN: Final = "messages-admin"
 LOOPBACK: Final = "127.0.0.0/8, ::1/128"
 MISSING: Final = "delayed messages need more libraries; to mend: pip install 'muster-server[messages]'"
@@ -54,7 +54,7 @@ def lacks(section: Callable[[str], Any]) -> str | None:
 
 
 def networks(text: str) -> list[str]:
-    """The networks of `worker.allowed`."""
+    """The networks of `callbacks.allowed`."""
     return [each.strip() for each in text.split(",") if each.strip()]
 
 
@@ -122,13 +122,14 @@ SYSTEM: Final = System(
             "makes the callbacks of delayed messages",
             WorkerOptions,
             "control.messages.worker:build",
-            plural="workers",
+            section="callbacks",
+            plural="callback_workers",
             count_why="each makes thousands of callbacks a second",
             ends=46,
             pods=Pods(port=8093),
         ),
     ),
-    presets={"worker.allowed": LOOPBACK},
+    presets={"callbacks.allowed": LOOPBACK},
     commands="control.messages.words:add",
     check="control.messages.check:wrong",
     http="control.messages.http",

@@ -12,7 +12,7 @@ from tests.faults.hooks import Handler, Hooks, hooks
 from tests.faults.instance import Instance
 from tests.waiting import until
 
-ROLES = ("center", "messages-admin", "receive", "worker")
+ROLES = ("center", "messages-admin", "receive", "messages-worker")
 
 
 @pytest.fixture
@@ -158,7 +158,7 @@ async def test_a_message_to_a_room_is_published_there(with_messages: Make) -> No
 
 
 async def test_a_callback_to_a_private_address_is_refused_unless_allowed(with_messages: Make) -> None:
-    instance = with_messages(worker={"allowed": ""})
+    instance = with_messages(callbacks={"allowed": ""})
     with hooks() as server, instance.running():
         topic(instance, server)
         said(instance, "delay", "send", "orders", "x", "--id", "order-7")
