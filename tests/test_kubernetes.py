@@ -152,7 +152,7 @@ def addresses(settings: Config, role: str) -> dict[str, str]:
     texts = {admin_port(role): settings.serve.admin}
     section = settings.role(role)
     if kind(role).process == "worker":
-        assert section.ask == settings.serve.admin
+        assert getattr(section, "ask", settings.serve.admin) == settings.serve.admin
         return texts
     if kind(role).process == "edge":
         texts[role] = section.bind

@@ -29,7 +29,7 @@ from plane.messages.shapes import (
     Which,
     number_of,
 )
-from plane.messages.topics import NewTopic, Topic, TopicError, TopicsFile
+from plane.messages.topics import Book, NewTopic, Topic, TopicError, TopicsFile
 from plane.service import Context
 from plane.spec import Spec
 
@@ -60,6 +60,7 @@ class AdminService(MessagesService):
             "topic-create": answering(self._create, NewTopic),
             "topic-remove": answering(self._remove, str),
             "topics": answering(self._topics, None),
+            "book": answering(self._book, int),
             "stats": answering(self._stats, str),
             "list": answering(self._list, Query),
             "dead": answering(self._dead, Query),
@@ -92,6 +93,10 @@ class AdminService(MessagesService):
 
     async def _topics(self, _: None) -> list[Topic]:
         return list(self.topics.all())
+
+    async def _book(self, version: int) -> tuple[Book | None]:
+        """For nodes of other machines."""
+        return (self.topics.newer(version),)
 
     def _topic(self, name: str) -> Topic:
         topic = self.topics.named(name)

@@ -5,9 +5,13 @@ import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
+from control.messages.link import Link
 from control.messages.listener import Listener, Question
 from control.messages.places import Places, token
-from plane.messages.topics import Topics
+from control.messages.refusal import Refusal
+from control.messages.system import ADMIN
+from plane.messages.receiver import Unreachable
+from plane.messages.topics import Book, Topics
 from plane.service import Context, Figure
 from plane.spec import Spec
 
@@ -28,6 +32,7 @@ class MessagesService:
         self.spec, self.log, self.topics = spec, context.log, topics
         self.token = token(spec)
         self.places = Places(spec, context, folder)
+        self._admin = None if spec.role == ADMIN else Link(ADMIN, self.places.of(ADMIN), self.token)
         self._listener: Listener | None = None
 
     # --- what a role says -----------------------------------------------------------------------------------------
@@ -57,7 +62,8 @@ class MessagesService:
 
     async def run(self, stop: asyncio.Event, drain_s: float) -> None:
         """Serve until `stop` is set or the work fails."""
-        self.topics.look()
+        if not self.topics.look():
+            self.topics.recall()
         await self.open()
         tasks: list[asyncio.Task[Any]] = []
         try:
@@ -77,6 +83,8 @@ class MessagesService:
             if self._listener is not None:
                 await self._listener.end()
             await self.shut()
+            if self._admin is not None:
+                await self._admin.close()
             self.closed = True
         for error in ended:
             if isinstance(error, Exception):
@@ -88,13 +96,25 @@ class MessagesService:
     async def _follow(self) -> None:
         self.topics_changed()
         while True:
-            if self.topics.look():
+            if await self._looked():
                 self.topics_changed()
             ready = self.is_ready()
             if ready != self.ready:
                 self.ready = ready
                 self.on_ready(ready)
             await asyncio.sleep(LOOK_S if ready else 0.02)
+
+    async def _looked(self) -> bool:
+        """Whether other topics are in force: of the file, or of the node that has it, where that is another machine."""
+        if self.topics.look():
+            return True
+        if self.topics.has_file or self._admin is None:
+            return False
+        try:
+            (book,) = await self._admin.ask("book", self.topics.version, tuple[Book | None])
+        except (Refusal, Unreachable):  # the last topics stay
+            return False
+        return book is not None and self.topics.tell(book)
 
     # --- what it tells --------------------------------------------------------------------------------------------
 

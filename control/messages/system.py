@@ -1,7 +1,7 @@
 """The system of delayed messages: four roles.
 
-`receive` accepts and changes messages, `center` owns the schedule, `messages-worker` makes callbacks, `messages-admin` owns the
-topics and answers operators. The schedule is the truth; what nodes say to each other wakes them up.
+`receive` accepts and changes messages, `center` owns the schedule, `messages-worker` makes callbacks, `messages-admin` owns
+the topics and answers operators. The schedule is the truth; what nodes say to each other wakes them up.
 """
 
 from collections.abc import Callable

@@ -19,6 +19,8 @@ from plane.messages.targets import TargetError, parse
 
 FORMAT: Final = 1
 FILE: Final = "topics.json"
+SEEN: Final = "topics-seen.json"
+"""What a node of another machine was told last."""
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 SECRET_BYTES: Final = 24
 """Of a topic's first secret: as Standard Webhooks advise."""
@@ -96,7 +98,7 @@ class Topics:
     """The topics as a node knows them. `look` takes up a changed file."""
 
     def __init__(self, folder: Path) -> None:
-        self._file = folder / FILE
+        self._file, self._told = folder / FILE, folder / SEEN
         self._seen: tuple[int, int, int] | None = None
         self._book: Book | None = None
         self._by_name: Mapping[str, Topic] = {}
@@ -134,6 +136,31 @@ class Topics:
             return False
         self._take(book)
         return True
+
+    @property
+    def has_file(self) -> bool:
+        """Whether the file is here; on another machine the topics are told."""
+        return self._seen is not None
+
+    def recall(self) -> None:
+        """Begin with what was told last."""
+        try:
+            self._take(msgspec.json.decode(self._told.read_bytes(), type=Book))
+        except (OSError, msgspec.MsgspecError):
+            return
+
+    def tell(self, book: Book) -> bool:
+        """Take what the node with the file says, and keep it for the next start. Raises `OSError`."""
+        if book.version <= self.version:
+            return False
+        self._take(book)
+        self._told.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _write(self._told, book)
+        return True
+
+    def newer(self, version: int) -> Book | None:
+        """The topics, if they are newer than this version."""
+        return self._book if self.version > version else None
 
     def _take(self, book: Book) -> None:
         self._book = book
@@ -212,19 +239,24 @@ class TopicsFile(Topics):
         return self._book
 
     def _write(self, book: Book) -> None:
-        beside = self._file.with_name(f"{self._file.name}.new")
-        text = msgspec.json.format(msgspec.json.encode(book)) + b"\n"
-        with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
-            out.write(text)
-            out.flush()
-            os.fsync(out.fileno())
-        beside.replace(self._file)
-        folder = os.open(self._folder, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        _write(self._file, book)
         self._take(book)
+
+
+def _write(file: Path, book: Book) -> None:
+    """Whole or not at all, durable, for the owner alone."""
+    beside = file.with_name(f"{file.name}.new")
+    text = msgspec.json.format(msgspec.json.encode(book)) + b"\n"
+    with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
+        out.write(text)
+        out.flush()
+        os.fsync(out.fileno())
+    beside.replace(file)
+    folder = os.open(file.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def new_secret() -> str:
