@@ -10,11 +10,11 @@ import msgspec
 from msgspec import Meta
 
 from control.http.problems import Problem
-from plane.messages.shapes import ID, WINDOW_MS_MAX, Changed, Outcome, Refused, Send, Sent, Shown
+from plane.messages.shapes import ID, WINDOW_MS_MAX, Changed, Ms, Outcome, Refused, Send, Sent, Shown
 from plane.messages.topics import Topic
 
 JSON: Final = "application/json"
-Time = int | datetime.datetime
+Time = Ms | datetime.datetime
 """Milliseconds since 1970, or ISO 8601 with a zone."""
 AnId = Annotated[str, Meta(pattern=ID)]
 
@@ -26,7 +26,7 @@ class Post(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     base64: bytes | None = None
     type: Annotated[str, Meta(max_length=255)] = "application/octet-stream"
     id: AnId | None = None
-    in_ms: int | None = None
+    in_ms: Ms | None = None
     at: Time | None = None
     window_ms: Annotated[int, Meta(ge=0, le=WINDOW_MS_MAX)] = 0
     expires_at: Time | None = None
@@ -36,7 +36,7 @@ class Post(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class Move(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How far a message moves: by a length of time, or to a time."""
 
-    by_ms: Annotated[int, Meta(ge=0)] | None = None
+    by_ms: Annotated[int, Meta(ge=0, le=1 << 53)] | None = None
     to: Time | None = None
 
 

@@ -254,7 +254,9 @@ async def listed(
     caller: NamedDependency[Caller],
     nodes: NamedDependency[MessagesFace],
     states: Annotated[list[State] | None, QueryParameter(description="May be repeated: scheduled and firing")] = None,
-    due_ms: Annotated[int | None, QueryParameter(ge=0, description="Due, or tried again, within this")] = None,
+    due_ms: Annotated[
+        int | None, QueryParameter(ge=0, le=1 << 48, description="Due, or tried again, within this")
+    ] = None,
     limit: Annotated[int, QueryParameter(ge=1, le=1_000, description="Messages to tell")] = 100,
 ) -> Response[bytes]:
     """Messages of a topic by the time of their next attempt, or their due time."""

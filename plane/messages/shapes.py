@@ -28,6 +28,8 @@ Outcome = Literal["done", "already fired", "unknown", "cancelled", "expired"]
 """Of a change: it took place; it came too late, since a callback is or was under way; no such message is known, and if it
 comes, the change takes place then; the message was withdrawn before; its `expires_at` came first."""
 Verb = Literal["cancel", "postpone", "advance"]
+Ms = Annotated[int, Meta(ge=-(1 << 53), le=1 << 53)]
+"""Milliseconds; what they may be in a message is checked later, by name."""
 MessageName = Annotated[str, Meta(pattern=ID)]
 
 
@@ -37,11 +39,11 @@ class Send(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     body: bytes
     id: MessageName | None = None
     """The same id in the same topic is the same message. None: one is made."""
-    in_ms: int | None = None
-    at: int | None = None
+    in_ms: Ms | None = None
+    at: Ms | None = None
     window_ms: Annotated[int, Meta(ge=0, le=WINDOW_MS_MAX)] = 0
     """It may fire so much later; a herd is spread over it."""
-    expires_at: int | None = None
+    expires_at: Ms | None = None
     """It does not fire from this time on."""
     target: str = ""
     """Instead of the topic's."""
@@ -70,8 +72,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     id: MessageName
     verb: Verb
-    at: int | None = None
-    by_ms: Annotated[int, Meta(ge=0)] | None = None
+    at: Ms | None = None
+    by_ms: Annotated[int, Meta(ge=0, le=1 << 53)] | None = None
 
 
 class Changed(msgspec.Struct, frozen=True, kw_only=True, tag="changed"):
