@@ -9,9 +9,9 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use muster_transport::planted::{self, Bug};
 use muster_transport::{KeyedState, Scope, NODES_MAX};
 
+use crate::planted::{self, Bug};
 use crate::shards::Shards;
 use crate::wire::record::Membership;
 

@@ -25,6 +25,7 @@ mod missing;
 mod name;
 mod order;
 mod owners;
+pub mod planted;
 mod proxy;
 mod queue;
 mod ring;

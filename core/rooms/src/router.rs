@@ -9,13 +9,13 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use crate::planted::{self, Bug};
 use crate::wire::kinds;
 
 use crate::layers::room_placement;
 
 use crate::role;
 
-use muster_transport::planted::{self, Bug};
 use muster_transport::{
     Arrival, ClusterKeys, Code, Control, Door, DoorKey, Encode, Entropy, Frames, HasLinks, Identity, Inbox, KeyedState,
     LinkChange, Links, Machine, Micros, Node, NodeState, Outbox, Placement, Records, ResetSecret, Scope, HEADER,

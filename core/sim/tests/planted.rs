@@ -1,13 +1,14 @@
 //! Known bugs, one at a time: each is found (`docs/testing.md`). Those that seeds can't show are found by a small test of
 //! the part itself, which passes without the bug.
 
+use muster_rooms::planted::Bug;
 use muster_rooms::role;
 use muster_rooms::room_placement;
 use muster_rooms::wire::{Membership, Message, PublisherId, RoomBlock, StreamId};
 use muster_rooms::RoomLayers;
 use muster_rooms::{Change, Interest};
 use muster_sim::{run, Plan};
-use muster_transport::planted::{set, Bug};
+use muster_transport::planted::Bug as TransportBug;
 use muster_transport::{
     Addr, Conn, Growth, Header, Health, KeyCache, KeyedState, Layer, Outbox, PlacedNode, Reading, Reject, Scope,
     Secret, Stamp, Writer, HEADER, TAIL_PROBES,
@@ -16,7 +17,37 @@ use muster_transport::{
 /// Seeds that a bug has until it must have been found.
 const SEEDS: u64 = 400;
 
-fn seeds_find(bug: Bug, draw: fn(u64) -> Plan) {
+/// A bug of either crate.
+#[derive(Clone, Copy, Debug)]
+enum Planted {
+    Transport(TransportBug),
+    Rooms(Bug),
+}
+
+impl From<TransportBug> for Planted {
+    fn from(bug: TransportBug) -> Self {
+        Planted::Transport(bug)
+    }
+}
+
+impl From<Bug> for Planted {
+    fn from(bug: Bug) -> Self {
+        Planted::Rooms(bug)
+    }
+}
+
+fn set(bug: Option<Planted>) {
+    let (transport, rooms) = match bug {
+        Some(Planted::Transport(bug)) => (Some(bug), None),
+        Some(Planted::Rooms(bug)) => (None, Some(bug)),
+        None => (None, None),
+    };
+    muster_transport::planted::set(transport);
+    muster_rooms::planted::set(rooms);
+}
+
+fn seeds_find(bug: impl Into<Planted>, draw: fn(u64) -> Plan) {
+    let bug = bug.into();
     set(Some(bug));
     let found = (0..SEEDS).find_map(|seed| run(seed, draw, false).1.err().map(|why| (seed, why)));
     set(None);
@@ -34,7 +65,8 @@ fn seeds_find(bug: Bug, draw: fn(u64) -> Plan) {
 }
 
 /// `holds` is true of the real code and not of the planted.
-fn part_finds(bug: Bug, holds: impl Fn() -> bool + std::panic::UnwindSafe + std::panic::RefUnwindSafe) {
+fn part_finds(bug: impl Into<Planted>, holds: impl Fn() -> bool + std::panic::UnwindSafe + std::panic::RefUnwindSafe) {
+    let bug = bug.into();
     set(None);
     assert!(holds(), "does not hold even without {bug:?}");
     set(Some(bug));
@@ -113,7 +145,7 @@ fn open(conn: &mut Conn<16>, datagram: &[u8]) -> Result<usize, Reject> {
 
 #[test]
 fn window_committed_before_open() {
-    part_finds(Bug::WindowBeforeOpen, || {
+    part_finds(TransportBug::WindowBeforeOpen, || {
         let (mut here, mut there) = pair();
         let datagram = sealed(&mut here, 0);
         let mut forged = datagram.clone();
@@ -124,7 +156,7 @@ fn window_committed_before_open() {
 
 #[test]
 fn direction_missing_in_the_nonce() {
-    part_finds(Bug::DirectionMissing, || {
+    part_finds(TransportBug::DirectionMissing, || {
         let (mut here, mut there) = pair();
         let (out, back) = (sealed(&mut here, 0), sealed(&mut there, 0));
         let reflected = open(&mut pair().0, &out) == Err(Reject::Forged);
@@ -156,7 +188,7 @@ fn chunk_length_trusted() {
 
 #[test]
 fn tail_probe_stops_early() {
-    part_finds(Bug::TailProbeStopsEarly, || {
+    part_finds(TransportBug::TailProbeStopsEarly, || {
         let (mut here, _) = pair();
         sealed(&mut here, 0);
         let mut at = 0;
@@ -233,7 +265,7 @@ fn routers_pass_on_what_came_from_a_peer() {
 
 #[test]
 fn new_partitions_are_not_told() {
-    seeds_find(Bug::NewPartitionUntold, Plan::grows);
+    seeds_find(TransportBug::NewPartitionUntold, Plan::grows);
 }
 
 #[test]
@@ -248,7 +280,7 @@ fn a_former_scope_grows() {
 
 #[test]
 fn a_join_is_answered_that_the_new_partition_has_not_heard_of() {
-    part_finds(Bug::NewPartitionUncounted, || {
+    part_finds(TransportBug::NewPartitionUncounted, || {
         let switched = Layer::new(2, Growth::Switched);
         (0..4).all(|partition| switched.counts(partition))
     });
@@ -287,7 +319,7 @@ fn who_subscribes_hears_only_what_is_new() {
 
 #[test]
 fn owners_follow_from_the_number_of_brokers() {
-    part_finds(Bug::OwnerByNumber, || {
+    part_finds(TransportBug::OwnerByNumber, || {
         let of = |count: u32| {
             let nodes = (1..=count).map(|node| PlacedNode::new(node, role::BROKER, Addr::default()));
             room_placement(1, nodes.collect(), 1, 1)
@@ -320,27 +352,27 @@ fn of_several_proxies_the_last_one_hears_what_became_of_a_command() {
 
 #[test]
 fn a_link_on_which_nothing_comes_stays() {
-    seeds_find(Bug::SilenceUnnoticed, Plan::draw);
+    seeds_find(TransportBug::SilenceUnnoticed, Plan::draw);
 }
 
 #[test]
 fn secret_not_renewed() {
-    seeds_find(Bug::SecretNotRenewed, Plan::rekeys);
+    seeds_find(TransportBug::SecretNotRenewed, Plan::rekeys);
 }
 
 #[test]
 fn the_link_of_who_is_shut_out_stays() {
-    seeds_find(Bug::ShutOutStays, Plan::rekeys);
+    seeds_find(TransportBug::ShutOutStays, Plan::rekeys);
 }
 
 #[test]
 fn left_out_for_good() {
-    seeds_find(Bug::LeftOutForGood, Plan::commands);
+    seeds_find(TransportBug::LeftOutForGood, Plan::commands);
 }
 
 #[test]
 fn none_left() {
-    part_finds(Bug::NoneLeft, || {
+    part_finds(TransportBug::NoneLeft, || {
         let mut health = Health::default();
         let link = |rtt| {
             Some(Reading {
@@ -358,7 +390,7 @@ fn none_left() {
 
 #[test]
 fn judged_in_haste() {
-    seeds_find(Bug::JudgedInHaste, Plan::lossy);
+    seeds_find(TransportBug::JudgedInHaste, Plan::lossy);
 }
 
 #[test]

@@ -7,7 +7,6 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use muster_transport::planted::{self, Bug};
 use muster_transport::{soonest, Code, Encode, KeyedState, Micros};
 
 use super::Broker;
@@ -15,6 +14,7 @@ use crate::command::{
     left_ms, until, Ask, CommandId, Hop, Outcome, Page, Verdict, AWAITED_MAX, AWAY_GRACE, COMMANDS_MAX, COPIES, GRACE,
     HOPS_MAX, KNOWN_MAX, LOOK_EVERY, REMEMBER, RETRY,
 };
+use crate::planted::{self, Bug};
 use crate::shares::{Holder, Shares};
 use crate::wire::record::Record;
 

@@ -11,13 +11,13 @@ pub mod users;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
+use crate::planted::{self, Bug};
 use crate::wire::kinds;
 
 use crate::layers::{room_placement, RoomLayers};
 
 use crate::role;
 
-use muster_transport::planted::{self, Bug};
 use muster_transport::{
     Arrival, ClusterKeys, Code, Control, Door, DoorKey, Entropy, Frame, Frames, HasLinks, Homes, Identity, Inbox,
     KeyedState, LinkChange, Links, Machine, Micros, Move, Node, Outbox, Placement, Records, ResetSecret, Scope, HEADER,

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use crate::planted::{self, Bug};
 use crate::wire::kinds;
 
-use muster_transport::planted::{self, Bug};
 use muster_transport::{Code, Frame, Links, Micros};
 
 use super::{Broker, GatewayPeer, Users, PUBLISHERS_MAX, SWEPT_AT_ONCE, WITHHOLD_EVERY};

@@ -4,7 +4,6 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::RangeInclusive;
 
-use muster_transport::planted::{self, Bug};
 use muster_transport::{KeyedState, Micros};
 
 use crate::asking::{Asking, Pace};
@@ -12,6 +11,7 @@ use crate::chunks::{Abandoned, Assembler, Budget, Outcome, Reason};
 use crate::client::held::{Block, Content, Held, HELD_BYTES_MAX, HELD_MAX};
 use crate::client::seen::Received;
 use crate::command::CommandId;
+use crate::planted::{self, Bug};
 use crate::wire::publish::{Course, Positions};
 use crate::wire::room::{GapPlace, Message, RoomBlock, Skip, FIRST, REPAIR_RANGES, WHOLE};
 use crate::wire::{GapReason, PublisherId, StreamGap, StreamId};

@@ -1510,7 +1510,7 @@ fn put_off(dice: &mut Dice, retry_ms: u32, refusals: u32) -> Micros {
 }
 
 fn planted_late_leaves() -> bool {
-    muster_transport::planted::is(muster_transport::planted::Bug::LeaveOvertakesJoin)
+    crate::planted::is(crate::planted::Bug::LeaveOvertakesJoin)
 }
 
 /// When a silent peer is asked whether it is there: after `patience`, and `wait` after something was sent to it in vain.

@@ -5,9 +5,9 @@
 
 use std::collections::VecDeque;
 
+use crate::planted::{self, Bug};
 use crate::wire::kinds;
 
-use muster_transport::planted::{self, Bug};
 use muster_transport::{append, frames_max, Heard, Micros, Outbox, Wants, Writer, HEADER};
 
 use super::room::Room;

@@ -7,7 +7,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use muster_transport::planted::{self, Bug};
 use muster_transport::{Code, Micros, Placement, NUMBER_MAX};
 
 use super::cursors::Cursors;
@@ -17,6 +16,7 @@ use super::GatewayCounters;
 use crate::age::{self, Ages};
 use crate::asking::{Asking, Pace};
 use crate::limits::MESSAGE_AGE_MAX;
+use crate::planted::{self, Bug};
 use crate::ring::{Arena, Entry, Ring};
 use crate::wire::publish::{Course, Position, Positions};
 use crate::wire::room::{LinkBlock, Message, FIRST, LAST, STREAMS_MAX};

@@ -3,9 +3,9 @@
 //! A *block* names its room, stream and first offset once; the messages in it are consecutive. A message's publisher is
 //! named inline at its first message of the block and by one byte afterwards.
 
-use muster_transport::planted::{self, Bug};
 use muster_transport::{append, Reader, Writer, FRAME, HEADER};
 
+use crate::planted::{self, Bug};
 use crate::wire::kinds;
 
 use crate::wire::stream::{GapReason, PublisherId, StreamGap, StreamId};
