@@ -395,18 +395,20 @@ class Leading:
 
     def _ended(self, ended: RunEnd) -> None:
         row = self._rows.pop(ended.run)
-        self._puts[ended.run] = msgspec.structs.replace(
-            row, state="done", done=len(ended.done), missed=len(ended.missed)
-        )
-        self._some.set()
         self._nodes.tell(Release(self.lead.epoch, _text(ended.run)))
+        over = msgspec.structs.replace(row, state="done", done=len(ended.done), missed=len(ended.missed))
+        self._spawn(self._finish(over, ended))
+
+    async def _finish(self, row: RunRow, ended: RunEnd) -> None:
+        """Whoever waits hears of the end once it is written, with all results."""
+        await self._put(row)
         over = Event(
             "ended",
             _text(ended.run),
+            wanted=ended.wanted,
             done=ended.done,
             replaced=ended.replaced,
             missed=ended.missed,
-            wanted=ended.wanted,
         )
         self._say(ended.run, over)
         self._over(ended.run)
