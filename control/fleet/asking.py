@@ -19,6 +19,8 @@ from plane.fleet.selector import parse
 INDEX: Final = "index"
 SCHEDULER: Final = "scheduler"
 PING_S: Final = 1.0
+STILL_S: Final = 3.0
+"""A scheduler that leads and says nothing for so long stands still."""
 ANSWER_S: Final = 10.0
 LEAD_S: Final = 6.0
 """How long a lead is looked for: one that dies is replaced within 4 s."""
@@ -45,10 +47,32 @@ class Asking:
         return await (await self._leading()).ask(question, answer, ANSWER_S)
 
     async def follow(self, question: msgspec.Struct, answer: type[A]) -> AsyncIterator[A]:
-        """All answers of the scheduler that leads. Raises `CallError`."""
+        """All answers of the scheduler that leads. Raises `CallError`, `moved` if it does not lead any more."""
         peer = await self._leading()
-        async for each in peer.stream(question, answer):
-            yield each
+        leads = asyncio.create_task(self._leads(peer))
+        stream = peer.stream(question, answer)
+        try:
+            while True:
+                coming = asyncio.ensure_future(anext(stream))
+                await asyncio.wait([coming, leads], return_when=asyncio.FIRST_COMPLETED)
+                if not coming.done():
+                    coming.cancel()
+                    await asyncio.wait([coming])
+                    raise CallError("moved", "the scheduler that led stands still; another one goes on with its runs")
+                try:
+                    yield coming.result()
+                except StopAsyncIteration:
+                    return
+        finally:
+            leads.cancel()
+            await stream.aclose()
+
+    async def _leads(self, peer: Peer) -> None:
+        """Returns once it does not lead, or stands still."""
+        with contextlib.suppress(CallError):
+            while True:
+                await asyncio.sleep(PING_S)
+                await peer.ask(Ping(), Pong, STILL_S)
 
     async def owner(self, selector: str, question: msgspec.Struct, answer: type[A]) -> A:
         """Ask the index node that owns a selector's deck, else another one. Raises `CallError`."""

@@ -169,7 +169,7 @@ async def measure(
             raise Nothing(_problem(error)) from None
         if not wait:
             return Answer(202, msgspec.json.encode(Begun(name)))
-        return Answer(200, msgspec.json.encode(await fleet.account(name)))
+        return Answer(200, msgspec.json.encode(await fleet.account(name, caller)))
 
     return await _once(fleet, request, caller, body, do)
 
@@ -181,8 +181,7 @@ async def run_account(
     fleet: NamedDependency["FleetFace"],
 ) -> Response[bytes]:
     """A run's account and results, while it runs and afterwards."""
-    caller.need("measure", run.partition("@")[0])
-    return _json(msgspec.json.encode(await fleet.account(run)))
+    return _json(msgspec.json.encode(await fleet.account(run, caller)))
 
 
 @get(
@@ -195,8 +194,9 @@ async def run_draws(
     fleet: NamedDependency["FleetFace"],
 ) -> Response[bytes]:
     """The draws of a run's clients, and whether they give the same clients again."""
-    caller.need("measure", run.partition("@")[0])
-    return _json(msgspec.json.encode(await fleet.ask(Explain(run), Explained)))
+    explained = await fleet.ask(Explain(run), Explained)
+    caller.need("measure", explained.kind)
+    return _json(msgspec.json.encode(explained))
 
 
 @get("/tasks", responses={200: _said(list[TaskRow], "The tasks"), **_problems(401, 403, 429, 503)})
@@ -342,9 +342,10 @@ class FleetFace:
         except CallError as error:
             raise _problem(error) from None
 
-    async def account(self, run: str) -> Account:
+    async def account(self, run: str, caller: Caller) -> Account:
         """Raises `Problem`."""
         explained = await self.ask(Explain(run), Explained)
+        caller.need("measure", explained.kind)
         rows = await self.ask(ResultsOf(explained.run), list[ResultRow])
         results = [Said(row.client, row.ok, msgspec.Raw(row.value), row.error) for row in rows]
         return Account(

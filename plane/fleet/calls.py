@@ -10,7 +10,7 @@ import contextlib
 import hmac
 import secrets
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from hashlib import blake2b
 from typing import Any, Final, Literal, TypeVar
 
@@ -160,7 +160,7 @@ class Peer:
             raise CallError("late", f"{self._where} did not answer within {seconds:g} s") from None
         raise CallError("question", f"{self._where} had no answer")
 
-    async def stream(self, question: msgspec.Struct, answer: type[A]) -> AsyncIterator[A]:
+    async def stream(self, question: msgspec.Struct, answer: type[A]) -> AsyncGenerator[A]:
         """All answers. Raises `CallError`."""
         writer = await self._connected()
         self._last += 1

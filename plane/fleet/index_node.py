@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from plane.fleet import index, picks, schema
 from plane.fleet.calls import CallError, Peer, Server, key_of
-from plane.fleet.index import Index
+from plane.fleet.index import Index, UpdateError
 from plane.fleet.leases import Leases
 from plane.fleet.mqtt import Link, LinkError
 from plane.fleet.options import FleetSettings, password
@@ -46,7 +46,7 @@ from plane.spec import Spec, secret
 
 ROLE: Final = "index"
 TICK_S: Final = 0.25
-KEEP_S: Final = 10.0
+KEEP_S: Final = 5.0
 """The file is at most so old."""
 COPY_S: Final = 20.0
 HOLDS_MAX: Final = 65_536
@@ -157,7 +157,11 @@ class IndexNode:
         await asyncio.to_thread(self._keep, self._known())
 
     async def _work(self) -> None:
-        self._begin(await self._other_knows() or self._file_knows())
+        try:
+            self._begin(await self._other_knows() or self._file_knows())
+        except (ValueError, UpdateError) as error:  # clients say hello again when they beat
+            self._log.error("begins with nothing: what was known does not fit together", error=str(error))
+            self._begin(None)
         self._restored = True
         await self._connect()
         kept_at, changes = time.monotonic(), (self._index.changes, self._picks_made)

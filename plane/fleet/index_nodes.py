@@ -5,6 +5,7 @@ deck, by rendezvous over those that answer; the others are told of each pick, so
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
@@ -19,6 +20,11 @@ from plane.fleet.selector import parse
 PING_S: Final = 0.5
 ANSWER_S: Final = 1.5
 """A node that says nothing for so long is passed over until it answers a ping."""
+ALONE_S: Final = 5.0
+"""So long a draw waits for a node while none answers."""
+LOOK_S: Final = 0.05
+WHOLE: Final = 0.9
+"""A node that knows less than this part of the clients that another one knows begins just now, and is not asked."""
 A = TypeVar("A")
 
 
@@ -28,13 +34,13 @@ class IndexNodes:
     def __init__(
         self, nodes: Callable[[], Sequence[Any]], key: bytes, log: structlog.typing.FilteringBoundLogger
     ) -> None:
-        self.online = 0
-        """Clients, as the last ping said."""
         self.on_alive: Callable[[], None] = lambda: None
         """Called when a node answers that did not before."""
         self._nodes, self._key, self._log = nodes, key, log
         self._peers: dict[int, Peer] = {}
-        self._alive: set[int] = set()
+        self._alive: dict[int, int] = {}
+        """Those that answer, and the clients that each knows."""
+        self._alone_since = time.monotonic()
         self._following: asyncio.Task[None] | None = None
         self._telling: set[asyncio.Task[None]] = set()
 
@@ -53,21 +59,31 @@ class IndexNodes:
         """Those that answer."""
         return tuple(sorted(self._alive))
 
+    @property
+    def online(self) -> int:
+        """Clients, as the nodes said last."""
+        return max(self._alive.values(), default=0)
+
     async def pick(self, question: PickOne) -> Picked:
         """Ask the owner of its mark, else the next one. Raises `CallError`."""
-        deck, tried = str(parse(question.selector)), set[int]()
-        while nodes := tuple(self._alive - tried):
+        deck = str(parse(question.selector))
+        while nodes := await self._whole():
             node = chosen(deck, nodes)
-            tried.add(node)
             try:
                 picked = await self.ask(node, question, Picked)
             except CallError as error:
                 if error.code not in {"away", "late"}:
                     raise
-                continue
+                continue  # it is not alive any more
             self._tell_others(node, question, picked)
             return picked
         raise CallError("away", "no index node answers")
+
+    async def _whole(self) -> tuple[int, ...]:
+        """The nodes that know the clients; none if none answered for `ALONE_S`."""
+        while not self._alive and time.monotonic() - self._alone_since < ALONE_S:  # noqa: ASYNC110 - pings find one
+            await asyncio.sleep(LOOK_S)
+        return tuple(node for node, known in self._alive.items() if known >= WHOLE * self.online)
 
     def _tell_others(self, node: int, question: PickOne, picked: Picked) -> None:
         names, draw = [client for client, _ in picked.clients], picked.draw
@@ -85,7 +101,7 @@ class IndexNodes:
 
     def tell(self, question: Follow | Release | Averages, without: int = 0) -> None:
         """Tell all that answer; one that does not hear it hears of the next, and frees clients by itself."""
-        for node in self._alive - {without}:
+        for node in self._alive.keys() - {without}:
             task = asyncio.create_task(self._tell(node, question))
             self._telling.add(task)
             task.add_done_callback(self._telling.discard)
@@ -122,7 +138,7 @@ class IndexNodes:
         while True:
             there = {node.node: node for node in self._nodes()}
             for gone in [number for number in self._peers if number not in there]:
-                self._alive.discard(gone)
+                self._forget(gone)
                 await self._peers.pop(gone).close()
             for number, node in there.items():
                 known = self._peers.get(number)
@@ -138,16 +154,23 @@ class IndexNodes:
             pong = await self.ask(number, Ping(), Pong)
         except CallError:
             return
-        self.online = pong.online
-        if number not in self._alive:
+        new = number not in self._alive
+        self._alive[number] = pong.online
+        if new:
             self._log.info("an index node answers", node=number, clients=pong.online)
-            self._alive.add(number)
             self.on_alive()
 
     def _lose(self, node: int, why: CallError) -> None:
-        if node in self._alive:
-            self._alive.discard(node)
+        if self._forget(node):
             self._log.warning("an index node does not answer", node=node, cause=str(why))
+
+    def _forget(self, node: int) -> bool:
+        """Whether it was alive."""
+        if self._alive.pop(node, None) is None:
+            return False
+        if not self._alive:
+            self._alone_since = time.monotonic()
+        return True
 
 
 def running(snapshot: Callable[[], Any]) -> Callable[[], Sequence[Any]]:

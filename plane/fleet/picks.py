@@ -86,6 +86,7 @@ class Picks:
         """As of a state, with no client busy. Raises ValueError for numbers that the index does not have."""
         picks = cls(index, state.minute, in_flight_max=in_flight_max)
         rested_at = np.frombuffer(state.rested_at, dtype=np.int32)
+        picks._grow((len(rested_at) + 63) // 64)  # it had room for more than the index has numbers
         picks._weights = Weights(picks._words * 64, state.minute, rested_at, state.base)
         for deck in state.decks:
             dealt = np.zeros(picks._words, dtype=np.uint64)
@@ -251,11 +252,11 @@ class Picks:
         np.bitwise_or.at(self._busy, words[full], bit[full])
         np.bitwise_and.at(self._busy, words[~full], ~bit[~full])
 
-    def _grow(self) -> None:
+    def _grow(self, least: int = 0) -> None:
         """Room for numbers given since, an eighth more than needed: growth copies."""
-        if self._index.words <= self._words:
+        if max(least, self._index.words) <= self._words:
             return
-        words = self._index.words + self._index.words // 8
+        words = max(least, self._index.words + self._index.words // 8)
         for name in ("_members", "_tired", "_busy"):
             old = getattr(self, name)
             setattr(self, name, np.concatenate([old, np.zeros(words - self._words, dtype=np.uint64)]))

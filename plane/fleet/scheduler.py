@@ -8,7 +8,9 @@ carries the lead's epoch, so that a lead that was only asleep can write, and pic
 
 import asyncio
 import contextlib
+import os
 import secrets
+import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -16,6 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
+from muster.instance import start_time
 from plane.fleet import replay, schema
 from plane.fleet.calls import CallError, Server, key_of
 from plane.fleet.dispatcher import SEED_STEP, Answer, Dispatcher
@@ -392,18 +395,20 @@ class Leading:
 
     def _ended(self, ended: RunEnd) -> None:
         row = self._rows.pop(ended.run)
-        self._puts[ended.run] = msgspec.structs.replace(
-            row, state="done", done=len(ended.done), missed=len(ended.missed)
-        )
-        self._some.set()
         self._nodes.tell(Release(self.lead.epoch, _text(ended.run)))
+        over = msgspec.structs.replace(row, state="done", done=len(ended.done), missed=len(ended.missed))
+        self._spawn(self._finish(over, ended))
+
+    async def _finish(self, row: RunRow, ended: RunEnd) -> None:
+        """Whoever waits hears of the end once it is written, with all results."""
+        await self._put(row)
         over = Event(
             "ended",
             _text(ended.run),
+            wanted=ended.wanted,
             done=ended.done,
             replaced=ended.replaced,
             missed=ended.missed,
-            wanted=ended.wanted,
         )
         self._say(ended.run, over)
         self._over(ended.run)
@@ -462,7 +467,9 @@ class Scheduler:
         self._made: Store | None = None
         self._log = context.log
         # The same node of the same installation, of which one process runs at a time.
-        self._holder = f"{spec.instance}/{spec.node}/{socket.gethostname()}:{settings.folder}"[:255]
+        self._place = f"{spec.instance}/{spec.node}/{socket.gethostname()}:{settings.folder}"[:200]
+        self._holder = f"{self._place}#{os.getpid()}.{start_time(os.getpid())}"
+        self._in_file = settings.database.startswith("sqlite")
         self._user, self._password = user, password(settings.password_file)
         self._name = f"muster-{ROLE}-{spec.node}" if settings.user else ""
         key = key_of(secret(spec.cluster_secret_file, 32))
@@ -520,15 +527,27 @@ class Scheduler:
                 if lead != seen:
                     seen, since = lead, time.monotonic()
                 self._is_ready()
-                mine = lead is None or lead.holder in {"", self._holder}
+                mine = lead is None or lead.holder.partition("#")[0] in {"", self._place}
                 if mine or time.monotonic() - since >= TAKE_S:
-                    taken = await store.take(lead, self._holder)
+                    taken = await self._take(store, lead)
                     if taken is not None:
                         await self._lead(taken, store)
                     seen, since = None, time.monotonic()
             except StoreError as error:
                 self._is_troubled(error)
             await asyncio.sleep(LOOK_S)
+
+    async def _take(self, store: Store, lead: Lead | None) -> Lead | None:
+        """Take over. A lead that stands still while it has the lock of the database's file is ended: nobody could write."""
+        try:
+            return await store.take(lead, self._holder)
+        except StoreError as error:
+            life = (lead.holder if lead is not None and self._in_file else "").rpartition("#")[2]
+            pid, _, started = life.partition(".")
+            if pid.isdigit() and int(pid) != os.getpid() and str(start_time(int(pid))) == started:
+                self._log.warning("ends the scheduler that led, which stands still", pid=int(pid), cause=str(error))
+                os.kill(int(pid), signal.SIGKILL)
+            raise
 
     async def _lead(self, lead: Lead, store: Store) -> None:
         self._leads += 1

@@ -5,11 +5,16 @@ Every run is accounted for: a client that was asked is done, replaced or missed,
 
 import asyncio
 import json
-import os
 import signal
 from typing import Any
 
+import httpx2
+
 from control.errors import UNAVAILABLE
+from control.http import keys
+from control.http.face import actions
+from control.http.system import KEYS
+from tests import strikes
 from tests.faults.conftest import Make
 from tests.faults.instance import Instance
 from tests.faults.swarm import broker, swarm
@@ -83,8 +88,8 @@ async def test_a_fleet_comes_up_with_one_command_and_measures(make: Make) -> Non
             agents.send_signal(signal.SIGINT)
             agents.wait(20)
         pid = broker(instance).pid
-        assert os.path.exists(f"/proc/{pid}")
-    assert not os.path.exists(f"/proc/{pid}")
+        assert strikes.runs(pid)
+    assert not strikes.runs(pid)
 
 
 @needs_mosquitto
@@ -130,3 +135,47 @@ def test_what_is_missing_is_one_line(make: Make) -> None:
         done = instance.ran("fleet", "clients")
         assert done.returncode == UNAVAILABLE
         assert b"muster up --with fleet" in done.stderr
+
+
+@needs_mosquitto
+async def test_a_web_side_measures_and_writes_tasks_over_http(make: Make) -> None:
+    instance = make(fleet=FLEET)
+    with instance.running("--with", "fleet,http"):
+        async with swarm(instance, 20):
+            await online(instance, 20)
+            known = {action.name: action.text for action in actions().values()}
+            scopes = ("measure:ping", "tasks:web-*", "clients:*")
+            _, key = await asyncio.to_thread(keys.create, instance.folder.path / KEYS, "web", scopes, known)
+            host, port = instance.process("http").bind or ("", 0)
+            url, headers = f"http://{host}:{port}/api/v1/fleet", {"x-api-key": key, "idempotency-key": "k1"}
+            async with httpx2.AsyncClient(base_url=url, headers=headers, timeout=30, trust_env=False) as client:
+                await _web(client)
+
+
+async def _web(client: httpx2.AsyncClient) -> None:
+    asked = {"kind": "ping", "target": "t", "where": "country=CN", "pick": 5}
+    answers = [await client.post("/runs", params={"wait": "true"}, json=asked) for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [200, 200]
+    said = answers[0].json()
+    assert said == answers[1].json()  # the same key, the same run
+    assert (said["state"], len(said["done"]), said["missed"]) == ("done", 5, [])
+    assert {(each["client"], each["value"]["ms"]) for each in said["results"]} == {(each, 1.5) for each in said["done"]}
+    draws = (await client.get(f"/runs/{said['run']}/draws")).json()
+    assert (draws["replayed"], draws["asked"]) == (True, [sorted(said["done"], key=draws["asked"][0].index)])
+    begun = await client.post("/runs", json=asked, headers={"idempotency-key": "k2"})
+    assert begun.status_code == 202
+    for refused, status in (
+        (client.post("/runs", json=asked | {"kind": "dig"}, headers={"idempotency-key": "k3"}), 403),
+        (client.post("/runs", json=asked | {"where": "a="}, headers={"idempotency-key": "k4"}), 400),
+        (client.post("/runs", json={"kind": "ping"}, headers={"idempotency-key": "k5"}), 400),
+        (client.put("/tasks/other", json={"kind": "ping", "per_hour": 30}), 403),
+        (client.put("/tasks/web-shop", json={"kind": "ping"}), 400),
+        (client.get("/runs/nothing"), 404),
+    ):
+        assert (await refused).status_code == status
+    put = await client.put("/tasks/web-shop", json={"kind": "ping", "per_hour": 30, "where": "province=520000"})
+    assert (put.status_code, put.json()["per_hour"]) == (200, 30)
+    assert [task["name"] for task in (await client.get("/tasks")).json()] == ["web-shop"]
+    assert (await client.get("/clients", params={"where": "province=310000"})).json()["total"] == 10
+    assert (await client.delete("/tasks/web-shop")).status_code == 200
+    assert (await client.delete("/tasks/web-shop")).status_code == 404

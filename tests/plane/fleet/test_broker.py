@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import signal
 import subprocess
 import sys
 import time
@@ -255,11 +254,13 @@ async def test_a_broker_dies_with_the_process_that_runs_it(tmp_path: Path) -> No
         "time.sleep(600)\n"
     )
     assert arguments[0] == "-c"
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
-        assert parent.stdout is not None
-        child = int(parent.stdout.readline())
-        await until(lambda: b"sleep" in _command(child))
-        parent.send_signal(signal.SIGKILL)
+    pipe = asyncio.subprocess.PIPE
+    parent = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=pipe)
+    assert parent.stdout is not None
+    child = int(await parent.stdout.readline())
+    await until(lambda: b"sleep" in _command(child))
+    parent.kill()
+    await parent.wait()
     await until(lambda: not _command(child))
 
 

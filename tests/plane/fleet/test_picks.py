@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from plane.fleet import picks as module
+from plane.fleet import replay
 from plane.fleet.index import Index, Update
 from plane.fleet.picks import Picks, State
 from plane.fleet.selector import parse
@@ -128,3 +129,48 @@ def test_decks_beyond_the_bound_are_given_up_oldest_first_and_counted(monkeypatc
         picks.pick(parse(text), 1, 1)
     assert picks.decks_dropped == 1
     assert [deck.selector for deck in picks.state().decks] == ["country=CN", "not country=US"]
+
+
+def test_a_state_with_room_for_more_than_the_index_has_is_restored() -> None:
+    index = index_of(10)
+    picks = Picks(index, 5)
+    for number in range(500):
+        index.apply(Update(f"US{number}", 1, 1, {"country": ["US"]}))
+    picks.pick(CHINA, 3, 1)  # grows by an eighth more than the index needs
+    again = Picks.restored(Index.restored(index.snapshot()), picks.state())
+    assert again.pick(CHINA, 7, 1).round == 0
+    assert again.owed(CHINA) == (0, 0)
+
+
+def test_another_owner_goes_on_with_the_round_whatever_numbers_it_gives() -> None:
+    here, there = index_of(50), Index()
+    for number in reversed(range(50)):
+        there.apply(Update(f"CN{number}", 1, 1, {"country": ["CN"]}))
+    owner, other = Picks(here, 0), Picks(there, 0)
+    counts: Counter[str] = Counter()
+    for turn in range(40):
+        picks, index, follows, followed = (owner, here, other, there) if turn % 3 else (other, there, owner, here)
+        pick = picks.pick(CHINA, 7, turn)
+        counts.update(pick.clients)
+        found = [followed.number(client) for client in pick.clients]
+        numbers = np.array([number for number in found if number is not None], dtype=np.uint32)
+        follows.follow(pick.selector, numbers, pick.round, pick.of_round, pick.punishment)
+        assert other.owed(CHINA) == owner.owed(CHINA)
+        assert max(counts.values()) - min(counts[f"CN{n}"] for n in range(50)) <= 1
+        picks.release(pick.numbers)
+        follows.release(numbers)
+        assert {other.weight(client) for client in counts} == {owner.weight(client) for client in counts}
+        assert index.online == 50
+
+
+def test_a_draw_comes_out_again_from_what_is_kept_of_it() -> None:
+    index = index_of(700)
+    picks = Picks(index, 5)
+    picks.set_averages(10.0, 2.0)
+    for turn in range(60):
+        pick = picks.pick(CHINA, 23, turn, without=np.array([turn], dtype=np.uint32))
+        assert replay.again(pick.replay, turn)
+        assert not replay.again(pick.replay, turn + 1)
+        if turn % 5:
+            picks.release(pick.numbers)
+        picks.advance(5 + turn // 10)
