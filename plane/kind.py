@@ -115,6 +115,8 @@ class RoleKind(Generic[O, S]):
     pages: str = ""
     """`module:function` of further pages of administration, `(engine, path, query) -> Answer | None`."""
 
+    scheme: str = "http"
+    """Of an edge's URL: its protocol."""
     shape: Shape = "replicated"
     clustered: bool = False
     """A node belongs to one cluster of the partitioned layer; otherwise it serves all clusters."""
@@ -237,5 +239,10 @@ class System:
     """`module:function` with checks beyond one key's type."""
     command_keys: tuple[str, ...] = ()
     """Beginnings of keys that only commands read: they mean nothing to a running node."""
+    doctor: str = ""
+    """`module:function` of its checks for `muster doctor`, `(config, record) -> list[Finding]`; the record is None
+    where no instance runs."""
+    http_settings: str = ""
+    """`module:function` of what its routes are told, `(around) -> dict` for JSON."""
     http: str = ""
     """The module with its routes for the HTTP face: `face` and `ACTIONS`, see `control/http/face.py`."""

@@ -9,6 +9,7 @@ from plane.kind import RoleKind, System
 _KNOWN: Final[dict[str, RoleKind[Any, Any]]] = {}
 _SYSTEMS: Final[dict[str, str]] = {}
 _COMMAND_KEYS: Final[list[str]] = []
+_LISTED: Final[dict[str, System]] = {}
 
 
 def know(system: System) -> None:
@@ -20,6 +21,7 @@ def know(system: System) -> None:
         _KNOWN[new.name] = new
         _SYSTEMS[new.name] = system.name
     _COMMAND_KEYS.extend(system.command_keys)
+    _LISTED[system.name] = system
     for derived in (linked, peers, partitioned, clustered, doors):
         derived.cache_clear()
 
@@ -34,6 +36,11 @@ def _meet(one: range, other: range) -> bool:
 def kinds() -> Mapping[str, RoleKind[Any, Any]]:
     """All roles by name."""
     return _KNOWN
+
+
+def systems() -> list[System]:
+    """All systems."""
+    return list(_LISTED.values())
 
 
 def kind(role: str) -> RoleKind[Any, Any]:

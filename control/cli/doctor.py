@@ -5,6 +5,7 @@ check that does not end is reported, and nothing waits for it. Exit code 1 when 
 reader.
 """
 
+import functools
 import threading
 import time
 from collections import Counter
@@ -14,6 +15,7 @@ from typing import Final
 
 from rich.text import Text
 
+from control import systems
 from control.cluster import instance
 from control.cluster.instance import Record
 from control.cluster.specs import absolute, secret_files
@@ -33,7 +35,8 @@ from control.host.openfiles import files_wanted
 from control.registry import reach
 from muster import __version__
 from plane.keys import public_key
-from plane.kinds import kinds
+from plane.kind import named
+from plane.kinds import kinds, system_of
 from plane.spec import SpecError
 
 LIMIT_S: Final = 4.0
@@ -133,7 +136,21 @@ class Examination:
             "AES": lambda: [machine.aes(probe.text("/proc/cpuinfo"))],
             "versions": lambda: machine.versions(probe.versions()),
             "programs": lambda: programs.judged(probe.find),
+            **{
+                name: functools.partial(self._system, name, named(system.doctor))
+                for name, system in systems.named().items()
+                if system.doctor
+            },
         }
+
+    def _system(self, name: str, examine: Callable[[Config, Record | None], list[Finding]]) -> list[Finding]:
+        """The checks of a system that runs, or would."""
+        try:
+            record = self._record()
+        except UserError:
+            record = None
+        runs = record is not None and any(system_of(process.role) == name for process in record.processes)
+        return examine(self._config, record) if runs or self._config.runs(name) else []
 
     def _instance(self) -> list[Finding]:
         try:

@@ -66,6 +66,8 @@ def _print(record: Record, roles: list[dict[str, Any]], missing: dict[str, list[
             f"process {program.pid}, {common.counted(program.restarts, 'restart')}" if program.ready else "not ready"
         )
         console.print(f"program {program.name}, {address_text(*program.bind)}: {state}")
+        for note in role.get("notes", []):
+            console.print(f"{role['name']}: {note}", soft_wrap=True)
     table = Table(box=None, pad_edge=False)
     more = "restarts" if record.pid else "registered"
     for column in ("name", "partition", "node", "state", more, "epoch", "pid", "address", "admin"):
@@ -111,6 +113,7 @@ def systems(record: Record) -> dict[str, dict[str, Any]]:
     for process in record.processes:
         if process.bind:
             host, port = process.bind
-            said = {"url": f"http://{address_text(host, port)}", "host": host, "port": port}
+            url = f"{kind(process.role).scheme}://{address_text(host, port)}"
+            said = {"url": url, "host": host, "port": port}
             found.setdefault(system_of(process.role), said)
     return found

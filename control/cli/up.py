@@ -21,6 +21,7 @@ from control.host.addresses import address_text
 from control.host.openfiles import enough_files
 from control.node import logs
 from control.rooms.system import DEMO_ROOM
+from plane.kinds import kind
 
 if TYPE_CHECKING:  # loaded only with a demo: NumPy is a third of a start
     from control.rooms.demo import DemoRoom, Figures
@@ -133,7 +134,7 @@ def greet(supervisor: Supervisor, demo: bool) -> None:
         say(f"{names[endpoint.node]:{width}} {address_text(endpoint.host, endpoint.port)}")
     for process in record.processes:
         if process.bind:
-            say(f"{process.name:{width}} http://{address_text(*process.bind)}")
+            say(f"{process.name:{width}} {kind(process.role).scheme}://{address_text(*process.bind)}")
     for program in record.programs or ():
         say(f"{program.name:{width}} {address_text(*program.bind)}")
     for process in record.processes:

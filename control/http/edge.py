@@ -6,8 +6,8 @@ Puts together what the other files here own. Knows systems by what `system.py` s
 import asyncio
 import re
 import socket
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -63,6 +63,8 @@ class Serving:
     version: str
     cluster_secret_file: str = ""
     """The secret that nodes share."""
+    told: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    """By system, what its routes are told."""
 
 
 class HttpEdge:
@@ -85,7 +87,14 @@ class HttpEdge:
         )
         idempotency = Idempotency(options.idempotency_s, options.idempotency_max)
         base = Base(
-            options, settings.where, settings.nodes, self.counts, idempotency, log, settings.cluster_secret_file
+            options,
+            settings.where,
+            settings.nodes,
+            self.counts,
+            idempotency,
+            log,
+            settings.cluster_secret_file,
+            settings.told,
         )
         self._base = base
         self._faces: list[Face] = [module.face(base) for module in modules()]

@@ -3,8 +3,8 @@
 Knows no system but by name.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Protocol, cast
 
@@ -41,6 +41,8 @@ class Base:
     log: structlog.typing.FilteringBoundLogger
     cluster_secret_file: str
     """The secret that nodes share, for systems whose nodes ask for a proof of it."""
+    told: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    """By system, what its `System.http_settings` said."""
 
     def ongoing(self, request: AnyRequest) -> Ongoing:
         """The request in its own words."""

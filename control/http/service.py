@@ -42,6 +42,7 @@ class HttpService:
                 nodes=self._nodes,
                 version=__version__,
                 cluster_secret_file=spec.cluster_secret_file,
+                told=settings.systems,
             ),
             context.log,
         )

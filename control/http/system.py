@@ -7,7 +7,8 @@ from typing import Any, Final
 import msgspec
 
 from control.http.options import RELOADS, HttpOptions
-from plane.kind import Around, Pods, RoleKind, System, numbers
+from plane.kind import Around, Pods, RoleKind, System, named, numbers
+from plane.kinds import systems as known
 
 KEYS: Final = "http-keys.json"
 """The file of API keys in the folder of an instance, or of a node."""
@@ -21,12 +22,15 @@ class HttpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     keys_file: str
     folder: str
     """Of the instance, where there is no registry."""
+    systems: dict[str, dict[str, Any]] = {}
+    """By system, what its routes are told."""
 
 
 def settle(options: HttpOptions, around: Around) -> HttpSettings:
     """Out of the configuration."""
     keys_file = around.absolute(options.keys_file) or str(around.folder / KEYS)
-    return HttpSettings(options=options, keys_file=keys_file, folder=str(around.folder))
+    told = {each.name: named(each.http_settings)(around) for each in known() if each.http_settings}
+    return HttpSettings(options=options, keys_file=keys_file, folder=str(around.folder), systems=told)
 
 
 def lacks(section: Callable[[str], Any]) -> str | None:

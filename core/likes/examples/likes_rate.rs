@@ -81,7 +81,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         asked[asked.len() / 2],
         asked[asked.len() * 99 / 100]
     );
-    let (_, rows) = front.engine().rows(0, usize::MAX);
+    let (_, rows) = front.engine().rows(0, usize::MAX, usize::MAX);
     for row in rows {
         front.engine_mut().written(&row.key, row.modification);
     }
@@ -95,7 +95,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         (resident_bytes() - before) / count
     );
     let at = Instant::now();
-    let snapshot = engine.snapshot();
+    let snapshot = front.engine_mut().snapshot();
     let took = at.elapsed();
     let at = Instant::now();
     let mut restored = Engine::restore(&snapshot, options)?;

@@ -4,14 +4,15 @@
 //! with records and questions. The same records give the same answers, live or replayed.
 
 use crate::boards::{Boards, Which};
+use crate::cut::Cut;
 use crate::items::{Item, Items};
 use crate::likers::Likers;
-use crate::limits::{NEWEST_MAX, NOT_OFFSETS_MAX, PAGE_MAX, SEGMENT_IDS};
+use crate::limits::{NEWEST_MAX, NEWS_MAX, NOT_OFFSETS_MAX, PAGE_MAX, SEGMENT_IDS};
 use crate::planted::{self, Bug};
 use crate::record::{BitOp, Record};
 use crate::trend::{Trends, WINDOWS};
 use crate::users::Users;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// How an engine keeps its state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -95,6 +96,19 @@ pub struct Engine {
     /// Deleted items, for their rows to be deleted too.
     pub(crate) deleted: BTreeMap<Box<[u8]>, u64>,
     pub(crate) likes: u64,
+    /// The snapshot under way.
+    pub(crate) cut: Option<Box<Cut>>,
+    news: News,
+}
+
+/// Items that changed since they were last told, for whoever shows counts.
+#[derive(Default)]
+struct News {
+    wanted: bool,
+    slots: VecDeque<u32>,
+    deleted: VecDeque<Box<[u8]>>,
+    /// More changed than fit: the caller looks at all items.
+    lost: bool,
 }
 
 impl Default for Engine {
@@ -117,6 +131,8 @@ impl Engine {
             dirty: BTreeSet::new(),
             deleted: BTreeMap::new(),
             likes: 0,
+            cut: None,
+            news: News::default(),
         }
     }
 
@@ -336,8 +352,9 @@ impl Engine {
         self.dirty.len() + self.deleted.len()
     }
 
-    /// Up to `count` rows to write, and the cursor to go on with in this pass, `None` at its end. Nothing is marked as written.
-    pub fn rows(&self, cursor: u64, count: usize) -> (Option<u64>, Vec<Row>) {
+    /// Up to `count` rows to write, of about `bytes`, and the cursor to go on with in this pass, `None` at its end. Nothing is marked as written.
+    pub fn rows(&self, cursor: u64, count: usize, bytes: usize) -> (Option<u64>, Vec<Row>) {
+        let mut taken = 0;
         let from = cursor.saturating_sub(1).min(u64::from(u32::MAX)) as u32;
         let mut rows = Vec::new();
         if cursor == 0 {
@@ -349,7 +366,7 @@ impl Engine {
         }
         let mut next = None;
         for &slot in self.dirty.range(from..) {
-            if rows.len() >= count.max(1) {
+            if rows.len() >= count.max(1) || taken >= bytes {
                 next = Some(u64::from(slot) + 1);
                 break;
             }
@@ -359,6 +376,7 @@ impl Engine {
                 .bitmap()
                 .serialize_into(&mut likers)
                 .expect("a vector takes all bytes");
+            taken += likers.len();
             let modification = match planted::is(Bug::OldModification) {
                 true => item.modification.saturating_sub(1),
                 false => item.modification,
@@ -390,9 +408,45 @@ impl Engine {
         }
     }
 
-    /// All users in the order in which they got their dense ids, from the `from`th on: rows that are added, never changed.
-    pub fn users_from(&self, from: usize) -> impl Iterator<Item = u64> + '_ {
-        self.users.ids().skip(from)
+    /// All rows of changes below `offset` are written.
+    pub fn written_below(&mut self, offset: u64) {
+        let old = |&slot: &u32| self.items.get(slot).is_some_and(|item| item.modification <= offset);
+        let slots: Vec<u32> = self.dirty.iter().copied().filter(old).collect();
+        for slot in slots {
+            self.items.get_mut(slot).dirty = false;
+            self.dirty.remove(&slot);
+        }
+        self.deleted.retain(|_, &mut deleted| deleted > offset);
+    }
+
+    /// From now on [`Engine::changed_items`] tells what changes.
+    pub fn watch(&mut self) {
+        self.news.wanted = true;
+    }
+
+    /// Up to `count` items that changed since they were last told, with their counts, `None` where they were deleted; and whether some were lost, as more
+    /// than [`NEWS_MAX`] waited: then all items are to be looked at.
+    pub fn changed_items(&mut self, count: usize) -> (Vec<(Vec<u8>, Option<u64>)>, bool) {
+        let mut told: Vec<_> = Vec::new();
+        while let (true, Some(key)) = (told.len() < count, self.news.deleted.pop_front()) {
+            told.push((key.into_vec(), None));
+        }
+        while let (true, Some(slot)) = (told.len() < count, self.news.slots.pop_front()) {
+            // A slot that was given to another item stands here twice, or for none.
+            if self.items.get(slot).is_some_and(|item| item.told) {
+                let item = self.items.get_mut(slot);
+                item.told = false;
+                if !item.derived {
+                    told.push((item.key.to_vec(), Some(item.likers.len())));
+                }
+            }
+        }
+        (told, std::mem::take(&mut self.news.lost))
+    }
+
+    /// All users with their dense ids, in the order in which they got these, from the `from`th on: rows that are added, never changed.
+    pub fn users_from(&self, from: usize) -> impl Iterator<Item = (u32, u64)> + '_ {
+        self.users.pairs(from)
     }
 
     // Changes.
@@ -409,6 +463,7 @@ impl Engine {
             self.boards.touch(slot, &self.items);
             let _ = self.boards.len(Which::parse(b"rank").expect("a ranking"), &self.items);
         }
+        self.item_will_change(slot);
         let item = self.items.get_mut(slot);
         item.bits = item.bits.max(u128::from(user) + 1);
         let was = match (dense, likes) {
@@ -447,6 +502,7 @@ impl Engine {
         }
         self.changed(slot);
         if listed {
+            self.chain_will_change(dense);
             let items = &self.items;
             match likes {
                 true => self.users.liked(dense, slot, |other| items.likes(other, dense)),
@@ -461,9 +517,16 @@ impl Engine {
 
     fn delete(&mut self, key: &[u8]) -> bool {
         let Some(slot) = self.items.find(key) else { return false };
+        self.item_will_change(slot);
         self.boards.leave(slot, &self.items);
         self.dirty.remove(&slot);
         let item = self.items.remove(slot);
+        if self.news.wanted && !item.derived {
+            match self.news.deleted.len() < NEWS_MAX {
+                true => self.news.deleted.push_back(item.key.clone()),
+                false => self.news.lost = true,
+            }
+        }
         if !item.derived {
             self.likes -= item.likers.len();
         }
@@ -514,6 +577,7 @@ impl Engine {
         if self.items.get_mut(slot).derived {
             return;
         }
+        self.item_will_change(slot);
         self.boards.leave(slot, &self.items);
         let mut fields: Vec<u32> = kind(key).into_iter().map(|kind| self.boards.field(kind)).collect();
         for name in names {
@@ -550,12 +614,22 @@ impl Engine {
             item.dirty = true;
             self.dirty.insert(slot);
         }
+        if self.news.wanted && !item.told {
+            match self.news.slots.len() < NEWS_MAX {
+                true => {
+                    item.told = true;
+                    self.news.slots.push_back(slot);
+                }
+                false => self.news.lost = true,
+            }
+        }
     }
 
     fn advance(&mut self, at_ms: u64) {
         self.now_ms = self.now_ms.max(at_ms);
         for (window, shrink) in self.trends.advance(self.now_ms).into_iter().enumerate() {
             let Some(shrink) = shrink else { continue };
+            self.all_items_will_change();
             for item in self.items.iter_mut() {
                 item.trends[window] *= shrink;
             }

@@ -23,6 +23,8 @@ pub(crate) struct Item {
     /// The result of a bit operation: neither ranked nor listed for its users.
     pub derived: bool,
     pub dirty: bool,
+    /// Waits among the items to be told as changed.
+    pub told: bool,
 }
 
 #[derive(Default)]

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod boards;
+mod cut;
 mod engine;
 mod items;
 mod likers;
@@ -22,7 +23,9 @@ mod trend;
 mod users;
 
 pub use engine::{Answer, ApplyError, Engine, Options, Ranked, Row, RowLikes};
-pub use limits::{FIELD_BYTES_MAX, ITEM_FIELDS_MAX, KEYS_MAX, KEY_BYTES_MAX, NEWEST_MAX, NOT_OFFSETS_MAX, PAGE_MAX};
+pub use limits::{
+    FIELD_BYTES_MAX, ITEM_FIELDS_MAX, KEYS_MAX, KEY_BYTES_MAX, NEWEST_MAX, NEWS_MAX, NOT_OFFSETS_MAX, PAGE_MAX,
+};
 pub use record::{BitOp, Record};
 pub use snapshot::RestoreError;
 pub use trend::WINDOWS;

@@ -26,3 +26,6 @@ pub const KEYS_MAX: usize = 1_024;
 
 /// Entries of one page of a ranking, or of a list of likers or items.
 pub const PAGE_MAX: usize = 10_000;
+
+/// Changed items that wait to be told, and deleted ones: 256 KiB, and the keys of the deleted.
+pub const NEWS_MAX: usize = 65_536;

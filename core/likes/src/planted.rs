@@ -19,6 +19,8 @@ pub enum Bug {
     RingKeepsTakenBack,
     /// A restored engine takes every item for written.
     DirtyNotRestored,
+    /// What changes while a snapshot is made is not saved as it was before.
+    CutNotKept,
     /// A reply leaves before its record is durable.
     ReplyBeforeDurable,
 }

@@ -1,16 +1,24 @@
 //! The whole state as bytes, and back.
 //!
-//! Owns the layout. A snapshot names the log offset up to which records are in it; the engine that it gives goes on from there as the first one did.
-//! Sets of likers are in the portable roaring format. The last four bytes are a CRC32C of all others.
+//! Owns the layout, and the cut: a snapshot is of one offset, and is made in slices while records go on. What a record changes behind the slices made so
+//! far is first saved as it was. A snapshot names the log offset up to which records are in it; the engine that it gives goes on from there as the first
+//! one did. Sets of likers are in the portable roaring format. The last four bytes are a CRC32C of all others.
 
+use crate::cut::{Cut, Out};
 use crate::engine::{Engine, Options};
 use crate::items::Item;
 use crate::likers::Likers;
 use crate::planted::{self, Bug};
 use crate::trend::WINDOWS;
+use hashbrown::HashSet;
 use roaring::RoaringBitmap;
 
-const MAGIC: &[u8; 8] = b"MLikes01";
+const MAGIC: &[u8; 8] = b"MLikes02";
+
+/// What follows in the stream: items and chains stand in any order.
+const END: u8 = 0;
+const ITEM: u8 = 1;
+const CHAIN: u8 = 2;
 
 /// Why bytes are no snapshot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -23,7 +31,17 @@ pub enum RestoreError {
 
 impl Engine {
     /// The state after all records below [`Engine::offset`].
-    pub fn snapshot(&self) -> Vec<u8> {
+    pub fn snapshot(&mut self) -> Vec<u8> {
+        self.begin_snapshot();
+        let mut all = Vec::new();
+        while let Some(part) = self.snapshot_part(usize::MAX) {
+            all.extend_from_slice(&part);
+        }
+        all
+    }
+
+    /// Begins a snapshot of the state after all records below the offset that it answers; one that was under way is dropped.
+    pub fn begin_snapshot(&mut self) -> u64 {
         let mut out = Out(MAGIC.to_vec());
         out.u64(self.offset);
         out.u64(self.now_ms);
@@ -34,45 +52,137 @@ impl Engine {
             out.u32(segment.first);
             out.u32(segment.ids);
         }
-        out.u64(self.users.len() as u64);
-        self.users.ids().for_each(|id| out.u64(id));
         out.u32(self.items.slots());
         out.u32s(self.items.free());
-        out.u64(self.items.len() as u64);
-        for (slot, item) in self.items.iter() {
-            out.u32(slot);
-            out.bytes(&item.key);
-            out.u64(item.modification);
-            out.0.extend_from_slice(&item.bits.to_le_bytes());
-            out.0.push(u8::from(item.derived) | u8::from(item.dirty) << 1);
-            item.trends.iter().for_each(|score| out.u64(score.to_bits()));
-            out.u32(item.fields.len() as u32);
-            item.fields.iter().for_each(|&field| out.bytes(self.boards.name(field)));
-            out.u32s(&item.newest);
-            let likers = item.likers.bitmap();
-            out.u32(likers.serialized_size() as u32);
-            likers.serialize_into(&mut out.0).expect("a vector takes all bytes");
-        }
         out.u64(self.deleted.len() as u64);
         for (key, &modification) in &self.deleted {
             out.bytes(key);
             out.u64(modification);
         }
         out.0.push(u8::from(self.options.items_by_user));
-        if self.options.items_by_user {
-            for place in 0..self.users.len() {
-                let (likes_at_most, items) = self.users.chain(place);
-                out.u32(likes_at_most);
-                let at = out.0.len();
-                out.u32(0);
-                items.for_each(|item| out.u32(item));
-                let len = ((out.0.len() - at) / 4 - 1) as u32;
-                out.0[at..at + 4].copy_from_slice(&len.to_le_bytes());
+        out.u64(self.users.len() as u64);
+        self.cut = Some(Box::new(Cut {
+            out,
+            crc: 0,
+            users: self.users.len(),
+            slots: self.items.slots(),
+            ids_done: 0,
+            chains_done: 0,
+            slots_done: 0,
+            slots_saved: self.items.free().iter().copied().collect(),
+            chains_saved: HashSet::new(),
+            ended: false,
+        }));
+        self.offset
+    }
+
+    /// The next part of the snapshot under way, of about `bytes`; `None` at its end.
+    pub fn snapshot_part(&mut self, bytes: usize) -> Option<Vec<u8>> {
+        let mut cut = self.cut.take()?;
+        if cut.ended {
+            return None;
+        }
+        if cut.ids_done < cut.users {
+            let ids = self
+                .users
+                .ids()
+                .skip(cut.ids_done)
+                .take((cut.users - cut.ids_done).min(bytes / 8 + 1));
+            for id in ids {
+                cut.out.u64(id);
+                cut.ids_done += 1;
             }
         }
-        let crc = crc32c::crc32c(&out.0);
-        out.u32(crc);
-        out.0
+        while cut.out.0.len() < bytes && cut.slots_done < cut.slots {
+            let slot = cut.slots_done;
+            cut.slots_done += 1;
+            if !cut.slots_saved.remove(&slot) {
+                self.save_item(&mut cut.out, slot);
+            }
+        }
+        let chains = if self.options.items_by_user { cut.users } else { 0 };
+        while cut.out.0.len() < bytes && cut.slots_done == cut.slots && cut.chains_done < chains {
+            let place = cut.chains_done;
+            cut.chains_done += 1;
+            if !cut.chains_saved.remove(&(place as u32)) {
+                self.save_chain(&mut cut.out, place);
+            }
+        }
+        if cut.out.0.len() < bytes {
+            cut.out.0.push(END);
+            cut.ended = true;
+        }
+        cut.crc = crc32c::crc32c_append(cut.crc, &cut.out.0);
+        if cut.ended {
+            let crc = cut.crc;
+            cut.out.u32(crc);
+        }
+        let part = std::mem::take(&mut cut.out.0);
+        self.cut = Some(cut);
+        Some(part)
+    }
+
+    /// Called before an item changes or goes.
+    pub(crate) fn item_will_change(&mut self, slot: u32) {
+        let Some(cut) = &self.cut else { return };
+        let done = slot < cut.slots_done || slot >= cut.slots;
+        if done || cut.slots_saved.contains(&slot) || planted::is(Bug::CutNotKept) {
+            return;
+        }
+        let mut cut = self.cut.take().expect("a snapshot is under way");
+        self.save_item(&mut cut.out, slot);
+        cut.slots_saved.insert(slot);
+        self.cut = Some(cut);
+    }
+
+    /// Called before the list of a user's items changes.
+    pub(crate) fn chain_will_change(&mut self, dense: u32) {
+        let Some(cut) = &self.cut else { return };
+        let place = self.users.place(dense);
+        let done = (place as usize) < cut.chains_done || place as usize >= cut.users;
+        if done || cut.chains_saved.contains(&place) || planted::is(Bug::CutNotKept) {
+            return;
+        }
+        let mut cut = self.cut.take().expect("a snapshot is under way");
+        self.save_chain(&mut cut.out, place as usize);
+        cut.chains_saved.insert(place);
+        self.cut = Some(cut);
+    }
+
+    /// Called before all items change.
+    pub(crate) fn all_items_will_change(&mut self) {
+        for slot in 0..self.cut.as_ref().map_or(0, |cut| cut.slots) {
+            self.item_will_change(slot);
+        }
+    }
+
+    fn save_item(&self, out: &mut Out, slot: u32) {
+        let Some(item) = self.items.get(slot) else { return };
+        out.0.push(ITEM);
+        out.u32(slot);
+        out.bytes(&item.key);
+        out.u64(item.modification);
+        out.0.extend_from_slice(&item.bits.to_le_bytes());
+        out.0.push(u8::from(item.derived) | u8::from(item.dirty) << 1);
+        item.trends.iter().for_each(|score| out.u64(score.to_bits()));
+        out.u32(item.fields.len() as u32);
+        item.fields.iter().for_each(|&field| out.bytes(self.boards.name(field)));
+        out.u32s(&item.newest);
+        let likers = item.likers.bitmap();
+        out.u32(likers.serialized_size() as u32);
+        likers.serialize_into(&mut out.0).expect("a vector takes all bytes");
+    }
+
+    fn save_chain(&self, out: &mut Out, place: usize) {
+        let (likes_at_most, items) = self.users.chain(place);
+        out.0.push(CHAIN);
+        out.u32(place as u32);
+        out.u32(likes_at_most);
+        let at = out.0.len();
+        out.u32(0);
+        items.for_each(|item| out.u32(item));
+        let len = ((out.0.len() - at) / 4 - 1) as u32;
+        out.0[at..at + 4].copy_from_slice(&len.to_le_bytes());
     }
 
     /// The engine that [`Engine::snapshot`] was asked of.
@@ -84,7 +194,7 @@ impl Engine {
         if crc != crc32c::crc32c(body).to_le_bytes() {
             return Err(RestoreError::Damaged);
         }
-        read(&mut In(&body[MAGIC.len()..]), options).ok_or(RestoreError::Damaged)
+        read(&mut In(body.get(MAGIC.len()..).unwrap_or_default()), options).ok_or(RestoreError::Damaged)
     }
 }
 
@@ -101,94 +211,87 @@ fn read(from: &mut In, options: Options) -> Option<Engine> {
             return None;
         }
     }
+    let (slots, free) = (from.u32()?, from.u32s()?);
+    for _ in 0..from.u64()? {
+        let (key, modification) = (from.bytes()?.into(), from.u64()?);
+        engine.deleted.insert(key, modification);
+    }
+    let listed = from.take(1)?[0] == 1;
     let users = from.u64()?;
     for _ in 0..users {
         engine.users.find_or_add(from.u64()?)?;
     }
-    let (slots, free) = (from.u32()?, from.u32s()?);
-    let mut items = Vec::new();
-    for _ in 0..from.u64()? {
-        let (slot, key, modification) = (from.u32()?, from.bytes()?.into(), from.u64()?);
-        let bits = u128::from_le_bytes(from.take(16)?.try_into().ok()?);
-        let flags = from.take(1)?[0];
-        let mut trends = [0.0; WINDOWS.len()];
-        for score in &mut trends {
-            *score = f64::from_bits(from.u64()?);
+    let (mut items, mut chains) = (Vec::new(), Vec::new());
+    loop {
+        match from.take(1)?[0] {
+            ITEM => items.push(read_item(from, &mut engine)?),
+            CHAIN => {
+                let (place, likes_at_most, listed) = (from.u32()?, from.u32()?, from.u32s()?);
+                if u64::from(place) >= users {
+                    return None;
+                }
+                chains.push((place, likes_at_most, listed));
+            }
+            END => break,
+            _ => return None,
         }
-        let mut fields = Vec::new();
-        for _ in 0..from.u32()? {
-            fields.push(engine.boards.field(from.bytes()?));
-        }
-        let newest = from.u32s()?;
-        let likers = Likers::from_bitmap(RoaringBitmap::deserialize_from(from.bytes()?).ok()?);
-        let (derived, dirty) = (flags & 1 == 1, flags & 2 == 2 && !planted::is(Bug::DirtyNotRestored));
-        if dirty {
-            engine.dirty.insert(slot);
-        }
-        if !derived {
-            engine.likes += likers.len();
-        }
-        let fields = fields.into();
-        items.push((
-            slot,
-            Item {
-                key,
-                likers,
-                newest,
-                modification,
-                bits,
-                trends,
-                fields,
-                derived,
-                dirty,
-            },
-        ));
     }
+    items.sort_unstable_by_key(|(slot, _)| *slot);
     let taken: Vec<u32> = items.iter().map(|(slot, _)| *slot).collect();
-    if items.len() + free.len() != slots as usize || taken.iter().chain(&free).any(|&slot| slot >= slots) {
+    let twice = taken.windows(2).any(|pair| pair[0] == pair[1]);
+    if twice || items.len() + free.len() != slots as usize || taken.iter().chain(&free).any(|&slot| slot >= slots) {
         return None;
     }
     engine.items.restore(slots, free, items);
     for slot in taken {
         engine.boards.enter(slot, &engine.items);
     }
-    for _ in 0..from.u64()? {
-        let (key, modification) = (from.bytes()?.into(), from.u64()?);
-        engine.deleted.insert(key, modification);
+    if listed && chains.len() as u64 != users {
+        return None;
     }
-    let listed = from.take(1)?[0] == 1;
-    if listed {
-        for place in 0..engine.users.len() {
-            let likes_at_most = from.u32()?;
-            let items = from.u32s()?;
-            if options.items_by_user {
-                engine.users.restore_chain(place, likes_at_most, &items);
-            }
+    if options.items_by_user {
+        chains.sort_unstable_by_key(|(place, ..)| *place);
+        for (place, likes_at_most, items) in chains {
+            engine.users.restore_chain(place as usize, likes_at_most, &items);
         }
     }
     from.0.is_empty().then_some(engine)
 }
 
-struct Out(Vec<u8>);
-
-impl Out {
-    fn u32(&mut self, number: u32) {
-        self.0.extend_from_slice(&number.to_le_bytes());
+fn read_item(from: &mut In, engine: &mut Engine) -> Option<(u32, Item)> {
+    let (slot, key, modification) = (from.u32()?, from.bytes()?.into(), from.u64()?);
+    let bits = u128::from_le_bytes(from.take(16)?.try_into().ok()?);
+    let flags = from.take(1)?[0];
+    let mut trends = [0.0; WINDOWS.len()];
+    for score in &mut trends {
+        *score = f64::from_bits(from.u64()?);
     }
-
-    fn u64(&mut self, number: u64) {
-        self.0.extend_from_slice(&number.to_le_bytes());
+    let mut fields = Vec::new();
+    for _ in 0..from.u32()? {
+        fields.push(engine.boards.field(from.bytes()?));
     }
-
-    fn bytes(&mut self, bytes: &[u8]) {
-        self.u32(bytes.len() as u32);
-        self.0.extend_from_slice(bytes);
+    let newest = from.u32s()?;
+    let likers = Likers::from_bitmap(RoaringBitmap::deserialize_from(from.bytes()?).ok()?);
+    let (derived, dirty) = (flags & 1 == 1, flags & 2 == 2 && !planted::is(Bug::DirtyNotRestored));
+    if dirty {
+        engine.dirty.insert(slot);
     }
-
-    fn u32s(&mut self, numbers: &[u32]) {
-        self.u32(numbers.len() as u32);
-        numbers.iter().for_each(|&number| self.u32(number));
+    if !derived {
+        engine.likes += likers.len();
     }
+    let item = Item {
+        key,
+        likers,
+        newest,
+        modification,
+        bits,
+        trends,
+        fields: fields.into(),
+        derived,
+        dirty,
+        told: false,
+    };
+    Some((slot, item))
 }
 
 struct In<'a>(&'a [u8]);

@@ -152,6 +152,12 @@ impl Users {
         self.list.iter().map(|user| user.id)
     }
 
+    /// The same from the `from`th on, with their dense ids.
+    pub fn pairs(&self, from: usize) -> impl Iterator<Item = (u32, u64)> + '_ {
+        let users = (0..).zip(&self.list).skip(from);
+        users.map(|(place, user)| (self.dense(place), user.id))
+    }
+
     /// User `dense` likes `item`. `likes` tells whether a user likes an item now.
     pub fn liked(&mut self, dense: u32, item: u32, likes: impl Fn(u32) -> bool) {
         if !self.lists {
@@ -251,7 +257,7 @@ impl Users {
         segment.first + (place - segment.base)
     }
 
-    fn place(&self, dense: u32) -> u32 {
+    pub fn place(&self, dense: u32) -> u32 {
         let after = self.segments.partition_point(|segment| segment.first <= dense);
         let segment = self.segments[after - 1];
         segment.base + (dense - segment.first)

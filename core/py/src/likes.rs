@@ -2,10 +2,10 @@
 
 use std::os::fd::{AsFd, AsRawFd};
 
-use muster_journal::{AppendError, Committer, Group, Journal, Owner, GROUP_BYTES_MAX};
+use muster_journal::{AppendError, Committer, Group, Journal, Owner, ReadError, GROUP_BYTES_MAX};
 use muster_likes::resp::{Cluster, ConnectionId, Front, Node, Settings};
 use muster_likes::{Engine, Options, PAGE_MAX, WINDOWS};
-use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
+use pyo3::exceptions::{PyLookupError, PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
@@ -21,6 +21,7 @@ pub struct LikesEngine {
     front: Front,
     committer: Option<Committer>,
     spare: Group,
+    epoch: u64,
 }
 
 #[pymethods]
@@ -53,11 +54,13 @@ impl LikesEngine {
             let journal = Journal::open(folder, muster_journal::Options { segment_bytes, owner });
             let journal = journal.map_err(|error| PyOSError::new_err(error.to_string()))?;
             let engine = replayed(&journal, snapshot, options)?;
+            let epoch = journal.epoch();
             let committer = Some(Committer::new(journal)?);
             Ok(LikesEngine {
                 front: Front::new(engine, settings),
                 committer,
                 spare: Group::new(),
+                epoch,
             })
         })
     }
@@ -85,10 +88,31 @@ impl LikesEngine {
         self.front.close(ConnectionId(connection));
     }
 
-    /// A socket's bytes. Starts a batch unless one is under way.
-    fn feed(&mut self, connection: u32, data: &[u8], now_ms: u64) -> PyResult<()> {
+    /// A socket's bytes; answers whether it is not to be read until `take` says so. Starts a batch unless one is under way.
+    fn feed(&mut self, connection: u32, data: &[u8], now_ms: u64) -> PyResult<bool> {
         self.front.feed(ConnectionId(connection), data, now_ms);
-        self.start_batch()
+        self.start_batch()?;
+        Ok(self.front.is_full(ConnectionId(connection)))
+    }
+
+    /// Whether changes wait to be durable.
+    fn pending(&self) -> bool {
+        self.front.is_pending()
+    }
+
+    /// Why no change is taken any more, if so.
+    fn refusal(&self) -> Option<&str> {
+        self.front.refusal()
+    }
+
+    /// Of this owner of the log.
+    fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// The offset of the next record.
+    fn offset(&self) -> u64 {
+        self.front.engine().offset()
     }
 
     /// Connections that have replies since the last call.
@@ -228,8 +252,8 @@ impl LikesEngine {
     }
 
     /// Rows that are not written behind yet, and the cursor to go on with.
-    fn rows<'py>(&self, py: Python<'py>, cursor: u64, count: usize) -> (Option<u64>, Vec<Row<'py>>) {
-        let (next, rows) = self.front.engine().rows(cursor, count);
+    fn rows<'py>(&self, py: Python<'py>, cursor: u64, count: usize, bytes: usize) -> (Option<u64>, Vec<Row<'py>>) {
+        let (next, rows) = self.front.engine().rows(cursor, count, bytes);
         let row = |row: muster_likes::Row| {
             let likes = row.likes.map(|likes| (likes.count, PyBytes::new(py, &likes.likers)));
             (PyBytes::new(py, &row.key), row.modification, likes)
@@ -242,14 +266,55 @@ impl LikesEngine {
         self.front.engine_mut().written(key, modification);
     }
 
-    /// Users in the order of their dense ids' hand-out, from the `start`th on.
-    fn users(&self, start: usize, count: usize) -> Vec<u64> {
+    /// All rows of changes below `offset` are written.
+    fn written_below(&mut self, offset: u64) {
+        self.front.engine_mut().written_below(offset);
+    }
+
+    /// Items and deletions that are not written yet.
+    fn dirty(&self) -> usize {
+        self.front.engine().dirty_len()
+    }
+
+    /// From now on `changed` tells what changes.
+    fn watch(&mut self) {
+        self.front.engine_mut().watch();
+    }
+
+    /// Items that changed, with their counts, `None` where they were deleted; and whether some were lost.
+    fn changed<'py>(&mut self, py: Python<'py>, count: usize) -> (Vec<(Bound<'py, PyBytes>, Option<u64>)>, bool) {
+        let (items, lost) = self.front.engine_mut().changed_items(count);
+        let item = |(key, count): (Vec<u8>, _)| (PyBytes::new(py, &key), count);
+        (items.into_iter().map(item).collect(), lost)
+    }
+
+    /// Keys from slot `cursor` on with their counts, and the cursor to go on with, 0 at the end.
+    fn scan<'py>(&self, py: Python<'py>, cursor: u64, count: usize) -> (u64, Vec<(Bound<'py, PyBytes>, u64)>) {
+        let engine = self.front.engine();
+        let (next, keys) = engine.scan(cursor, count);
+        let item = |key| (PyBytes::new(py, key), engine.count(key));
+        (next, keys.into_iter().map(item).collect())
+    }
+
+    /// Dense ids and users in the order of the ids' hand-out, from the `start`th on.
+    fn users(&self, start: usize, count: usize) -> Vec<(u32, u64)> {
         self.front.engine().users_from(start).take(count).collect()
     }
 
     /// The whole state below `offset` of the log.
-    fn snapshot<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, &self.front.engine().snapshot())
+    fn snapshot<'py>(&mut self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.front.engine_mut().snapshot())
+    }
+
+    /// Begins a snapshot of the state below the offset that it answers; records go on meanwhile.
+    fn begin_snapshot(&mut self) -> u64 {
+        self.front.engine_mut().begin_snapshot()
+    }
+
+    /// Its next part, of about `bytes`; empty at the end.
+    fn snapshot_part<'py>(&mut self, py: Python<'py>, bytes: usize) -> Bound<'py, PyBytes> {
+        let part = self.front.engine_mut().snapshot_part(bytes).unwrap_or_default();
+        PyBytes::new(py, &part)
     }
 
     /// Drops the log's segments below `offset`: a snapshot holds them.
@@ -265,6 +330,7 @@ impl LikesEngine {
         figures.set_item("users", engine.user_count())?;
         figures.set_item("likes", engine.like_count())?;
         figures.set_item("not_written_behind", engine.dirty_len())?;
+        figures.set_item("commands", self.front.traffic().1)?;
         figures.set_item("refusal", self.front.refusal())?;
         Ok(figures)
     }
@@ -298,7 +364,10 @@ fn replayed(journal: &Journal, snapshot: Option<Vec<u8>>, options: Options) -> P
         Some(bytes) => Engine::restore(&bytes, options).map_err(|error| damaged(&error))?,
         None => Engine::new(options),
     };
-    let mut reader = journal.reader(engine.offset()).map_err(|error| damaged(&error))?;
+    let mut reader = journal.reader(engine.offset()).map_err(|error| match error {
+        ReadError::Trimmed { .. } => PyLookupError::new_err(error.to_string()),
+        error => damaged(&error),
+    })?;
     while let Some(records) = reader.next_group().map_err(|error| damaged(&error))? {
         for (offset, record) in records {
             // A record that could not be applied when it was new can't be applied now either.

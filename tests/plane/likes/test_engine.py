@@ -15,7 +15,8 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 
 from muster._core import LikesEngine
-from tests.plane.likes.serve import SEGMENT_BYTES, Served, now_ms
+from plane.likes.listener import now_ms
+from tests.plane.likes.serve import SEGMENT_BYTES, serve
 
 SNOWFLAKE = 1_790_123_456_789_012_345
 
@@ -23,10 +24,10 @@ SNOWFLAKE = 1_790_123_456_789_012_345
 @pytest.fixture
 async def served(tmp_path: Path) -> AsyncIterator[tuple[LikesEngine, Redis]]:
     engine = LikesEngine(folder=str(tmp_path / "log"), segment_bytes=SEGMENT_BYTES)
-    served = Served(engine)
-    async with Redis(host="127.0.0.1", port=await served.listen()) as client:
+    listener, port = await serve(engine)
+    async with Redis(host="127.0.0.1", port=port) as client:
         yield engine, client
-    served.close()
+    listener.close()
     engine.close()
 
 
@@ -56,14 +57,14 @@ async def test_rows_are_written_once_and_a_snapshot_restarts_the_engine(
     engine, client = served
     for user in range(20):
         await client.setbit("share:1", user * SNOWFLAKE // 20, 1)
-    (_, [(key, modification, likes)]) = engine.rows(0, 100)
+    (_, [(key, modification, likes)]) = engine.rows(0, 100, 1 << 20)
     assert (key, likes and likes[0]) == (b"share:1", 20)
     await client.setbit("share:1", 5, 1)
     engine.written(key, modification)
     assert engine.figures()["not_written_behind"] == 1, "changed since the row was taken"
-    (_, [(key, modification, _)]) = engine.rows(0, 100)
+    (_, [(key, modification, _)]) = engine.rows(0, 100, 1 << 20)
     engine.written(key, modification)
-    assert engine.rows(0, 100) == (None, [])
+    assert engine.rows(0, 100, 1 << 20) == (None, [])
     snapshot = engine.snapshot()
     await client.setbit("share:1", 6, 1)
     copy = shutil.copytree(tmp_path / "log", tmp_path / "copy")
@@ -127,8 +128,8 @@ async def test_killed_server_keeps_what_it_acknowledged(tmp_path: Path) -> None:
 async def test_fenced_owner_answers_nothing(tmp_path: Path) -> None:
     folder = str(tmp_path / "log")
     first = LikesEngine(folder=folder, segment_bytes=SEGMENT_BYTES, epoch=1)
-    served = Served(first)
-    async with Redis(host="127.0.0.1", port=await served.listen(), retry=Retry(NoBackoff(), 0)) as client:
+    listener, port = await serve(first)
+    async with Redis(host="127.0.0.1", port=port, retry=Retry(NoBackoff(), 0)) as client:
         assert await client.setbit("share:1", 1, 1) == 0
         second = LikesEngine(folder=folder, segment_bytes=SEGMENT_BYTES, epoch=2)
         for _try in range(2):
@@ -136,7 +137,7 @@ async def test_fenced_owner_answers_nothing(tmp_path: Path) -> None:
                 await client.setbit("share:1", 2, 1)
         assert first.count(b"share:1") == 1
         assert "epoch 2" in first.figures()["refusal"]
-    served.close()
+    listener.close()
     assert second.count(b"share:1") == 1
     second.close()
     with pytest.raises(OSError, match="epoch 2"):

@@ -149,6 +149,16 @@ impl Front {
         self.refusal.as_deref()
     }
 
+    /// Clients that are connected, and commands since the start.
+    pub fn traffic(&self) -> (usize, u64) {
+        (self.connections.len() - self.free.len(), self.commands)
+    }
+
+    /// Whether changes wait for a batch, or for theirs to be durable.
+    pub fn is_pending(&self) -> bool {
+        self.in_flight.is_some() || !self.collecting.operations.is_empty()
+    }
+
     pub fn set_cluster(&mut self, cluster: Option<Cluster>) {
         self.settings.cluster = cluster;
     }
@@ -529,10 +539,8 @@ impl Front {
     }
 
     fn answer(&mut self, place: u32, command: &Command, words: &[&[u8]], now_ms: u64) {
-        let figures = Figures {
-            connections: self.connections.len() - self.free.len(),
-            commands: self.commands,
-        };
+        let (connections, commands) = self.traffic();
+        let figures = Figures { connections, commands };
         let Some(connection) = self.connections.get_mut(place as usize).and_then(Option::as_mut) else {
             return;
         };

@@ -130,3 +130,59 @@ fn rankings_of_many_items_stay_exact_through_splits_and_idleness() {
         }
     }
 }
+
+#[test]
+fn changed_items_are_told_once_with_their_newest_count() {
+    let mut engine = Engine::default();
+    let mut offset = 0;
+    let mut apply = |engine: &mut Engine, record: &[u8]| {
+        engine.apply(offset, record).unwrap();
+        offset += 1;
+    };
+    apply(&mut engine, &encoded(&Record::Segment { first: 0, ids: 9 }));
+    apply(&mut engine, &like(b"a", 1));
+    assert_eq!(engine.changed_items(9), (vec![], false), "nobody watches yet");
+    engine.watch();
+    for (key, user) in [(b"a", 2), (b"b", 1), (b"a", 3), (b"c", 1)] {
+        apply(&mut engine, &like(key, user));
+    }
+    let delete = |key| encoded(&Record::Delete { at_ms: 0, key });
+    apply(&mut engine, &delete(b"b"));
+    apply(&mut engine, &like(b"d", 1)); // takes the slot of b
+    let (first, _) = engine.changed_items(2);
+    assert_eq!(first, [(b"b".to_vec(), None), (b"a".to_vec(), Some(3))]);
+    apply(&mut engine, &like(b"a", 4));
+    let (rest, lost) = engine.changed_items(9);
+    assert_eq!(
+        rest,
+        [
+            (b"d".to_vec(), Some(1)),
+            (b"c".to_vec(), Some(1)),
+            (b"a".to_vec(), Some(4))
+        ]
+    );
+    assert!(!lost);
+    assert_eq!(engine.changed_items(9), (vec![], false));
+}
+
+#[test]
+fn marks_below_an_offset_go_together() {
+    let mut engine = Engine::default();
+    for (offset, record) in [
+        encoded(&Record::Segment { first: 0, ids: 9 }),
+        like(b"a", 1),
+        like(b"b", 1),
+        encoded(&Record::Delete { at_ms: 0, key: b"b" }),
+        like(b"c", 1),
+    ]
+    .iter()
+    .enumerate()
+    {
+        engine.apply(offset as u64, record).unwrap();
+    }
+    assert_eq!(engine.dirty_len(), 3);
+    engine.written_below(4);
+    let (_, rows) = engine.rows(0, 9, usize::MAX);
+    let keys: Vec<_> = rows.iter().map(|row| &row.key[..]).collect();
+    assert_eq!(keys, [b"c"]);
+}

@@ -32,21 +32,30 @@ pub enum Step {
         written: usize,
     },
     Restore,
+    /// A snapshot in slices of so many bytes, with one step after each of the first ones.
+    Slices {
+        bytes: usize,
+        between: Vec<Step>,
+    },
 }
 
 pub fn steps() -> impl Strategy<Value = Vec<Step>> {
     let user = prop_oneof![4 => 0..12_u64, 1 => Just(1 << 40), 1 => Just(u64::MAX)];
     let key = 0..KEYS.len();
     let toggle = (key.clone(), user, any::<bool>());
-    let step = prop_oneof![
+    let simple = prop_oneof![
         20 => toggle.clone().prop_map(|(key, user, likes)| Step::Set { key, user, likes }),
         1 => key.clone().prop_map(Step::Delete),
         2 => (0..4_u8, key.clone(), proptest::collection::vec(key.clone(), 1..4))
             .prop_map(|(op, target, sources)| Step::BitOp { op, target, sources }),
         2 => (key, proptest::collection::vec(0..FIELDS.len(), 0..3)).prop_map(|(key, fields)| Step::Fields { key, fields }),
         2 => prop_oneof![0..10_000_u64, 0..100_000_000_u64, Just(3_000_000_000_u64)].prop_map(Step::Wait),
+    ];
+    let step = prop_oneof![
+        27 => simple.clone(),
         2 => (proptest::collection::vec(toggle, 0..4), 0..8_usize).prop_map(|(between, written)| Step::Pass { between, written }),
         1 => Just(Step::Restore),
+        1 => (1..300_usize, proptest::collection::vec(simple, 0..12)).prop_map(|(bytes, between)| Step::Slices { bytes, between }),
     ];
     proptest::collection::vec(step, 1..80)
 }
@@ -352,7 +361,7 @@ impl Run {
             Step::Pass { between, written } => {
                 let (mut rows, mut cursor) = (Vec::new(), Some(0));
                 while let Some(at) = cursor {
-                    let part = self.engine.rows(at, 2);
+                    let part = self.engine.rows(at, 2, usize::MAX);
                     cursor = part.0;
                     rows.extend(part.1);
                 }
@@ -372,9 +381,27 @@ impl Run {
             }
             Step::Restore => {
                 let snapshot = self.engine.snapshot();
-                let restored = Engine::restore(&snapshot, Options::default()).map_err(|error| error.to_string())?;
+                let mut restored = Engine::restore(&snapshot, Options::default()).map_err(|error| error.to_string())?;
                 same!(restored.snapshot() == snapshot, true, "snapshot of the restored engine");
                 self.engine = restored;
+            }
+            Step::Slices { bytes, between } => {
+                let whole = self.engine.snapshot();
+                same!(
+                    self.engine.begin_snapshot(),
+                    self.engine.offset(),
+                    "offset of the snapshot"
+                );
+                let (mut parts, mut between) = (Vec::new(), between.iter());
+                while let Some(part) = self.engine.snapshot_part(*bytes) {
+                    parts.extend_from_slice(&part);
+                    if let Some(step) = between.next() {
+                        self.step(step)?;
+                    }
+                }
+                let restored = Engine::restore(&parts, Options::default()).map_err(|error| error.to_string());
+                let mut restored = restored.map_err(|error| format!("sliced snapshot: {error}"))?;
+                same!(restored.snapshot() == whole, true, "sliced snapshot");
             }
         }
         Ok(())
@@ -530,7 +557,12 @@ impl Run {
             }
             same!(engine.rank(&ranking, b"absent"), None, "rank of an absent item");
         }
-        let dirty: BTreeSet<Vec<u8>> = engine.rows(0, 1_000).1.into_iter().map(|row| row.key).collect();
+        let dirty: BTreeSet<Vec<u8>> = engine
+            .rows(0, 1_000, usize::MAX)
+            .1
+            .into_iter()
+            .map(|row| row.key)
+            .collect();
         for key in KEYS {
             let count = model.items.get(key).map(|item| item.likers.len() as u64);
             let held = self

@@ -57,3 +57,8 @@ fn taken_back_stays_newest() {
 fn restored_engine_forgets_its_marks() {
     found(Bug::DirtyNotRestored, "");
 }
+
+#[test]
+fn change_during_a_snapshot_is_in_it() {
+    found(Bug::CutNotKept, "sliced snapshot");
+}

@@ -1,0 +1,105 @@
+"""The shapes of bodies and answers over HTTP, as JSON and in the description of the API. Users are text: they have 64 bits."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+USER = r"^(0|[1-9][0-9]{0,19})$"
+
+
+class Liked(msgspec.Struct, frozen=True):
+    """Whether a user likes an item, and how many do."""
+
+    item: str
+    user: str
+    likes: bool
+    count: int
+
+
+class Toggled(msgspec.Struct, frozen=True):
+    """A change that is durable. `before`: whether the user liked the item before it."""
+
+    item: str
+    user: str
+    likes: bool
+    before: bool
+    count: int
+
+
+class Change(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One change of a batch."""
+
+    item: Annotated[str, Meta(min_length=1, max_length=512)]
+    user: Annotated[str, Meta(pattern=USER)]
+    likes: bool = True
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """Why a change of a batch was not made."""
+
+    code: str
+    detail: str
+    retryable: bool
+
+
+class BatchEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One change of a batch: whether the user liked the item before it, or why it was not made."""
+
+    before: bool | None = None
+    error: Failure | None = None
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """The results of a batch, in its order."""
+
+    done: int
+    failed: int
+    changes: list[BatchEntry]
+
+
+class Rank(msgspec.Struct, frozen=True):
+    """An item's place among the items of a field; 0 is the top. An empty field: all items."""
+
+    field: str
+    rank: int
+    of: int
+
+
+class Shown(msgspec.Struct, frozen=True):
+    """One item. `windows`: newer likes count more."""
+
+    item: str
+    count: int
+    newest: list[str]
+    ranks: list[Rank]
+    windows: dict[str, float]
+
+
+class Users(msgspec.Struct, frozen=True):
+    """Users who like an item, or all of several."""
+
+    users: list[str]
+
+
+class Items(msgspec.Struct, frozen=True):
+    """What a user likes, newest first."""
+
+    user: str
+    items: list[str]
+
+
+class Placed(msgspec.Struct, frozen=True):
+    """An item of a ranking."""
+
+    rank: int
+    item: str
+    score: float
+
+
+class Top(msgspec.Struct, frozen=True):
+    """A part of a ranking, best first."""
+
+    field: str
+    window: str
+    items: list[Placed]

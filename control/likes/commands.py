@@ -1,0 +1,157 @@
+"""The work of the words of likes. Data on stdout; a node's refusal is one line and an exit code."""
+
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final
+
+from rich.table import Table
+
+from control.cluster.instance import Record
+from control.cluster.specs import absolute
+from control.config.options import Config
+from control.console import common
+from control.console.common import typed
+from control.console.found import Target, found
+from control.errors import FAILURE, TRY_LATER, UNAVAILABLE, USAGE, UserError
+from control.likes.reach import MISSING, USER_MAX, WINDOWS, Away, LikesError, Reach, account
+from plane.likes.options import LikesOptions
+
+if TYPE_CHECKING:  # loaded only where it is used: it takes a fifth of a second
+    from control.likes.client import Likes
+
+NONE_RUNS: Final = "no node of likes runs here; start one: muster up --with likes"
+
+
+def reach(record: Record, config: Config) -> Reach:
+    """The first node of likes, and how it lets this program in. Raises `UserError`."""
+    node = next((each for each in record.of("likes") if each.bind), None)
+    if node is None or not node.bind:
+        raise UserError(NONE_RUNS, UNAVAILABLE)
+    options: LikesOptions = config.section("likes")
+    try:
+        user, password = account(absolute(options.users_file)) or (None, None)
+    except OSError as error:
+        raise UserError(f"likes.users_file: {error}") from None
+    return Reach(*node.bind, user, password, absolute(options.tls_cert_file))
+
+
+@contextlib.asynccontextmanager
+async def client(where: Target) -> AsyncIterator["Likes"]:
+    """A client of a node. Raises `UserError`, also for what the node refuses while the block lasts."""
+    if find_spec("redis") is None:
+        raise UserError(MISSING, UNAVAILABLE)
+    from control.likes.client import Likes
+
+    async with found(where) as nodes:
+        reached = reach(await nodes.record(), where.config())
+    try:
+        async with Likes(reached) as likes:
+            yield likes
+    except LikesError as error:
+        code = UNAVAILABLE if isinstance(error, Away) else TRY_LATER if error.later else FAILURE
+        raise UserError(f"likes: {error}", code) from None
+
+
+def user_of(text: str) -> int:
+    """Raise `UserError` unless it is a user."""
+    if not (text.isascii() and text.isdigit() and int(text) <= USER_MAX):
+        raise UserError(f"{text!r} is not a user: a number from 0 to 2^64-1", USAGE)
+    return int(text)
+
+
+async def toggle(where: Target, item: str, user: str, likes: bool, as_json: bool) -> int:
+    """Like, or take it back."""
+    number = user_of(user)
+    async with client(where) as node:
+        was = await node.put(typed(item), number, likes)
+        (count,) = await node.counts([typed(item)])
+    if as_json:
+        common.print_json({"item": item, "user": str(number), "likes": likes, "before": was, "count": count})
+    else:
+        outcomes = {
+            (True, False): "likes it",
+            (True, True): "liked it already",
+            (False, True): "likes it no more",
+            (False, False): "did not like it",
+        }
+        print(f"{item}: {number} {outcomes[likes, was]}; {common.counted(count, 'like')}")
+    return 0
+
+
+async def show(where: Target, item: str, as_json: bool) -> int:
+    """All that is known of one item."""
+    async with client(where) as node:
+        shown = await node.show(typed(item))
+    with common.verdict_after():
+        if as_json:
+            ranks = [{"field": each.field, "rank": each.place, "of": each.of} for each in shown.ranks]
+            newest = [str(user) for user in shown.newest]
+            common.print_json(
+                {"item": item, "count": shown.count, "newest": newest, "ranks": ranks, "windows": shown.trends}
+            )
+        else:
+            console = common.out()
+            console.print(f"{item}: {common.counted(shown.count, 'like')}")
+            if shown.newest:
+                console.print(f"newest: {', '.join(map(str, shown.newest))}")
+            for each in shown.ranks:
+                console.print(f"rank {each.place + 1} of {each.of} in {each.field or 'all items'}")
+            console.print(", ".join(f"{name} {worth:.3f}" for name, worth in shown.trends.items()))
+    return 0
+
+
+async def both(where: Target, items: Sequence[str], user: str | None, as_json: bool) -> int:
+    """The users who like all, or whether one does."""
+    if len(items) < 2:
+        raise UserError("two items or more are needed; see muster likes both --help", USAGE)
+    keys = [typed(item) for item in items]
+    if user is not None:
+        number = user_of(user)
+        async with client(where) as node:
+            likes = all([await node.likes(key, number) for key in keys])
+        with common.verdict_after():
+            if as_json:
+                common.print_json({"items": items, "user": str(number), "likes": likes})
+            else:
+                print("yes" if likes else "no")
+        return 0 if likes else FAILURE
+    async with client(where) as node:
+        users = await node.both(keys)
+    with common.verdict_after():
+        if as_json:
+            common.print_json({"items": items, "users": [str(each) for each in users]})
+        else:
+            print("\n".join(map(str, users)), end="\n" if users else "")
+    return 0
+
+
+async def of(where: Target, user: str, limit: int, as_json: bool) -> int:
+    """What a user likes."""
+    number = user_of(user)
+    async with client(where) as node:
+        items = [item.decode(errors="surrogateescape") for item in await node.items(number, 0, limit)]
+    with common.verdict_after():
+        if as_json:
+            common.print_json({"user": str(number), "items": items})
+        else:
+            print("\n".join(items), end="\n" if items else "")
+    return 0
+
+
+async def ranking(where: Target, field: str, top: int, window: str, as_json: bool) -> int:
+    """The top of a ranking."""
+    if window and window not in WINDOWS:
+        raise UserError(f"--window: {window!r} is not one of {', '.join(WINDOWS)}", USAGE)
+    async with client(where) as node:
+        page = [(item.decode(errors="replace"), score) for item, score in await node.top(field, 0, top, window)]
+    with common.verdict_after():
+        if as_json:
+            ranked = [{"rank": place, "item": item, "score": score} for place, (item, score) in enumerate(page)]
+            common.print_json({"field": field, "window": window, "top": ranked})
+        elif page:
+            table = Table("rank", "item", "score", box=None, pad_edge=False)
+            for place, (item, score) in enumerate(page, 1):
+                table.add_row(str(place), item, f"{score:g}" if not window else f"{score:.3f}")
+            common.out().print(table)
+    return 0

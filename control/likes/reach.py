@@ -1,0 +1,61 @@
+"""A node of likes as its clients know it: where it is, how it lets them in, how it refuses.
+
+Loads no library of Redis: `client.py` does.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+MISSING: Final = "likes need the library of Redis; to mend: pip install 'muster-server[likes]'"
+USER_MAX: Final = (1 << 64) - 1
+WINDOWS: Final = ("1h", "24h", "7d")
+NEWEST: Final = 32
+"""As many newest likers as a node keeps of an item."""
+PAGE: Final = 10_000
+"""Most entries of one answer."""
+
+
+class LikesError(Exception):
+    """A node refused, in its own words."""
+
+    later = False
+    """Whether the same may succeed later."""
+
+
+class Away(LikesError):
+    """No node answers."""
+
+    later = True
+
+
+class Full(LikesError):
+    """The node takes no change now: its disk is full, or its log has another owner."""
+
+    later = True
+
+
+class Denied(LikesError):
+    """A wrong user or password."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Where a node is, and how it lets clients in. `ca_file`: the certificate it must show; empty: no TLS."""
+
+    host: str
+    port: int
+    user: str | None = None
+    password: str | None = None
+    ca_file: str = ""
+
+
+def account(users_file: str) -> tuple[str, str] | None:
+    """The first user of a node's file, for programs that may read it. Raises `OSError`."""
+    if not users_file:
+        return None
+    for line in Path(users_file).read_text(encoding="utf-8").splitlines():
+        user, colon, password = line.partition(":")
+        if user and colon and password:
+            return user, password
+    return None

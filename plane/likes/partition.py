@@ -1,0 +1,80 @@
+"""One partition of likes: its engine over its log, opened from the last snapshot, and what it has written behind.
+
+A node of one partition for now; items map to partitions by Redis Cluster's hash slots. Knows no socket.
+"""
+
+import asyncio
+import contextlib
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from muster._core import LikesEngine
+from plane.database.errors import DatabaseError
+from plane.likes.behind import Behind, Store
+from plane.likes.options import LikesSettings
+
+AGAIN_S: Final = 1.0
+
+
+class Partition:
+    """Call `opened`, then `close`."""
+
+    def __init__(self, engine: LikesEngine, behind: Behind) -> None:
+        self.engine, self.behind = engine, behind
+
+    def close(self) -> None:
+        """End the log cleanly."""
+        self.engine.close()
+
+
+def folder_of(settings: LikesSettings, number: int) -> Path:
+    """The folder of a partition's log."""
+    return Path(settings.folder) / str(number)
+
+
+async def opened(
+    settings: LikesSettings,
+    number: int,
+    passwords: list[tuple[str, str]],
+    store: Store,
+    log: structlog.typing.FilteringBoundLogger,
+) -> Partition:
+    """Start from the database's snapshot, then the log. Waits for the database, unless the log has all records.
+
+    Raises `OSError` when the log is locked, damaged, or its disk is full.
+    """
+    folder, options = folder_of(settings, number), settings.options
+
+    async def engine(snapshot: bytes | None) -> LikesEngine:
+        return await asyncio.to_thread(
+            LikesEngine,
+            folder=str(folder),
+            segment_bytes=options.segment_mib << 20,
+            snapshot=snapshot,
+            items_by_user=options.items_by_user,
+            passwords=passwords,
+        )
+
+    told, tried = "", False
+    while True:
+        try:
+            kept = await store.load()
+        except DatabaseError as error:
+            if not tried:
+                tried = True
+                with contextlib.suppress(LookupError):  # it was trimmed: only the database has the beginning
+                    made = await engine(None)
+                    log.warning("starts without the database: the log has all records", reason=str(error))
+                    return Partition(made, Behind(made, store, options, log, None))
+            if str(error) != told:
+                told = str(error)
+                log.warning("waits for the database, which has the snapshot", reason=told)
+            await asyncio.sleep(AGAIN_S)
+        else:
+            try:
+                made = await engine(kept.snapshot)
+            except LookupError as error:
+                raise OSError(f"{folder}: {error}, and {store.where} has no snapshot of them") from None
+            return Partition(made, Behind(made, store, options, log, kept))

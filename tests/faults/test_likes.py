@@ -1,0 +1,214 @@
+"""Likes beside a real instance: real Redis clients, the words of the command, kill -9 under load, a full disk."""
+
+import asyncio
+import json
+import shutil
+import subprocess
+from random import Random
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from tests.faults.conftest import Make
+from tests.faults.instance import Instance
+
+SNOWFLAKE = 1_790_123_456_789_012_345
+KILLS = 20
+
+
+@pytest.fixture
+def with_likes(make: Make) -> Make:
+    """As `make`, with likes."""
+
+    def made(**sections: dict[str, Any]) -> Instance:
+        return make(**{"systems": {"enabled": "likes"}, "likes": {"segment_mib": 8}} | sections)
+
+    return made
+
+
+def address(instance: Instance) -> tuple[str, int]:
+    """Where its node of likes listens."""
+    bind = instance.process("likes").bind
+    assert isinstance(bind, tuple)
+    return bind
+
+
+def client(instance: Instance, **options: Any) -> Redis:
+    """A client that tries nothing twice."""
+    host, port = address(instance)
+    return Redis(host=host, port=port, retry=Retry(NoBackoff(), 0), **options)
+
+
+def said(instance: Instance, *words: str) -> Any:
+    """What a command says in JSON."""
+    done = instance.ran(*words, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def cli(instance: Instance, *words: str) -> list[str]:
+    """What redis-cli says, line by line."""
+    host, port = address(instance)
+    command = ["redis-cli", "-h", host, "-p", str(port), *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.split("\n")[:-1]
+
+
+@pytest.mark.skipif(not shutil.which("redis-cli"), reason="needs redis-cli; scripts/setup.sh --tests gets it")
+def test_redis_cli_does_what_the_documentation_says(with_likes: Make) -> None:
+    instance = with_likes()
+    with instance.running():
+        where = said(instance, "status")["systems"]["likes"]
+        assert (where["host"], where["port"]) == address(instance)
+        assert where["url"] == f"redis://{where['host']}:{where['port']}"
+        assert cli(instance, "SETBIT", "share:1000", "2017", "1") == ["0"]
+        assert cli(instance, "SETBIT", "share:1000", str(SNOWFLAKE), "1") == ["0"]
+        assert cli(instance, "SETBIT", "share:1001", "2017", "1") == ["0"]
+        assert cli(instance, "BITCOUNT", "share:1000") == ["2"]
+        assert cli(instance, "GETBIT", "share:1000", "2017") == ["1"]
+        assert cli(instance, "BITOP", "AND", "both", "share:1000", "share:1001") != ["0"]
+        assert cli(instance, "GETBIT", "both", "2017") == ["1"]
+        assert cli(instance, "GETBIT", "both", str(SNOWFLAKE)) == ["0"]
+        assert cli(instance, "LIKE.FIELDS", "share:1000", "agriculture") == ["OK"]
+        assert cli(instance, "ZREVRANGE", "rank:agriculture", "0", "99", "WITHSCORES") == ["share:1000", "2"]
+        assert cli(instance, "ZREVRANK", "rank:agriculture", "share:1000") == ["0"]
+        status = instance.status("likes")
+        assert (status["items"], status["users"], status["likes"]) == (3, 2, 3)
+        assert instance.metrics("likes")["likes_held"] == 3
+        assert instance.get("likes", "/readyz")
+
+
+def test_words_of_the_command_like_show_and_rank(with_likes: Make) -> None:
+    instance = with_likes()
+    with instance.running():
+        assert said(instance, "like", "share:1000", "2017") == {
+            "item": "share:1000",
+            "user": "2017",
+            "likes": True,
+            "before": False,
+            "count": 1,
+        }
+        assert said(instance, "like", "share:1000", "2017")["before"] is True
+        assert said(instance, "like", "share:1000", str(SNOWFLAKE))["count"] == 2
+        assert said(instance, "like", "share:1001", "2017")["count"] == 1
+        shown = said(instance, "likes", "show", "share:1000")
+        assert (shown["count"], shown["newest"]) == (2, [str(SNOWFLAKE), "2017"])
+        assert shown["ranks"] == [{"field": "", "rank": 0, "of": 2}, {"field": "share", "rank": 0, "of": 2}]
+        assert set(shown["windows"]) == {"1h", "24h", "7d"}
+        assert said(instance, "likes", "both", "share:1000", "share:1001")["users"] == ["2017"]
+        assert said(instance, "likes", "of", "2017")["items"] == ["share:1001", "share:1000"]
+        assert [each["item"] for each in said(instance, "rank", "share", "--top", "1")["top"]] == ["share:1000"]
+        assert said(instance, "rank", "--window", "24h")["top"][0]["item"] == "share:1000"
+        assert instance.ran("likes", "both", "share:1000", "share:1001", "--user", "7").returncode == 1
+        assert said(instance, "unlike", "share:1000", "2017") | {"item": ""} == {
+            "item": "",
+            "user": "2017",
+            "likes": False,
+            "before": True,
+            "count": 1,
+        }
+        for words, code in (
+            (("like", "share:1", "-5"), 2),
+            (("like", "share:1", str(1 << 64)), 2),
+            (("likes", "both", "share:1"), 2),
+            (("rank", "--window", "2h"), 2),
+            (("like", "rank:share", "1"), 1),
+        ):
+            done = instance.ran(*words)
+            assert (done.returncode, done.stdout, done.stderr.count(b"\n")) == (code, b"", 1), (words, done.stderr)
+        findings = json.loads(instance.ran("doctor", "--json").stdout)["findings"]
+        assert {finding["level"] for finding in findings if finding["check"] == "likes"} <= {"ok", "warn"}
+    assert instance.ran("like", "share:1", "5").returncode == 69
+
+
+class Load:
+    """Toggles from several clients until the node is gone; keeps what was acknowledged, and what may have been done."""
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        self.told: dict[tuple[str, int], int] = {}
+        self.open: set[tuple[str, int]] = set()
+        self.acknowledged = 0
+
+    async def run(self, instance: Instance, mine: int, enough: asyncio.Event) -> None:
+        """One client, with likes that no other client touches."""
+        left = self.random.randrange(20, 100)
+        try:
+            async with client(instance) as redis:
+                while True:
+                    likes = [
+                        ((f"share:{self.random.randrange(20)}", mine * 1_000 + self.random.randrange(25)), bit)
+                        for bit in self.random.choices((0, 1), k=8)
+                    ]
+                    self.open |= {like for like, _ in likes}
+                    async with redis.pipeline(transaction=False) as pipe:
+                        for (item, user), bit in likes:
+                            pipe.setbit(item, user, bit)
+                        answers = await pipe.execute()
+                    for (like, bit), was in zip(likes, answers, strict=True):
+                        assert self.told.get(like, was) == was, "an answer contradicts an earlier one"
+                        self.told[like] = bit
+                    self.open -= {like for like, _ in likes}
+                    self.acknowledged += len(likes)
+                    left -= 1
+                    if left == 0:
+                        enough.set()
+        except (RedisError, OSError):
+            enough.set()
+
+    async def check(self, instance: Instance) -> None:
+        """What was acknowledged is there, once, and rankings have the same counts."""
+        items = [f"share:{number}" for number in range(20)]
+        async with client(instance) as redis:
+            for like in self.open:  # it may have been done or not: the node knows
+                self.told[like] = await redis.getbit(*like)
+            self.open.clear()
+            async with redis.pipeline(transaction=False) as pipe:
+                for item, user in self.told:
+                    pipe.getbit(item, user)
+                for item in items:
+                    pipe.bitcount(item)
+                for item in items:
+                    pipe.zscore("rank", item)
+                answers = await pipe.execute()
+        there, counts = answers[: len(self.told)], answers[len(self.told) :]
+        lost = [like for (like, bit), found in zip(self.told.items(), there, strict=True) if found != bit]
+        assert not lost
+        wanted = [sum(bit for (of, _), bit in self.told.items() if of == item) for item in items]
+        assert counts[: len(items)] == wanted
+        assert [int(score or 0) for score in counts[len(items) :]] == wanted
+
+
+async def test_killed_node_loses_no_acknowledged_like_and_counts_none_twice(with_likes: Make) -> None:
+    instance = with_likes(likes={"segment_mib": 8, "write_behind_ms": 200, "snapshot_records": 2_000})
+    load = Load(Random(35))
+    with instance.running():
+        for _ in range(KILLS):
+            enough = asyncio.Event()
+            clients = [asyncio.create_task(load.run(instance, mine, enough)) for mine in range(4)]
+            await enough.wait()
+            dead = instance.kill("likes")
+            await asyncio.gather(*clients)
+            await instance.back("likes", dead)
+            await load.check(instance)
+        status = instance.status("likes")
+        assert status["write_behind"]["snapshot_offset"] > 0, "some started from a snapshot"
+    assert load.acknowledged > 2_000
+
+
+async def test_users_file_lets_in_those_who_know_a_password(with_likes: Make, tmp_path: Any) -> None:
+    users = tmp_path / "users"
+    users.write_text("web:s3cret:x\nreader:other\n")
+    users.chmod(0o600)
+    instance = with_likes(likes={"segment_mib": 8, "users_file": str(users)})
+    with instance.running():
+        for options in ({}, {"username": "web", "password": "wrong"}, {"username": "x", "password": "s3cret:x"}):
+            async with client(instance, **options) as stranger:
+                with pytest.raises(RedisError, match=r"NOAUTH|WRONGPASS|[Aa]uthentication|invalid username"):
+                    await stranger.setbit("share:1", 1, 1)
+        async with client(instance, username="web", password="s3cret:x", protocol=3) as known:
+            assert await known.setbit("share:1", 1, 1) == 0
+        assert said(instance, "likes", "show", "share:1")["count"] == 1
