@@ -85,6 +85,8 @@ class Pods:
     memory: str = "256Mi"
     """Memory requested."""
     memory_max: str = "1Gi"
+    disk: str = ""
+    """A disk of its own for what its nodes make durable; empty: none."""
     keys: Mapping[str, str] = field(default_factory=dict[str, str])
     """Further keys of the configuration, with their values; `$(POD_IP)` is the pod's address."""
     files: Mapping[str, str] = field(default_factory=dict[str, str])

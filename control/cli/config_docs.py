@@ -121,10 +121,12 @@ def _type(hint: Any) -> str:
         return " or ".join(_literal(each) for each in get_args(hint))
     if get_args(hint):
         return " or ".join(_type(each) for each in get_args(hint) if each is not type(None))
-    return "text" if hint is str else "number" if hint is int else "fraction"
+    return {str: "text", int: "number", bool: "true or false"}.get(hint, "fraction")
 
 
 def _literal(value: Any) -> str:
     if value is None:
         return ""
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
     return f'`"{value}"`' if isinstance(value, str) else f"`{value}`"

@@ -100,7 +100,7 @@ spec:
 
 def _workload(of: RoleKind[Any, Any]) -> str:
     name, pods, labels = of.name, of.pods, _labels(of)
-    stateful = of.linked  # other nodes know these by name and number
+    stateful = of.linked or bool(pods.disk)  # other nodes know these by name and number; a disk belongs to one
     kind = "StatefulSet" if stateful else "Deployment"
     service = f"  serviceName: muster-{name}\n" if stateful else ""
     parallel = "  podManagementPolicy: Parallel # nodes of several roles wait for each other\n" if stateful else ""
@@ -264,13 +264,14 @@ def _volumes(of: RoleKind[Any, Any]) -> str:
         volumes += ["own", f"  secret: {{secretName: muster-{of.name}, defaultMode: 0440, optional: true}}"]
     mounts.append("{name: state, mountPath: /var/lib/muster}")
     claim = ""
-    if of.door:
-        claim = """\
-  volumeClaimTemplates: # the key by which clients know it
-    - metadata: {name: state}
+    if of.door or of.pods.disk:
+        why = "what it has made durable" if of.pods.disk else "the key by which clients know it"
+        claim = f"""\
+  volumeClaimTemplates: # {why}
+    - metadata: {{name: state}}
       spec:
         accessModes: [ReadWriteOnce]
-        resources: {requests: {storage: 16Mi}}
+        resources: {{requests: {{storage: {of.pods.disk or "16Mi"}}}}}
 """
     else:
         volumes += ["state", "  emptyDir: {medium: Memory, sizeLimit: 1Mi}"]

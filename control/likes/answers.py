@@ -1,4 +1,7 @@
-"""The shapes of bodies and answers over HTTP, as JSON and in the description of the API. Users are text: they have 64 bits."""
+"""The shapes of bodies and answers over HTTP, as JSON and in the description of the API.
+
+Users are text: they have 64 bits.
+"""
 
 from typing import Annotated
 

@@ -29,7 +29,7 @@ LIKES: Final = RoleKind(
     scheme="redis",
     ends=8,
     row=50,
-    pods=Pods(port=7379, replicas=1, memory="512Mi", memory_max="4Gi"),
+    pods=Pods(port=7379, replicas=1, memory="512Mi", memory_max="4Gi", disk="16Gi"),
     received="muster_likes_commands_total",
     carried="muster_likes_commands_total",
     check=lacks,

@@ -42,8 +42,7 @@ class Listener:
     async def drain(self, drain_s: float) -> None:
         """Take no more clients and no more bytes; wait until all that was taken is answered, for at most this long."""
         self._draining = True
-        if self._server is not None:
-            self._server.close()
+        self._stop_accepting()
         for client in list(self.clients.values()):
             client.stop_reading()
         deadline = time.monotonic() + drain_s
@@ -52,9 +51,15 @@ class Listener:
 
     def close(self) -> None:
         """Close all connections, with what can be written at once."""
+        self._stop_accepting()
         asyncio.get_running_loop().remove_reader(self.engine.fileno())
         for client in list(self.clients.values()):
             client.transport.close()
+
+    def _stop_accepting(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
 
     def write(self) -> None:
         """Write replies of all connections that have some."""

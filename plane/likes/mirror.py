@@ -64,7 +64,11 @@ class Mirror:
                 await self.tried()
                 await asyncio.sleep(max(0.0, due - loop.time()))
         finally:
-            await self._redis.aclose()
+            await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._redis.aclose()
 
     async def tried(self) -> bool:
         """Write what waits; False if that failed, which is told."""

@@ -53,6 +53,10 @@ class LikesService:
         self._token_file = spec.token_file or ""
         self._live: Live | None = None
         self._mirror: Mirror | None = None
+        try:
+            Path(settings.folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise SpecError(f"likes.folder: {settings.folder}: {error.strerror}") from None
         self._partition: Partition | None = None
         self._listener: Listener | None = None
 
@@ -79,7 +83,6 @@ class LikesService:
         where = location(settings.database)
         if self._database_password is not None:
             where = where.identified(self._database_password)
-        Path(settings.folder).mkdir(mode=0o700, parents=True, exist_ok=True)
         return await opened(settings, 0, self._passwords, SqlStore(where, settings.instance, 0), self._log)
 
     async def _serve(self, partition: Partition, stopping: asyncio.Task[bool], drain_s: float) -> None:

@@ -182,7 +182,9 @@ async def test_log_is_trimmed_only_below_the_snapshot(start: Start, database: Da
     await node.like("share:1", 1)
     log = tmp_path / "likes" / "0"
     assert await node.behind.tried()
-    kept = await SqlStore(location(database.url), "muster", 0).load()
+    store = SqlStore(location(database.url), "muster", 0)
+    kept = await store.load()
+    await store.close()
     assert kept.snapshot_offset == node.engine.offset()
     assert kept.snapshot is not None
     for _ in range(2):  # each opening begins a segment, so the former ones can go

@@ -73,9 +73,12 @@ def node_of(engine: LikesEngine) -> Node:
 async def following(engine: LikesEngine, mirror: Mirror) -> AsyncIterator[None]:
     """The changes reach the mirror; the test has it write."""
     task = asyncio.create_task(Changes(engine, [mirror.waiting]).run())
-    yield
-    task.cancel()
-    await asyncio.wait([task])
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        await mirror.close()
 
 
 async def told(mirror: Mirror, items: int) -> None:
@@ -143,3 +146,4 @@ async def test_items_of_an_earlier_life_are_gone_after_a_start(engine: LikesEngi
         assert await other.zrevrange("likes:rank:share", 0, 9) == [b"share:1"]
         assert await other.zrevrange("likes:rank", 0, 9) == [b"share:1"]
         assert await other.get("else") == b"1"
+        await mirror.close()
