@@ -42,8 +42,8 @@ def of(role: str, what: str) -> dict[str, Any]:
 
 
 def workload(role: str) -> dict[str, Any]:
-    """The kind that makes its pods. Other nodes know those with links by name, so their pods need lasting names."""
-    return of(role, "StatefulSet" if kind(role).linked else "Deployment")
+    """The kind that makes its pods: lasting names for those that other nodes know by name, and for those with a disk."""
+    return of(role, "StatefulSet" if kind(role).linked or kind(role).pods.disk else "Deployment")
 
 
 def pod(role: str) -> dict[str, Any]:
