@@ -60,10 +60,10 @@ Limit = Annotated[int, QueryParameter(ge=1, le=PAGE, description="Entries to tel
 
 
 def _responses(of: Any, text: str, *codes: int) -> dict[int, ResponseSpec]:
-    problem = {"generate_examples": False, "media_type": CONTENT_TYPE, "description": "A problem"}
+    refused = ResponseSpec(dict[str, Any], generate_examples=False, media_type=CONTENT_TYPE, description="A problem")
     return {
         200: ResponseSpec(of, generate_examples=False, description=text),
-        **{code: ResponseSpec(dict[str, Any], **problem) for code in (400, 401, 403, 429, 503, *codes)},
+        **dict.fromkeys((400, 401, 403, 429, 503, *codes), refused),
     }
 
 
@@ -131,7 +131,7 @@ class LikesFace:
                     raise Problem("unavailable", "the node of likes does not answer")
                 try:
                     nodes = await self.base.nodes()
-                    entered = account(self._users_file) or (None, None)
+                    user, password = account(self._users_file) or (None, None)
                 except (UserError, OSError) as error:
                     raise Problem("unavailable", str(error)) from None
                 node = next((each for each in nodes if each.role == "likes" and each.bind), None)
@@ -142,7 +142,7 @@ class LikesFace:
                     raise Problem("unavailable", MISSING)
                 from control.likes.client import Likes
 
-                self._likes = Likes(Reach(*node.bind, *entered, self._ca_file))
+                self._likes = Likes(Reach(*node.bind, user, password, self._ca_file))
             return self._likes
 
     def routes(self) -> Sequence[ControllerRouterHandler]:

@@ -147,7 +147,7 @@ class Mirror:
                 else:
                     self._ranked.pop(item, None)
             for ranking, scores in rankings.items():
-                pipe.zadd(ranking, scores)  # type: ignore[arg-type]  # keys may be bytes
+                pipe.zadd(ranking, scores)
             await pipe.execute()
         self.written += len(items)
 

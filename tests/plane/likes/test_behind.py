@@ -15,29 +15,15 @@ from plane.database.errors import DatabaseError
 from plane.database.url import location
 from plane.likes.behind import Behind
 from plane.likes.database.store import Fenced, SqlStore
-from plane.likes.options import LikesOptions, LikesSettings
+from plane.likes.options import LikesOptions
 from plane.likes.partition import Partition, opened
 from plane.likes.records import Kept
 from tests.databases import Database, Served, plain
+from tests.plane.likes.serve import settings
 
 SEGMENT_MIB = 8
 LOG = structlog.get_logger()
 SNOWFLAKE = 1_790_123_456_789_012_345
-
-
-def settings(folder: Path, **options: Any) -> LikesSettings:
-    return LikesSettings(
-        options=LikesOptions(segment_mib=SEGMENT_MIB, **options),
-        folder=str(folder),
-        instance_folder="",
-        instance="muster",
-        database="",
-        database_password_file="",
-        redis_password_file="",
-        users_file="",
-        tls_cert_file="",
-        tls_key_file="",
-    )
 
 
 class Node:

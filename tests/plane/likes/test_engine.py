@@ -1,12 +1,8 @@
-"""The likes engine by way of a real client, of kill -9, and of a second owner."""
+"""The likes engine by way of a real client, and of a second owner."""
 
-import asyncio
 import shutil
-import sys
-from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from pathlib import Path
-from random import Random
 
 import pytest
 from redis.asyncio import Redis
@@ -72,57 +68,6 @@ async def test_rows_are_written_once_and_a_snapshot_restarts_the_engine(
     assert again.count(b"share:1") == 22
     assert again.newest(b"share:1", 2) == [6, 5]
     again.close()
-
-
-async def _toggle(
-    port: int, random: Random, told: dict[tuple[str, int], int], sent: set[tuple[str, int]], enough: asyncio.Event
-) -> None:
-    """Toggle until the server is gone; `told` has what was acknowledged, `sent` what nobody answered."""
-    left = random.randrange(50, 200)
-    async with Redis(host="127.0.0.1", port=port, retry=Retry(NoBackoff(), 0)) as client:
-        while True:
-            like = (f"share:{random.randrange(20)}", random.randrange(50) * (SNOWFLAKE // 50))
-            bit = random.randrange(2)
-            sent.add(like)
-            try:
-                was = await client.setbit(*like, bit)
-            except (RedisError, OSError):
-                enough.set()
-                return
-            assert like not in told or told[like] == was, "an answer contradicts an earlier one"
-            told[like] = bit
-            sent.discard(like)
-            left -= 1
-            if left == 0:
-                enough.set()
-
-
-async def test_killed_server_keeps_what_it_acknowledged(tmp_path: Path) -> None:
-    random = Random(35)
-    told: dict[tuple[str, int], int] = {}
-    for _round in range(6):
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.plane.likes.serve", str(tmp_path / "log"), stdout=PIPE
-        )
-        assert process.stdout is not None
-        port = int(await process.stdout.readline())
-        async with Redis(host="127.0.0.1", port=port) as client:
-            for (key, user), bit in told.items():
-                assert await client.getbit(key, user) == bit, (key, user)
-            counts = {key: await client.bitcount(key) for key in {key for key, _ in told}}
-            assert await client.zcard("rank") == sum(count > 0 for count in counts.values())
-            for key, count in counts.items():
-                assert await client.zscore("rank", key) == (count or None), key
-        sent = set[tuple[str, int]]()
-        enough = asyncio.Event()
-        toggling = asyncio.create_task(_toggle(port, random, told, sent, enough))
-        await enough.wait()
-        process.kill()
-        await process.wait()
-        await toggling
-        for like in sent:
-            told.pop(like, None)
-    assert len(told) > 200
 
 
 async def test_fenced_owner_answers_nothing(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import sys
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from pathlib import Path
+from random import Random
 
 import pytest
 from redis.asyncio import Redis
@@ -16,6 +17,10 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import ResponseError
 
+from tests.databases import plain
+from tests.plane.likes.load import Load
+
+KILLS = 20
 HELD_MIB = 24
 """Memory that one hostile client may cost: its commands, its answers, and what the sockets hold."""
 
@@ -37,10 +42,11 @@ class Process:
 
 
 @contextlib.asynccontextmanager
-async def running(*before: str, folder: Path) -> AsyncIterator[Process]:
+async def running(*before: str, folder: Path, **options: int) -> AsyncIterator[Process]:
     """A process; `before`: a command that runs it."""
+    keys = [f"{name}={value}" for name, value in options.items()]
     process = await asyncio.create_subprocess_exec(
-        *before, sys.executable, "-m", "tests.plane.likes.serve", str(folder), stdout=PIPE
+        *before, sys.executable, "-m", "tests.plane.likes.serve", str(folder), *keys, stdout=PIPE
     )
     assert process.stdout is not None
     try:
@@ -49,6 +55,20 @@ async def running(*before: str, folder: Path) -> AsyncIterator[Process]:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
         await process.wait()
+
+
+@pytest.mark.timeout(300)
+async def test_node_that_is_killed_again_and_again_loses_nothing_and_counts_nothing_twice(tmp_path: Path) -> None:
+    load = Load(Random(35))
+    for _ in range(KILLS):
+        async with running(folder=tmp_path / "likes", write_behind_ms=100, snapshot_records=700) as node:
+            await load.check("127.0.0.1", node.port)
+            await load.until_killed("127.0.0.1", node.port, node.process.kill)
+    async with running(folder=tmp_path / "likes") as node:
+        await load.check("127.0.0.1", node.port)
+    (row,) = await plain(f"sqlite:///{tmp_path}/likes/likes.db", "SELECT snapshot_offset FROM muster_likes_logs")
+    assert row > (0,), "some started from a snapshot"
+    assert load.acknowledged > 2_000
 
 
 async def until_closed(reader: asyncio.StreamReader) -> bytes:

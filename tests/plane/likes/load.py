@@ -1,0 +1,84 @@
+"""Clients that toggle likes while a node is killed, and the check that nothing answered was lost or counted twice."""
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+from typing import Final
+
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+CLIENTS: Final = 4
+ITEMS: Final = tuple(f"share:{number}" for number in range(20))
+
+
+def client(host: str, port: int) -> Redis:
+    """A client that tries nothing twice."""
+    return Redis(host=host, port=port, retry=Retry(NoBackoff(), 0))
+
+
+class Load:
+    """Toggles from several clients; keeps what was acknowledged, and what may have been done."""
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        self.told: dict[tuple[str, int], int] = {}
+        self.open: set[tuple[str, int]] = set()
+        self.acknowledged = 0
+
+    async def until_killed(self, host: str, port: int, kill: Callable[[], object]) -> None:
+        """Run until a client has had enough answers, then kill the node under the others."""
+        enough = asyncio.Event()
+        clients = [asyncio.create_task(self._run(host, port, mine, enough)) for mine in range(CLIENTS)]
+        await enough.wait()
+        kill()
+        await asyncio.gather(*clients)
+
+    async def _run(self, host: str, port: int, mine: int, enough: asyncio.Event) -> None:
+        """One client, with likes that no other client touches."""
+        left = self.random.randrange(20, 100)
+        try:
+            async with client(host, port) as redis:
+                while True:
+                    likes = [
+                        ((self.random.choice(ITEMS), mine * 1_000 + self.random.randrange(25)), bit)
+                        for bit in self.random.choices((0, 1), k=8)
+                    ]
+                    self.open |= {like for like, _ in likes}
+                    async with redis.pipeline(transaction=False) as pipe:
+                        for (item, user), bit in likes:
+                            pipe.setbit(item, user, bit)
+                        answers = await pipe.execute()
+                    for (like, bit), was in zip(likes, answers, strict=True):
+                        assert self.told.get(like, was) == was, "an answer contradicts an earlier one"
+                        self.told[like] = bit
+                    self.open -= {like for like, _ in likes}
+                    self.acknowledged += len(likes)
+                    left -= 1
+                    if left == 0:
+                        enough.set()
+        except (RedisError, OSError):
+            enough.set()
+
+    async def check(self, host: str, port: int) -> None:
+        """What was acknowledged is there, once, and rankings have the same counts."""
+        async with client(host, port) as redis:
+            for like in self.open:  # it may have been done or not: the node knows
+                self.told[like] = await redis.getbit(*like)
+            self.open.clear()
+            async with redis.pipeline(transaction=False) as pipe:
+                for item, user in self.told:
+                    pipe.getbit(item, user)
+                for item in ITEMS:
+                    pipe.bitcount(item)
+                for item in ITEMS:
+                    pipe.zscore("rank", item)
+                answers = await pipe.execute()
+        there, counts = answers[: len(self.told)], answers[len(self.told) :]
+        lost = [like for (like, bit), found in zip(self.told.items(), there, strict=True) if found != bit]
+        assert not lost
+        wanted = [sum(bit for (of, _), bit in self.told.items() if of == item) for item in ITEMS]
+        assert counts[: len(ITEMS)] == wanted
+        assert [int(score or 0) for score in counts[len(ITEMS) :]] == wanted
