@@ -52,6 +52,8 @@ USUAL: Final[dict[str, str]] = {
     "the publisher repeats them, or was to repeat them and went": "dropped_(ahead|held|handle)",
     "what pacing is for": "credit_withheld",
     "a client's own mistake, of which it is told": "dropped_frame",
+    "answers that came late, twice or from a life before: the run counts its clients": "fleet_answers_dropped",
+    "of a scheduler that was asleep while another one took over": "fleet_questions_refused",
 }
 """Metrics without an alarm of their own, by the reason."""
 

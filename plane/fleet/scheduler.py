@@ -731,7 +731,7 @@ class Scheduler:
         leading = self._leading
         counts = {} if leading is None else {str(each): count for each, count in leading.runs.counts.items()}
         handed = (0, 0, 0) if leading is None else (leading.handed_out, leading.missed, leading.taken_up)
-        dropped = {} if leading is None else leading.dispatcher.dropped
+        dropped = {} if leading is None else {**leading.dispatcher.dropped, "overflow": leading.overflowed}
         outcomes = [
             (f'fleet_outcomes{{outcome="{each}"}}', "Clients asked, by what came of it", counts.get(each, 0))
             for each in ("done", "replaced", "missed")
@@ -750,7 +750,7 @@ class Scheduler:
                     "Answers of clients that changed nothing",
                     dropped.get(reason, 0),
                 )
-                for reason in ("topic", "size", "form", "epoch", "double", "late", "stranger")
+                for reason in ("topic", "size", "form", "epoch", "double", "late", "stranger", "overflow")
             ),
         ]
 

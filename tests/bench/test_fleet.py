@@ -2,7 +2,8 @@
 
 import pytest
 
-from bench import fleet_picks
+from bench import fleet_load, fleet_picks
+from tests.plane.fleet.mosquitto import needs_mosquitto
 
 
 def test_picks_are_measured_beside_their_peers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -17,3 +18,15 @@ def test_picks_are_measured_beside_their_peers(monkeypatch: pytest.MonkeyPatch) 
         ratio = cases[f"100 of 2,000: deck over {other}"].ratio
         assert ratio is not None
         assert 0 < ratio < 1
+
+
+@needs_mosquitto
+def test_a_whole_fleet_gives_every_figure_and_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet_load, "CLIENTS_QUICK", 300)
+    monkeypatch.setattr(fleet_load, "RUNS_QUICK", 10)
+    cases = {case.name.partition(": ")[2]: case for case in fleet_load.run(quick=True)}
+    assert cases["clients asked"].value == 10 * fleet_load.PICK
+    for figure in (fleet_load.ONLINE, fleet_load.ALL, fleet_load.LATE):
+        assert next(case for name, case in cases.items() if name.startswith(figure)).holds
+    for who in ("broker", "harness", "index", "scheduler"):
+        assert cases[f"{who}: µs CPU an order with its result"].value > 0

@@ -26,7 +26,7 @@ from tests.pyext import test_deck, test_weights
 Plant = Callable[[Any, str, Any], None]
 
 QUICK = settings(
-    max_examples=300,
+    max_examples=3_000,  # the first that fails ends it
     stateful_step_count=30,
     deadline=None,
     database=None,

@@ -1,0 +1,243 @@
+"""A whole fleet on this machine: so many real MQTT sessions from one process, and 1,000 tasks a minute with results.
+
+Owns the instance (`muster up --with fleet`) and its clients, which are those that users have (`muster.fleet.Agent`). CPU is
+stated of each process apart, the broker's too, since on other machines it would be another's. The harness shares the
+machine with what it measures: rates are what both together hold.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import uvloop
+
+from bench import cpu
+from bench.child import ChildFailedError, private_directory, python_environment
+from bench.null.sockets import allow_files
+from bench.progress import Progress, silent
+from bench.report import Case, Goal
+from bench.rounds import Entry, Sample, interleave
+from control.cluster import instance as folders
+from control.cluster.instance import Folder, Record
+from control.console import common
+from control.errors import UserError
+from control.fleet.asking import asking
+from muster.fleet import Agent
+from plane.fleet.broker import NAME, enroll
+from plane.fleet.calls import key_of
+from plane.fleet.questions import Event, RunNow
+from plane.spec import secret
+
+CLIENTS: Final = 19_900
+"""What the usual limit of 20,000 open files leaves, which mosquitto and the harness each have."""
+CLIENTS_QUICK: Final = 2_000
+TASKS: Final = 1_000
+RUNS_QUICK: Final = 100
+RATE_QUICK: Final = 10.0
+"""Instant runs a second: a quick run waits for no minute."""
+PICK: Final = 100
+MINUTES: Final = 2
+ONLINE_BOUND_S: Final = 60.0
+START_S: Final = 60.0
+LOOK_S: Final = 0.2
+CONNECT_AT_ONCE: Final = 200
+AFTER_S: Final = 45.0
+"""More than the time for a result: every run of the last minute is over."""
+
+ONLINE, ALL, LOST = "all online, s", "results of orders", "clients missed or replaced"
+LATE: Final = "runs missed"
+
+
+def run(*, quick: bool, progress: Progress = silent) -> tuple[Case, ...]:
+    """One run, since it takes minutes. Raises `ChildFailedError`."""
+    clients = CLIENTS_QUICK if quick else CLIENTS
+    what = f"{RUNS_QUICK:,} instant runs" if quick else f"{TASKS:,} tasks a minute"
+    name = f"{clients:,} clients, {what} of {PICK}"
+    results = interleave([Entry(name, lambda: Sample(once(clients, quick=quick)))], 1, progress)
+    goals = {
+        ONLINE: Goal("PF-18", "<=", ONLINE_BOUND_S),
+        ALL: Goal("PF-18", ">=", 1.0),
+        LATE: Goal("PF-18", "<=", 0.0),
+    }
+    return tuple(Case.judged(results, name, name, goals, quick=quick))
+
+
+def once(clients: int, *, quick: bool) -> dict[str, float]:
+    """The figures of one run."""
+    allow_files(clients + 90)  # sockets, pipes and files of its own
+    with private_directory("fleet") as place, _running(Path(place)) as folder:
+        return uvloop.run(_measured(folder, clients, quick))
+
+
+@contextlib.contextmanager
+def _running(place: Path) -> Iterator[Folder]:
+    """`muster up` until the end of the context."""
+    folder = Folder(place / "i")
+    environment = {name: value for name, value in python_environment().items() if not name.startswith("MUSTER_")}
+    environment |= {"MUSTER_INSTANCE__DIR": str(folder.path), "MUSTER_LOG__LEVEL": "warning"}
+    environment |= {"MUSTER_PROBES__EVERY_MS": "0", "MUSTER_DATABASE__URL": "none"}
+    command = [sys.executable, "-m", "control.cli.main", "up", "--with", "fleet"]
+    with (place / "log").open("wb") as log:
+        up = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+    try:
+        deadline = time.monotonic() + START_S
+        while not _ready(folder):
+            if up.poll() is not None or time.monotonic() > deadline:
+                lines = (place / "log").read_text(errors="replace").strip().splitlines()
+                raise ChildFailedError(f"muster up did not start: {lines[-1] if lines else 'it said nothing'}")
+            time.sleep(LOOK_S)
+        yield folder
+    finally:
+        up.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            up.wait(30)
+        up.kill()
+        up.wait()
+
+
+def _ready(folder: Folder) -> bool:
+    try:
+        return all(process.ready for process in folders.find(folder).processes)
+    except UserError:
+        return False
+
+
+async def _measured(folder: Folder, count: int, quick: bool) -> dict[str, float]:
+    record = folders.find(folder)
+    broker = next(each for each in record.programs or () if each.name == NAME)
+    pids = {"broker": broker.pid, "harness": os.getpid()}
+    pids |= {role: record.of(role)[0].pid for role in ("index", "scheduler")}
+    names = [f"c{number}" for number in range(count)]
+    words = enroll(folder.program(NAME), names)
+    os.kill(broker.pid, signal.SIGHUP)
+    await asyncio.sleep(2.0)  # it reads them
+    memory = {who: cpu.rss_bytes(pid) for who, pid in pids.items()}
+    url = f"mqtt://{broker.bind[0]}:{broker.bind[1]}"
+    agents = [_agent(url, name, words[name], number) for number, name in enumerate(names)]
+    began = time.monotonic()
+    running: list[asyncio.Task[None]] = []
+    try:
+        for number, agent in enumerate(agents):
+            running.append(asyncio.create_task(agent.run()))
+            if number % CONNECT_AT_ONCE == CONNECT_AT_ONCE - 1:  # the broker's backlog has no more
+                await _connected(agents[: number + 1], running)
+        await _connected(agents, running)
+        await _known(record, count)
+        online_s = time.monotonic() - began
+        grown = {who: (cpu.rss_bytes(pid) - memory[who]) / count / 1024 for who, pid in pids.items()}
+        before = {who: cpu.process_ns(pid) for who, pid in pids.items()}
+        since = time.monotonic()
+        wanted = RUNS_QUICK if quick else TASKS * MINUTES
+        counts = await (_instant(folder) if quick else _worked(folder))
+        lasted = time.monotonic() - since
+        used = {who: cpu.process_ns(pid) - before[who] for who, pid in pids.items()}
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+    asked = counts["asked"]
+    figures = {
+        ONLINE: online_s,
+        "clients asked": asked,
+        ALL: counts["done"] / asked if asked else 0.0,
+        LOST: counts["missed"] + counts["replaced"],
+        LATE: counts["unasked"] + max(0, wanted - counts["runs"]),
+    }
+    for who in pids:
+        figures[f"{who}: kB a client"] = grown[who]
+        figures[f"{who}: µs CPU an order with its result"] = used[who] / 1000 / asked if asked else 0.0
+        figures[f"{who}: share of a core"] = used[who] / 1e9 / lasted
+    return figures
+
+
+async def _connected(agents: list[Agent], running: list[asyncio.Task[None]]) -> None:
+    deadline = time.monotonic() + 2 * ONLINE_BOUND_S
+    while not all(agent.connected for agent in agents):
+        for task in running:
+            if task.done() and (error := task.exception()) is not None:
+                raise ChildFailedError(f"a client ended: {error}") from None
+        if time.monotonic() > deadline:
+            raise ChildFailedError(f"{sum(agent.connected for agent in agents)} of {len(agents)} clients connected")
+        await asyncio.sleep(0.01)
+
+
+async def _known(record: Record, count: int) -> None:
+    """Until the index knows them all."""
+    (node,) = record.of("index")
+    while (await asyncio.to_thread(common.get, node, "/api/v1/status"))[1]["clients"] < count:  # noqa: ASYNC110
+        await asyncio.sleep(LOOK_S)
+
+
+async def _instant(folder: Folder) -> dict[str, int]:
+    """So many instant runs, at their rate; what came of them."""
+    key = key_of(secret(str(folder.cluster_secret), 32))
+    async with asking(lambda: folders.find(folder).processes, key) as opened:
+
+        async def one(number: int) -> None:
+            await asyncio.sleep(number / RATE_QUICK)
+            async for _ in opened.follow(RunNow("ping", "t", "", PICK), Event):
+                pass
+
+        await asyncio.gather(*(one(number) for number in range(RUNS_QUICK)))
+    return _counts(folder.path / "fleet.db")
+
+
+async def _worked(folder: Folder) -> dict[str, int]:
+    """So many tasks each minute for some minutes; what came of them."""
+    file = folder.path / "fleet.db"
+    first = int(time.time() // 60) + 1
+    rows = [("muster", f"task-{number}", "ping", "t", "", 1, PICK, 59_000, first) for number in range(TASKS)]
+    columns = "instance, name, kind, target, selector, every_minutes, pick, slip_ms, since_minute"
+    with contextlib.closing(sqlite3.connect(file, timeout=30)) as database:
+        database.executemany(f"INSERT INTO muster_fleet_tasks ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+        database.commit()
+    await _refresh(folder)
+    await asyncio.sleep(max(0.0, (first + MINUTES) * 60 - 0.5 - time.time()))
+    with contextlib.closing(sqlite3.connect(file, timeout=30)) as database:
+        database.execute("UPDATE muster_fleet_tasks SET paused = 1")
+        database.commit()
+    await _refresh(folder)
+    deadline = time.monotonic() + AFTER_S
+    while time.monotonic() < deadline and _counts(file)["open"]:  # noqa: ASYNC110 - another process writes it
+        await asyncio.sleep(1.0)
+    return _counts(file)
+
+
+def _counts(file: Path) -> dict[str, int]:
+    wanted = (
+        "SELECT count(*), sum(asked), sum(done), sum(replaced), sum(missed), sum(state = 'missed'), "
+        "sum(state IN ('due', 'running')) FROM muster_fleet_runs"
+    )
+    with contextlib.closing(sqlite3.connect(file, timeout=30)) as database:
+        row = database.execute(wanted).fetchone()
+    names = ("runs", "asked", "done", "replaced", "missed", "unasked", "open")
+    return {name: int(value or 0) for name, value in zip(names, row, strict=True)}
+
+
+async def _refresh(folder: Folder) -> None:
+    environment = python_environment() | {"MUSTER_INSTANCE__DIR": str(folder.path)}
+    command = [sys.executable, "-m", "control.cli.main", "fleet", "refresh", "--json"]
+    process = await asyncio.create_subprocess_exec(*command, env=environment, stdout=asyncio.subprocess.PIPE)
+    said, _ = await process.communicate()
+    if process.returncode:
+        raise ChildFailedError(f"muster fleet refresh: {json.loads(said or b'{}')}")
+
+
+def _agent(url: str, name: str, word: str, number: int) -> Agent:
+    attributes = {"country": ["CN"], "province": [str(520_000 + number % 30)], "carrier": [str(number % 3)]}
+    agent = Agent(url, name, word, attributes)
+    agent.task("ping")(_ping)
+    return agent
+
+
+async def _ping(target: str, options: dict[str, Any]) -> dict[str, float]:
+    return {"ms": 12.5}
