@@ -17,6 +17,7 @@ import numpy as np
 
 from bench import pin
 from control.node import process as node
+from control.node.template import started
 from muster import _core
 from plane.rooms import build
 from plane.spec import Spec, read
@@ -61,7 +62,8 @@ def main() -> int:
     parser.add_argument("--unbundled", action="store_true")
     parser.add_argument("--single", action="store_true")
     parser.add_argument("--ticks", action="store_true")
-    own, rest = parser.parse_known_args()
+    own, template = parser.parse_known_args()
+    rest = started(template, node.load)
     spec_file = Path(rest[rest.index("--spec") + 1])
     spec = read(spec_file)
     if own.gateway_alone:
@@ -72,8 +74,7 @@ def main() -> int:
     vars(build)["_core"] = SimpleNamespace(**engines)
     if own.ticks:
         vars(node)["serve"] = _ticking(node.serve, ticks_file(spec_file.parent, spec.role))
-    sys.argv[1:] = rest
-    return node.main()
+    return node.main(rest)
 
 
 if __name__ == "__main__":

@@ -21,15 +21,100 @@ import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Final
+from concurrent.futures import ThreadPoolExecutor
+from subprocess import DEVNULL, PIPE
+from typing import IO, Any, Final, Self
 
 from tests.documents import ROOT
 
-LOADED: Final = ("control.cli", "control.console", "control.doctor", "control.rooms")
+LOADED: Final = (
+    "control.cli",
+    "control.cluster",
+    "control.console",
+    "control.doctor",
+    "control.node",
+    "control.registry",
+    "control.rooms",
+    "plane.rooms",
+)
 """Packages whose modules words of the command load when they are used."""
 MESSAGE_MAX: Final = 1 << 17
 CALL_S: Final = 60.0
+STDERR: Final = 2
 _SERVES: Final = b"serves\n"
+
+
+class Process:
+    """A running command, in the form of `subprocess.Popen`."""
+
+    def __init__(self, call: socket.socket, words: Sequence[str], streams: Sequence[IO[Any] | None]) -> None:
+        self.args = list(words)
+        self.stdin, self.stdout, self.stderr = streams
+        """Our ends of pipes."""
+        self._call = call
+        self.pid = int(call.recv(MESSAGE_MAX))
+        self.returncode: int | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for stream in (self.stdin, self.stdout, self.stderr):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
+        self.wait()
+
+    def poll(self) -> int | None:
+        """Its exit code, None while it runs."""
+        with contextlib.suppress(BlockingIOError):
+            self._heard(0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end. Raises `subprocess.TimeoutExpired`."""
+        try:
+            return self._heard(timeout)
+        except TimeoutError:
+            assert timeout is not None
+            raise subprocess.TimeoutExpired(self.args, timeout) from None
+
+    def communicate(self, timeout: float | None = None) -> tuple[Any, Any]:
+        """All that it still says on both pipes, until its end. Raises `subprocess.TimeoutExpired`."""
+        if self.stdin is not None:
+            self.stdin.close()
+        streams = [None if stream is None or stream.closed else stream for stream in (self.stdout, self.stderr)]
+        with ThreadPoolExecutor(len(streams)) as threads:
+            reading = [stream and threads.submit(stream.read) for stream in streams]
+            try:
+                self.wait(timeout)
+            except subprocess.TimeoutExpired:
+                self.kill()  # else its pipes stay open
+                raise
+            said = [each and each.result() for each in reading]
+        for stream in filter(None, streams):
+            stream.close()
+        return said[0], said[1]
+
+    def send_signal(self, number: int) -> None:
+        """Nothing if it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+    def _heard(self, timeout: float | None) -> int:
+        if self.returncode is None:
+            self._call.settimeout(timeout)
+            self.returncode = int(self._call.recv(MESSAGE_MAX))
+            self._call.close()
+        return self.returncode
 
 
 class Server:
@@ -52,30 +137,52 @@ class Server:
         self, words: Sequence[str], environment: Mapping[str, str], stdin: bytes = b"", seconds: float = CALL_S
     ) -> subprocess.CompletedProcess[bytes]:
         """One command to its end. Raises `subprocess.TimeoutExpired`."""
-        with (
-            socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as call,
-            tempfile.TemporaryFile() as out,
-            tempfile.TemporaryFile() as err,
-        ):
-            call.settimeout(seconds)
-            call.connect(self._address)
-            reading, writing = os.pipe()
-            with open(writing, "wb", buffering=0) as source, contextlib.suppress(BrokenPipeError):
-                asked = json.dumps([list(words), dict(environment)]).encode()
-                socket.send_fds(call, [asked], [reading, out.fileno(), err.fileno()])
-                os.close(reading)
-                pid = int(call.recv(MESSAGE_MAX))
-                left = memoryview(stdin)
-                while left:  # a command need not read all of it
-                    left = left[source.write(left) :]
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            process = self.start(words, environment, stdin=PIPE, stdout=out, stderr=err)
+            assert process.stdin is not None
+            with contextlib.suppress(BrokenPipeError), process.stdin as source:  # a command need not read all of it
+                source.write(stdin)
             try:
-                code = int(call.recv(MESSAGE_MAX))
-            except TimeoutError:
-                os.kill(pid, signal.SIGKILL)
-                raise subprocess.TimeoutExpired(list(words), seconds) from None
+                code = process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
             out.seek(0)
             err.seek(0)
             return subprocess.CompletedProcess(list(words), code, out.read(), err.read())
+
+    def start(
+        self,
+        words: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        stdin: IO[Any] | int = DEVNULL,
+        stdout: IO[Any] | int = DEVNULL,
+        stderr: IO[Any] | int = STDERR,
+        text: bool = False,
+    ) -> Process:
+        """A command that goes on. Streams as for `subprocess.Popen`, `text` too."""
+        call = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        call.settimeout(CALL_S)
+        call.connect(self._address)
+        ours: list[IO[Any] | None] = []
+        theirs: list[int] = []
+        with contextlib.ExitStack() as stack:
+            for given, reads in ((stdin, True), (stdout, False), (stderr, False)):
+                end: IO[Any] | None = None
+                if given == DEVNULL:
+                    number = os.open(os.devnull, os.O_RDWR)
+                    stack.callback(os.close, number)
+                elif given == PIPE:
+                    number, kept = os.pipe() if reads else reversed(os.pipe())
+                    stack.callback(os.close, number)
+                    end = os.fdopen(kept, ("w" if reads else "r") + ("" if text else "b"))
+                else:
+                    number = given if isinstance(given, int) else given.fileno()
+                theirs.append(number)
+                ours.append(end)
+            socket.send_fds(call, [json.dumps([list(words), dict(environment)]).encode()], theirs)
+        return Process(call, words, ours)
 
 
 _lock: Final = threading.Lock()
@@ -98,11 +205,11 @@ def serve(module: str, name: str) -> list[str]:
     importlib.import_module(module)
     for package in LOADED:
         for each in pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}."):
-            importlib.import_module(each.name)
+            if not each.name.endswith(".__main__"):
+                importlib.import_module(each.name)
     gc.collect()
     gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that wait
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(f"\0{name}")
         listener.listen(64)
@@ -114,13 +221,15 @@ def serve(module: str, name: str) -> list[str]:
             if os.fork() == 0:
                 break
             call.close()
+            with contextlib.suppress(ChildProcessError):  # those of earlier calls that have ended
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
     with call:
         return _called(call)
 
 
 def _called(call: socket.socket) -> list[str]:
     """The process that waits for the command, and the command."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     asked, streams, _, _ = socket.recv_fds(call, MESSAGE_MAX, 3)
     if pid := os.fork():
         for each in streams:
@@ -132,6 +241,7 @@ def _called(call: socket.socket) -> list[str]:
         os.dup2(each, number)
         os.close(each)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whatever pytest began with
     words, environment = json.loads(asked)
     os.environ.clear()
     os.environ.update(environment)

@@ -8,8 +8,8 @@ import contextlib
 import random
 import signal
 import time
-from collections.abc import Callable, Sequence
-from typing import IO, Any, Final, Literal
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Literal, Protocol
 
 import msgspec
 import structlog
@@ -44,17 +44,44 @@ class Backoff:
         return self._random.uniform(longest / 2, longest)
 
 
+class Process(Protocol):
+    """A started process."""
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+
+    @property
+    def returncode(self) -> int | None:
+        """None while it runs, then its exit code, or the negative signal."""
+
+    @property
+    def stdout(self) -> asyncio.StreamReader | None:
+        """Its reports, a line each."""
+
+    def send_signal(self, signal: int) -> None:
+        """Raises `ProcessLookupError` if it has ended."""
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+
+    async def wait(self) -> int:
+        """Wait for its end."""
+
+
 class Child:
-    """A process under supervision. `command` is asked again for each start."""
+    """A process under supervision. `start` is called for each start; it may raise `OSError` and `UserError`."""
 
     def __init__(
         self,
         name: str,
-        command: Callable[[], Sequence[str]],
+        start: Callable[[], Awaitable[Process]],
         changed: Callable[[], None],
         log: structlog.typing.FilteringBoundLogger,
         backoff: Backoff,
-        stderr: IO[bytes] | None = None,
     ) -> None:
         self.name = name
         self.state: State = "starting"
@@ -68,9 +95,9 @@ class Child:
         """Since its start. Before that, a signal could end it."""
         self.begun = asyncio.Event()
         """Whether its first start is over: it serves, waits for something, or has ended."""
-        self._command, self._changed, self._stderr, self._backoff = command, changed, stderr, backoff
+        self._start, self._changed, self._backoff = start, changed, backoff
         self._log = log.bind(child=name)
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: Process | None = None
         self._ready_at: float | None = None
         self._stopping = asyncio.Event()
 
@@ -130,11 +157,7 @@ class Child:
 
     async def _once(self) -> int:
         self._ready_at, self._spoke = None, False
-        pipe = asyncio.subprocess.PIPE
-        process = await asyncio.create_subprocess_exec(
-            *self._command(), stdin=pipe, stdout=pipe, stderr=self._stderr, start_new_session=True, limit=LINE_BYTES_MAX
-        )
-        self._process = process
+        self._process = process = await self._start()
         self._changed()
         if self._stopping.is_set():  # asked while it was being started
             process.terminate()

@@ -24,6 +24,8 @@ from control.cluster.instance import Endpoint, Process, Record
 from control.cluster.programs import Programs
 from control.cluster.requests import Add, Counted, Look, Provide, Remove, Request, Seated, Withdraw
 from control.cluster.roster import Roster
+from control.cluster.template import Node as Forked
+from control.cluster.template import Template
 from control.config.layout import NODES_MAX, Seat, of_instance, seat_name, wanted
 from control.config.load import Loaded
 from control.config.options import LINKS, Config, Faults
@@ -45,6 +47,7 @@ from plane.kinds import command_keys, doors, kind, kinds, system_of
 from plane.spec import Fault, Registration, Spec, SpecError, secret
 
 NODE_COMMAND: Final = (sys.executable, "-m", "control.node")
+"""The program of a node, and of the template from which nodes are forked."""
 READY_S: Final = 20.0
 READY_EACH_S: Final = 1.0
 """More for each node: all start at once, on the available cores."""
@@ -81,7 +84,7 @@ class Supervisor:
     ) -> None:
         _check(config)
         self.folder = instance.folder(config)
-        self.config, self._log, self._command = config, log, command or NODE_COMMAND
+        self.config, self._log, self._template = config, log, Template(command or NODE_COMMAND)
         self._logs_to_files = logs_to_files
         self.snapshot = Snapshot()
         self._roster = Roster(config)
@@ -289,14 +292,8 @@ class Supervisor:
 
     def _start(self, new: Sequence[Seat], turns: asyncio.Semaphore) -> None:
         for seat in new:
-            child = Child(
-                seat.name,
-                functools.partial(self._prepare, seat),
-                self._on_change,
-                self._log,
-                Backoff(random.Random()),
-                self._stderr(seat.name),
-            )
+            start = functools.partial(self._fork, seat, self._stderr(seat.name))
+            child = Child(seat.name, start, self._on_change, self._log, Backoff(random.Random()))
             self._children[seat] = child
             self._tasks[seat] = asyncio.create_task(_run(child, turns), name=f"child {seat.name}")
 
@@ -306,12 +303,12 @@ class Supervisor:
         self.folder.logs.mkdir(mode=0o700, exist_ok=True)
         return self._open.enter_context(self.folder.log(name).open("wb"))
 
-    def _prepare(self, seat: Seat) -> list[str]:
-        """Write the spec for one start, with its epoch, and return the command to run."""
+    async def _fork(self, seat: Seat, stderr: IO[bytes] | None) -> Forked:
+        """Write the spec for one start, with its epoch, and start the node. Raises `UserError` and `OSError`."""
         self._epochs[seat] = next_epoch(self.folder.epochs, seat.node)
         file = self.folder.spec(seat.name)
         write_atomically(file, msgspec.json.encode(self.spec(seat)))
-        return [*self._command, "--spec", str(file), "--parent", str(os.getpid())]
+        return await self._template.start(seat.name, ["--spec", str(file), "--parent", str(os.getpid())], stderr)
 
     def spec(self, seat: Seat) -> Spec:
         """The spec of a node."""
@@ -598,6 +595,7 @@ class Supervisor:
         await self._programs.stop()
         if self._tasks:
             await asyncio.gather(*self._tasks.values(), *self._leaving.values())
+            await self._template.close()
             if self._write_again is not None:
                 self._write_again.cancel()
             self.folder.record.unlink(missing_ok=True)

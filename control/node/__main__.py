@@ -1,4 +1,6 @@
-"""The entry of a node's process: `python -m control.node --spec FILE --parent PID`."""
+"""The entry of a node's process: `python -m control.node --spec FILE --parent PID`.
+
+With `--template` it is the process from which `muster up` forks its nodes."""
 
 import sys
 
@@ -6,6 +8,7 @@ from control.host.lean import lean
 
 lean()
 
-from control.node.process import main  # noqa: E402 - structlog is to be loaded before
+from control.node.process import load, main  # noqa: E402 - structlog is to be loaded before
+from control.node.template import started  # noqa: E402
 
-sys.exit(main())
+sys.exit(main(started(sys.argv[1:], load)))

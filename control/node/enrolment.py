@@ -57,6 +57,14 @@ Name = Callable[[Servers], None]
 """A role's `name`."""
 
 
+def load(where: Registration) -> None:
+    """Load the library that `tree` needs."""
+    if where.url == "embedded":
+        import control.registry.embedded
+    else:
+        import control.registry.zookeeper  # noqa: F401
+
+
 def tree(where: Registration) -> Tree:
     """The client of the registry that the spec names; no other library is loaded. Raises `SpecError`."""
     if where.url == "embedded":

@@ -13,7 +13,8 @@ import contextlib
 import ctypes
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
@@ -27,6 +28,7 @@ from control.node import admin, logs
 from control.node.admin import Companion
 from control.node.cutoff import CutOff
 from control.node.live import Again, Live, Now
+from control.node.template import die_with
 from muster import __version__
 from plane import main as plane
 from plane.kind import named
@@ -38,7 +40,6 @@ from plane.spec import Spec, SpecError, content, decoded
 if TYPE_CHECKING:  # loaded only where there is a registry
     from control.node.enrolment import Enrolment
 
-PR_SET_PDEATHSIG: Final = 1
 M_MMAP_THRESHOLD: Final = -3
 MMAP_THRESHOLD: Final = 128 << 10
 SUPERSEDED: Final = (
@@ -48,13 +49,6 @@ SUPERSEDED: Final = (
 DISPLACED: Final = "{name} has lost its number while it ran, so it has ended; start it again: {why}"
 MOVED: Final = ("messages_", "repairs_")
 """Beginnings of counters that grow while a broker is still needed."""
-
-
-def die_with(parent: int) -> None:
-    """Ask the kernel to kill this process when its parent ends; end now if the parent has ended already."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        raise SystemExit(1)
 
 
 class Running(Companion, Protocol):
@@ -338,12 +332,25 @@ def run(owner: Parent) -> None:
         uvloop.run(serve_enrolled(spec, log, owner, companion))
 
 
-def main() -> int:
+def load(words: Sequence[str]) -> None:
+    """Load what a node of these words needs beyond this file, and other nodes may need as well."""
+    with contextlib.suppress(SpecError, ImportError):  # the node itself says so
+        file = Path(words[1 + words.index("--spec")])
+        spec = decoded(file, content(file), Spec)
+        if kind(spec.role).linked:
+            import_module(kind(spec.role).build.partition(":")[0])
+        if spec.registry is not None:
+            from control.node import enrolment
+
+            enrolment.load(spec.registry)
+
+
+def main(words: Sequence[str]) -> int:
     """Run one role under a supervisor. Exit codes: 0 ended as told, 1 failed, 78 must not be restarted."""
     parser = argparse.ArgumentParser(prog="control.node")
     parser.add_argument("--spec", type=Path, required=True)
     parser.add_argument("--parent", type=int, required=True)
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     die_with(arguments.parent)
     owner = Parent(arguments.spec)
     give_back_memory()

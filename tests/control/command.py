@@ -18,6 +18,9 @@ FAKE: Final = "tests.fakes.command"
 COMMAND: Final = (sys.executable, "-m", FAKE)
 
 
+Running = subprocess.Popen[str] | forked.Process
+
+
 class Command:
     """Runs `muster` against an instance folder of its own."""
 
@@ -32,17 +35,21 @@ class Command:
         done = forked.server(FAKE).run(words, self.environment | environment, stdin.encode())
         return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
+    def start(self, *words: str, **streams: Any) -> forked.Process:
+        return forked.server(FAKE).start(words, self.environment, text=True, **streams)
+
     @contextmanager
-    def up(self, *words: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
-        with subprocess.Popen(
-            [*COMMAND, "up", *words],
-            cwd=ROOT,
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            **options,
-        ) as process:
+    def up(self, *words: str, anew: bool = False, **options: Any) -> Iterator[Running]:
+        """`anew`: from the start of Python, with further options of `subprocess.Popen`."""
+        streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        begun: Running
+        if anew:
+            begun = subprocess.Popen(
+                [*COMMAND, "up", *words], cwd=ROOT, env=self.environment, text=True, **streams, **options
+            )
+        else:
+            begun = self.start("up", *words, **streams)
+        with begun as process:
             assert process.stderr is not None
             for line in process.stderr:
                 if "Ctrl-C" in line:

@@ -3,6 +3,7 @@
 import sys
 
 from control.node import process as node
+from control.node.template import started
 from muster import _core
 from tests.fakes.engine import FakeEngine
 
@@ -10,4 +11,4 @@ for name in ("Gateway", "Proxy", "Broker", "Router"):
     setattr(_core, f"{name}Engine", FakeEngine)
 
 if __name__ == "__main__":
-    sys.exit(node.main())
+    sys.exit(node.main(started(sys.argv[1:], node.load)))

@@ -11,7 +11,7 @@ import os
 import secrets
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,7 +27,9 @@ END_S: Final = 25.0
 class Node:
     """One process, and its output."""
 
-    def __init__(self, name: str, role: str, log: Path, begins: int, process: subprocess.Popen[bytes]) -> None:
+    def __init__(
+        self, name: str, role: str, log: Path, begins: int, process: forked.Process | subprocess.Popen[bytes]
+    ) -> None:
         self.name, self.role, self.log, self.process = name, role, log, process
         self._begins = begins
 
@@ -113,24 +115,30 @@ class Hosts:
         self.sections |= sections
         self.config.write_text(configuration(**self.sections))
 
-    def command(self, role: str, *words: str) -> list[str]:
-        """The command that starts a node."""
-        return [*MUSTER, "serve", role, "--config", str(self.config), *words]
-
     @property
     def environment(self) -> dict[str, str]:
         """The environment of a host that has nothing but the file."""
         return {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
 
     def start(self, name: str, role: str, *words: str, **environment: str) -> Node:
-        """A node of this name."""
+        """A node of this name, in a process that has loaded the command already."""
+        log = self.path / f"{name}.log"
+        with log.open("ab") as stream:
+            begins = stream.tell()
+            asked = self._serve(role, "--name", name, *words)
+            process = forked.server(COMMAND).start(asked, self.environment | environment, stdout=stream, stderr=stream)
+        self._nodes.append(Node(name, role, log, begins, process))
+        return self._nodes[-1]
+
+    def start_anew(self, program: Sequence[str], name: str, role: str) -> Node:
+        """The same by a program of its own, from its start."""
         log = self.path / f"{name}.log"
         with log.open("ab") as stream:
             begins = stream.tell()
             process = subprocess.Popen(
-                self.command(role, "--name", name, *words),
+                [*program, *self._serve(role, "--name", name)],
                 cwd=ROOT,
-                env=self.environment | environment,
+                env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
                 stderr=stream,
@@ -138,19 +146,15 @@ class Hosts:
         self._nodes.append(Node(name, role, log, begins, process))
         return self._nodes[-1]
 
+    def _serve(self, role: str, *words: str) -> list[str]:
+        """The words that start a node."""
+        return ["serve", role, "--config", str(self.config), *words]
+
     def run(self, role: str, *words: str, **environment: str) -> tuple[int, str]:
         """A node that ends by itself: its exit code, and its output."""
-        done = subprocess.run(
-            self.command(role, *words),
-            cwd=ROOT,
-            env=self.environment | environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert done.stdout == ""
-        return done.returncode, done.stderr
+        done = forked.server(COMMAND).run(self._serve(role, *words), self.environment | environment)
+        assert done.stdout == b""
+        return done.returncode, done.stderr.decode()
 
     async def said(self, role: str, *words: str, **environment: str) -> tuple[int, str]:
         """The same, while the loop of the test turns."""

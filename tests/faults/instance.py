@@ -65,16 +65,16 @@ class Instance:
         self.config.write_text(configuration)
         self.log = path / "up.log"
         self.peak = Peak()
-        self._up: subprocess.Popen[bytes] | None = None
+        self._up: forked.Process | None = None
 
     # --- life -----------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def running(self, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+    def running(self, *words: str) -> Iterator[forked.Process]:
         """`muster up` with these words, from ready to its end."""
         with self.log.open("ab") as log:
-            self._up = subprocess.Popen(
-                [*MUSTER, "up", *words], cwd=ROOT, env=self.environment, stdout=subprocess.PIPE, stderr=log
+            self._up = forked.server(COMMAND).start(
+                ["up", *words], self.environment, stdout=subprocess.PIPE, stderr=log
             )
         try:
             self._until_ready()
@@ -108,11 +108,11 @@ class Instance:
             self._up.send_signal(signal.SIGINT)
         try:
             self._up.communicate(timeout=END_S)
+            return self._up.wait()
         except subprocess.TimeoutExpired:
             self._up.kill()
             self._up.communicate()
             raise
-        return self._up.returncode
 
     @property
     def environment(self) -> dict[str, str]:
@@ -123,12 +123,12 @@ class Instance:
             mine["MUSTER_REGISTRY__URL"] = registry
         return kept | mine | {"NO_COLOR": "1", "COLUMNS": "200"}
 
-    def command(self, *words: str, **options: Any) -> subprocess.Popen[bytes]:
+    def command(self, *words: str, **streams: Any) -> forked.Process:
         """Start a command against this instance."""
-        return subprocess.Popen([*MUSTER, *words], cwd=ROOT, env=self.environment, **options)
+        return forked.server(COMMAND).start(words, self.environment, **streams)
 
     def ran(self, *words: str, stdin: bytes = b"", seconds: float = END_S) -> subprocess.CompletedProcess[bytes]:
-        """A short command against this instance, to its end, in a process that has loaded it already."""
+        """A short command against this instance, to its end."""
         return forked.server(COMMAND).run(words, self.environment, stdin, seconds)
 
     def tail(self) -> str:

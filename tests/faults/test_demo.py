@@ -14,7 +14,7 @@ import muster
 from control.rooms.demo import DemoRoom, Figures
 from control.rooms.system import Demo
 from tests.faults.conftest import Make
-from tests.faults.instance import MUSTER, ROOT, Instance
+from tests.faults.instance import Instance
 from tests.faults.load import PATIENT_S
 from tests.waiting import until
 
@@ -23,8 +23,8 @@ LOSSES = [0.0, 0.01]
 
 def run(instance: Instance, *words: str) -> subprocess.CompletedProcess[str]:
     """`muster up` to its end."""
-    command, environment = [*MUSTER, "up", *words], instance.environment
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = instance.ran("up", *words, seconds=60)
+    return subprocess.CompletedProcess(words, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,11 @@ from typing import Final
 
 import pytest
 
-from tests import strikes
+from tests import forked, strikes
 from tests.control.registry.zookeeper import ZooKeeper
 from tests.faults.conftest import Make
 from tests.faults.hosts import Hosts, Node
-from tests.faults.instance import MUSTER, ROOT, Instance
+from tests.faults.instance import COMMAND, Instance
 from tests.faults.ledger import Ledger
 from tests.faults.load import PATIENT_S, came, loaded, nothing_lost, under_load
 from tests.faults.test_registry import FULL_RATE, RATE, everybody_runs, steal
@@ -75,7 +75,7 @@ async def grow(instance: Instance, *words: str) -> int:
 
 
 @contextlib.asynccontextmanager
-async def growing(instance: Instance, step: str, *words: str) -> AsyncIterator[subprocess.Popen[bytes]]:
+async def growing(instance: Instance, step: str, *words: str) -> AsyncIterator[forked.Process]:
     """The command once it has printed this, or has ended, until its end."""
     said = instance.config.with_name("grow.log")
     with said.open("wb") as stderr:
@@ -210,7 +210,7 @@ class Interruption:
         await until(meant, PATIENT_S)  # a new node may not have started yet
         return dice.choice(found)
 
-    async def happens(self, command: subprocess.Popen[bytes], instance: Instance, registry: Registry, who: str) -> None:
+    async def happens(self, command: forked.Process, instance: Instance, registry: Registry, who: str) -> None:
         """Until the target is back."""
         if self.target == "command":
             if self.how == "stop":
@@ -365,11 +365,11 @@ async def test_a_fresh_cluster_that_doubles_thrice_at_full_load_beside_three_zoo
     nothing_lost(ledger)
 
 
-def begun(hosts: Hosts, said: Path, *words: str) -> subprocess.Popen[bytes]:
+def begun(hosts: Hosts, said: Path, *words: str) -> forked.Process:
     """The command on a host without an instance; its lines for people go into a file."""
-    command = [*MUSTER, "cluster", "grow", *words, "--config", str(hosts.config)]
+    asked = ["cluster", "grow", *words, "--config", str(hosts.config)]
     with said.open("wb") as stderr:
-        return subprocess.Popen(command, cwd=ROOT, env=hosts.environment, stdout=subprocess.PIPE, stderr=stderr)
+        return forked.server(COMMAND).start(asked, hosts.environment, stdout=subprocess.PIPE, stderr=stderr)
 
 
 async def brokers_doubled(hosts: Hosts, said: Path, name: str, *cluster: str) -> tuple[bytes, Node]:
@@ -379,7 +379,7 @@ async def brokers_doubled(hosts: Hosts, said: Path, name: str, *cluster: str) ->
         await until(lambda: "waits for a replica of partition 1" in said.read_text(), PATIENT_S)
         node = hosts.start(name, "broker", *cluster, "--partition", "1")
         await hosts.serve(node)
-        out, _ = await asyncio.to_thread(growing.communicate, None, GROW_S)
+        out, _ = await asyncio.to_thread(growing.communicate, GROW_S)
     finally:
         growing.kill()
         growing.wait()

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests import strikes
+from tests import forked, strikes
 from tests.faults.conftest import Make
 from tests.faults.instance import Instance
 
@@ -81,7 +81,7 @@ def ended(*subscribers: Subscriber) -> Iterator[None]:
             subscriber.end()
 
 
-def publish(instance: Instance, room: str, source: Path) -> subprocess.Popen[bytes]:
+def publish(instance: Instance, room: str, source: Path) -> forked.Process:
     """`muster pub ROOM < source`."""
     with source.open("rb") as stream:
         return instance.command("pub", room, stdin=stream, stderr=subprocess.DEVNULL)
@@ -153,7 +153,7 @@ async def test_what_goes_into_pub_comes_out_of_sub(
     assert max(instance.peak.mib().values()) < RSS_MIB_MAX
 
 
-async def starve(process: subprocess.Popen[bytes], seed: int) -> None:
+async def starve(process: forked.Process, seed: int) -> None:
     """Let a process run for 10 to 30 ms and stop it for 50 to 150 ms until its end: an overloaded machine."""
     dice = random.Random(seed)
     while process.poll() is None:

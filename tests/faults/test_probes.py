@@ -5,8 +5,6 @@ import asyncio
 import json
 import os
 import signal
-import sys
-from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -22,12 +20,10 @@ from control.config.load import load
 from control.console import common
 from control.errors import UserError
 from plane.spec import Spec
-from tests import strikes
+from tests import forked, strikes
 from tests.faults.conftest import Make
-from tests.faults.instance import samples
+from tests.faults.instance import COMMAND, samples
 
-MUSTER = (sys.executable, "-m", "control.cli.main")
-ROOT = Path(__file__).parents[2]
 PATIENT_S = 60.0
 SOON_S = 30.0
 """From the start, or from an event, to the time it is seen."""
@@ -89,13 +85,10 @@ async def eventually(condition: Callable[[], object]) -> None:
 async def links(supervisor: Lossy, *words: str) -> list[dict[str, Any]]:
     """The paths that `muster links` shows."""
     environment = os.environ | {"MUSTER_INSTANCE__DIR": str(supervisor.folder.path)}
-    command = await asyncio.create_subprocess_exec(
-        *MUSTER, "links", "--json", *words, cwd=ROOT, env=environment, stdout=PIPE
-    )
-    async with asyncio.timeout(PATIENT_S):
-        said, _ = await command.communicate()
-    assert command.returncode == 0
-    paths: list[dict[str, Any]] = json.loads(said)["paths"]
+    asked = forked.server(COMMAND).run
+    done = await asyncio.to_thread(asked, ("links", "--json", *words), environment, seconds=PATIENT_S)
+    assert done.returncode == 0
+    paths: list[dict[str, Any]] = json.loads(done.stdout)["paths"]
     return paths
 
 

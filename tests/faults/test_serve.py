@@ -199,11 +199,10 @@ sys.exit(cli.main(sys.argv[1:]))
 """
 
 
-async def test_a_drain_that_does_not_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.faults.hosts.MUSTER", (sys.executable, "-c", ENDLESS))
+async def test_a_drain_that_does_not_end_is_ended(tmp_path: Path) -> None:
     hosts = Hosts(tmp_path, "embedded")
     with hosts.running():
-        node = hosts.start("router", "router")
+        node = hosts.start_anew((sys.executable, "-c", ENDLESS), "router", "router")
         await until(lambda: node.lines("registered"), PATIENT_S)
         assert await node.end() == 1
         assert node.lines("did not end in time")
@@ -457,12 +456,9 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.1, 0.3])
-async def test_sighup_while_a_node_starts_does_not_end_it_and_is_a_reload_later(
-    hosts: Hosts, monkeypatch: pytest.MonkeyPatch, after_s: float
-) -> None:
+async def test_sighup_while_a_node_starts_does_not_end_it_and_is_a_reload_later(hosts: Hosts, after_s: float) -> None:
     script = str(Path(sys.executable).with_name("muster"))
-    monkeypatch.setattr("tests.faults.hosts.MUSTER", (sys.executable, "-c", LOADED, script))
-    node = hosts.start("router", "router")
+    node = hosts.start_anew((sys.executable, "-c", LOADED, script), "router", "router")
     await until(lambda: catches(node, signal.SIGHUP), PATIENT_S)
     await asyncio.sleep(after_s)
     node.process.send_signal(signal.SIGHUP)

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import pytest
 
+from tests import forked
 from tests.documents import ROOT
 
 MUSTER: Final = (sys.executable, "-m", "control.cli.main")
@@ -45,15 +46,8 @@ class Toy:
         }
 
     def __call__(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*MUSTER, *words],
-            cwd=ROOT,
-            env=self.environment | environment,
-            capture_output=True,
-            text=True,
-            timeout=90,
-            check=False,
-        )
+        done = forked.server("tests.toy.command").run(words, self.environment | environment, seconds=90)
+        return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
     def said(self, *words: str) -> Any:
         """What a command says in JSON."""

@@ -29,7 +29,7 @@ from control.config.load import load
 from control.probes import report as paths
 from muster import _core
 from tests import strikes
-from tests.control.command import COMMAND, Command
+from tests.control.command import Command, Running
 from tests.documents import ROOT
 from tests.together import together
 from tests.waiting import until_asked
@@ -204,7 +204,7 @@ def test_an_instance_whose_terminal_goes_away_drains(muster: Command) -> None:
     def take_terminal() -> None:
         fcntl.ioctl(other_end, termios.TIOCSCTTY, 0)
 
-    with hanging_up(signal.SIG_DFL), muster.up(start_new_session=True, preexec_fn=take_terminal) as process:
+    with hanging_up(signal.SIG_DFL), muster.up(anew=True, start_new_session=True, preexec_fn=take_terminal) as process:
         os.close(other_end)
         roles = json.loads(muster("status", "--json").stdout)["nodes"]
         for role in roles:
@@ -244,7 +244,7 @@ async def test_sighup_has_an_instance_read_its_configuration_again_and_pass_it_o
         raise AssertionError(event)
 
     file.write_text("")
-    with hanging_up(signal.SIG_DFL), muster.up("--config", str(file)) as process:
+    with muster.up("--config", str(file)) as process:
         before = {name: int(role["pid"]) for name, role in asked().items()}
         other.write_text("short")
         written(f"[cluster]\nother_secret_file = '{other}'\n")
@@ -276,7 +276,7 @@ async def test_sighup_has_an_instance_read_its_configuration_again_and_pass_it_o
 
 
 def test_who_asked_to_outlive_the_terminal_does(muster: Command) -> None:
-    with hanging_up(signal.SIG_IGN), muster.up() as process:  # as nohup does
+    with hanging_up(signal.SIG_IGN), muster.up(anew=True) as process:  # as nohup does
         process.send_signal(signal.SIGHUP)
         assert muster("status").returncode == 0
         process.send_signal(signal.SIGTERM)
@@ -317,7 +317,7 @@ def standing(muster: Command, name: str) -> Iterator[None]:
         yield
 
 
-def said(process: subprocess.Popen[str], word: str) -> str:
+def said(process: Running, word: str) -> str:
     """The line on stderr that contains it."""
     assert process.stderr is not None
     return next(line for line in process.stderr if word in line)
@@ -325,7 +325,7 @@ def said(process: subprocess.Popen[str], word: str) -> str:
 
 @pytest.mark.parametrize("again", ENDS)
 def test_a_drain_is_finished_whatever_signals_come_again(muster: Command, again: signal.Signals) -> None:
-    with hanging_up(signal.SIG_DFL), muster.up(stdin=subprocess.DEVNULL, start_new_session=True) as process:
+    with hanging_up(signal.SIG_DFL), muster.up(anew=True, stdin=subprocess.DEVNULL, start_new_session=True) as process:
         with standing(muster, "proxy"):
             process.send_signal(signal.SIGINT)
             await_signal(process, signal.SIGINT)
@@ -359,17 +359,10 @@ def test_a_question_that_is_interrupted_is_not_answered_and_what_never_ends_has_
         (words, signal.SIGINT, 130) for words in (("members", "room"), ("pub", "room"), ("sub", "room", "-n", "1"))
     ]
     endings += [(("sub", "room"), signal.SIGTERM, 0)]
-    with hanging_up(signal.SIG_DFL), muster.up():
+    with muster.up():
         for words, number, code in endings:
-            with subprocess.Popen(
-                [*COMMAND, *words],
-                cwd=ROOT,
-                env=muster.environment,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            ) as process:
+            pipe = subprocess.PIPE
+            with muster.start(*words, stdin=pipe, stdout=pipe, stderr=pipe) as process:
                 await_handler(process)
                 process.send_signal(number)
                 out, errors = process.communicate(timeout=20)
@@ -377,7 +370,7 @@ def test_a_question_that_is_interrupted_is_not_answered_and_what_never_ends_has_
             assert ("muster: interrupted\n" in errors) == (code != 0)
 
 
-def await_handler(process: subprocess.Popen[str]) -> None:
+def await_handler(process: Running) -> None:
     """Until the process handles all of them itself; Python handles only the first."""
     handled = 0
     while not all(handled >> (number - 1) & 1 for number in ENDS):
@@ -386,7 +379,7 @@ def await_handler(process: subprocess.Popen[str]) -> None:
         handled = int(dict(line.split(":", 1) for line in status.splitlines())["SigCgt"], 16)
 
 
-def await_signal(process: subprocess.Popen[str], number: signal.Signals) -> None:
+def await_signal(process: Running, number: signal.Signals) -> None:
     """Until the kernel has delivered all signals of that number to the process."""
     pending = 1 << (number - 1)
     while pending:
@@ -445,12 +438,7 @@ def test_the_cluster_is_shown_once_or_again_and_again(muster: Command) -> None:
             ["router", "0/1", "router"],
         ]
         assert done.stdout.splitlines()[-1] == "no growth is due"
-        with subprocess.Popen(
-            [sys.executable, "-m", "tests.fakes.command", "cluster", "show", "--watch", "--json"],
-            cwd=ROOT,
-            env=muster.environment,
-            stdout=subprocess.PIPE,
-        ) as watching:
+        with muster.start("cluster", "show", "--watch", "--json", stdout=subprocess.PIPE) as watching:
             assert watching.stdout is not None
             for _ in range(2):
                 layers = json.loads(watching.stdout.readline())["layers"]
@@ -500,24 +488,17 @@ SAYING: Final = [
 
 
 @pytest.fixture(scope="module")
-def unread(tmp_path_factory: pytest.TempPathFactory) -> Mapping[tuple[str, ...], tuple[int, bytes]]:
+def unread(tmp_path_factory: pytest.TempPathFactory) -> Mapping[tuple[str, ...], tuple[int, str]]:
     """Exit code and complaints of each command whose output nobody reads, at one instance that it does not change."""
     muster = Command(tmp_path_factory.mktemp("unread") / "instance")
 
-    def say(*words: str) -> tuple[int, bytes]:
+    def say(*words: str) -> tuple[int, str]:
         reading, writing = os.pipe()
         os.close(reading)
-        done = subprocess.run(
-            [*COMMAND, *words],
-            env=muster.environment,
-            cwd=ROOT,
-            stdout=writing,
-            stderr=subprocess.PIPE,
-            timeout=60,
-            check=False,
-        )
+        process = muster.start(*words, stdout=writing, stderr=subprocess.PIPE)
         os.close(writing)
-        return done.returncode, done.stderr
+        _, complaints = process.communicate(60)
+        return process.wait(), complaints
 
     with muster.up():
         return together(say, SAYING)
@@ -525,10 +506,10 @@ def unread(tmp_path_factory: pytest.TempPathFactory) -> Mapping[tuple[str, ...],
 
 @pytest.mark.parametrize("words", SAYING, ids=" ".join)
 def test_whoever_reads_no_more_has_enough_and_nothing_has_failed(
-    unread: Mapping[tuple[str, ...], tuple[int, bytes]], words: tuple[str, ...]
+    unread: Mapping[tuple[str, ...], tuple[int, str]], words: tuple[str, ...]
 ) -> None:
     code, complaints = unread[words]
-    hint = b"muster: hash paths are not probed"  # of links, which is no complaint
+    hint = "muster: hash paths are not probed"  # of links, which is no complaint
     assert (code, [line for line in complaints.splitlines() if not line.startswith(hint)]) == (0, [])
 
 
@@ -558,10 +539,9 @@ def unheard(tmp_path_factory: pytest.TempPathFactory) -> Mapping[tuple[str, ...]
             reading, writing = os.pipe()
             os.close(reading)
             streams: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, stream: writing}
-            command, environment = [*COMMAND, *words], muster.environment
-            done = subprocess.run(command, env=environment, cwd=ROOT, timeout=60, check=False, **streams)
-            codes[stream] = done.returncode
+            process = muster.start(*words, **streams)
             os.close(writing)
+            codes[stream] = process.wait(60)
         return codes
 
     with muster.up("--gateways", "2"):

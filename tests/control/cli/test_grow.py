@@ -14,8 +14,7 @@ import pytest
 from control.cluster import instance
 from control.cluster.instance import Folder
 from tests import strikes
-from tests.control.command import COMMAND, Command
-from tests.documents import ROOT
+from tests.control.command import Command
 
 PATIENT_S: Final = 60.0
 
@@ -31,14 +30,7 @@ def muster(tmp_path: Path) -> Iterator[Command]:
 
 def ended(muster: Command, how: signal.Signals, text: str, *words: str) -> int:
     """Begin to grow, and end the command by a signal when it prints this. Returns its exit code."""
-    with subprocess.Popen(
-        [*COMMAND, "cluster", "grow", *words],
-        cwd=ROOT,
-        env=muster.environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as command:
+    with muster.start("cluster", "grow", *words, stderr=subprocess.PIPE) as command:
         assert command.stderr is not None
         assert any(text in line for line in command.stderr), f"never said {text!r}"
         command.send_signal(how)
@@ -158,16 +150,7 @@ def test_ctrl_c_while_no_registry_answers_ends_it_with_one_line(tmp_path: Path, 
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.settimeout(PATIENT_S)
         command.environment["MUSTER_REGISTRY__URL"] = f"zk://127.0.0.1:{silent.getsockname()[1]}"
-        with (
-            subprocess.Popen(
-                [*COMMAND, "cluster", "grow", "router", *words],
-                cwd=ROOT,
-                env=command.environment,
-                stderr=subprocess.PIPE,
-                text=True,
-            ) as growing,
-            silent.accept()[0],
-        ):
+        with command.start("cluster", "grow", "router", *words, stderr=subprocess.PIPE) as growing, silent.accept()[0]:
             growing.send_signal(signal.SIGINT)
             _, said = growing.communicate(timeout=PATIENT_S)
     assert (growing.returncode, said.count("\n")) == (75, 1), said

@@ -196,9 +196,7 @@ def test_a_sample_is_a_table_or_a_document_and_several_are_lines(muster: Command
         assert [node["name"] for node in nodes] == ["router", "broker", "gateway", "gateway-1", "proxy"]
         assert [node["state"] for node in nodes] == ["ready"] * 5
         assert all(node["cpu"] is not None and node["rss_bytes"] > 0 for node in nodes)
-        with subprocess.Popen(
-            [*COMMAND, "top", "--json", "--for", "50"], cwd=ROOT, env=muster.environment, stdout=subprocess.PIPE
-        ) as following:
+        with muster.start("top", "--json", "--for", "50", stdout=subprocess.PIPE) as following:
             assert following.stdout is not None
             first, second = (json.loads(following.stdout.readline())["at"] for _ in range(2))
             assert first < second

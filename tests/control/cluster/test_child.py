@@ -4,7 +4,7 @@ import asyncio
 import errno
 import random
 import sys
-from collections.abc import Sequence
+from asyncio.subprocess import PIPE
 
 import structlog
 
@@ -21,9 +21,12 @@ sys.stdin.read()
 DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)" + SERVES
 
 
+async def started(code: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdin=PIPE, stdout=PIPE)
+
+
 def make(code: str) -> Child:
-    command: Sequence[str] = [sys.executable, "-c", code]
-    return Child("fake", lambda: command, lambda: None, LOG, Backoff(random.Random(1)))
+    return Child("fake", lambda: started(code), lambda: None, LOG, Backoff(random.Random(1)))
 
 
 async def until_ready(child: Child, besides: int = -1) -> int:
@@ -76,13 +79,13 @@ async def test_a_process_that_another_one_took_the_place_of_is_not_started_again
 async def test_a_start_that_fails_for_now_is_tried_again() -> None:
     failures: list[Exception] = [OSError(errno.ENOSPC, "no space"), UserError("the last epoch cannot be read")]
 
-    def command() -> Sequence[str]:
+    async def start() -> asyncio.subprocess.Process:
         if failures:
             raise failures.pop()
-        return [sys.executable, "-c", SERVES]
+        return await started(SERVES)
 
     said: list[tuple[str, str | None]] = []
-    child = Child("fake", command, lambda: said.append((child.state, child.error)), LOG, Backoff(random.Random(1)))
+    child = Child("fake", start, lambda: said.append((child.state, child.error)), LOG, Backoff(random.Random(1)))
     task = asyncio.create_task(child.run())
     await until_ready(child)
     assert ("failed", "the last epoch cannot be read") in said

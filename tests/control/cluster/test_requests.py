@@ -24,6 +24,7 @@ from control.cluster.requests import (
     answered,
 )
 from control.cluster.supervisor import Supervisor
+from control.cluster.template import Template
 from control.config.layout import NODES_MAX, REPLICAS_MAX
 from control.config.load import load
 from control.errors import FAILURE, TRY_LATER, NotRunning, UserError
@@ -46,6 +47,13 @@ async def supervisor(tmp_path: Path) -> AsyncIterator[Supervisor]:
     }
     async with Supervisor(load(environment={}, flags=flags).config, LOG, command=FAKE) as made:
         yield made
+
+
+async def runs(supervisor: Supervisor, program: str) -> None:
+    """Nodes that start from now on run this program."""
+    begins = "import sys; from control.node.template import started; started(sys.argv[1:], lambda words: None)"
+    await supervisor._template.close()
+    supervisor._template = Template((sys.executable, "-c", f"{begins}; {program}"))
 
 
 async def ask(supervisor: Supervisor, request: requests.Request) -> list[Seated]:
@@ -160,13 +168,13 @@ async def test_new_nodes_start_in_turns_lest_they_take_the_machine_from_those_th
     assert max(at_once) == 2
 
 
-@pytest.mark.parametrize(("program", "turn_s"), [("import sys; sys.stdin.read()", 0.2), ("", PATIENT_S)])
+@pytest.mark.parametrize(("program", "turn_s"), [("sys.stdin.read()", 0.2), ("", PATIENT_S)])
 async def test_one_that_does_not_begin_or_that_ends_does_not_keep_the_next_one_for_ever(
     supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch, program: str, turn_s: float
 ) -> None:
     supervisor._turns = asyncio.Semaphore(1)
     monkeypatch.setattr("control.cluster.supervisor.TURN_S", turn_s)
-    supervisor._command = (sys.executable, "-c", program)
+    await runs(supervisor, program)
     await ask(supervisor, Provide(role="broker", partitions=4))
     children = [supervisor._children[seat] for seat in supervisor._roster.beyond("broker", 2)]
     began = asyncio.get_running_loop().time()
@@ -177,7 +185,7 @@ async def test_one_that_does_not_begin_or_that_ends_does_not_keep_the_next_one_f
 async def test_who_waits_for_its_turn_can_be_withdrawn(supervisor: Supervisor) -> None:
     before = set(names(supervisor))
     supervisor._turns = asyncio.Semaphore(1)
-    supervisor._command = (sys.executable, "-c", "import sys; sys.stdin.read()")
+    await runs(supervisor, "sys.stdin.read()")
     await ask(supervisor, Provide(role="broker", partitions=4))
     await ask(supervisor, Withdraw(role="broker", partitions=2))
     await until(lambda: set(names(supervisor)) == before, PATIENT_S)

@@ -38,6 +38,12 @@ LOG = structlog.get_logger()
 FAKE = (sys.executable, "-m", "tests.fakes.node")
 PATIENT_S = 30.0
 ROOT = Path(__file__).parents[3]
+DIES = """
+import sys
+from control.node.template import started
+started(sys.argv[1:], lambda words: None)
+raise SystemExit(3)
+"""
 RUN = """
 import asyncio, structlog, sys
 from control.config.load import load
@@ -254,7 +260,7 @@ async def test_a_role_that_cannot_start_says_why(tmp_path: Path) -> None:
 
 
 async def test_a_role_that_only_dies_ends_the_start_soon(tmp_path: Path) -> None:
-    supervisor = Supervisor(settings(tmp_path), LOG, command=(sys.executable, "-c", "raise SystemExit(3)"))
+    supervisor = Supervisor(settings(tmp_path), LOG, command=(sys.executable, "-c", DIES))
     async with asyncio.timeout(10):
         with pytest.raises(UserError, match="died 3 times before it was ready"):
             async with supervisor:

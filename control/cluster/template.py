@@ -1,0 +1,179 @@
+"""Starts nodes by forks of one process that has loaded them (`control/node/template.py`).
+
+Owns that process: started with the first node, and anew when it is gone. A node is this process's own child all the
+same: the end of the template ends no node, and the end of this process ends all.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+from collections.abc import Callable, Sequence
+from typing import IO, Final
+
+import msgspec
+
+from control.cluster.child import LINE_BYTES_MAX
+from control.errors import FAILURE, UserError
+from control.node.template import OPTION, Start
+
+PR_SET_CHILD_SUBREAPER: Final = 36
+ANSWER_S: Final = 30.0
+"""A template that has not answered by then is replaced: it loads for a second at most where nothing else runs."""
+ANSWER_MAX: Final = 32
+STDERR: Final = 2
+BURY_S: Final = 0.002
+"""Time between looks at a node that has closed its streams and so ends."""
+
+
+class Node:
+    """A forked process, in the form of `asyncio.subprocess.Process`. Its standard input and output are one socket."""
+
+    def __init__(self, pid: int) -> None:
+        loop = asyncio.get_running_loop()
+        self.pid = pid
+        self.returncode: int | None = None
+        self.stdout = asyncio.StreamReader(LINE_BYTES_MAX, loop)
+        self._over = loop.create_future()
+        self._transport: asyncio.Transport | None = None
+
+    async def tie(self, ours: socket.socket) -> None:
+        """Read its output from our end, which ends it when it closes."""
+        loop = asyncio.get_running_loop()
+        self._transport, _ = await loop.create_unix_connection(lambda: _Tie(self.stdout, self._bury), sock=ours)
+        if self.returncode is not None:  # it has ended already
+            self._transport.close()
+
+    def send_signal(self, number: int) -> None:
+        """Raises `ProcessLookupError` if it has ended."""
+        if self.returncode is not None:
+            raise ProcessLookupError
+        os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+    async def wait(self) -> int:
+        """Wait for its end. Returns the exit code, or the negative signal."""
+        code: int = await asyncio.shield(self._over)
+        return code
+
+    def _bury(self) -> None:
+        """Take its exit code; it closes its streams a moment before it ends."""
+        if self.returncode is not None:
+            return
+        pid, status = os.waitpid(self.pid, os.WNOHANG)
+        if not pid:
+            asyncio.get_running_loop().call_later(BURY_S, self._bury)
+            return
+        self.returncode = os.waitstatus_to_exitcode(status)
+        if not self._over.done():
+            self._over.set_result(self.returncode)
+        if self._transport is not None:
+            self._transport.close()
+
+
+class _Tie(asyncio.StreamReaderProtocol):
+    def __init__(self, reader: asyncio.StreamReader, ended: Callable[[], None]) -> None:
+        super().__init__(reader)
+        self._ended_with = ended
+
+    def eof_received(self) -> bool:
+        super().eof_received()
+        self._ended_with()
+        return True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._ended_with()
+
+
+class Template:
+    """The process from which nodes are forked. `command` is its program."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._command = command
+        self._process: asyncio.subprocess.Process | None = None
+        self._socket: socket.socket | None = None
+        self._turn = asyncio.Lock()
+
+    async def start(self, name: str, words: Sequence[str], stderr: IO[bytes] | None = None) -> Node:
+        """Fork a node of these words, which `ps` shows by this name. Raises `UserError` and `OSError`."""
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        try:
+            with theirs:
+                streams = theirs.fileno(), STDERR if stderr is None else stderr.fileno()
+                async with self._turn:
+                    node = Node(await self._forked(msgspec.json.encode(Start(name, list(words))), streams))
+            await node.tie(ours)
+        except BaseException:
+            ours.close()
+            raise
+        return node
+
+    async def close(self) -> None:
+        """End it; nodes stay."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+            await self._process.wait()
+            self._process = None
+
+    async def _forked(self, request: bytes, streams: Sequence[int]) -> int:
+        """The pid of a new node. A template that is gone since it was used last is begun anew."""
+        before = self._socket
+        answer = b"" if before is None else await self._answer(before, request, streams)
+        if not answer:
+            await self.close()
+            answer = await self._answer(await self._begin(), request, streams)
+        if not answer:
+            code = None if self._process is None else await self._process.wait()
+            await self.close()
+            raise UserError(f"the process that starts nodes ended with {code}", FAILURE)
+        return int(answer)
+
+    async def _answer(self, asked: socket.socket, request: bytes, streams: Sequence[int]) -> bytes:
+        """Nothing if the template has ended."""
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                _adopts(True)
+                socket.send_fds(asked, [request], streams)
+                return await asyncio.get_running_loop().sock_recv(asked, ANSWER_MAX)
+        except ConnectionError:
+            return b""
+        except BaseException:  # its answer would be taken for that to the next request
+            await self.close()
+            raise
+        finally:
+            _adopts(False)
+
+    async def _begin(self) -> socket.socket:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        self._socket = ours
+        with theirs:
+            self._process = await asyncio.create_subprocess_exec(
+                *(*self._command, OPTION, "--parent", str(os.getpid())),
+                stdin=theirs.fileno(),
+                stdout=asyncio.subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        return ours
+
+
+def _adopts(orphans: bool) -> None:
+    """Whether this process becomes the parent of its descendants' orphans. Raises `OSError`."""
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, int(orphans), 0, 0, 0):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))

@@ -1,0 +1,11 @@
+"""The command `muster` where the toy's system is listed beside the others."""
+
+import os
+import sys
+
+os.environ["MUSTER_SYSTEMS"] = "tests.toy"
+
+from control.cli import main as cli
+
+if __name__ == "__main__":
+    sys.exit(cli.main())
