@@ -5,8 +5,9 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -24,10 +25,24 @@ exec(words[0])
 STAYS = "print('here', flush=True); sys.stdin.read()"
 
 
+class Watched(Template):
+    """Knows the nodes that it started."""
+
+    def __init__(self) -> None:
+        super().__init__((sys.executable, "-c", PROGRAM))
+        self.nodes: list[Node] = []
+
+    async def start(self, name: str, words: Sequence[str], stderr: IO[bytes] | None = None) -> Node:
+        self.nodes.append(await super().start(name, words, stderr))
+        return self.nodes[-1]
+
+
 @pytest.fixture
 async def template() -> AsyncIterator[Template]:
-    made = Template((sys.executable, "-c", PROGRAM))
+    """All its nodes end with the test."""
+    made = Watched()
     yield made
+    await end(*made.nodes)
     await made.close()
 
 
@@ -48,7 +63,7 @@ async def test_a_node_is_a_child_with_words_and_streams_of_its_own_and_nothing_e
 ) -> None:
     program = "print(os.getppid(), os.getsid(0) == os.getpid(), *words[1:], len(os.listdir('/proc/self/fd')))"
     program += "; print('e', file=sys.stderr)"
-    nodes = []
+    nodes: list[Node] = []
     for name in ("one", "two"):
         with (tmp_path / name).open("wb") as errors:
             nodes.append(await template.start(name, [program, name], errors))
@@ -85,13 +100,12 @@ async def test_a_node_that_closes_its_streams_has_not_ended_yet(template: Templa
 
 async def test_nodes_outlive_their_template_and_the_next_one_has_a_new_template(template: Template) -> None:
     first = await template.start("first", [STAYS])
+    assert await first.stdout.readline() == b"here\n"
     assert template._process is not None
     strikes.kill(template._process.pid)
     second = await template.start("second", [STAYS])
-    for node in (first, second):
-        assert await node.stdout.readline() == b"here\n"
-        assert node.returncode is None
-    await end(first, second)
+    assert await second.stdout.readline() == b"here\n"
+    assert (first.returncode, second.returncode) == (None, None)
 
 
 async def test_a_node_ends_when_its_starter_closes_its_end(template: Template) -> None:
@@ -119,7 +133,6 @@ async def test_ps_shows_the_name_of_a_node(template: Template) -> None:
 async def test_nodes_that_start_at_once_are_all_there(template: Template) -> None:
     nodes = await asyncio.gather(*(template.start(f"n{number}", [STAYS]) for number in range(20)))
     assert len({node.pid for node in nodes}) == 20
-    await end(*nodes)
 
 
 async def test_a_program_that_cannot_start_nodes_says_so() -> None:
