@@ -480,6 +480,26 @@ def _fleet(options: Options, progress: Progress, _label: str) -> tuple[Case, ...
     return (*picks, *fleet_load.run(quick=options.quick, progress=progress))
 
 
+@app.command(epilog="Example: muster bench delay --quick")
+def delay(
+    json: Json = False,
+    check: Check = False,
+    quick: Quick = False,
+    rounds: Rounds = None,
+    no_progress: NoProgress = False,
+) -> None:
+    """Delayed messages: accepted durably, fired on time, back after a restart; beside a sorted set and a pump in Redis."""
+    _run("delay", _delay, Options(json, check, quick, rounds, 0, Loopback.host, not no_progress))
+
+
+def _delay(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
+    try:
+        from bench import delay as delay_bench
+    except ModuleNotFoundError as error:
+        raise Missing(f"{error.name} is not installed; it comes with muster-server[messages] and the tools") from None
+    return delay_bench.run(rounds=options.rounds_wanted, quick=options.quick, progress=progress)
+
+
 @app.command(epilog="Example: muster bench table peers.json paced.json overload.json")
 def table(
     files: Annotated[

@@ -16,13 +16,14 @@ from plane.messages.topics import Topic
 JSON: Final = "application/json"
 Time = Ms | datetime.datetime
 """Milliseconds since 1970, or ISO 8601 with a zone."""
+NOTHING: Final = msgspec.Raw(b"")
 AnId = Annotated[str, Meta(pattern=ID)]
 
 
 class Post(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A message in JSON. `data`: any JSON, which is the body as it stands; or `base64`, with its `type`."""
 
-    data: msgspec.Raw | None = None
+    data: msgspec.Raw = NOTHING
     base64: bytes | None = None
     type: Annotated[str, Meta(max_length=255)] = "application/octet-stream"
     id: AnId | None = None
@@ -67,7 +68,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     attempts: int
     accepted_at: int
     type: str
-    data: msgspec.Raw | None = None
+    data: msgspec.Raw = NOTHING
     base64: bytes | None = None
     next_at: int | None = None
     expires_at: int | None = None
@@ -160,19 +161,18 @@ def ms(time: Time | None) -> int | None:
 
 
 def _send(post: Post) -> Send:
-    if (post.data is None) == (post.base64 is None):
+    data = bytes(post.data)
+    if bool(data) == (post.base64 is not None):
         raise Problem("bad_body", "a message has either data or base64")
-    body = post.base64 if post.data is None else bytes(post.data)
-    assert body is not None
     return Send(
-        body=body,
+        body=data if post.base64 is None else post.base64,
         id=post.id,
         in_ms=post.in_ms,
         at=ms(post.at),
         window_ms=post.window_ms,
         expires_at=ms(post.expires_at),
         target=post.target,
-        kind=post.type if post.data is None else JSON,
+        kind=JSON if post.base64 is None else post.type,
     )
 
 
@@ -190,13 +190,13 @@ def moved(changed: Changed) -> Moved:
 
 def message(shown: Shown) -> Message:
     """A message for JSON."""
-    data: msgspec.Raw | None = None
+    data = NOTHING
     if shown.kind == JSON:
         try:
             msgspec.json.decode(shown.body)
             data = msgspec.Raw(shown.body)
         except msgspec.MsgspecError:
-            data = None
+            data = NOTHING
     return Message(
         id=shown.id,
         topic=shown.topic,
@@ -206,7 +206,7 @@ def message(shown: Shown) -> Message:
         accepted_at=shown.accepted_at,
         type=shown.kind,
         data=data,
-        base64=None if data is not None else shown.body,
+        base64=shown.body if data is NOTHING else None,
         next_at=shown.next_at,
         expires_at=shown.expires_at,
         target=shown.target or None,

@@ -7,6 +7,7 @@ import base64
 import http.client
 import json
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -17,6 +18,8 @@ from .errors import Invalid, Refused, TimedOut, Unavailable
 
 TIMEOUT_S: Final = 30.0
 BATCH_MAX: Final = 1_000
+IDLE_S: Final = 5.0
+"""A connection that was idle for longer is opened anew: a face closes idle ones."""
 
 Outcome = Literal["done", "already fired", "unknown", "cancelled", "expired"]
 """Of a change: it took place; a callback was made or is under way; no such message now, and the change takes place if it
@@ -74,6 +77,7 @@ class Messages:
         self._connection = kind(parts.hostname, parts.port, timeout=timeout)
         self._headers = {"x-api-key": key, "content-type": "application/json"}
         self._lock = threading.Lock()
+        self._used = 0.0
 
     def __enter__(self) -> "Messages":
         return self
@@ -161,6 +165,8 @@ class Messages:
     def _ask(self, method: str, path: str, document: Any = None) -> Any:
         body = None if document is None else json.dumps(document, separators=(",", ":")).encode()
         with self._lock:
+            if time.monotonic() - self._used > IDLE_S:
+                self._connection.close()
             try:
                 self._connection.request(method, path, body, self._headers)
                 answer = self._connection.getresponse()
@@ -171,6 +177,7 @@ class Messages:
             except (http.client.HTTPException, OSError) as error:
                 self._connection.close()
                 raise Unavailable(f"the HTTP face does not answer: {error or type(error).__name__}") from None
+            self._used = time.monotonic()
         try:
             said = json.loads(content)
         except ValueError:

@@ -1,0 +1,133 @@
+"""Targets that misbehave: each harms its own topic alone, and others' messages are as late as without it."""
+
+import contextlib
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.faults.conftest import Make
+from tests.faults.hooks import Called, Handler, Hooks, hooks
+from tests.faults.test_messages import said, with_messages
+from tests.waiting import until, until_asked
+
+__all__ = ["with_messages"]
+
+CHUNK = b"x" * 65_536
+GIGABYTE = 1 << 30
+
+
+def error(handler: Handler) -> None:
+    handler.say(500, b"out of order")
+
+
+def slow(handler: Handler) -> None:
+    time.sleep(5.0)  # longer than the topic's timeout
+    with contextlib.suppress(OSError):
+        handler.say(200)
+
+
+def drip(handler: Handler) -> None:
+    with contextlib.suppress(OSError):
+        for byte in b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nx-long: yes\r\n\r\n":
+            handler.wfile.write(bytes([byte]))
+            handler.wfile.flush()
+            time.sleep(0.2)
+
+
+def closes(handler: Handler) -> None:
+    handler.close_connection = True
+
+
+def redirects(handler: Handler) -> None:
+    handler.say(307, location="http://169.254.169.254/latest/meta-data")
+
+
+def endless(handler: Handler) -> None:
+    handler.send_response(500)
+    handler.send_header("content-length", str(GIGABYTE))
+    handler.end_headers()
+    with contextlib.suppress(OSError):
+        for _ in range(GIGABYTE // len(CHUNK)):
+            handler.wfile.write(CHUNK)
+    handler.close_connection = True
+
+
+BAD: dict[str, Callable[[Handler], None]] = {
+    "error": error,
+    "slow": slow,
+    "drip": drip,
+    "closes": closes,
+    "redirects": redirects,
+    "endless": endless,
+}
+
+
+def lateness(server: Hooks, due: dict[str, int]) -> list[float]:
+    """In ms, of the first callbacks of these messages."""
+    first: dict[str, Called] = {}
+    for call in server.calls:
+        first.setdefault(call.id, call)
+    return [first[id].at - at for id, at in due.items()]
+
+
+@pytest.mark.timeout(240)
+async def test_bad_targets_hold_up_no_other(with_messages: Make, figures: Callable[..., None]) -> None:
+    instance = with_messages(systems={"enabled": "messages,http"}, http={"body_bytes_max": 4 << 20})
+    with contextlib.ExitStack() as stack:
+        good = stack.enter_context(hooks())
+        bad = {name: stack.enter_context(hooks(answer)) for name, answer in BAD.items()}
+        stack.enter_context(instance.running())
+        from tests.faults.test_http import client, make_key, ready
+
+        for name, server in {"good": good, **bad}.items():
+            said(
+                instance,
+                "topic",
+                "create",
+                name,
+                "--callback",
+                f"{server.url}/",
+                "--timeout",
+                "2",
+                "--retries",
+                "1s,1s",
+            )
+        async with client(instance, **{"x-api-key": make_key(instance)}) as asking:
+            await ready(asking)
+
+            async def wave(mark: str, among: list[str]) -> dict[str, int]:
+                """Messages of the good topic over two seconds, and as many to each of these."""
+                at = time.time_ns() // 1_000_000 + 1_500
+                for topic in among:
+                    some: list[dict[str, Any]] = [
+                        {"data": 1, "at": at + 10 * k, "id": f"{mark}-{k}"} for k in range(200)
+                    ]
+                    answer = await asking.post(f"/api/v1/topics/{topic}/messages", json=some)
+                    assert answer.status_code == 200, answer.text
+                due = {f"{mark}-{k}": at + 10 * k for k in range(200)}
+                await until(lambda: due.keys() <= set(good.ids()), 60)
+                return due
+
+            alone = lateness(good, await wave("alone", ["good"]))
+            beside = lateness(good, await wave("beside", [*BAD, "good"]))
+        assert min(alone + beside) >= 0, "one was early"
+        before, after = statistics.quantiles(alone, n=100), statistics.quantiles(beside, n=100)
+        figures(alone_p50=before[49], alone_p99=before[98], beside_p50=after[49], beside_p99=after[98])
+        # The bad servers run in threads of this same process, on two cores: a bound, not a figure.
+        assert after[49] <= before[49] + 250
+        assert after[98] <= before[98] + 2_000
+        instance.sample_memory()
+        assert instance.peak.rss["messages-worker"] < 400 << 20, "a target's gigabyte stays with the target"
+
+        def ended() -> bool:
+            return all(said(instance, "delay", "ls", name)["matching"] == 0 for name in BAD)
+
+        await until_asked(ended, 120, 2.0)
+        for name in BAD:
+            letters = said(instance, "delay", "dead", "ls", name, "--limit", "1000")
+            assert len(letters) == 200, name
+        (letter, *_) = said(instance, "delay", "dead", "ls", "redirects")
+        assert letter["status"] == 307
