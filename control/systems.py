@@ -9,7 +9,14 @@ from typing import Final
 from plane import kinds
 from plane.kind import System
 
-LISTED: Final = ("control.rooms", "control.probes", "control.http", "control.fleet", "control.messages", "control.likes")
+LISTED: Final = (
+    "control.rooms",
+    "control.probes",
+    "control.http",
+    "control.fleet",
+    "control.messages",
+    "control.likes",
+)
 MORE: Final = "MUSTER_SYSTEMS"
 """Packages of further systems, separated by commas: each has a module `system` with a `SYSTEM`."""
 
