@@ -91,8 +91,9 @@ async def test_pass_writes_changed_items_once_with_readable_likers(start: Start,
     assert node.engine.dirty() == 0
     ((raw,),) = await plain(database.url, "SELECT likers FROM muster_likes WHERE likes = 3")
     dense = BitMap.deserialize(bytes(raw))  # type: ignore[call-overload]
-    users = dict(await plain(database.url, "SELECT dense_id, user_id FROM muster_likes_users"))
-    assert {int(users[one]) % (1 << 64) for one in dense} == {7, SNOWFLAKE, (1 << 64) - 1}  # type: ignore[call-overload]
+    pairs = await plain(database.url, "SELECT dense_id, user_id FROM muster_likes_users")
+    users = {int(str(dense)): int(str(user)) for dense, user in pairs}
+    assert {users[one] % (1 << 64) for one in dense} == {7, SNOWFLAKE, (1 << 64) - 1}
     written = node.behind.rows
     assert await node.behind.tried()
     assert node.behind.rows == written, "nothing changed"
