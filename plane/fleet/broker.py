@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from plane.fleet.index import NAME as CLIENT
+from plane.fleet.schema import NAME as CLIENT
 from plane.fleet.schema import PREFIX, UP_BYTES_MAX
 from plane.kind import Berth, Program
 

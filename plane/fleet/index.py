@@ -5,7 +5,6 @@ greater (epoch, version) (I-2): any order of the same updates, doubled or not, m
 client leaves, so that an old update cannot bring it back, and so that the client has the same number when it returns.
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Final
@@ -15,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pyroaring import BitMap
 
+from plane.fleet.schema import NAME
 from plane.fleet.selector import ATTRIBUTES, VALUE_MAX, And, In, Not, Or, Selector
 from pyext import bits
 
 CLIENTS_MAX: Final = 1 << 26  # numbers that a deck can tell apart
 VALUES_MAX: Final = 32  # of one client, over all attributes: the bitmaps that its coming and going changes
-NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 Attributes = Mapping[str, Sequence[str]]
 

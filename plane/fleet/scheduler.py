@@ -22,7 +22,6 @@ from muster.instance import start_time
 from plane.fleet import replay, schema
 from plane.fleet.calls import CallError, Server, key_of
 from plane.fleet.dispatcher import SEED_STEP, Answer, Dispatcher
-from plane.fleet.index import NAME
 from plane.fleet.index_nodes import IndexNodes, running
 from plane.fleet.mqtt import Link, LinkError
 from plane.fleet.options import FleetSettings, password
@@ -60,7 +59,7 @@ from plane.fleet.records import (
     scheduled,
 )
 from plane.fleet.runs import Replacement, RunEnd, RunName, Runs, RunsError
-from plane.fleet.schema import SchemaError
+from plane.fleet.schema import NAME, SchemaError
 from plane.fleet.selector import SelectorError, parse
 from plane.fleet.wheel import PICK_MAX, Task, TaskError, Turn, Wheel
 from plane.service import Context, Figure

@@ -5,14 +5,16 @@ not know is passed over, so that fields can be added. Whatever a reader cannot d
 the topic: old and new clients live beside each other on one broker. docs/fleet.md says the same, and is tested to do so.
 """
 
+import re
 from typing import Any, Final, Literal
 
 import msgspec
 
-from plane.fleet.index import NAME
-
 VERSION: Final = 1
 PREFIX: Final = f"fleet/{VERSION}"
+
+NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""Of a client, and of a task."""
 
 TASK_BYTES_MAX: Final = 16_384
 UP_BYTES_MAX: Final = 65_536  # of one message of a client; a result is the largest
