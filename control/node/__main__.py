@@ -2,6 +2,7 @@
 
 With `--template` it is the process from which `muster up` forks its nodes."""
 
+import os
 import sys
 
 from control.host.lean import lean
@@ -11,4 +12,5 @@ lean()
 from control.node.process import load, main  # noqa: E402 - structlog is to be loaded before
 from control.node.template import started  # noqa: E402
 
-sys.exit(main(started(sys.argv[1:], load)))
+code = main(started(sys.argv[1:], load))
+os._exit(code)  # Python would take apart what it has loaded: twice the work of a start
