@@ -83,7 +83,12 @@ class LikesService:
         where = location(settings.database)
         if self._database_password is not None:
             where = where.identified(self._database_password)
-        return await opened(settings, 0, self._passwords, SqlStore(where, settings.instance, 0), self._log)
+        store = SqlStore(where, settings.instance, 0)
+        try:
+            return await opened(settings, 0, self._passwords, store, self._log)
+        except BaseException:
+            await store.close()
+            raise
 
     async def _serve(self, partition: Partition, stopping: asyncio.Task[bool], drain_s: float) -> None:
         engine, behind, options = partition.engine, partition.behind, self._settings.options

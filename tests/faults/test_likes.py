@@ -1,8 +1,10 @@
 """Likes beside a real instance: real Redis clients, the words of the command, kill -9 under load, a full disk."""
 
+import asyncio
 import json
 import shutil
 import subprocess
+import time
 from random import Random
 from typing import Any
 
@@ -12,6 +14,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+import muster
 from tests.faults.conftest import Make
 from tests.faults.instance import Instance
 from tests.plane.likes.load import Load
@@ -147,3 +150,34 @@ async def test_users_file_lets_in_those_who_know_a_password(with_likes: Make, tm
         async with client(instance, username="web", password="s3cret:x", protocol=3) as known:
             assert await known.setbit("share:1", 1, 1) == 0
         assert said(instance, "likes", "show", "share:1")["count"] == 1
+
+
+async def test_count_comes_into_the_room_of_its_item_at_most_ten_times_a_second(with_likes: Make) -> None:
+    instance = with_likes()
+    with instance.running():
+        async with (
+            muster.connect(str(instance.folder.path)) as reader,
+            reader.join("likes:share:1000") as room,
+            client(instance) as redis,
+        ):
+            began, counts = time.monotonic(), list[int]()
+            for user in range(500):
+                await redis.setbit("share:1000", user, 1)
+            async with asyncio.timeout(30):
+                async for message in room:
+                    assert isinstance(message, muster.Message)
+                    counts.append(int(message.data))
+                    if counts[-1] == 500:
+                        break
+            assert counts == sorted(set(counts))
+            assert len(counts) <= 10 * (time.monotonic() - began) + 2
+            dead = instance.kill("proxy")
+            for user in range(10):
+                assert await redis.setbit("share:1000", user, 0) == 1, "likes go on"
+            await instance.back("proxy", dead)
+            async with asyncio.timeout(60):
+                async for message in room:
+                    if isinstance(message, muster.Message) and int(message.data) == 490:
+                        break
+        done = instance.ran("sub", "likes:share:1000", "--history", "1", "--count", "1")
+        assert done.stdout.split()[-1] == b"490", done

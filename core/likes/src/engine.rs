@@ -73,6 +73,9 @@ pub struct RowLikes {
     pub likers: Vec<u8>,
 }
 
+/// The key of an item that changed, and its count; `None` where it was deleted.
+pub type ChangedItem = (Vec<u8>, Option<u64>);
+
 /// An item in a ranking.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Ranked<'a> {
@@ -426,12 +429,16 @@ impl Engine {
 
     /// Up to `count` items that changed since they were last told, with their counts, `None` where they were deleted; and whether some were lost, as more
     /// than [`NEWS_MAX`] waited: then all items are to be looked at.
-    pub fn changed_items(&mut self, count: usize) -> (Vec<(Vec<u8>, Option<u64>)>, bool) {
-        let mut told: Vec<_> = Vec::new();
-        while let (true, Some(key)) = (told.len() < count, self.news.deleted.pop_front()) {
+    pub fn changed_items(&mut self, count: usize) -> (Vec<ChangedItem>, bool) {
+        let mut told = Vec::new();
+        while told.len() < count {
+            let Some(key) = self.news.deleted.pop_front() else {
+                break;
+            };
             told.push((key.into_vec(), None));
         }
-        while let (true, Some(slot)) = (told.len() < count, self.news.slots.pop_front()) {
+        while told.len() < count {
+            let Some(slot) = self.news.slots.pop_front() else { break };
             // A slot that was given to another item stands here twice, or for none.
             if self.items.get(slot).is_some_and(|item| item.told) {
                 let item = self.items.get_mut(slot);

@@ -22,7 +22,7 @@ mod snapshot;
 mod trend;
 mod users;
 
-pub use engine::{Answer, ApplyError, Engine, Options, Ranked, Row, RowLikes};
+pub use engine::{Answer, ApplyError, ChangedItem, Engine, Options, Ranked, Row, RowLikes};
 pub use limits::{
     FIELD_BYTES_MAX, ITEM_FIELDS_MAX, KEYS_MAX, KEY_BYTES_MAX, NEWEST_MAX, NEWS_MAX, NOT_OFFSETS_MAX, PAGE_MAX,
 };

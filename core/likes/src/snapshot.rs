@@ -15,10 +15,11 @@ use roaring::RoaringBitmap;
 
 const MAGIC: &[u8; 8] = b"MLikes02";
 
-/// What follows in the stream: items and chains stand in any order.
+/// What follows in the stream: users in the order of their dense ids, items and chains in any order.
 const END: u8 = 0;
 const ITEM: u8 = 1;
 const CHAIN: u8 = 2;
+const USERS: u8 = 3;
 
 /// Why bytes are no snapshot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -83,17 +84,17 @@ impl Engine {
             return None;
         }
         if cut.ids_done < cut.users {
-            let ids = self
-                .users
+            let ids = (cut.users - cut.ids_done).min(bytes / 8 + 1);
+            cut.out.0.push(USERS);
+            cut.out.u32(ids as u32);
+            self.users
                 .ids()
                 .skip(cut.ids_done)
-                .take((cut.users - cut.ids_done).min(bytes / 8 + 1));
-            for id in ids {
-                cut.out.u64(id);
-                cut.ids_done += 1;
-            }
+                .take(ids)
+                .for_each(|id| cut.out.u64(id));
+            cut.ids_done += ids;
         }
-        while cut.out.0.len() < bytes && cut.slots_done < cut.slots {
+        while cut.out.0.len() < bytes && cut.ids_done == cut.users && cut.slots_done < cut.slots {
             let slot = cut.slots_done;
             cut.slots_done += 1;
             if !cut.slots_saved.remove(&slot) {
@@ -108,7 +109,7 @@ impl Engine {
                 self.save_chain(&mut cut.out, place);
             }
         }
-        if cut.out.0.len() < bytes {
+        if cut.out.0.len() < bytes && cut.ids_done == cut.users {
             cut.out.0.push(END);
             cut.ended = true;
         }
@@ -218,9 +219,6 @@ fn read(from: &mut In, options: Options) -> Option<Engine> {
     }
     let listed = from.take(1)?[0] == 1;
     let users = from.u64()?;
-    for _ in 0..users {
-        engine.users.find_or_add(from.u64()?)?;
-    }
     let (mut items, mut chains) = (Vec::new(), Vec::new());
     loop {
         match from.take(1)?[0] {
@@ -231,6 +229,11 @@ fn read(from: &mut In, options: Options) -> Option<Engine> {
                     return None;
                 }
                 chains.push((place, likes_at_most, listed));
+            }
+            USERS => {
+                for _ in 0..from.u32()? {
+                    engine.users.find_or_add(from.u64()?)?;
+                }
             }
             END => break,
             _ => return None,
@@ -246,7 +249,7 @@ fn read(from: &mut In, options: Options) -> Option<Engine> {
     for slot in taken {
         engine.boards.enter(slot, &engine.items);
     }
-    if listed && chains.len() as u64 != users {
+    if engine.users.len() as u64 != users || (listed && chains.len() as u64 != users) {
         return None;
     }
     if options.items_by_user {

@@ -15,6 +15,9 @@ type ClusterNode = (String, String, u16, Vec<(u16, u16)>);
 /// Key, modification, and count and likers unless the item was deleted.
 type Row<'py> = (Bound<'py, PyBytes>, u64, Option<(u64, Bound<'py, PyBytes>)>);
 
+/// Key, and count unless the item was deleted.
+type Changed<'py> = (Bound<'py, PyBytes>, Option<u64>);
+
 /// One node's likes over its durable log in a folder. `fileno` is readable when `durable` is to be called.
 #[pyclass(module = "muster._core")]
 pub struct LikesEngine {
@@ -282,7 +285,7 @@ impl LikesEngine {
     }
 
     /// Items that changed, with their counts, `None` where they were deleted; and whether some were lost.
-    fn changed<'py>(&mut self, py: Python<'py>, count: usize) -> (Vec<(Bound<'py, PyBytes>, Option<u64>)>, bool) {
+    fn changed<'py>(&mut self, py: Python<'py>, count: usize) -> (Vec<Changed<'py>>, bool) {
         let (items, lost) = self.front.engine_mut().changed_items(count);
         let item = |(key, count): (Vec<u8>, _)| (PyBytes::new(py, &key), count);
         (items.into_iter().map(item).collect(), lost)
