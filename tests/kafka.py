@@ -107,7 +107,7 @@ class Kafka:
         return ["setpriv", "--pdeathsig=KILL", "java", *JAVA, logging, "-cp", f"{JARS}/*", *words]
 
     def start(self) -> None:
-        """With the earlier content, unless it runs. Only in the main thread: the broker ends with the thread of its start."""
+        """With the earlier content, unless it runs. Only in the main thread: it ends with its thread."""
         need()
         if self._process is not None and self._process.poll() is None:
             return

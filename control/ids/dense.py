@@ -62,7 +62,7 @@ class DenseIds:
         async with self._taking:
             while len(taken) < count:
                 if not self._left:
-                    self._left = await self._segments.take(self._name, max(self._segment, count - len(taken)))
+                    self._left = await self._segments.take(self._name, self._segment)
                 given = min(count - len(taken), len(self._left))
                 taken += self._left[:given]
                 self._left = self._left[given:]

@@ -136,7 +136,7 @@ async def test_process_without_a_registry_gives_ids_to_the_end_of_its_lease(tmp_
                 await giver.take(1)
                 break
             except Unavailable:
-                continue
+                await asyncio.sleep(0.05)
     await tree.close()
     await service.stop()
 
