@@ -1,5 +1,6 @@
 """Durable logs that systems share: the words, an embedded version and one over Kafka."""
 
+from plane.log.place import connect
 from plane.log.words import (
     BATCH_BYTES_MAX,
     Batch,
@@ -13,7 +14,6 @@ from plane.log.words import (
     Logs,
     TooLarge,
     Trimmed,
-    connect,
 )
 
 __all__ = [

@@ -9,7 +9,6 @@ raised may be in the log or not, except where the error says that it is not.
 import struct
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, Protocol, Self
 
 BATCH_BYTES_MAX: Final = 4 << 20
@@ -136,19 +135,3 @@ class Logs(Protocol):
 
     async def close(self) -> None:
         """End what its logs share. They are closed already."""
-
-
-def connect(url: str, folder: Path, *, partitions: int = 1, replicas: int = 1) -> Logs:
-    """Find the place of a URL: `kafka://HOST:PORT[,HOST:PORT…][/PREFIX]`, or empty for `folder`.
-
-    `partitions` is the fixed number of partitions of each log, `replicas` the number of its copies: both for topics
-    that Kafka does not have yet. Raises `ValueError` for another URL.
-    """
-    if not url:
-        from plane.log.embedded import EmbeddedLogs
-
-        return EmbeddedLogs(folder)
-    from plane.log.kafka import KafkaLogs, parse
-
-    servers, prefix = parse(url)
-    return KafkaLogs(servers, prefix, partitions=partitions, replicas=replicas)

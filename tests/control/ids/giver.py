@@ -13,6 +13,7 @@ import uvloop
 from control.ids import DenseIds, RegistrySegments, Snowflakes
 from control.ids.snowflake import wall_ms
 from control.registry.embedded import EmbeddedTree
+from tests.control.registry.services import connected
 
 TAKEN = 1_000
 STEPS_MS = (-3_600_000, -1_000, 0, 1_000, 3_600_000)
@@ -34,7 +35,7 @@ class Stepped:
 async def _main(registry: Path, kind: str, count: int) -> "array[int]":
     clock = Stepped()
     tree = EmbeddedTree(registry)
-    await tree.start()
+    await connected(tree)
     snowflakes, dense = (
         Snowflakes(tree, now_ms=clock, window_ms=200),
         DenseIds(RegistrySegments(tree), "users", segment=3_000),
