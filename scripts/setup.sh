@@ -71,7 +71,7 @@ missing_for_tests() {
     postgresql_there || missing="$missing postgresql"
     have systemd-analyze || missing="$missing systemd"
     have java || missing="$missing default-jre-headless"
-    zookeeper_there || have mvn || missing="$missing maven"
+    { zookeeper_there && kafka_there; } || have mvn || missing="$missing maven"
     echo $missing
 }
 
@@ -83,6 +83,11 @@ postgresql_there() {
 zookeeper_there() {
     set -- .tools/zookeeper/zookeeper-3.*.jar
     [ -e "$1" ] || [ -e /usr/share/java/zookeeper.jar ]
+}
+
+kafka_there() {
+    set -- .tools/kafka/kafka_2.13-*.jar
+    [ -e "$1" ]
 }
 
 can_apt() { [ "$(id -u)" = 0 ] && have apt-get; }
@@ -130,18 +135,20 @@ need_for_tests() {
     fi
 }
 
-need_zookeeper() { # its jars by Maven, else Debian's, which are older
-    zookeeper_there && return
-    if have mvn; then
-        say 'fetching ZooKeeper into .tools/zookeeper/'
-        jars="$PWD/.tools/zookeeper"
-        if mvn --quiet --batch-mode --file scripts/zookeeper.pom.xml -Dmaven.repo.local="$PWD/.tools/m2" \
-            dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory="$jars" >&2; then
-            rm -rf .tools/m2
-            return
-        fi
-        rm -rf .tools/m2 "$jars"
+fetch_jars() { # the jars of scripts/NAME.pom.xml into .tools/NAME/, by Maven
+    have mvn || return
+    say "fetching $2 into .tools/$1/"
+    if mvn --quiet --batch-mode --file "scripts/$1.pom.xml" -Dmaven.repo.local="$PWD/.tools/m2" \
+        dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory="$PWD/.tools/$1" >&2; then
+        rm -rf .tools/m2
+    else
+        rm -rf .tools/m2 ".tools/$1"
+        return 1
     fi
+}
+
+need_zookeeper() { # its jars by Maven, else Debian's, which are older
+    zookeeper_there || fetch_jars zookeeper ZooKeeper && return
     if can_apt; then
         apt_install libzookeeper-java
     elif [ "${CI:-}" = true ]; then
@@ -149,6 +156,12 @@ need_zookeeper() { # its jars by Maven, else Debian's, which are older
     else
         say 'what needs ZooKeeper is skipped; to run it too: apt-get install --no-install-recommends libzookeeper-java'
     fi
+}
+
+need_kafka() {
+    kafka_there || fetch_jars kafka Kafka && return
+    [ "${CI:-}" != true ] || die 'missing: the jars of Kafka, which Maven fetches; run: apt-get install maven'
+    say 'what needs Kafka is skipped; to run it too: apt-get install maven, then scripts/setup.sh --tests'
 }
 
 # --- parts in this folder ----------------------------------------------------------------------------------
@@ -225,6 +238,7 @@ main() {
     if [ "${1:-}" = --tests ]; then
         need_for_tests
         need_zookeeper
+        need_kafka
     fi
 }
 

@@ -1,4 +1,5 @@
-"""Every coroutine test runs on uvloop, as the servers do. One ZooKeeper and one of each database serve all tests of a run.
+"""Every coroutine test runs on uvloop, as the servers do. One ZooKeeper, one Kafka and one of each database serve
+all tests of a run.
 
 Hypothesis judges no example by a clock: other work on the machine may delay one.
 """
@@ -13,6 +14,7 @@ import uvloop
 from hypothesis import HealthCheck, settings
 
 from tests.control.registry.zookeeper import ZooKeeper
+from tests.kafka import Kafka
 
 if TYPE_CHECKING:  # loaded only with a database: SQLAlchemy takes a second
     from tests.databases import Database, MariaDb, PostgreSql, Server
@@ -88,3 +90,18 @@ async def database(request: pytest.FixtureRequest, tmp_path: Path) -> "Database"
     if request.param == "sqlite":
         return File(tmp_path)
     return await made(request.getfixturevalue(request.param))
+
+
+@pytest.fixture(scope="session")
+def kafka_of_the_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
+    """Not yet started."""
+    made = Kafka(tmp_path_factory.mktemp("kafka"))
+    yield made
+    made.end()
+
+
+@pytest.fixture
+async def kafka(kafka_of_the_run: Kafka) -> Kafka:
+    """A running one, with topics of its own for this test, which may kill it."""
+    await kafka_of_the_run.serve_another_test()
+    return kafka_of_the_run

@@ -1,8 +1,10 @@
 """The work of the words of likes. Data on stdout; a node's refusal is one line and an exit code."""
 
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from rich.table import Table
@@ -19,6 +21,7 @@ from plane.likes.options import LikesOptions
 
 if TYPE_CHECKING:  # loaded only where it is used: it takes a fifth of a second
     from control.likes.client import Likes
+    from control.likes.importing import Moving
 
 NONE_RUNS: Final = "no node of likes runs here; start one: muster up --with likes"
 
@@ -155,3 +158,58 @@ async def ranking(where: Target, field: str, top: int, window: str, as_json: boo
                 table.add_row(str(place), item, f"{score:g}" if not window else f"{score:.3f}")
             common.out().print(table)
     return 0
+
+
+async def bring(where: Target, url: str, pattern: str, file: Path, as_json: bool) -> int:
+    """Move the bitmaps of a Redis."""
+    async with client(where) as node:
+        from redis.asyncio import Redis
+        from redis.exceptions import RedisError
+
+        from control.likes.importing import Done, Moving
+
+        try:
+            source, done = Redis.from_url(url), Done(file)
+        except ValueError as error:
+            raise UserError(f"{error}: use redis://HOST:PORT/DB", USAGE) from None
+        except OSError as error:
+            raise UserError(f"--done {file}: {error.strerror}") from None
+        moving = Moving(source, node, done)
+        try:
+            with _bar(moving) as progress:
+                await moving.run(pattern, progress)
+        except RedisError as error:
+            raise UserError(f"the Redis to import from: {error}; the same command goes on", UNAVAILABLE) from None
+        finally:
+            done.close()
+            await source.aclose()
+    with common.verdict_after():
+        if as_json:
+            names = ("keys", "before", "likes", "new")
+            common.print_json({name: getattr(moving, name) for name in names})
+        else:
+            print(
+                f"{common.counted(moving.keys, 'key')} moved with {common.counted(moving.likes, 'like')}, "
+                f"{moving.new:,} new; {moving.before:,} moved before"
+            )
+    return 0
+
+
+@contextlib.contextmanager
+def _bar(moving: "Moving") -> Iterator[Callable[[], None]]:
+    """A bar on stderr, on a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.completed:,.0f} of {task.total:,.0f} keys"),
+        BarColumn(),
+        TextColumn("{task.fields[likes]:,} likes"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=0, likes=0)
+        yield lambda: bar.update(task, total=moving.of, completed=moving.keys + moving.before, likes=moving.likes)

@@ -1,5 +1,6 @@
 """The words of likes: `muster like`, `unlike`, `likes show | both | of`, `rank`. Their work is in `commands.py`."""
 
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
@@ -109,3 +110,25 @@ def of(
     from control.likes.commands import of as run
 
     return common.run(run(Target(config, registry), user, limit, json))
+
+
+@likes_app.command("import", epilog="Example: muster likes import redis://10.0.0.5:6379/0 'share:*'")
+def import_(
+    url: Annotated[str, typer.Argument(metavar="URL", help="The Redis: redis://[USER:PASSWORD@]HOST:PORT/DB.")],
+    pattern: Annotated[str, typer.Argument(metavar="PATTERN", help="Keys to move, as of SCAN: 'share:*'.")],
+    done: Annotated[
+        Path, typer.Option("--done", metavar="FILE", help="Keys that are moved; another run goes on with the rest.")
+    ] = Path("likes-import.done"),
+    json: Json = False,
+    registry: RegistryUrl = None,
+    config: ConfigFile = None,
+) -> int:
+    """Move bitmaps of a Redis: each bit of 1 becomes a like of the item that has the key's name.
+
+    The Redis is only read. An interrupted import goes on with the keys that are left.
+    """
+    from control.console import common
+    from control.console.found import Target
+    from control.likes.commands import bring
+
+    return common.run(bring(Target(config, registry), url, pattern, done, json))

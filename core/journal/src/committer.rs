@@ -2,13 +2,17 @@
 //!
 //! Owns the thread and the descriptor that wakes the loop. Knows no frame and no record.
 
-use crate::error::AppendError;
+use crate::error::{AppendError, ReadError};
 use crate::format::Group;
-use crate::Journal;
+use crate::reader::Reader;
+use crate::shared::Shared;
+use crate::{Journal, JournalReader};
 use rustix::event::{eventfd, EventfdFlags};
+use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -31,6 +35,8 @@ pub struct Committer {
     appended: Mutex<Receiver<Appended>>,
     wake: Arc<OwnedFd>,
     thread: Option<JoinHandle<Journal>>,
+    shared: Arc<Shared<File>>,
+    epoch: u64,
 }
 
 impl Committer {
@@ -39,6 +45,7 @@ impl Committer {
         let (orders, taken) = channel();
         let (tell, appended) = channel();
         let waker = Arc::clone(&wake);
+        let (shared, epoch) = (journal.shared(), journal.epoch());
         let run = move || {
             for order in taken {
                 match order {
@@ -63,7 +70,29 @@ impl Committer {
             appended: Mutex::new(appended),
             wake,
             thread: Some(thread),
+            shared,
+            epoch,
         })
+    }
+
+    /// The epoch of this owner.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// The offset of the oldest record that the log still holds.
+    pub fn start(&self) -> u64 {
+        self.shared.start()
+    }
+
+    /// The offset of the next record: all below are durable.
+    pub fn end(&self) -> u64 {
+        self.shared.durable.load(Ordering::Acquire)
+    }
+
+    /// A reader as [`crate::Log::reader`] gives it.
+    pub fn reader(&self, from: u64) -> Result<JournalReader, ReadError> {
+        Reader::new(Arc::clone(&self.shared), from)
     }
 
     /// Appends `group` behind those before it; [`Committer::poll`] tells when it is durable.

@@ -117,17 +117,16 @@ impl<S: Storage> Log<S> {
 
     /// The offset of the oldest record that the log still holds.
     pub fn start(&self) -> u64 {
-        self.shared
-            .segments
-            .lock()
-            .expect("no panic holds this lock")
-            .front()
-            .map_or(0, |first| first.first)
+        self.shared.start()
     }
 
     /// The offset that the next record gets: all below are durable.
     pub fn end(&self) -> u64 {
         self.shared.durable.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn shared(&self) -> Arc<Shared<S::File>> {
+        Arc::clone(&self.shared)
     }
 
     /// The epoch of this owner.

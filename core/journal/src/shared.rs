@@ -23,3 +23,11 @@ pub(crate) struct Shared<F> {
     /// Oldest first; never empty.
     pub segments: Mutex<VecDeque<Arc<Segment<F>>>>,
 }
+
+impl<F> Shared<F> {
+    /// The offset of the oldest record that is still there.
+    pub fn start(&self) -> u64 {
+        let segments = self.segments.lock().expect("no panic holds this lock");
+        segments.front().map_or(0, |first| first.first)
+    }
+}

@@ -2,6 +2,7 @@
 
 mod client;
 mod convert;
+mod journal;
 mod keys;
 mod likes;
 mod load;
@@ -25,6 +26,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(keys::room_name_error, module)?)?;
     module.add_function(wrap_pyfunction!(keys::room_owners, module)?)?;
     module.add_class::<client::ClientEngine>()?;
+    module.add_class::<journal::Journal>()?;
     module.add_class::<likes::LikesEngine>()?;
     module.add_class::<load::FeedEngine>()?;
     module.add_class::<load::KnownRooms>()?;

@@ -18,23 +18,25 @@ type Row<'py> = (Bound<'py, PyBytes>, u64, Option<(u64, Bound<'py, PyBytes>)>);
 /// Key, and count unless the item was deleted.
 type Changed<'py> = (Bound<'py, PyBytes>, Option<u64>);
 
-/// One node's likes over its durable log in a folder. `fileno` is readable when `durable` is to be called.
+/// One node's likes over its durable log in a folder, or over a log that its owner has. `fileno` is readable when `durable` is to be called.
 #[pyclass(module = "muster._core")]
 pub struct LikesEngine {
     front: Front,
     committer: Option<Committer>,
     spare: Group,
     epoch: u64,
+    /// The owner takes batches and makes them durable.
+    log_elsewhere: bool,
 }
 
 #[pymethods]
 impl LikesEngine {
-    /// Opens the log, restores `snapshot` and replays the records behind it.
+    /// Opens the log, restores `snapshot` and replays the records behind it. Without a folder the log is elsewhere.
     #[new]
-    #[pyo3(signature = (*, folder, segment_bytes, epoch=None, snapshot=None, items_by_user=true, passwords=Vec::new()))]
+    #[pyo3(signature = (*, folder, segment_bytes=2 * GROUP_BYTES_MAX as u64, epoch=None, snapshot=None, items_by_user=true, passwords=Vec::new()))]
     fn new(
         py: Python<'_>,
-        folder: &str,
+        folder: Option<&str>,
         segment_bytes: u64,
         epoch: Option<u64>,
         snapshot: Option<Vec<u8>>,
@@ -54,6 +56,15 @@ impl LikesEngine {
             cluster: None,
         };
         py.detach(|| {
+            let Some(folder) = folder else {
+                return Ok(LikesEngine {
+                    front: Front::new(restored(snapshot, options)?, settings),
+                    committer: None,
+                    spare: Group::new(),
+                    epoch: epoch.unwrap_or(0),
+                    log_elsewhere: true,
+                });
+            };
             let journal = Journal::open(folder, muster_journal::Options { segment_bytes, owner });
             let journal = journal.map_err(|error| PyOSError::new_err(error.to_string()))?;
             let engine = replayed(&journal, snapshot, options)?;
@@ -64,6 +75,7 @@ impl LikesEngine {
                 committer,
                 spare: Group::new(),
                 epoch,
+                log_elsewhere: false,
             })
         })
     }
@@ -155,6 +167,66 @@ impl LikesEngine {
         self.spare = appended.group;
         self.start_batch()?;
         Ok(true)
+    }
+
+    /// The records that are to be made durable next, each behind its length, and their number. `None` while there are none or a batch is under way.
+    fn begin_batch<'py>(&mut self, py: Python<'py>) -> Option<(Bound<'py, PyBytes>, usize)> {
+        if !self.log_elsewhere {
+            return None;
+        }
+        let records = self.front.begin_batch()?;
+        let (mut payload, mut count) = (Vec::new(), 0);
+        for record in records {
+            payload.extend_from_slice(&(record.len() as u32).to_le_bytes());
+            payload.extend_from_slice(record);
+            count += 1;
+        }
+        Some((PyBytes::new(py, &payload), count))
+    }
+
+    /// The batch is durable, its first record at `first`: applies it and replies.
+    fn batch_is_durable(&mut self, first: u64, now_ms: u64) -> PyResult<()> {
+        let expected = self.front.engine().offset();
+        if first != expected {
+            return Err(PyValueError::new_err(format!(
+                "batch is at offset {first} and not at {expected}"
+            )));
+        }
+        self.front.batch_is_durable(first, now_ms);
+        Ok(())
+    }
+
+    /// The batch is not in the log; `text`, which begins with an error's code, is the reply to its changes, and to all later ones if it is `for_good`.
+    fn batch_failed(&mut self, text: &str, for_good: bool, now_ms: u64) {
+        self.front.batch_failed(text, for_good, now_ms);
+    }
+
+    /// Applies records of the log, the first at `first`, as they were applied when they were new.
+    fn replay(&mut self, py: Python<'_>, first: u64, payload: &[u8]) -> PyResult<()> {
+        let engine = self.front.engine_mut();
+        let expected = engine.offset();
+        if first != expected {
+            return Err(PyValueError::new_err(format!(
+                "batch is at offset {first} and not at {expected}"
+            )));
+        }
+        py.detach(|| {
+            let mut rest = payload;
+            while let Some((len, after)) = rest.split_first_chunk::<4>() {
+                let (record, after) = after
+                    .split_at_checked(u32::from_le_bytes(*len) as usize)
+                    .ok_or_else(|| PyValueError::new_err("payload ends within a record"))?;
+                // A record that could not be applied when it was new can't be applied now either.
+                let _ = engine.apply(engine.offset(), record);
+                rest = after;
+            }
+            Ok(())
+        })
+    }
+
+    /// From now on items get `text`, which begins with an error's code, as every reply; None: they are served again.
+    fn suspend(&mut self, text: Option<String>) {
+        self.front.suspend(text);
     }
 
     /// Nodes as (id, host, port, [(first slot, last slot)]), the place of this one, the table's epoch.
@@ -347,6 +419,9 @@ impl LikesEngine {
     }
 
     fn start_batch(&mut self) -> PyResult<()> {
+        if self.log_elsewhere {
+            return Ok(());
+        }
         let mut group = std::mem::take(&mut self.spare);
         group.clear();
         let Some(records) = self.front.begin_batch() else {
@@ -361,12 +436,16 @@ impl LikesEngine {
     }
 }
 
+fn restored(snapshot: Option<Vec<u8>>, options: Options) -> PyResult<Engine> {
+    match snapshot {
+        Some(bytes) => Engine::restore(&bytes, options).map_err(|error| PyOSError::new_err(error.to_string())),
+        None => Ok(Engine::new(options)),
+    }
+}
+
 fn replayed(journal: &Journal, snapshot: Option<Vec<u8>>, options: Options) -> PyResult<Engine> {
     let damaged = |error: &dyn std::fmt::Display| PyOSError::new_err(error.to_string());
-    let mut engine = match snapshot {
-        Some(bytes) => Engine::restore(&bytes, options).map_err(|error| damaged(&error))?,
-        None => Engine::new(options),
-    };
+    let mut engine = restored(snapshot, options)?;
     let mut reader = journal.reader(engine.offset()).map_err(|error| match error {
         ReadError::Trimmed { .. } => PyLookupError::new_err(error.to_string()),
         error => damaged(&error),

@@ -454,8 +454,8 @@ class LikesEngine:
     def __new__(
         cls,
         *,
-        folder: str,
-        segment_bytes: int,  # at least 8 MiB
+        folder: str | None,  # of its log; None: the owner of the engine has the log
+        segment_bytes: int = ...,  # at least 8 MiB
         epoch: int | None = ...,  # of an owner that a registry appointed; None: the only process that uses the folder
         snapshot: bytes | None = ...,
         items_by_user: bool = ...,
@@ -475,6 +475,13 @@ class LikesEngine:
         self, connection: int, now_ms: int
     ) -> tuple[bytes, bool, bool]: ...  # replies, to be closed, not to be read
     def durable(self, now_ms: int) -> bool: ...
+    # Of an engine whose owner has the log: it makes each batch durable and reports that, before it asks for the next.
+    def begin_batch(self) -> tuple[bytes, int] | None: ...  # each record behind its length (4 bytes); their number
+    def batch_is_durable(self, first: int, now_ms: int) -> None: ...
+    def batch_failed(self, text: str, for_good: bool, now_ms: int) -> None: ...  # text: "CODE words"
+    def replay(self, first: int, payload: bytes) -> None: ...
+    # Changes and questions get this reply; None: they are served again.
+    def suspend(self, text: str | None) -> None: ...
     def set_cluster(
         self, nodes: list[tuple[str, str, int, list[tuple[int, int]]]], me: int, epoch: int
     ) -> None: ...  # (id, host, port, [(first slot, last slot)])
@@ -509,3 +516,24 @@ class LikesEngine:
     def snapshot_part(self, bytes: int) -> bytes: ...  # empty at the end
     def trim(self, offset: int) -> None: ...
     def figures(self) -> dict[str, Any]: ...
+
+# A durable log of records in a folder, with a thread of its own. Its errors are OSError(kind, text); kinds: "locked",
+# "fenced", "full", "too_large", "damaged", "failed", "refused", "trimmed", "beyond". A payload has each record behind its
+# length (4 bytes, little-endian), at most 4 MiB together. Only `read` and `close` block, and may run in another thread.
+@final
+class Journal:
+    # `epoch` is that of an owner whom a registry appointed; None: the only process that uses the folder.
+    def __new__(cls, *, folder: str, segment_bytes: int, epoch: int | None = ...) -> Journal: ...
+    def fileno(self) -> int: ...  # readable when `take` has something
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def start(self) -> int: ...
+    @property
+    def end(self) -> int: ...
+    def append(self, payload: bytes) -> None: ...
+    # Offset of the first record, the one behind the last, and (kind, text) of an error, in the order of `append`.
+    def take(self) -> list[tuple[int, int, tuple[str, str] | None]]: ...
+    def read(self, offset: int) -> tuple[int, int, bytes]: ...  # offset, number of records, payload of up to 5 MiB
+    def trim(self, offset: int) -> None: ...  # whole segments
+    def close(self) -> None: ...

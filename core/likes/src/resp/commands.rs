@@ -68,6 +68,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     command("LIKE.LIKERS", -2, Kind::Question, 1, 1),
     command("LIKE.BOTH", -2, Kind::Question, 1, -1),
     command("LIKE.ITEMS", -2, Kind::Question, 0, 0),
+    command("LIKE.TOP", 4, Kind::Question, 0, 0),
     command("LIKE.TREND", 2, Kind::Question, 1, 1),
     command("LIKE.MODIFICATION", 2, Kind::Question, 1, 1),
     command("PING", -1, Kind::Session, 0, 0),

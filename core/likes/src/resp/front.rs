@@ -110,6 +110,8 @@ pub struct Front {
     stalled: Vec<u32>,
     /// Why no change is taken any more.
     refusal: Option<String>,
+    /// Why no item is served for now.
+    suspension: Option<String>,
     arguments: Arguments,
 }
 
@@ -131,6 +133,7 @@ impl Front {
             ready: Vec::new(),
             stalled: Vec::new(),
             refusal: None,
+            suspension: None,
             arguments: Arguments::default(),
         }
     }
@@ -157,6 +160,14 @@ impl Front {
     /// Whether changes wait for a batch, or for theirs to be durable.
     pub fn is_pending(&self) -> bool {
         self.in_flight.is_some() || !self.collecting.operations.is_empty()
+    }
+
+    /// From now on changes and questions get `text`, which begins with an error's code, as their reply; `None`: they are served again.
+    ///
+    /// For an owner that can't know whether it still is: another one may have changed what it would answer. Changes that are in batches are answered
+    /// nevertheless, by their log.
+    pub fn suspend(&mut self, text: Option<String>) {
+        self.suspension = text;
     }
 
     pub fn set_cluster(&mut self, cluster: Option<Cluster>) {
@@ -398,8 +409,10 @@ impl Front {
         if !authenticated && !matches!(command.name, "AUTH" | "HELLO" | "QUIT") {
             return self.error(place, "NOAUTH Authentication required.".into());
         }
-        if let Err(text) = self.here(command.keys(words)) {
-            return self.error(place, text);
+        if command.kind != Kind::Session {
+            if let Err(text) = self.serves(command, words) {
+                return self.error(place, text);
+            }
         }
         if command.kind == Kind::Change {
             return self.change(place, command, words, now_ms);
@@ -423,11 +436,17 @@ impl Front {
         );
     }
 
-    /// Refuses keys that another node serves.
-    fn here(&self, keys: &[&[u8]]) -> Result<(), String> {
-        let (Some(cluster), Some((first, others))) = (&self.settings.cluster, keys.split_first()) else {
+    /// Refuses what another node serves, and everything while it serves nothing.
+    fn serves(&self, command: &Command, words: &[&[u8]]) -> Result<(), String> {
+        if let Some(text) = &self.suspension {
+            return Err(text.clone());
+        }
+        let (Some(cluster), Some((first, others))) = (&self.settings.cluster, command.keys(words).split_first()) else {
             return Ok(());
         };
+        if command.name.starts_with('Z') && cluster.nodes.len() > 1 && Engine::is_ranking(first) {
+            return Err("CROSSSLOT A ranking spans all nodes: send LIKE.TOP to each, or use HTTP".into());
+        }
         let number = slot(first);
         if others.iter().any(|key| slot(key) != number) {
             return Err("CROSSSLOT Keys in request don't hash to the same slot".into());
@@ -546,7 +565,9 @@ impl Front {
         };
         let (replies, session) = (&mut connection.replies, &mut connection.session);
         let begin = replies.len();
-        let result = if command.kind == Kind::Question {
+        let result = if let (Kind::Question, Some(text)) = (command.kind, &self.suspension) {
+            Err(text.clone()) // it waited behind a change meanwhile
+        } else if command.kind == Kind::Question {
             let mut reply = Reply {
                 out: replies,
                 resp3: session.resp3,

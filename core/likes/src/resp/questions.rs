@@ -95,6 +95,7 @@ pub(crate) fn answer(
             let (from, count) = place(&arguments[2..], PAGE_MAX, true)?;
             list(reply, &engine.items_of(user, from, count));
         }
+        "LIKE.TOP" => range(engine, true, &[arguments, &[b"WITHSCORES"]].concat(), now_ms, reply)?,
         "LIKE.TREND" => {
             item(key)?;
             reply.map(WINDOWS.len());

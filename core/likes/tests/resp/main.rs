@@ -124,8 +124,7 @@ fn client_without_password_is_kept_out() {
     );
 }
 
-#[test]
-fn keys_of_other_nodes_are_sent_there() {
+fn first_of_two() -> Settings {
     let node = |id: &str, port, slots| ClusterNode {
         id: id.repeat(40),
         host: "127.0.0.1".into(),
@@ -133,9 +132,40 @@ fn keys_of_other_nodes_are_sent_there() {
         slots: vec![slots],
     };
     let nodes = vec![node("a", 7_000, (0, 8_191)), node("b", 7_001, (8_192, 16_000))];
+    let cluster = Some(Cluster { nodes, me: 0, epoch: 3 });
+    Settings {
+        cluster,
+        ..Settings::default()
+    }
+}
+
+#[test]
+fn nodes_are_told_a_line_each() {
+    let mut node = Node::new(first_of_two());
+    let client = node.front.open();
+    let told = String::from_utf8(node.ask(client, &line("CLUSTER NODES"))).unwrap();
+    let lines: Vec<String> = told.lines().skip(1).map(String::from).collect();
+    assert_eq!(
+        lines,
+        [
+            format!(
+                "{} 127.0.0.1:7000@7000 myself,master - 0 0 3 connected 0-8191",
+                "a".repeat(40)
+            ),
+            format!(
+                "{} 127.0.0.1:7001@7001 master - 0 0 3 connected 8192-16000",
+                "b".repeat(40)
+            ),
+            String::new(),
+        ]
+    );
+}
+
+#[test]
+fn keys_of_other_nodes_are_sent_there() {
     assert_eq!((slot(b"foo"), slot(b"bar"), slot(b"k3")), (12_182, 5_061, 4_576));
     talk(
-        Settings { cluster: Some(Cluster { nodes, me: 0, epoch: 3 }), ..Settings::default() },
+        first_of_two(),
         &[
             ("GETBIT foo 1", "-MOVED 12182 127.0.0.1:7001\n"),
             ("SETBIT foo 1 1", "-MOVED 12182 127.0.0.1:7001\n"),
@@ -145,8 +175,32 @@ fn keys_of_other_nodes_are_sent_there() {
             ("DEL bar k3", "-CROSSSLOT Keys in request don't hash to the same slot\n"),
             ("CLUSTER KEYSLOT foo", ":12182\n"),
             ("CLUSTER SLOTS", &format!("*2\n*3\n:0\n:8191\n*3\n$9\n127.0.0.1\n:7000\n$40\n{}\n*3\n:8192\n:16000\n*3\n$9\n127.0.0.1\n:7001\n$40\n{}\n", "a".repeat(40), "b".repeat(40))),
+            ("CLUSTER MYID", &format!("$40\n{}\n", "a".repeat(40))),
+            ("ZREVRANGE rank 0 9", "-CROSSSLOT A ranking spans all nodes: send LIKE.TOP to each, or use HTTP\n"),
+            ("LIKE.TOP rank 0 9", "*4\n$3\nbar\n$1\n1\n$8\n{bar}.or\n$1\n1\n"),
         ],
     );
+}
+
+#[test]
+fn owner_that_can_not_know_whether_it_still_is_answers_nothing_of_items() {
+    let mut node = Node::new(Settings::default());
+    let client = node.front.open();
+    assert_eq!(node.ask(client, &line("SETBIT a 1 1")), b":0\r\n");
+    node.front
+        .feed(client, &[line("SETBIT a 2 1"), line("BITCOUNT a")].concat(), NOW_MS);
+    assert!(node.begin());
+    node.front.suspend(Some("CLUSTERDOWN lease has ended".into()));
+    let error = "-CLUSTERDOWN lease has ended\r\n";
+    for words in ["GETBIT a 1", "SETBIT a 3 1", "DBSIZE", "LIKE.ITEMS 1", "ZCARD rank"] {
+        node.front.feed(client, &line(words), NOW_MS);
+    }
+    node.front.feed(client, &line("PING"), NOW_MS);
+    node.finish();
+    let replies = String::from_utf8(node.front.take_replies(client)).unwrap();
+    assert_eq!(replies, format!(":0\r\n{}+PONG\r\n", error.repeat(6)));
+    node.front.suspend(None);
+    assert_eq!(node.ask(client, &line("BITCOUNT a")), b":2\r\n");
 }
 
 #[test]

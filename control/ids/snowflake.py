@@ -1,0 +1,137 @@
+"""Snowflakes: 63-bit ids that rise with time and need no call for each.
+
+Owns the layout and the leases of workers. An id is 41 bits of milliseconds since 2026, 10 bits of worker, 12 of sequence.
+
+A worker's node in the registry holds the millisecond up to which ids of this worker may be given. A process raises it,
+at the version that it read, before it gives such ids. So every millisecond of a worker has one owner:
+
+- A process that stood still gives ids only below the bound that it wrote itself. Its next attempt to raise it fails,
+  and it takes another worker.
+- A worker whose bound has passed is free. The next owner begins at the bound, whatever its own clock says.
+- A clock that is set back changes nothing: ids go on from the last millisecond, 4,096 for each. One that is set ahead
+  needs a new bound first.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from control.ids.dense import ROOT
+from control.registry.tree import BadVersion, NodeExists, Tree
+
+EPOCH_MS: Final = 1_767_225_600_000
+"""2026-01-01, in milliseconds since 1970."""
+WORKERS: Final = 1 << 10
+SEQUENCES: Final = 1 << 12
+MS_MAX: Final = (1 << 41) - 1
+WINDOW_MS: Final = 5_000
+"""A lease reaches so far ahead. Its worker is free for others as long after its owner's end."""
+
+
+class Parts(NamedTuple):
+    """What a snowflake is made of."""
+
+    at_ms: int
+    """Milliseconds since 1970."""
+    worker: int
+    sequence: int
+
+
+def parts(snowflake: int) -> Parts:
+    """Take a snowflake apart."""
+    return Parts((snowflake >> 22) + EPOCH_MS, snowflake >> 12 & WORKERS - 1, snowflake & SEQUENCES - 1)
+
+
+def wall_ms() -> int:
+    """The wall clock."""
+    return time.time_ns() // 1_000_000
+
+
+class Snowflakes:
+    """The snowflakes of one process."""
+
+    def __init__(
+        self,
+        tree: Tree,
+        root: str = ROOT,
+        *,
+        now_ms: Callable[[], int] = wall_ms,
+        window_ms: int = WINDOW_MS,
+        dice: random.Random | None = None,
+    ) -> None:
+        self._tree, self._root = tree, f"{root}/workers"
+        self._now_ms, self._window_ms = now_ms, window_ms
+        self._dice = dice or random.Random()
+        self._worker, self._version = -1, 0
+        self._next = 0
+        """The next sequence number, counted from `EPOCH_MS` on: milliseconds times 4,096 and sequence."""
+        self._until = 0
+        """The same for the end of the lease."""
+        self._leasing = asyncio.Lock()
+
+    @property
+    def worker(self) -> int:
+        """The leased worker; -1 before the first id."""
+        return self._worker
+
+    async def take(self, count: int = 1) -> list[int]:
+        """The next `count` ids, rising. Raises `TreeError`: no lease, for now; and `OverflowError` in 2095."""
+        taken: list[int] = []
+        async with self._leasing:
+            while len(taken) < count:
+                first = max(self._next, (self._now_ms() - EPOCH_MS) * SEQUENCES)
+                end = min(first + count - len(taken), self._until)
+                if end <= first:
+                    await self._lease(first // SEQUENCES)
+                    continue
+                worker = self._worker << 12
+                taken += [(at & -SEQUENCES) << 10 | worker | at & SEQUENCES - 1 for at in range(first, end)]
+                self._next = end
+        return taken
+
+    async def _lease(self, now: int) -> None:
+        """Own milliseconds from `now` on: of this worker, or of another one."""
+        if self._worker < 0 or not await self._extend(now):
+            while not await self._take_worker(now):
+                pass
+
+    async def _extend(self, now: int) -> bool:
+        try:
+            begin = max(now, self._until // SEQUENCES)
+            self._version = await self._tree.set(self._path, self._bound(begin), self._version)
+        except BadVersion:  # its bound passed, and another process took it
+            return False
+        self._until = (begin + self._window_ms) * SEQUENCES
+        return True
+
+    async def _take_worker(self, now: int) -> bool:
+        """Take a worker whose bound has passed. It is another process's if that was quicker."""
+        known = await self._tree.children(self._root)
+        bounds = {int(name): int(entry.data) for name, entry in known.items()}
+        free = [worker for worker in range(WORKERS) if bounds.get(worker, 0) <= now]
+        # All are held where a clock was set back: the least of the bounds costs the fewest milliseconds.
+        self._worker = worker = self._dice.choice(free) if free else min(bounds, key=lambda one: bounds[one])
+        begin = max(now, bounds.get(worker, 0))
+        try:
+            if worker in bounds:
+                self._version = await self._tree.set(self._path, self._bound(begin), known[str(worker)].version)
+            else:
+                await self._tree.create(self._path, self._bound(begin))
+                self._version = 0
+        except (BadVersion, NodeExists):
+            return False
+        self._next = max(self._next, begin * SEQUENCES)
+        self._until = (begin + self._window_ms) * SEQUENCES
+        return True
+
+    @property
+    def _path(self) -> str:
+        return f"{self._root}/{self._worker}"
+
+    def _bound(self, begin: int) -> bytes:
+        until = begin + self._window_ms
+        if until > MS_MAX:
+            raise OverflowError("the clock lies beyond the last millisecond of snowflakes")
+        return b"%d" % until

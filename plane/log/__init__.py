@@ -1,0 +1,33 @@
+"""Durable logs that systems share: the words, an embedded version and one over Kafka."""
+
+from plane.log.place import connect
+from plane.log.words import (
+    BATCH_BYTES_MAX,
+    Batch,
+    Beyond,
+    Damaged,
+    Failed,
+    Fenced,
+    Full,
+    Log,
+    LogError,
+    Logs,
+    TooLarge,
+    Trimmed,
+)
+
+__all__ = [
+    "BATCH_BYTES_MAX",
+    "Batch",
+    "Beyond",
+    "Damaged",
+    "Failed",
+    "Fenced",
+    "Full",
+    "Log",
+    "LogError",
+    "Logs",
+    "TooLarge",
+    "Trimmed",
+    "connect",
+]

@@ -1,0 +1,293 @@
+"""Logs in Kafka: one topic for each log, one of its partitions for each partition of the log.
+
+Owns every use of the Kafka library: the producer and its thread, readers, topics. The rule of owners is in `shared`.
+
+A message is acknowledged once all in-sync replicas have it. The producer is idempotent, so its own retries leave no
+message twice. Transactions are not used: they cost two more rounds a batch, and the claims fence as well.
+"""
+
+import asyncio
+import contextlib
+import re
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import Future
+from typing import Any, Final, TypeVar
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+
+from plane.log.shared import HEAD, SharedLog
+from plane.log.words import BATCH_BYTES_MAX, Failed, TooLarge
+
+T = TypeVar("T")
+
+FORM: Final = "kafka://HOST:PORT[,HOST:PORT…][/PREFIX]"
+_URL: Final = re.compile(r"kafka://([^/@,:]+:\d+(?:,[^/@,:]+:\d+)*)(?:/([A-Za-z0-9._-]{1,100}))?/?")
+MESSAGE_BYTES_MAX: Final = BATCH_BYTES_MAX + HEAD.size + (64 << 10)
+"""With the head, and Kafka's own bytes around it."""
+DELIVERY_S: Final = 30.0
+"""An append that is not acknowledged by then has an unknown fate: longer than a broker's restart (4 s to 13 s)."""
+ASK_S: Final = 10.0
+"""The longest wait for an answer to a question about topics and positions."""
+READ_S: Final = 30.0
+"""The longest wait for the next message of those that are there."""
+_READ_MESSAGES: Final = 64
+_POLL_S: Final = 0.5
+_AGAIN_S: Final = 0.05
+_NO_LEADER: Final = {
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._UNKNOWN_PARTITION,
+    KafkaError._UNKNOWN_TOPIC,
+}
+_AWAY: Final = {*_NO_LEADER, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN}
+_TOPIC: Final[Mapping[str, str]] = {
+    "cleanup.policy": "delete",
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+    "max.message.bytes": str(MESSAGE_BYTES_MAX),
+}
+"""Only the log's owner drops records. Kafka must neither age nor compact them."""
+
+
+def parse(url: str) -> tuple[str, str]:
+    """The servers and the topics' prefix of a URL. Raises `ValueError`."""
+    found = _URL.fullmatch(url)
+    if found is None:
+        raise ValueError(f"invalid log {url!r} (use {FORM})")
+    return found[1], found[2] or "muster"
+
+
+class KafkaLogs:
+    """A cluster of Kafka, with one producer for all logs of this process."""
+
+    def __init__(
+        self, servers: str, prefix: str, *, partitions: int, replicas: int, delivery_s: float = DELIVERY_S
+    ) -> None:
+        self._prefix, self._partitions, self._replicas = prefix, partitions, replicas
+        self._common: dict[str, Any] = {
+            "bootstrap.servers": servers,
+            "log_level": 0,
+            "reconnect.backoff.max.ms": 500,
+            "socket.keepalive.enable": True,
+        }
+        self._delivery_s = delivery_s
+        self._admin = AdminClient(self._common)
+        self._producer = self._new_producer()
+        self._topics = set[str]()
+        self._making = asyncio.Lock()
+        self._ended = threading.Event()
+        self._polling = threading.Thread(target=self._poll, name="kafka", daemon=True)
+        self._polling.start()
+
+    def _new_producer(self) -> Producer:
+        return Producer(
+            self._common
+            | {
+                "acks": "all",
+                "enable.idempotence": True,
+                "linger.ms": 0,
+                "message.timeout.ms": int(self._delivery_s * 1000),
+                "message.max.bytes": MESSAGE_BYTES_MAX,
+            }
+        )
+
+    def _poll(self) -> None:
+        """Reports deliveries, as soon as they are known."""
+        while not self._ended.is_set():
+            self._producer.poll(_POLL_S)
+
+    async def open(self, name: str, partition: int, epoch: int | None = None) -> SharedLog:
+        topic = f"{self._prefix}.{name}"
+        async with self._making:
+            if topic not in self._topics:
+                await asyncio.to_thread(self._need_topic, topic)
+                self._topics.add(topic)
+        if not 0 <= partition < self._partitions:
+            raise Failed(f"topic {topic} has {self._partitions} partitions and no partition {partition}")
+        return await SharedLog.open(KafkaPartition(self, topic, partition), epoch)
+
+    def _need_topic(self, topic: str) -> None:
+        """Find or make a topic that keeps what it is given. Raises `Failed`."""
+        try:
+            found = self._admin.list_topics(topic, timeout=ASK_S).topics[topic]
+            if found.error is not None:
+                made = NewTopic(topic, self._partitions, self._replicas, config=dict(_TOPIC))
+                with contextlib.suppress(_Exists):
+                    _made(self._admin.create_topics([made], request_timeout=ASK_S)[topic])
+                found = self._admin.list_topics(topic, timeout=ASK_S).topics[topic]
+            if len(found.partitions) not in {0, self._partitions}:  # 0: the broker has not heard of it yet
+                raise Failed(
+                    f"topic {topic} has {len(found.partitions)} partitions, and {self._partitions} are configured"
+                )
+            resource = ConfigResource(ResourceType.TOPIC, topic)
+            keys = _asked(
+                lambda: self._admin.describe_configs([resource], request_timeout=ASK_S)[resource].result(ASK_S)
+            )
+        except (KafkaException, TimeoutError) as error:
+            raise Failed(f"topic {topic}: {_text(error)}") from None
+        for key, wanted in _TOPIC.items():
+            value = keys[key].value
+            if key == "max.message.bytes" and int(value) >= MESSAGE_BYTES_MAX:
+                continue
+            if value != wanted:
+                raise Failed(f"topic {topic} has {key}={value}, which loses records; set it to {wanted}")
+
+    async def close(self) -> None:
+        self._ended.set()
+        await asyncio.to_thread(self._polling.join)
+        await asyncio.to_thread(self._producer.flush, 0)
+
+    # --- for partitions ------------------------------------------------------------------------------------------------
+
+    async def produce(self, topic: str, partition: int, message: bytes) -> int | None:
+        """As `Partition.append`."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[int | None] = loop.create_future()
+
+        def tell(error: KafkaError | None, position: int | None) -> None:
+            if done.cancelled():
+                return
+            if error is None:
+                done.set_result(position)
+            elif error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+                done.set_exception(TooLarge(error.str()))
+            else:
+                done.set_exception(Failed(f"Kafka did not acknowledge a batch: {error.str()}"))
+
+        def delivered(error: KafkaError | None, message: Message) -> None:  # in the producer's thread
+            position = message.offset()
+            known = position if position is not None and position >= 0 else None
+            loop.call_soon_threadsafe(tell, error, known)
+
+        try:
+            self._producer.produce(topic, message, partition=partition, on_delivery=delivered)
+        except BufferError as error:
+            raise Failed(f"Kafka's queue is full: {error}") from None
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE:
+                raise TooLarge(_text(error)) from None
+            if error.args[0].fatal():  # this producer takes nothing any more; the log's next owner has a new one
+                self._producer = self._new_producer()
+            raise Failed(_text(error)) from None
+        return await done
+
+    def consumer(self) -> Consumer:
+        """A reader that no group knows."""
+        return Consumer(
+            self._common
+            | {
+                "group.id": "muster",  # the library wants one; nothing is committed
+                "enable.auto.commit": False,
+                "auto.offset.reset": "error",
+                "check.crcs": True,
+                "fetch.message.max.bytes": MESSAGE_BYTES_MAX,
+                "fetch.wait.max.ms": 100,
+            }
+        )
+
+    def drop(self, where: TopicPartition) -> None:
+        """Drop what lies below an offset. Blocks. Raises `Failed`."""
+        try:
+            self._admin.delete_records([where], request_timeout=ASK_S)[where].result(ASK_S)
+        except (KafkaException, TimeoutError) as error:
+            raise Failed(f"Kafka dropped nothing: {_text(error)}") from None
+
+
+class KafkaPartition:
+    """A partition of a topic, as the rule of owners sees it. Positions are Kafka's offsets."""
+
+    def __init__(self, logs: KafkaLogs, topic: str, partition: int) -> None:
+        self._logs, self._topic, self._number = logs, topic, partition
+
+    async def append(self, message: bytes) -> int | None:
+        return await self._logs.produce(self._topic, self._number, message)
+
+    async def bounds(self) -> tuple[int, int]:
+        return await asyncio.to_thread(self._bounds)
+
+    def _bounds(self) -> tuple[int, int]:
+        consumer = self._logs.consumer()
+        try:
+            low, high = _asked(lambda: consumer.get_watermark_offsets(self._at(0), timeout=ASK_S, cached=False))
+        except (KafkaException, TypeError) as error:  # None at a timeout
+            raise Failed(f"{self}: {_text(error)}") from None
+        finally:
+            consumer.close()
+        return int(low), int(high)
+
+    async def read(self, first: int, end: int) -> AsyncIterator[tuple[int, bytes]]:
+        if first >= end:
+            return
+        consumer = await asyncio.to_thread(self._logs.consumer)
+        try:
+            consumer.assign([self._at(first)])
+            while first < end:
+                messages = await asyncio.to_thread(_some, consumer)
+                if not messages:
+                    raise Failed(f"{self}: no message came within {READ_S:g} s")
+                for message in messages:
+                    if (error := message.error()) is not None:
+                        if error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}:
+                            raise IndexError(f"{self}: {error.str()}")
+                        if error.retriable() or error.code() in _AWAY:
+                            continue  # the library connects again
+                        raise Failed(f"{self}: {error.str()}")
+                    position, value = message.offset(), message.value()
+                    assert position is not None
+                    if position >= end:
+                        return
+                    yield position, value or b""
+                    first = position + 1
+        finally:
+            await asyncio.to_thread(consumer.close)
+
+    async def drop(self, below: int) -> None:
+        await asyncio.to_thread(self._logs.drop, self._at(below))
+
+    def _at(self, position: int) -> TopicPartition:
+        return TopicPartition(self._topic, self._number, position)
+
+    def __str__(self) -> str:
+        return f"topic {self._topic}, partition {self._number}"
+
+
+def _some(consumer: Consumer) -> list[Message]:
+    """The next message, and those that are there already. Blocks."""
+    message = consumer.poll(READ_S)
+    return [] if message is None else [message, *consumer.consume(_READ_MESSAGES, 0)]
+
+
+def _asked(ask: Callable[[], T]) -> T:
+    """The answer. A partition that was just made, or whose broker just ended, has no leader for a moment. Blocks."""
+    deadline = time.monotonic() + ASK_S
+    while True:
+        try:
+            return ask()
+        except KafkaException as error:
+            code = error.args[0].code()
+            passes = error.args[0].retriable() or code in _NO_LEADER
+            if not passes or time.monotonic() > deadline:
+                raise
+        time.sleep(_AGAIN_S)
+
+
+class _Exists(Exception):
+    """Another process has made the topic meanwhile."""
+
+
+def _made(making: "Future[None]") -> None:
+    try:
+        making.result(ASK_S)
+    except KafkaException as error:
+        if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+            raise _Exists from None
+        raise
+
+
+def _text(error: BaseException) -> str:
+    kafka = error.args[0] if error.args else error
+    return kafka.str() if isinstance(kafka, KafkaError) else str(kafka) or "no answer in time"

@@ -1,0 +1,137 @@
+"""The words of a durable log: batches, the log itself, the place where logs are, and the errors.
+
+Owns the interface that both versions keep (`embedded`, `kafka`). It must know no system and no record.
+
+A log has one owner at a time. What `append` has returned survives every crash, in order, once. A batch whose append
+raised may be in the log or not, except where the error says that it is not.
+"""
+
+import struct
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol, Self
+
+BATCH_BYTES_MAX: Final = 4 << 20
+"""Bytes of a batch, lengths included: as much as the journal takes as one group."""
+_LENGTH: Final = struct.Struct("<I")
+
+
+class LogError(Exception):
+    """The log did not do it."""
+
+
+class Fenced(LogError):
+    """A later owner has the log. This one appends nothing any more."""
+
+
+class Full(LogError):
+    """No room on the disk. The batch is not in the log; append it again when there is room."""
+
+
+class TooLarge(LogError):
+    """The batch is longer than the log takes. It is not in the log."""
+
+
+class Failed(LogError):
+    """The store failed. The batch may be in the log or not; open the log again, with a higher epoch, to know."""
+
+
+class Damaged(LogError):
+    """Records that were durable are unreadable."""
+
+
+class Trimmed(LogError):
+    """The records were truncated. `start` is the oldest offset that is still there."""
+
+    def __init__(self, start: int) -> None:
+        super().__init__(f"records below offset {start} were truncated")
+        self.start = start
+
+
+class Beyond(LogError):
+    """The offset lies beyond the log's `end`."""
+
+    def __init__(self, end: int) -> None:
+        super().__init__(f"offset lies beyond the end of the log, {end}")
+        self.end = end
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Records that become durable together."""
+
+    payload: bytes
+    """Each record behind its length (4 bytes, little-endian)."""
+    count: int
+
+    @classmethod
+    def of(cls, records: Sequence[bytes]) -> Self:
+        """Pack records."""
+        return cls(b"".join(part for record in records for part in (_LENGTH.pack(len(record)), record)), len(records))
+
+    def records(self) -> Iterator[bytes]:
+        """Unpack them."""
+        at = 0
+        while at < len(self.payload):
+            begin = at + _LENGTH.size
+            at = begin + int(_LENGTH.unpack_from(self.payload, at)[0])
+            yield self.payload[begin:at]
+
+    def without(self, count: int) -> "Batch":
+        """The batch without its first `count` records."""
+        at = 0
+        for _ in range(count):
+            at += _LENGTH.size + int(_LENGTH.unpack_from(self.payload, at)[0])
+        return Batch(self.payload[at:], self.count - count)
+
+
+class Log(Protocol):
+    """One log, open for its owner. All calls from one loop."""
+
+    @property
+    def epoch(self) -> int:
+        """The number of this owner, greater than those of all before it."""
+
+    @property
+    def start(self) -> int:
+        """The offset of the oldest record that is still there."""
+
+    @property
+    def end(self) -> int:
+        """The offset of the next record: all records below are durable."""
+
+    async def append(self, batch: Batch) -> range:
+        """Make a batch durable. Returns its records' offsets.
+
+        Batches go in the order of the calls. Raises `Full`, `TooLarge`, `Fenced` or `Failed`; after the last two the
+        log takes nothing any more.
+        """
+
+    def read(self, offset: int) -> AsyncIterator[tuple[int, Batch]]:
+        """The records from `offset` to the current end: batches, each with the offset of its first record.
+
+        Raises `Trimmed`, `Beyond`, `Damaged` or `Failed`.
+        """
+
+    async def truncate(self, below: int) -> None:
+        """Drop records below an offset. The log may keep some of them."""
+
+    def lag(self, offset: int) -> int:
+        """The number of records that a reader at `offset` has not read."""
+
+    async def close(self) -> None:
+        """End it; waits for the append under way. No further call is allowed."""
+
+
+class Logs(Protocol):
+    """The place where logs are."""
+
+    async def open(self, name: str, partition: int, epoch: int | None = None) -> Log:
+        """Open a partition of a named log, or make it, and fence its earlier owners.
+
+        `epoch` comes from a registry, which gives each owner a higher one; None: one above the last. Raises `Fenced`
+        if a later owner was there, and `Failed` or `Damaged`.
+        """
+
+    async def close(self) -> None:
+        """End what its logs share. They are closed already."""
