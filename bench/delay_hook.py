@@ -1,4 +1,4 @@
-"""A null server for callbacks: `python -m bench.delay_hook PORT`. Each body ends with its due time in ms, between quotes.
+"""A null server for callbacks: `python -m bench.delay_hook PORT`. Each body has its due time in ms, between quotes.
 
 Notes how late each came. `GET /` gives all since the last one, in ms, as JSON.
 """
@@ -12,7 +12,7 @@ import msgspec
 import uvloop
 
 LENGTH = re.compile(rb"(?i)\r\ncontent-length: *(\d+)")
-DUE = re.compile(rb"(\d{13})\"?\}?\Z")
+DUE = re.compile(rb"\"(\d{13})\"")
 OK = b"HTTP/1.1 204 No Content\r\n\r\n"
 
 late: list[float] = []

@@ -72,9 +72,9 @@ class Session:
         """The number of its node."""
         return self.incarnation >> 32
 
-    def free(self, topic: int) -> int:
-        """Credits that it can take more."""
-        return self.held_max - self.credit.get(topic, 0) - self.held.get(topic, 0)
+    def free(self, topic: int, part: float = 1.0) -> int:
+        """Credits that it can take more, of this part of what it may hold."""
+        return max(1, round(self.held_max * part)) - self.credit.get(topic, 0) - self.held.get(topic, 0)
 
     def begin(self, number: int, topic: int, claim: int, until: int) -> None:
         """It holds one more."""
@@ -268,7 +268,10 @@ class Center:
 
     def _shares(self, topic: Topic, workers: Sequence[Session]) -> dict[Session, int]:
         """How many of a topic's free credits each worker gets."""
-        free = {session: session.free(topic.number) for session in workers}
+        # Where all are busy, a worker gets a credit for each result: so its share is what it may hold.
+        most = max((session.weight for session in workers), default=0)
+        weighs = topic.policy.startswith("weighted") and most > 0
+        free = {session: session.free(topic.number, session.weight / most if weighs else 1.0) for session in workers}
         free = {session: count for session, count in free.items() if count > 0}
         if len(free) <= 1:
             return free

@@ -305,5 +305,11 @@ fn worker_that_left_is_given_no_more() {
     let Answer::Fire { message, .. } = reply.answer else {
         panic!("{reply:?}")
     };
-    assert!(matches!(message.state, State::Firing { worker: Incarnation(4), .. }));
+    assert!(matches!(
+        message.state,
+        State::Firing {
+            worker: Incarnation(4),
+            ..
+        }
+    ));
 }

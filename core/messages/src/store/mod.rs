@@ -614,7 +614,8 @@ impl<S: Storage, F: Files> Store<S, F> {
         }
         let (first, last) = (hour_of(filter.from.min(DUE_MAX)), hour_of(filter.to.min(DUE_MAX)));
         // Messages of loaded hours may be homed in any of these.
-        let holds = |hour: u32| hour <= self.loaded || (first <= hour && hour <= last) || (filter.dead && hour >= DEAD_BASE);
+        let holds =
+            |hour: u32| hour <= self.loaded || (first <= hour && hour <= last) || (filter.dead && hour >= DEAD_BASE);
         let numbers: Vec<u32> = self.hours.keys().copied().filter(|hour| holds(*hour)).collect();
         let hours = numbers.iter().map(|hour| self.snapshot(*hour)).collect();
         self.listings += 1;

@@ -1,0 +1,236 @@
+"""The center over a real schedule in a folder: credits, claims, lives of workers, overdue messages, last answers."""
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from plane.messages.answers import Answers
+from plane.messages.center import Center, Session, now_ms
+from plane.messages.schedule import EmbeddedSchedule, Reply
+from plane.messages.shapes import Fire, Result
+from plane.messages.topics import NewTopic, TopicsFile
+from tests.waiting import until
+
+HELD_MAX = 10
+ENDLESS = 1_000_000
+
+
+class World:
+    """A center with one topic, and workers that a test plays."""
+
+    def __init__(self, folder: Path, overdue_rate: int = ENDLESS) -> None:
+        self.topics = TopicsFile(folder, 10)
+        self.topics.open()
+        self.answers = Answers(folder)
+        self.schedule = EmbeddedSchedule(folder / "schedule", self._fire, segment_bytes=8 << 20)
+        self.center = Center(
+            self.schedule, self.topics, self.answers, structlog.get_logger(), overdue_rate=overdue_rate
+        )
+        self.numbers = iter(range(1, ENDLESS))
+
+    def _fire(self, worker: int, reply: Reply) -> None:
+        self.center.on_fire(worker, reply)
+
+    def topic(self, **settings: Any) -> int:
+        made = self.topics.create(NewTopic(name="orders", callback="https://shop.example/hook", **settings))
+        self.center.topics_changed()
+        return made.number
+
+    def worker(self, node: int, epoch: int = 1) -> Session:
+        session = self.center.join((node << 32) | epoch, HELD_MAX)
+        assert session is not None
+        return session
+
+    async def send(self, topic: int, count: int, due_at: int = 0) -> None:
+        at = due_at or now_ms()
+        replies = await self.center.insert([(next(self.numbers), topic, at, None, b"") for _ in range(count)])
+        assert {reply[0] for reply in replies} == {"inserted"}
+
+    async def done(self, session: Session, fires: list[Fire]) -> list[bool]:
+        results = [Result(each.number, each.topic, each.claim, "deliver", None, 1, 1.0) for each in fires]
+        return await self.center.results(session.incarnation, 1_000, results)
+
+
+def taken(session: Session) -> list[Fire]:
+    """What is on its way to a worker."""
+    fires = list(session.outbox)
+    session.outbox.clear()
+    return fires
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    made = World(tmp_path)
+    made.schedule.open()
+    made.answers.open()
+    yield made
+    await made.center.close()
+    made.schedule.close()
+
+
+async def test_a_worker_holds_no_more_than_it_may_and_gets_more_for_results(world: World) -> None:
+    topic = world.topic()
+    session = world.worker(1)
+    await world.send(topic, 25)
+    await until(lambda: len(session.outbox) == HELD_MAX)
+    fires = taken(session)
+    assert await world.done(session, fires) == [True] * HELD_MAX
+    await until(lambda: len(session.outbox) == HELD_MAX)
+    await world.done(session, taken(session))
+    await until(lambda: len(session.outbox) == 5)
+    minute = world.center.figures.of(topic)[-1]
+    assert (minute.accepted, minute.fired) == (25, 20)
+
+
+async def test_a_result_counts_once_and_only_under_its_claim(world: World) -> None:
+    topic, session = world.topic(), world.worker(1)
+    await world.send(topic, 1)
+    await until(lambda: session.outbox)
+    fires = taken(session)
+    assert await world.done(session, fires) == [True]
+    assert await world.done(session, fires) == [True], "told again, it is known"
+    assert world.center.lost_claims == 1
+    assert world.center.figures.of(topic)[-1].fired == 1
+
+
+async def test_a_later_life_of_a_worker_gives_back_what_the_former_one_held(world: World) -> None:
+    topic, session = world.topic(), world.worker(1)
+    await world.send(topic, 3)
+    await until(lambda: len(session.outbox) == 3)
+    stale = taken(session)
+    world.center.leave(session)
+    assert await world.schedule.stats() is not None
+    again = world.worker(1, epoch=2)
+    await until(lambda: len(again.outbox) == 3)
+    fresh = taken(again)
+    assert {each.number for each in fresh} == {each.number for each in stale}
+    assert all(each.attempts == 1 for each in fresh), "an attempt that was not made is none"
+    await world.done(session, stale)
+    assert world.center.figures.of(topic)[-1].fired == 0
+    await world.done(again, fresh)
+    assert world.center.figures.of(topic)[-1].fired == 3
+
+
+async def test_a_former_life_of_a_worker_is_refused(world: World) -> None:
+    world.worker(1, epoch=2)
+    assert world.center.join((1 << 32) | 1, HELD_MAX) is None
+    assert world.center.late_workers == 1
+
+
+async def test_a_worker_that_comes_back_to_its_stream_goes_on(world: World) -> None:
+    topic, session = world.topic(), world.worker(1)
+    await world.send(topic, 2)
+    await until(lambda: len(session.outbox) == 2)
+    fires = taken(session)
+    world.center.leave(session)
+    assert world.worker(1) is session
+    assert await world.done(session, fires) == [True, True]
+    await world.send(topic, HELD_MAX)
+    await until(lambda: len(session.outbox) == HELD_MAX)
+
+
+@pytest.mark.parametrize(("policy", "parts"), [("round-robin", (0.5, 0.5)), ("weighted-round-robin", (0.25, 0.75))])
+async def test_the_policy_of_a_topic_spreads_its_messages(
+    world: World, policy: Any, parts: tuple[float, float]
+) -> None:
+    topic = world.topic(policy=policy)
+    sessions = [world.worker(1), world.worker(2)]
+    for session, weight in zip(sessions, (250, 750), strict=True):
+        session.weight = weight
+    await world.send(topic, 2_000)
+    counts = [0, 0]
+    while sum(counts) < 2_000:
+        await until(lambda: any(session.outbox for session in sessions))
+        for place, (session, weight) in enumerate(zip(sessions, (250, 750), strict=True)):
+            fires = taken(session)
+            counts[place] += len(fires)
+            results = [Result(each.number, each.topic, each.claim, "deliver", None, 1, 1.0) for each in fires]
+            await world.center.results(session.incarnation, weight, results)
+    for count, part in zip(counts, parts, strict=True):
+        assert count / 2_000 == pytest.approx(part, abs=0.15)
+
+
+async def test_a_topic_with_fewer_workers_keeps_to_them_and_goes_on_without_one(world: World) -> None:
+    topic = world.topic(workers=1)
+    sessions = [world.worker(1), world.worker(2)]
+    await world.send(topic, 5)
+    await until(lambda: sum(len(each.outbox) for each in sessions) == 5)
+    (mine,) = [each for each in sessions if each.outbox]
+    (other,) = [each for each in sessions if each is not mine]
+    await world.done(mine, taken(mine))
+    world.center.leave(mine)
+    await world.send(topic, 5)
+    await until(lambda: len(other.outbox) == 5)
+
+
+async def test_overdue_messages_are_fired_oldest_first_under_the_rate(tmp_path: Path) -> None:
+    world = World(tmp_path, overdue_rate=20)
+    world.schedule.open()
+    world.answers.open()
+    topic = world.topic()
+    long_ago = now_ms() - 3_600_000
+    for number in range(60):
+        await world.send(topic, 1, long_ago + number)
+    session, began = world.worker(1), time.monotonic()
+    due: list[int] = []
+    while len(due) < 60:
+        await until(lambda: session.outbox, 20)
+        fires = taken(session)
+        due += [each.due_at for each in fires]
+        await world.done(session, fires)
+    # A burst of a second's worth, and what one worker holds, come at once.
+    assert time.monotonic() - began >= (60 - 20 - 2 * HELD_MAX) / 20
+    assert due == sorted(due)
+    await world.center.close()
+    world.schedule.close()
+
+
+async def test_the_last_answer_is_written_before_its_message_dies(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, session = world.topic(), world.worker(1)
+    await world.send(topic, 2)
+    await until(lambda: len(session.outbox) == 2)
+    one, two = taken(session)
+    results = [Result(one.number, topic, one.claim, "fail", None, 1, 1.0, "refused", 500, b"no")]
+    results += [Result(two.number, topic, two.claim, "deliver", None, 1, 1.0)]
+
+    def full(*_: Any) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.answers, "keep", full)
+        assert await world.center.results(session.incarnation, 1_000, results) == [False, True]
+    (found,) = await world.schedule.get([one.number])
+    assert found[1][5] == "firing"
+    assert await world.center.results(session.incarnation, 1_000, results[:1]) == [True]
+    (found,) = await world.schedule.get([one.number])
+    assert found[1][5] == "dead"
+    assert world.answers.find([one.number, two.number])[one.number][2:] == ("refused", 500, b"no")
+
+
+async def test_credits_of_claims_that_ran_out_come_back(world: World) -> None:
+    topic, session = world.topic(), world.worker(1)
+    await world.send(topic, HELD_MAX)
+    await until(lambda: len(session.outbox) == HELD_MAX)
+    taken(session)
+    assert session.free(topic) == 0
+    session.sweep(now_ms() + 3_600_000)
+    assert session.free(topic) == HELD_MAX
+
+
+async def test_a_store_that_fails_tells_all_that_wait(tmp_path: Path) -> None:
+    schedule = EmbeddedSchedule(tmp_path, lambda *_: None, segment_bytes=8 << 20)
+    schedule.open()
+    asking = asyncio.create_task(schedule.insert([(1, 1, now_ms(), None, b"")]))
+    await asyncio.sleep(0)
+    schedule.close()
+    with pytest.raises(Exception, match="closed"):
+        await asking
+    assert schedule.failed.is_set()
