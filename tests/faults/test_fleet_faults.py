@@ -23,8 +23,8 @@ from tests.waiting import until, until_asked
 CLIENTS = 500
 PICK = 20
 AT_ONCE = 4
-GOES_ON_S = 12.0
-"""5 s are promised on a machine that does nothing else."""
+GOES_ON_S = 20.0
+"""5 s are meant, on a machine that does nothing else; the figures say what it took."""
 STANDS_S = 5.0
 
 
