@@ -138,6 +138,12 @@ def up(
             metavar="URL", help="MQTT broker of the fleet, mqtt://USER@HOST or mqtts://USER@HOST [mosquitto, run here]."
         ),
     ] = None,
+    redis: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="Redis of the fleet's sessions, redis://HOST:PORT/DB, or none [redis-server]."
+        ),
+    ] = None,
     loss: Chance = None,
     duplicate: Chance = None,
     reorder: Chance = None,
@@ -165,6 +171,7 @@ def up(
         "registry.url": registry,
         "database.url": database,
         "fleet.mqtt": mqtt,
+        "fleet.redis": redis,
         "faults.loss": chance("--loss", loss),
         "faults.duplicate": chance("--duplicate", duplicate),
         "faults.reorder": chance("--reorder", reorder),

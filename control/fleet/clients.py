@@ -1,5 +1,6 @@
 """`muster fleet clients SELECTOR` and `muster fleet fairness SELECTOR`: what an index node knows."""
 
+import time
 from typing import Final
 
 import msgspec
@@ -9,10 +10,11 @@ from control.console.common import counted, out, print_json, verdict_after
 from control.console.words import say
 from control.errors import USAGE, UserError
 from control.fleet.asking import Asking
-from plane.fleet.questions import ClientPage, Clients, Fairness, Spread
+from plane.fleet.questions import ClientPage, Clients, Fairness, MinuteCounts, Spread, Stats
 from plane.fleet.selector import ATTRIBUTES, SelectorError, parse
 
 BAR: Final = 40
+MARKS_MAX: Final = 5
 
 
 async def clients(asking: Asking, selector: str, limit: int, after: str, as_json: bool) -> int:
@@ -57,6 +59,34 @@ async def fairness(asking: Asking, selector: str, as_json: bool) -> int:
             f"minute); a task takes {0.001 * spread.punishment:.4f} of a weight, a minute gives 0.001"
         )
     return 0
+
+
+async def stats(asking: Asking, minutes: int, mark: str, as_json: bool) -> int:
+    """Comings and goings by minute, of one mark or of all."""
+    last = int(time.time() // 60)
+    rows = await asking.owner("", Stats(last - minutes + 1, last), list[MinuteCounts])
+    if mark:
+        rows = [MinuteCounts(row.minute, _only(row.came, mark), _only(row.went, mark)) for row in rows]
+    with verdict_after():
+        if as_json:
+            print_json(rows)
+            return 0
+        table = Table("minute", "came", "went", "marks", box=None, pad_edge=False)
+        for row in rows:
+            at = time.strftime("%H:%M", time.localtime(row.minute * 60))
+            marks = ", ".join(sorted({*row.came, *row.went})[:MARKS_MAX])
+            table.add_row(at, str(sum(row.came.values())), str(sum(row.went.values())), marks)
+        if rows:
+            out().print(table)
+    came, went = (
+        sum(sum(by.values()) for by in side) for side in ([row.came for row in rows], [row.went for row in rows])
+    )
+    say(f"{came} came, {went} went")
+    return 0
+
+
+def _only(counts: dict[str, int], mark: str) -> dict[str, int]:
+    return {mark: counts[mark]} if mark in counts else {}
 
 
 def _check(selector: str) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any, Final
 
-from plane.fleet import broker, options
+from plane.fleet import broker, keeper, options
 from plane.fleet.options import Fleet, FleetSettings, Index, Scheduler
 from plane.kind import Pods, RoleKind, System, numbers
 
@@ -68,7 +68,7 @@ SYSTEM: Final = System(
     name="fleet",
     kinds=(INDEX, SCHEDULER),
     sections={"fleet": Fleet},
-    programs=(broker.PROGRAM,),
+    programs=(broker.PROGRAM, keeper.PROGRAM),
     commands="control.fleet.words:add",
     check="control.fleet.check:wrong",
     http="control.fleet.http",

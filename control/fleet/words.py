@@ -124,6 +124,21 @@ def explain(
     return reaching(config, registry, lambda asking: show(asking, name, json))
 
 
+@fleet_app.command("stats", epilog="Example: muster fleet stats --minutes 60")
+def stats(
+    minutes: Annotated[int, typer.Option(min=1, max=1_440, help="Minutes, up to now.")] = 60,
+    mark: Annotated[str, typer.Option(metavar="MARK", help="Of this mark alone, as CN_520000_522200_1.")] = "",
+    json: Json = False,
+    registry: RegistryUrl = None,
+    config: ConfigFile = None,
+) -> int:
+    """Show how many clients came and went in each minute, as Redis has it."""
+    from control.fleet.clients import stats as show
+    from control.fleet.reach import reaching
+
+    return reaching(config, registry, lambda asking: show(asking, minutes, mark, json))
+
+
 @fleet_app.command("refresh", epilog="Example: muster fleet refresh")
 def refresh(json: Json = False, registry: RegistryUrl = None, config: ConfigFile = None) -> int:
     """Have the scheduler read the table of tasks, after something else wrote it. Exit code 1 if a task is refused."""

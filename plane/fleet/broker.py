@@ -43,12 +43,12 @@ def prepare(berth: Berth) -> list[str]:
     folder = berth.folder
     secret = folder / SECRET
     if not secret.exists():
-        _write(secret, secrets.token_urlsafe(32) + "\n")
+        write(secret, secrets.token_urlsafe(32) + "\n")
     word = secret.read_text(encoding="ascii").strip()
     with _users(folder) as lines:
         lines.update({user: _hashed(user, word) for user in _own_users() if user not in lines})
-    _write(folder / "acl", access())
-    _write(folder / "mosquitto.conf", configuration(folder, berth.host, berth.port))
+    write(folder / "acl", access())
+    write(folder / "mosquitto.conf", configuration(folder, berth.host, berth.port))
     return ["-c", str(folder / "mosquitto.conf")]
 
 
@@ -124,10 +124,10 @@ def _users(folder: Path) -> Iterator[dict[str, str]]:
         known = file.read_text(encoding="ascii").splitlines(keepends=True) if file.exists() else []
         lines = {line.partition(":")[0]: line for line in known}
         yield lines
-        _write(file, "".join(lines.values()))
+        write(file, "".join(lines.values()))
 
 
-def _write(file: Path, text: str) -> None:
+def write(file: Path, text: str) -> None:
     """For the owner alone, and whole or not at all."""
     beside = file.with_name(f"{file.name}.new")
     with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as out:

@@ -6,11 +6,12 @@ in a file, and a new one copies a running one: clients that beat on are then nev
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import numpy as np
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from plane.fleet import index, picks, schema
 from plane.fleet.calls import CallError, Peer, Server, key_of
-from plane.fleet.index import Index, UpdateError
+from plane.fleet.index import Index, Update, UpdateError
 from plane.fleet.leases import Leases
 from plane.fleet.mqtt import Link, LinkError
 from plane.fleet.options import FleetSettings, password
@@ -33,16 +34,22 @@ from plane.fleet.questions import (
     Draw,
     Fairness,
     Follow,
+    MinuteCounts,
     Picked,
     PickOne,
     Ping,
     Pong,
     Release,
     Spread,
+    Stats,
 )
 from plane.fleet.selector import SelectorError, parse
+from plane.fleet.sessions import Waiting
 from plane.service import Context, Figure
 from plane.spec import Spec, secret
+
+if TYPE_CHECKING:  # loaded only where something is kept
+    from plane.fleet.redis import Sessions
 
 ROLE: Final = "index"
 TICK_S: Final = 0.25
@@ -50,6 +57,7 @@ KEEP_S: Final = 5.0
 """The file is at most so old."""
 COPY_S: Final = 20.0
 HOLDS_MAX: Final = 65_536
+MINUTES_MAX: Final = 1_440
 LIMIT_MAX: Final = 10_000
 
 
@@ -87,6 +95,7 @@ class IndexNode:
             Clients: self._clients,
             Fairness: self._fairness,
             Copy: self._copy,
+            Stats: self._stats,
         }
         self._server = Server(self._key, self._answers)
         self._link = Link(
@@ -107,6 +116,8 @@ class IndexNode:
         """Clients that runs keep busy, and until when, in ms of our clock."""
         self._speaking: tuple[int, ...] = (spec.node,)
         self._restored = False
+        self._waiting = Waiting()
+        self._sessions = self._kept(settings, spec.node) if settings.redis else None
         self._begin(None)
 
     # --- life ---------------------------------------------------------------------------------------------------------
@@ -126,14 +137,16 @@ class IndexNode:
                     self._picks.occupy(busy)
                     self._hold(run, busy, left)
         self._picks.advance(minute)
+        self._leases = Leases(lease_ms=fleet.lease_ms, hint_ms=fleet.hint_ms)
         self._presence = Presence(
             self._index,
-            Leases(lease_ms=fleet.lease_ms, hint_ms=fleet.hint_ms),
+            self._leases,
             self._picks,
             beat_ms=fleet.beat_ms,
             forget_ms=fleet.forget_h * 3_600_000,
             send=self._link.send,
             speaks=self._speaks,
+            changed=self._changed,
         )
         self._presence.restored(_now())
 
@@ -151,6 +164,8 @@ class IndexNode:
             await asyncio.wait([work, stopped])
             await self._server.stop()
             await self._link.close()
+            if self._sessions is not None:
+                await self._sessions.stop()
             self.closed = True
         if not work.cancelled():
             work.result()
@@ -162,8 +177,12 @@ class IndexNode:
         except (ValueError, UpdateError) as error:  # clients say hello again when they beat
             self._log.error("begins with nothing: what was known does not fit together", error=str(error))
             self._begin(None)
+        if self._sessions is not None:
+            await self._remember(self._sessions)
+            self._sessions.start()
         self._restored = True
         await self._connect()
+        swept, began = self._sessions is None, time.monotonic()
         kept_at, changes = time.monotonic(), (self._index.changes, self._picks_made)
         while True:
             await asyncio.sleep(TICK_S)
@@ -172,6 +191,9 @@ class IndexNode:
             self._presence.tick(now)
             self._picks.advance(int(time.time() // 60))
             self._expire(now)
+            if self._sessions is not None and not swept and time.monotonic() - began > self._fleet.lease_ms / 1000:
+                swept = True
+                await self._sessions.sweep(lambda name: self._leases.epoch(name) is not None)
             state = (self._index.changes, self._picks_made)
             if time.monotonic() - kept_at >= KEEP_S and state != changes:
                 kept_at, changes = time.monotonic(), state
@@ -188,6 +210,31 @@ class IndexNode:
                     self._log.warning("waits for the MQTT broker", cause=str(error))
                     said = str(error)
                 await asyncio.sleep(1)
+
+    def _kept(self, settings: FleetSettings, node: int) -> "Sessions":
+        """Raises `SpecError`. Its library is loaded here."""
+        from plane.fleet.redis import Sessions
+
+        word = password(settings.redis_password_file)
+        return Sessions(settings.redis, word, settings.instance, node, self._waiting, self._mine, self._log)
+
+    async def _remember(self, sessions: "Sessions") -> None:
+        """What is kept of clients, for a node that knows none: they have a whole lease to beat in."""
+        if self._index.names():
+            return
+        for update in await sessions.load():
+            with contextlib.suppress(UpdateError):
+                self._index.apply(update)
+        self._presence.restored(_now())
+
+    def _changed(self, update: Update, came: bool | None, attributes: dict[str, list[str]]) -> None:
+        if self._sessions is not None:
+            self._waiting.changed(update, came, attributes, int(time.time() * 1000))
+
+    def _mine(self) -> list[Update]:
+        """The records of those for which this node speaks."""
+        records = (self._index.record(name) for name in self._index.names() if self._speaks(name))
+        return [record for record in records if record is not None]
 
     def _linked(self, connected: bool) -> None:
         if connected != self.ready and not self.closed:
@@ -342,6 +389,18 @@ class IndexNode:
             *self._picks.averages,
         )
 
+    async def _stats(self, question: Stats) -> list[MinuteCounts]:
+        if self._sessions is None:
+            raise CallError("kept", "nothing is kept of comings and goings: fleet.redis is none")
+        if not 0 <= question.last - question.first <= MINUTES_MAX:
+            raise CallError("kept", f"at most {MINUTES_MAX} minutes are told at once")
+        from plane.fleet.redis import SessionsError
+
+        try:
+            return await self._sessions.minutes(question.first, question.last)
+        except SessionsError as error:
+            raise CallError("store", str(error)) from None
+
     async def _copy(self, _: Copy) -> bytes:
         return msgspec.msgpack.encode(self._known())
 
@@ -365,11 +424,16 @@ class IndexNode:
             "broker": "connected" if self._link.connected else "away",
             "runs": len(self._holds),
             "scheduler_epoch": self._epoch,
+            "sessions": self._kept_where(),
         }
+
+    def _kept_where(self) -> str:
+        sessions = self._sessions
+        return "kept nowhere" if sessions is None else "kept" if sessions.connected else f"{len(self._waiting)} wait"
 
     def counters(self) -> list[Figure]:
         """Since the start."""
-        presence = self._presence
+        presence, kept = self._presence, self._sessions
         return [
             ("fleet_clients_came", "Clients that came", presence.came),
             ("fleet_clients_went", "Clients whose leases ended", presence.went),
@@ -382,6 +446,8 @@ class IndexNode:
                 self._picks.decks_dropped,
             ),
             ("fleet_questions_refused", "Questions of schedulers that another one took over from", self._refused),
+            ("fleet_sessions_written", "Comings and goings written to Redis", 0 if kept is None else kept.written),
+            ("fleet_sessions_dropped", "Comings and goings that Redis lacks: too many waited", self._waiting.dropped),
             *_dropped(presence.dropped, ("topic", "size", "form", "refused")),
         ]
 
@@ -391,6 +457,11 @@ class IndexNode:
             ("fleet_clients", "Clients that are there", self._index.online),
             ("fleet_clients_known", "Clients that are there or were not forgotten yet", len(self._index.names())),
             ("fleet_punishment", "What a task takes of a weight, in thousandths", self._picks.punishment),
+            (
+                "fleet_sessions_waiting",
+                "Comings and goings, and sessions, that are not written yet",
+                len(self._waiting),
+            ),
             ("fleet_broker_connected", "1 while the MQTT broker is connected", float(self._link.connected)),
         ]
 

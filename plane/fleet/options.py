@@ -6,13 +6,14 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from plane.fleet import broker
+from plane.fleet import broker, keeper
 from plane.kind import Around
 from plane.options import EdgeAddress, EdgeOptions, Section, key
 from plane.spec import SpecError
 
 MQTT_PORTS: Final = {"mqtt": 1883, "mqtts": 8883}
 SQLITE: Final = "sqlite"
+NONE: Final = "none"
 
 
 class Fleet(Section, frozen=True):
@@ -29,6 +30,14 @@ class Fleet(Section, frozen=True):
     password_file: Annotated[
         str, key("File with that user's password, one line", "the configuration itself holds no secret")
     ] = ""
+    redis: Annotated[
+        str,
+        key(
+            "Where sessions and counts of comings and goings are kept: `redis://HOST:PORT/DB`, `rediss://…`, or `none`",
+            "empty: `muster up` runs redis-server; nodes of `muster serve` keep none",
+        ),
+    ] = ""
+    redis_password_file: Annotated[str, key("File with its password, one line")] = ""
     bind: Annotated[EdgeAddress, key("Address of that mosquitto for clients")] = "127.0.0.1:0"
     beat_ms: Annotated[
         int,
@@ -75,6 +84,9 @@ class FleetSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """Empty: each node has one of its own, of the broker beside it."""
     password_file: str
     folder: str
+    redis: str
+    """Empty: nothing is kept there."""
+    redis_password_file: str
     database: str
     database_password_file: str
     instance: str
@@ -91,6 +103,10 @@ def settle(options: Section, around: Around) -> FleetSettings:
     else:
         host, port = around.programs.get(broker.NAME, ("", 0))
         tls, user, password_file = False, "", str(around.folder / broker.NAME / broker.SECRET)
+    redis, redis_password_file = fleet.redis, around.absolute(fleet.redis_password_file)
+    if not redis and (beside := around.programs.get(keeper.NAME)):
+        redis = f"redis://{beside[0]}:{beside[1]}/0"
+        redis_password_file = str(around.folder / keeper.NAME / keeper.SECRET)
     own = f"sqlite:///{around.folder / 'fleet.db'}"
     return FleetSettings(
         host=host,
@@ -99,6 +115,8 @@ def settle(options: Section, around: Around) -> FleetSettings:
         user=user,
         password_file=password_file,
         folder=str(around.folder),
+        redis="" if redis == NONE else redis,
+        redis_password_file=redis_password_file,
         database=own if database.url in {"", SQLITE} else database.url,
         database_password_file=around.absolute(database.password_file),
         instance=around.instance,

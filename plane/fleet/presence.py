@@ -19,6 +19,9 @@ from plane.fleet.schema import Beat, Bye, Hello, Notice, SchemaError
 Send = Callable[[str, bytes, int], None]
 """(topic, payload, quality of service)."""
 
+Changed = Callable[[Update, bool | None, dict[str, list[str]]], None]
+"""(record, whether the client came, went or neither, its attributes)."""
+
 KNOWN_MAX: Final = 1 << 21
 """Clients, there or not; the hello of a further one is refused: about 2 GB."""
 
@@ -34,9 +37,13 @@ class Presence:
         forget_ms: int,
         send: Send,
         speaks: Callable[[str], bool] = lambda client: True,
+        changed: Changed = lambda update, came, attributes: None,
         known_max: int = KNOWN_MAX,
     ) -> None:
-        """A client that is gone for `forget_ms` is forgotten: it is new when it comes again."""
+        """A client that is gone for `forget_ms` is forgotten: it is new when it comes again.
+
+        `changed` is called when a client for which this node speaks came (True), went (False) or has other attributes.
+        """
         self.dropped: Counter[str] = Counter()
         """Messages of clients that changed nothing: topic, size, form, refused."""
         self.came = self.went = 0
@@ -47,6 +54,7 @@ class Presence:
         self._forget_ms = forget_ms
         self._send = send
         self._speaks = speaks
+        self._changed = changed
         self._known_max = known_max
         self._said: dict[str, tuple[int, int]] = {}
         """(epoch, version) of each client's last hello."""
@@ -108,13 +116,16 @@ class Presence:
         if there and (hello.epoch, hello.version) <= self._said.get(client, (0, 0)):
             self._notify(client, Notice("beat", hello.epoch, beat_ms=self._beat_ms))  # it may have missed the first
             return
+        update = Update(client, hello.epoch, self._next_version(client, hello.epoch), hello.attributes)
         try:
-            self._index.apply(Update(client, hello.epoch, self._next_version(client, hello.epoch), hello.attributes))
+            self._index.apply(update)
         except UpdateError as error:
             self.dropped["refused"] += 1
             self._notify(client, Notice("refused", hello.epoch, str(error)))
             return
         self.came += not there
+        if self._speaks(client):
+            self._changed(update, None if there else True, hello.attributes)
         self._said[client] = (hello.epoch, hello.version)
         self._notify(client, Notice("beat", hello.epoch, beat_ms=self._beat_ms))
 
@@ -132,8 +143,11 @@ class Presence:
     def _gone(self, now_ms: int, client: str, epoch: int) -> None:
         known = self._index.record(client)
         if known is not None and known.epoch == epoch and known.attributes is not None:
-            self._index.apply(Update(client, epoch, known.version + 1, None))
+            update = Update(client, epoch, known.version + 1, None)
+            self._index.apply(update)
             self.went += 1
+            if self._speaks(client):
+                self._changed(update, False, known.attributes)
             self._left.append((now_ms, client, epoch))
 
     def _forget(self, now_ms: int, client: str, epoch: int) -> None:

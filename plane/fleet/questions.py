@@ -131,6 +131,20 @@ class Spread(msgspec.Struct, frozen=True):
     tasks_per_minute: float
 
 
+class Stats(msgspec.Struct, frozen=True, tag=True):
+    """Comings and goings of these minutes since 1970, both included. Answered by `MinuteCounts`."""
+
+    first: int
+    last: int
+
+
+class MinuteCounts(msgspec.Struct, frozen=True):
+    minute: int
+    came: dict[str, int]
+    """By mark."""
+    went: dict[str, int]
+
+
 class Copy(msgspec.Struct, frozen=True, tag=True):
     """All that an index node knows, for one that begins. Answered by bytes (`index_node.py`)."""
 

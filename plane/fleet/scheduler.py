@@ -69,6 +69,7 @@ ROLE: Final = "scheduler"
 LOOK_S: Final = 0.5
 BEAT_S: Final = 1.0
 TAKE_S: Final = 3.0
+TAKE_CALL_S: Final = 1.5
 TICK_S: Final = 0.1
 WRITE_S: Final = 0.02
 """Results that come within it are written together."""
@@ -539,14 +540,15 @@ class Scheduler:
     async def _take(self, store: Store, lead: Lead | None) -> Lead | None:
         """Take over. A lead that stands still while it has the lock of the database's file is ended: nobody could write."""
         try:
-            return await store.take(lead, self._holder)
-        except StoreError as error:
+            async with asyncio.timeout(TAKE_CALL_S):
+                return await store.take(lead, self._holder)
+        except (StoreError, TimeoutError) as error:
             life = (lead.holder if lead is not None and self._in_file else "").rpartition("#")[2]
             pid, _, started = life.partition(".")
             if pid.isdigit() and int(pid) != os.getpid() and str(start_time(int(pid))) == started:
                 self._log.warning("ends the scheduler that led, which stands still", pid=int(pid), cause=str(error))
                 os.kill(int(pid), signal.SIGKILL)
-            raise
+            raise StoreError(str(error) or "the database did not answer in time") from None
 
     async def _lead(self, lead: Lead, store: Store) -> None:
         self._leads += 1

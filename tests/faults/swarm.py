@@ -54,10 +54,10 @@ class Swarm:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, seconds: float = 30.0) -> None:
-        program = broker(self._instance)
+        beside = broker(self._instance)
         words = await asyncio.to_thread(enroll, self._instance.folder.program(NAME), self.names)
-        os.kill(program.pid, signal.SIGHUP)
-        url = f"mqtt://{program.bind[0]}:{program.bind[1]}"
+        os.kill(beside.pid, signal.SIGHUP)
+        url = f"mqtt://{beside.bind[0]}:{beside.bind[1]}"
         for number, name in enumerate(self.names):
             made = Counted(url, name, words[name], MARKS[number % len(MARKS)], spread_s=self._spread_s)
             made.task("ping")(self._ping)
@@ -105,7 +105,12 @@ async def swarm(instance: Instance, count: int, **more: Any) -> Any:
         await made.stop()
 
 
-def broker(instance: Instance) -> Beside:
-    """The mosquitto that runs beside the instance."""
+def program(instance: Instance, name: str) -> Beside:
+    """A program that runs beside the instance."""
     programs: Sequence[Beside] = instance.record().programs or ()
-    return next(program for program in programs if program.name == NAME)
+    return next(each for each in programs if each.name == name)
+
+
+def broker(instance: Instance) -> Beside:
+    """Its mosquitto."""
+    return program(instance, NAME)

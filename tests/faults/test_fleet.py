@@ -81,7 +81,11 @@ async def test_a_fleet_comes_up_with_one_command_and_measures(make: Make) -> Non
             shown = said(instance, "clients", "province=520000 and carrier=2", "--limit", "5")
             assert (shown["total"], len(shown["clients"])) == (40, 5)
             status = json.loads(instance.ran("status", "--json").stdout)
-            assert [(each["name"], each["ready"]) for each in status["programs"]] == [("mosquitto", True)]
+            assert [(each["name"], each["ready"]) for each in status["programs"]] == [
+                ("mosquitto", True),
+                ("redis", True),
+            ]
+            await until_asked(lambda: _came(instance) == 200)
             explained = said(instance, "explain", seen[-1]["run"])
             assert (explained["state"], explained["replayed"]) == ("done", True)
         finally:
@@ -90,6 +94,11 @@ async def test_a_fleet_comes_up_with_one_command_and_measures(make: Make) -> Non
         pid = broker(instance).pid
         assert strikes.runs(pid)
     assert not strikes.runs(pid)
+
+
+def _came(instance: Instance) -> int:
+    """Clients that came, as Redis has it."""
+    return sum(sum(minute["came"].values()) for minute in said(instance, "stats"))
 
 
 @needs_mosquitto

@@ -15,7 +15,7 @@ from plane.spec import secret
 from tests import strikes
 from tests.faults.conftest import Make
 from tests.faults.instance import Instance
-from tests.faults.swarm import Swarm, broker, swarm
+from tests.faults.swarm import Swarm, broker, program, swarm
 from tests.faults.test_fleet import FLEET, online
 from tests.plane.fleet.mosquitto import needs_mosquitto
 from tests.waiting import until, until_asked
@@ -23,8 +23,8 @@ from tests.waiting import until, until_asked
 CLIENTS = 500
 PICK = 20
 AT_ONCE = 4
-GOES_ON_S = 12.0
-"""5 s are promised on a machine that does nothing else."""
+GOES_ON_S = 20.0
+"""5 s are meant, on a machine that does nothing else; the figures say what it took."""
 STANDS_S = 5.0
 
 
@@ -99,6 +99,11 @@ async def lead(instance: Instance) -> str:
     return found[0]
 
 
+def pid_of(instance: Instance, name: str) -> int:
+    """Of a node or a program."""
+    return program(instance, name).pid if name in {"mosquitto", "redis"} else instance.process(name).pid
+
+
 def pids(instance: Instance) -> set[int]:
     """Of all nodes and programs."""
     record = instance.record()
@@ -141,11 +146,11 @@ async def test_each_process_is_killed_and_work_goes_on(make: Make, figures: Call
             await online(instance, CLIENTS)
             async with Load(instance) as load:
                 await load.goes_on(time.monotonic())
-                for name in ("index", "index-1", "the lead", "the other", "mosquitto"):
+                for name in ("index", "index-1", "the lead", "the other", "mosquitto", "redis"):
                     leads = await lead(instance)
                     others = [each for each in instance.names("scheduler") if each != leads]
                     struck = {"the lead": leads, "the other": others[0]}.get(name, name)
-                    pid = broker(instance).pid if name == "mosquitto" else instance.process(struck).pid
+                    pid = pid_of(instance, struck)
                     since = time.monotonic()
                     strikes.kill(pid)
                     if name == "mosquitto":
@@ -171,10 +176,10 @@ async def test_each_process_stands_still_and_work_goes_on(make: Make, figures: C
             await online(instance, CLIENTS)
             async with Load(instance) as load:
                 await load.goes_on(time.monotonic())
-                for name in ("index", "index-1", "the lead", "mosquitto"):
+                for name in ("index", "index-1", "the lead", "mosquitto", "redis"):
                     leads = await lead(instance)
                     struck = leads if name == "the lead" else name
-                    pid = broker(instance).pid if name == "mosquitto" else instance.process(struck).pid
+                    pid = pid_of(instance, struck)
                     since = time.monotonic()
                     with strikes.standing_still(pid):
                         if name != "mosquitto":

@@ -119,6 +119,8 @@ class House:
             user="",
             password_file="",
             folder=str(folder),
+            redis="",
+            redis_password_file="",
             database=self.url,
             database_password_file="",
             instance="x",
