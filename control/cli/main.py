@@ -268,9 +268,8 @@ def links(
 
     if watch and (check or probe is not None):
         raise UserError(f"--watch excludes {'--check' if check else '--probe'}", USAGE)
-    return common.run(
-        show(Target(config, registry), as_json=json, watch=watch, check=check, probe_s=probe), endless=watch
-    )
+    work = show(Target(config, registry), as_json=json, watch=watch, check=check, probe_s=probe)
+    return common.run(work, endless=watch, streams=watch)
 
 
 @app.command(epilog="Example: muster doctor")
@@ -297,7 +296,7 @@ def cluster_show(
     from control.console import common
     from control.console.found import Target
 
-    return common.run(show(Target(config, registry), json, watch), endless=watch)
+    return common.run(show(Target(config, registry), json, watch), endless=watch, streams=watch)
 
 
 @replica_app.command("add", epilog="Example: muster cluster replica add broker 1")
@@ -437,7 +436,7 @@ def top(
 
     single = once or (json and for_ is None)
     work = show(Target(config, registry), sort, single=single, seconds=for_, as_json=json)
-    return common.run(work, endless=not single)
+    return common.run(work, endless=not single, streams=not single)
 
 
 @config_app.command("check", epilog="Example: muster config check --config muster.toml")

@@ -23,6 +23,7 @@ from rich.console import Console
 from control.cluster import instance
 from control.cluster.instance import Folder, Process, Record
 from control.config import load as config
+from control.console.pipes import when_unread
 from control.console.words import say
 from control.errors import TRY_LATER, UserError
 from control.host.addresses import address_text
@@ -197,12 +198,13 @@ def errors_alone() -> structlog.typing.FilteringBoundLogger:
     return logger
 
 
-def run(work: Coroutine[Any, Any, int], *, endless: bool = False) -> int:
+def run(work: Coroutine[Any, Any, int], *, endless: bool = False, streams: bool = False) -> int:
     """Run to the end and return the exit code. SIGINT, SIGTERM and the loss of the terminal begin the end.
 
-    An `endless` command then ends with 0; others have not finished and end with 128 and the signal.
+    An `endless` command then ends with 0; others have not finished and end with 128 and the signal. A command that
+    `streams` ends with 0 when nobody reads its stdout any more.
     """
-    until_signal = _until_signal(work, endless)
+    until_signal = _until_signal(work, endless, streams)
     with contextlib.closing(work), contextlib.closing(until_signal):  # also if they never start
         enough_files()
         import uvloop
@@ -210,17 +212,19 @@ def run(work: Coroutine[Any, Any, int], *, endless: bool = False) -> int:
         return uvloop.run(until_signal)
 
 
-async def _until_signal(work: Coroutine[Any, Any, int], endless: bool) -> int:
+async def _until_signal(work: Coroutine[Any, Any, int], endless: bool, streams: bool) -> int:
     loop = asyncio.get_running_loop()
     task = asyncio.ensure_future(work)
     end = _End(task)
+    if streams:
+        when_unread(1, task.cancel)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup
             loop.add_signal_handler(number, end, number)
     try:
         return await task
     except asyncio.CancelledError:
-        if endless:
+        if endless or not end.began_by:  # without a signal: nobody reads
             return 0
         say("muster: interrupted")
         return 128 + end.began_by

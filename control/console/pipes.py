@@ -1,13 +1,15 @@
-"""stdin and stdout, which may block, without blocking the loop or the end of the program.
+"""stdin and stdout, which may block or lose their other end, without blocking the loop or the end of the program.
 
-Each has a daemon thread. A stopped reader of our output, or a terminal without input, blocks nothing else.
+Each wait has a daemon thread. A stopped reader of our output, or a terminal without input, blocks nothing else.
 """
 
 import asyncio
+import contextlib
 import os
 import queue
+import select
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Final
 
 from control.errors import UserError
@@ -53,6 +55,20 @@ async def lines(descriptor: int, longest: int) -> AsyncIterator[list[bytes]]:
             raise UserError(f"line {count + 1} is longer than {longest} bytes, the most for a message")
     if rest:
         yield [rest]
+
+
+def when_unread(descriptor: int, call: Callable[[], object]) -> None:
+    """Call this on the loop, once, when the other end of a pipe or socket has gone. A file has no other end."""
+    loop = asyncio.get_running_loop()
+    poll = select.poll()
+    poll.register(descriptor, 0)  # POLLERR and POLLHUP always come
+
+    def wait() -> None:
+        poll.poll()
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the command has ended
+            loop.call_soon_threadsafe(call)
+
+    threading.Thread(target=wait, daemon=True, name="unread").start()
 
 
 class Writer:

@@ -49,7 +49,9 @@ def sub(
     from control.console.found import Target
     from control.rooms.sub import subscribe
 
-    return common.run(subscribe(Target(config, registry), room, count, history, json), endless=count is None)
+    return common.run(
+        subscribe(Target(config, registry), room, count, history, json), endless=count is None, streams=True
+    )
 
 
 @both(epilog="Example: echo hello | muster pub sports:final")
