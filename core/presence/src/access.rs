@@ -126,7 +126,10 @@ impl AccessPoint {
         session: u64,
     ) -> Result<Vec<Closing>, TooManyDevices> {
         let policy = self.settings.policies.of(user);
-        let devices = self.online.range((user, Device::LOWEST)..).take_while(|(key, _)| key.0 == user);
+        let devices = self
+            .online
+            .range((user, Device::LOWEST)..)
+            .take_while(|(key, _)| key.0 == user);
         let ended: Vec<(Device, u64)> = devices
             .clone()
             .filter(|((_, older), _)| policy.ends(older, &device))
@@ -190,7 +193,10 @@ impl AccessPoint {
 
     /// The devices of a user with their sessions, for unicast.
     pub fn sessions(&self, user: u64) -> impl Iterator<Item = (Device, u64)> + '_ {
-        let devices = self.online.range((user, Device::LOWEST)..).take_while(move |(key, _)| key.0 == user);
+        let devices = self
+            .online
+            .range((user, Device::LOWEST)..)
+            .take_while(move |(key, _)| key.0 == user);
         devices.map(|((_, device), online)| (*device, online.session))
     }
 

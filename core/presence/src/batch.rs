@@ -57,7 +57,9 @@ impl Outgoing {
             }
             let mut batch = Batch::default();
             while batch.users.len() < users_max.max(1) {
-                let Some((user, mut changes)) = self.users.pop_first() else { break };
+                let Some((user, mut changes)) = self.users.pop_first() else {
+                    break;
+                };
                 // A record says all that is known now, so what is to be told of it until now goes with it.
                 changes.append(&mut places.take_changed_of(user));
                 batch.users.push(UserChange {

@@ -3,7 +3,7 @@
 //! Owns: [`Fulls`]. Knows no session: the access point brings the devices.
 
 use crate::event::Entry;
-use crate::limits::{FULLS_MAX, FULL_BURST_BYTES, FULL_IDLE, PACKET_EVENTS_BYTES_MAX};
+use crate::limits::{FRAME_BYTES_MAX, FULLS_MAX, FULL_BURST_BYTES, FULL_IDLE, PACKET_EVENTS_BYTES_MAX};
 use crate::wire::{Chunk, Entries, Message, Origin, Ranges};
 use muster_transport::{Micros, Writer};
 use std::collections::BTreeSet;
@@ -94,7 +94,7 @@ impl Fulls {
             self.filled = now;
         }
         // One chunk of each in turn, so that a large state does not hold up a small one.
-        while self.allowance >= PACKET_EVENTS_BYTES_MAX as u64 {
+        while self.allowance >= FRAME_BYTES_MAX as u64 {
             let Some(at) = self.fulls.iter().position(|full| !full.waiting.is_empty()) else {
                 return;
             };
@@ -120,7 +120,7 @@ impl Fulls {
     /// When more chunks may leave.
     pub fn deadline(&self) -> Option<Micros> {
         let waits = self.fulls.iter().any(|full| !full.waiting.is_empty());
-        let lacks = (PACKET_EVENTS_BYTES_MAX as u64).saturating_sub(self.allowance);
+        let lacks = (FRAME_BYTES_MAX as u64).saturating_sub(self.allowance);
         waits.then(|| self.filled + (lacks * SECOND).div_ceil(self.bytes_per_second))
     }
 }

@@ -32,16 +32,7 @@ pub const UNICAST_ANSWER: FrameKind = FrameKind::new(35);
 /// Those that fill paths: a status must cover them, so that their sender sees loss.
 pub const ELICITING: [FrameKind; 4] = [REPORT, SHARE, CHUNK, UNICAST];
 /// Those that are asked for or told again by clocks of presence.
-pub const SILENT: [FrameKind; 8] = [
-    EMPTY,
-    BEAT,
-    ASK,
-    TOO_OLD,
-    FULL_ASK,
-    WAIT,
-    SUPERSEDE,
-    UNICAST_ANSWER,
-];
+pub const SILENT: [FrameKind; 8] = [EMPTY, BEAT, ASK, TOO_OLD, FULL_ASK, WAIT, SUPERSEDE, UNICAST_ANSWER];
 
 /// What machines of presence understand.
 pub const ALL: FrameKinds = FrameKinds::TRANSPORT.with(&ELICITING, false).with(&SILENT, true);

@@ -47,7 +47,10 @@ pub struct Change {
 enum Stand {
     Online,
     /// Offline, but not told so before `ends`, as it may come online elsewhere.
-    Leaving { reason: Reason, ends: Micros },
+    Leaving {
+        reason: Reason,
+        ends: Micros,
+    },
     /// Offline. Remembered while an older packet may still come.
     Gone,
 }
@@ -156,7 +159,8 @@ impl Places {
         }
         self.forget(origin.ap);
         if !planted::is(Bug::FullMerged) {
-            let gone = |key: &Key| (key.2 == origin.ap && !named.contains(&(key.0, key.1))).then_some((origin, version));
+            let gone =
+                |key: &Key| (key.2 == origin.ap && !named.contains(&(key.0, key.1))).then_some((origin, version));
             self.lose(now, gone);
         }
     }
@@ -231,7 +235,10 @@ impl Places {
 
     /// A user's record, as the store is to have it; empty where no device is left.
     pub fn record(&self, user: u64) -> Record {
-        let places = self.places.range((user, Device::LOWEST, 0)..).take_while(|(key, _)| key.0 == user);
+        let places = self
+            .places
+            .range((user, Device::LOWEST, 0)..)
+            .take_while(|(key, _)| key.0 == user);
         let held = places.filter_map(|((_, device, ap), place)| {
             let state = match place.stand {
                 Stand::Online => State::Online,

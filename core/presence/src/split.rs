@@ -51,7 +51,8 @@ impl<'a> Splitter<'a> {
     /// Passes a beat on to every writer.
     pub fn beat(&mut self, beat: &Beat) {
         let bytes = Message::Beat(*beat).to_frame();
-        self.out.extend(self.targets.iter().map(|(target, _)| (*target, bytes.clone())));
+        self.out
+            .extend(self.targets.iter().map(|(target, _)| (*target, bytes.clone())));
     }
 
     /// All frames of the turn.

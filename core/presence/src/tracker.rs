@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn applied_and_missing_are_all_and_disjoint_whatever_comes() {
-        for (seed, start) in (0..60).flat_map(|seed| STARTS.map(|start| (seed, start))) {
+        for (seed, start) in (0..12).flat_map(|seed| STARTS.map(|start| (seed, start))) {
             let mut dice = Dice::new(seed);
             let (mut gaps, mut model) = (
                 Gaps::new(start),
@@ -259,7 +259,11 @@ mod tests {
                     2 => gaps.release(dice.below(step + 1)),
                     _ => {
                         assert_eq!(gaps.has(one), model.applied.contains(&first), "seed {seed} step {step}");
-                        assert_eq!(gaps.take(step, one, other), model.take(first, last), "seed {seed} step {step}");
+                        assert_eq!(
+                            gaps.take(step, one, other),
+                            model.take(first, last),
+                            "seed {seed} step {step}"
+                        );
                     }
                 }
                 let listed: Vec<u64> = gaps

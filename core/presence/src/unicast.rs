@@ -7,9 +7,7 @@
 //! later the order is given up, not the message.
 
 use crate::device::Device;
-use crate::limits::{
-    EXPIRES_MS_MAX, REORDER_BYTES_MAX, SENDERS_MAX, SENDER_BLOCKS, SENDER_IDLE, SENDER_MESSAGES_MAX,
-};
+use crate::limits::{EXPIRES_MS_MAX, REORDER_BYTES_MAX, SENDERS_MAX, SENDER_BLOCKS, SENDER_IDLE, SENDER_MESSAGES_MAX};
 use crate::planted::{self, Bug};
 use crate::wire::{Message, MessageId, Outcome, Unicast, UnicastAnswer};
 use muster_transport::Micros;
@@ -178,7 +176,9 @@ impl Deliveries {
         if !self.knows(now, id) {
             return;
         }
-        let Some(sender) = self.senders.get_mut(&id.server) else { return };
+        let Some(sender) = self.senders.get_mut(&id.server) else {
+            return;
+        };
         let blind = planted::is(Bug::DeliveredTwice);
         if let Some(kept) = sender.messages.get_mut(&id.sequence).filter(|_| !blind) {
             self.counters.duplicates += 1;
@@ -196,8 +196,7 @@ impl Deliveries {
             return;
         }
         let wanted = |device: &Device| unicast.device.is_none_or(|only| only == *device);
-        let targets: Vec<(Device, Option<Outcome>)> =
-            devices.filter(wanted).map(|device| (device, None)).collect();
+        let targets: Vec<(Device, Option<Outcome>)> = devices.filter(wanted).map(|device| (device, None)).collect();
         if targets.is_empty() {
             // Nothing is remembered: the user may come here while the message still lives.
             self.counters.not_here += 1;
@@ -260,7 +259,10 @@ impl Deliveries {
                 sequence: 0,
             },
         );
-        let of = self.pending.range(first..).take_while(|one| (one.0, one.1) == (user, device));
+        let of = self
+            .pending
+            .range(first..)
+            .take_while(|one| (one.0, one.1) == (user, device));
         let ids: Vec<MessageId> = of.map(|(_, _, id)| *id).collect();
         for id in ids {
             self.pending.remove(&(user, device, id));
@@ -357,7 +359,9 @@ impl Deliveries {
 
     /// A sender that started again waits for no answer of its earlier life. Pushes are on their way all the same.
     fn drop_sender(&mut self, server: u32) {
-        let Some(sender) = self.senders.remove(&server) else { return };
+        let Some(sender) = self.senders.remove(&server) else {
+            return;
+        };
         for (sequence, kept) in sender.messages {
             let id = MessageId {
                 server,
@@ -375,7 +379,9 @@ impl Deliveries {
     }
 
     fn sender(&mut self, id: MessageId) -> Option<&mut Sender> {
-        self.senders.get_mut(&id.server).filter(|sender| sender.epoch == id.epoch)
+        self.senders
+            .get_mut(&id.server)
+            .filter(|sender| sender.epoch == id.epoch)
     }
 
     fn kept(&mut self, id: MessageId) -> Option<&mut Kept> {
@@ -437,7 +443,8 @@ impl Deliveries {
         if kept.is_done() {
             let bytes = answer(ap, id, &kept.targets);
             let askers = kept.askers.clone();
-            self.out.extend(askers.into_iter().map(|service| (service, bytes.clone())));
+            self.out
+                .extend(askers.into_iter().map(|service| (service, bytes.clone())));
         }
     }
 }

@@ -8,12 +8,12 @@ use crate::assembly::Assembly;
 use crate::batch::{Applied, Batch, Outgoing};
 use crate::bucket::Record;
 use crate::event::Event;
-use crate::limits::{HELD_BYTES_MAX, RANGES_MAX, SOURCES_MAX};
+use crate::limits::{HELD_BYTES_MAX, RANGES_MAX, SOURCES_MAX, WINDOW};
 use crate::places::{Key, Places};
 use crate::planted::{self, Bug};
 use crate::policy::Policies;
 use crate::tracker::{Gaps, Took};
-use crate::version::after;
+use crate::version::{after, span};
 use crate::wire::{Beat, Chunk, Empty, Origin, Ranges, Shard, Share, Supersede, TooOld};
 use muster_transport::Micros;
 use std::collections::BTreeMap;
@@ -93,7 +93,9 @@ pub enum Standing {
     /// No gateway is heard any more: the writer may be cut off.
     Deaf,
     /// A gateway's state or versions are missing for too long.
-    Behind { ap: u32 },
+    Behind {
+        ap: u32,
+    },
 }
 
 /// What has been asked of one gateway, and what it lacks.
@@ -263,9 +265,7 @@ impl Writer {
         for held in &record.0 {
             // A gateway without a vector was not written whole: its full state is needed.
             let Origin { ap, epoch } = held.origin;
-            self.sources
-                .entry(ap)
-                .or_insert_with(|| Source::new(now, epoch, lease));
+            self.sources.entry(ap).or_insert_with(|| Source::new(now, epoch, lease));
             self.places.restore(now, user, held);
         }
         true
@@ -318,6 +318,9 @@ impl Writer {
     pub fn empty(&mut self, now: Micros, empty: &Empty) -> Verdict {
         if empty.shard != self.shard {
             return self.refuse(Refusal::WrongShard);
+        }
+        if after(empty.first, empty.last) {
+            return self.refuse(Refusal::Malformed);
         }
         match self.heard(now, empty.origin) {
             Ok(_) => self.take(now, empty.origin, empty.first, empty.last, Vec::new()),
@@ -611,8 +614,7 @@ impl Writer {
             if self.sources.len() >= SOURCES_MAX {
                 return Err(Refusal::TooManySources);
             }
-            self.sources
-                .insert(origin.ap, Source::new(now, origin.epoch, lease));
+            self.sources.insert(origin.ap, Source::new(now, origin.epoch, lease));
         }
         let source = self.sources.get_mut(&origin.ap).ok_or(Refusal::TooManySources)?;
         if origin.epoch != source.epoch && !planted::is(Bug::EpochIgnored) {
@@ -674,7 +676,9 @@ impl Writer {
 
     /// Puts a complete full state in force.
     fn install(&mut self, now: Micros, origin: Origin) {
-        let Some(source) = self.sources.get_mut(&origin.ap) else { return };
+        let Some(source) = self.sources.get_mut(&origin.ap) else {
+            return;
+        };
         let Some(assembly) = source.assembly.take() else { return };
         let version = assembly.version;
         source.installed = Some(origin.epoch);
@@ -686,7 +690,9 @@ impl Writer {
         self.places.replace(now, origin, version, assembly.entries());
         self.note_applied(origin.ap);
         for packet in held {
-            if after(packet.last, version) {
+            // A packet beyond the window of the state is no reason to ask for another one: a beat will tell what is missing.
+            let is_near = span(version, packet.last) <= WINDOW && span(packet.first, packet.last) <= WINDOW;
+            if after(packet.last, version) && is_near {
                 self.take(now, origin, packet.first, packet.last, packet.events);
             }
         }
@@ -701,7 +707,9 @@ impl Writer {
     }
 
     fn supersede(&mut self, event: &Event, ap: u32) {
-        let Some(policies) = &self.settings.policies else { return };
+        let Some(policies) = &self.settings.policies else {
+            return;
+        };
         let policy = policies.of(event.user);
         let older = self.places.elsewhere(event.user, (event.device, ap));
         // Sessions of one gateway are that gateway's own business.

@@ -4,9 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use muster_presence::{
-    kinds, AccessPoint, Ask, FullAsk, Message, Ranges, ShardMap, Splitter, Standing, To, Writer,
-};
+use muster_presence::{kinds, AccessPoint, Ask, FullAsk, Message, Ranges, ShardMap, Splitter, Standing, To, Writer};
 use muster_simkit::{Addr, Micros, Node, Turn, Turned, MS};
 use muster_transport::Frames;
 
@@ -32,11 +30,15 @@ fn sealed(frame: &[u8]) -> Vec<u8> {
 
 /// Calls `take` with the frame of a datagram, if it is whole.
 fn opened(bytes: &[u8], take: impl FnOnce(Message<'_>)) {
-    let Some((frame, tail)) = bytes.split_last_chunk::<8>() else { return };
+    let Some((frame, tail)) = bytes.split_last_chunk::<8>() else {
+        return;
+    };
     if sum(frame) != *tail {
         return;
     }
-    let Some(Ok(frame)) = Frames::new(frame, kinds::ALL).next() else { return };
+    let Some(Ok(frame)) = Frames::new(frame, kinds::ALL).next() else {
+        return;
+    };
     let message = Message::read(frame.kind, frame.body).expect("what a machine wrote is read");
     take(message);
 }
@@ -52,7 +54,9 @@ impl Node for Gateway {
     fn turn(&mut self, turn: &mut Turn<'_>) -> Turned {
         let now = turn.now();
         while let Some((_, from, bytes)) = turn.take() {
-            let Some(writer) = self.writers.get(&from).copied() else { continue };
+            let Some(writer) = self.writers.get(&from).copied() else {
+                continue;
+            };
             opened(&bytes, |message| match message {
                 Message::Ask(ask) => self.access.ask(writer, &ask),
                 Message::FullAsk(ask) => self.access.full_ask(now, writer, &ask),
@@ -178,7 +182,10 @@ impl Online {
         let needed = self.writer.fulls();
         self.fulls.retain(|ap, _| needed.iter().any(|full| full.ap == *ap));
         for full in needed {
-            let known = self.fulls.get(&full.ap).map(|known| (known.transaction, known.again, known.tries));
+            let known = self
+                .fulls
+                .get(&full.ap)
+                .map(|known| (known.transaction, known.again, known.tries));
             let (transaction, tries, chunks) = match known {
                 Some((transaction, again, _)) if now < again && full.asked == Some(transaction) => continue,
                 Some((transaction, _, tries)) if full.asked == Some(transaction) && tries < TRIES => {

@@ -99,9 +99,16 @@ impl Sim {
     fn truth(world: &World<Self>) -> BTreeSet<Where> {
         let mut truth = BTreeSet::new();
         for (process, known) in world.processes[..GATEWAYS].iter().enumerate() {
-            let Presence::Gateway(gateway) = &known.node else { continue };
+            let Presence::Gateway(gateway) = &known.node else {
+                continue;
+            };
             if known.is_alive() {
-                truth.extend(gateway.access.devices().map(|(user, device)| (user, device, process as u32)));
+                truth.extend(
+                    gateway
+                        .access
+                        .devices()
+                        .map(|(user, device)| (user, device, process as u32)),
+                );
             }
         }
         truth
@@ -124,7 +131,9 @@ impl Sim {
                     let before = self.told[number].insert((change.user, change.device), change.state);
                     let is_online = |state: &State| *state == State::Online;
                     if before.as_ref().map(is_online) == Some(is_online(&change.state)) {
-                        return Err(format!("writer {number} tells twice in one life: {change:?} after {before:?}"));
+                        return Err(format!(
+                            "writer {number} tells twice in one life: {change:?} after {before:?}"
+                        ));
                     }
                 }
                 self.feeds[number].extend(&user.changes);
@@ -234,13 +243,18 @@ impl System for Sim {
         };
         let mut writer = Writer::new(shard, epoch, settings);
         let store = &self.stores[number];
-        store.vector.values().for_each(|applied| writer.restore_applied(now, applied));
+        store
+            .vector
+            .values()
+            .for_each(|applied| writer.restore_applied(now, applied));
         for (user, record) in &store.users {
             assert!(writer.restore_user(now, *user, record), "a record of ours");
         }
         writer.expect(now, &(0..GATEWAYS as u32).collect::<Vec<_>>());
         self.told[number].clear();
-        let gateways = (0..GATEWAYS).map(|gateway| (gateway as u32, Self::addr(gateway))).collect();
+        let gateways = (0..GATEWAYS)
+            .map(|gateway| (gateway as u32, Self::addr(gateway)))
+            .collect();
         Presence::Writer(Box::new(Online::new(writer, shard, gateways, now, epoch)))
     }
 
@@ -343,10 +357,7 @@ impl Sim {
 }
 
 fn differ<T: Ord + std::fmt::Debug>(what: &str, found: &BTreeSet<T>, wanted: &BTreeSet<T>) -> Result<(), String> {
-    let (ghosts, lost): (Vec<_>, Vec<_>) = (
-        found.difference(wanted).collect(),
-        wanted.difference(found).collect(),
-    );
+    let (ghosts, lost): (Vec<_>, Vec<_>) = (found.difference(wanted).collect(), wanted.difference(found).collect());
     match ghosts.is_empty() && lost.is_empty() {
         true => Ok(()),
         false => Err(format!("{what} has ghosts {ghosts:?} and lacks {lost:?}")),
@@ -357,7 +368,15 @@ fn differ<T: Ord + std::fmt::Debug>(what: &str, found: &BTreeSet<T>, wanted: &BT
 pub fn plan(seed: u64) -> Setup<Own> {
     let mut draw = Draw::new(seed ^ 0x9e5);
     let heal = draw.within(3 * SECOND, 6 * SECOND);
-    let (links, sessions) = (draw.weather(true), draw.weather(true));
+    let mut links = draw.weather(true);
+    if draw.chance(70) {
+        // Losses come in bursts: about 5 % on each hop.
+        links.loss = draw.within(0, 30_000);
+        links.burst_in = draw.within(2_000, 15_000);
+        links.burst_out = draw.within(50_000, 200_000);
+        links.duplicate = draw.below(40_000);
+        links.reorder = draw.below(60_000);
+    }
     let mut faults = Vec::new();
     for _ in 0..draw.below(7) {
         let at = draw.within(300 * MS, heal - 200 * MS);
@@ -398,7 +417,7 @@ pub fn plan(seed: u64) -> Setup<Own> {
         sockets: vec![1; PROCESSES],
         near: PROCESSES,
         links,
-        sessions,
+        sessions: links,
         turn: draw.within(0, 2_000),
         faults,
         heal,
