@@ -79,7 +79,7 @@ class Writer:
         return True
 
     def replace(self, ap: int, epoch: int, version: int, entries: Iterable[tuple[int, str, int, int]]) -> None:
-        """The devices of a gateway as of `version` are these, each with the version and index of its event, and no others."""
+        """The devices of a gateway as of `version` are these and no others, each with its event's version and index."""
         self.newest = {place: known for place, known in self.newest.items() if place[2] != ap}
         for user, device, of, index in entries:
             assert not after(of, version), "a full state has no event that comes after it"

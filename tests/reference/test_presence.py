@@ -1,4 +1,7 @@
-"""The model of presence on cases small enough to check by hand, and its golden vectors, which `core/presence/tests/vectors.rs` reads too."""
+"""The model of presence on cases small enough to check by hand, and its golden vectors.
+
+`core/presence/tests/vectors.rs` reads the same vectors.
+"""
 
 import itertools
 import json
