@@ -21,6 +21,7 @@ $simulator --moves --seeds 0..50
 COMMANDS
 echo '== planted bugs'
 cargo test --release --quiet --manifest-path core/Cargo.toml -p muster-sim --features planted --test planted || failed=1
-cargo test --quiet --manifest-path core/Cargo.toml -p muster-journal -p muster-likes --features muster-journal/planted,muster-likes/planted planted || failed=1
+cargo test --quiet --manifest-path core/Cargo.toml -p muster-journal -p muster-likes -p muster-presence \
+  --features muster-journal/planted,muster-likes/planted,muster-presence/planted planted || failed=1
 [ "$failed" = 0 ] || echo '== one of these failed'
 exit "$failed"

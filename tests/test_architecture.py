@@ -13,7 +13,19 @@ from plane.kinds import kinds
 from tests.documents import ROOT
 
 PYTHON: Final = ("control", "plane", "pyext", "core/python/muster")
-CRATES: Final = ("transport", "rooms", "driver", "udp", "simkit", "sim", "load", "journal", "likes", "messages")
+CRATES: Final = (
+    "transport",
+    "rooms",
+    "driver",
+    "udp",
+    "simkit",
+    "sim",
+    "load",
+    "journal",
+    "likes",
+    "messages",
+    "presence",
+)
 DEPENDS: Final[Mapping[str, frozenset[str]]] = {
     "transport": frozenset({"ahead"}),
     "rooms": frozenset({"ahead", "transport"}),
@@ -23,6 +35,7 @@ DEPENDS: Final[Mapping[str, frozenset[str]]] = {
     "journal": frozenset(),
     "likes": frozenset({"journal"}),
     "messages": frozenset({"journal"}),
+    "presence": frozenset({"transport"}),
     "callback": frozenset(),
 }
 """What a crate may use of the others; the rest stands above all of these."""

@@ -1,0 +1,392 @@
+//! The access point: the part of a gateway that says which devices are online there.
+//!
+//! Owns: [`AccessPoint`], from sessions that come and go to packets, answers to writers that missed some, and full states.
+//! Knows no socket, no credential and no writer but by its number.
+
+use crate::device::Device;
+use crate::event::{Entry, Event, Reason, State};
+use crate::fulls::Fulls;
+use crate::limits::{ANSWER_BYTES_MAX, BEAT_EVERY, DEVICES_MAX, FULL_WAIT_MS, PACKET_EVENTS_BYTES_MAX, WINDOW};
+use crate::planted::{self, Bug};
+use crate::policy::Policies;
+use crate::ring::Ring;
+use crate::split;
+use crate::version::after;
+use crate::wire::{Ask, Beat, Events, FullAsk, Message, Origin, Report, Supersede, TooOld, Wait};
+use muster_transport::{Micros, Writer};
+use std::collections::BTreeMap;
+
+/// How an access point works.
+#[derive(Clone, Debug)]
+pub struct AccessSettings {
+    /// Events wait so long for others of the same packet.
+    pub window: Micros,
+    /// Packets that are kept for writers: at 1 KB and 20 a second, 4 MB are 3 minutes.
+    pub ring_bytes: usize,
+    /// Full states leave so fast: at 34 B a device, 100,000 devices in half a second.
+    pub full_bytes_per_second: u64,
+    pub policies: Policies,
+}
+
+impl Default for AccessSettings {
+    fn default() -> Self {
+        AccessSettings {
+            window: 50_000,
+            ring_bytes: 4 << 20,
+            full_bytes_per_second: 8 << 20,
+            policies: Policies::default(),
+        }
+    }
+}
+
+/// Where a frame goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum To {
+    /// To two online proxies, of two sites where there are two.
+    Proxies,
+    /// To the writer of this number, which asked.
+    Writer(u32),
+}
+
+/// A session that must be closed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Closing {
+    pub session: u64,
+    pub reason: Reason,
+}
+
+/// A user has [`DEVICES_MAX`] devices at this gateway.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TooManyDevices;
+
+/// A device that is online here.
+#[derive(Clone, Copy, Debug)]
+struct Online {
+    session: u64,
+    since_ms: u64,
+    /// The event that told it; of an earlier session while the newer one's event waits in the window.
+    version: u64,
+    index: u16,
+}
+
+/// What is counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct AccessCounters {
+    /// Events in packets.
+    pub events: u64,
+    /// Events that another one of the same device in the same window took the place of.
+    pub merged: u64,
+    pub packets: u64,
+    pub asks: u64,
+    pub asks_too_old: u64,
+    pub fulls: u64,
+    pub fulls_refused: u64,
+    pub devices_refused: u64,
+}
+
+/// The devices of one gateway in one of its lives.
+pub struct AccessPoint {
+    me: Origin,
+    settings: AccessSettings,
+    online: BTreeMap<(u64, Device), Online>,
+    /// The last state of each device that changed within the window, with its time by the wall clock.
+    open: BTreeMap<(u64, Device), (State, u64)>,
+    window_ends: Option<Micros>,
+    ring: Ring,
+    fulls: Fulls,
+    beat_at: Micros,
+    out: Vec<(To, Vec<u8>)>,
+    counters: AccessCounters,
+}
+
+impl AccessPoint {
+    /// One whose first packet is the one after `version`; it says at once that it is there.
+    pub fn new(me: Origin, version: u64, settings: AccessSettings, now: Micros) -> Self {
+        AccessPoint {
+            me,
+            online: BTreeMap::new(),
+            open: BTreeMap::new(),
+            window_ends: None,
+            ring: Ring::new(version, settings.ring_bytes),
+            fulls: Fulls::new(now, settings.full_bytes_per_second),
+            beat_at: now,
+            out: Vec::new(),
+            counters: AccessCounters::default(),
+            settings,
+        }
+    }
+
+    /// A session of a user's device is open. Gives the older sessions that the user's policy ends.
+    pub fn online(
+        &mut self,
+        now: Micros,
+        wall_ms: u64,
+        user: u64,
+        device: Device,
+        session: u64,
+    ) -> Result<Vec<Closing>, TooManyDevices> {
+        let policy = self.settings.policies.of(user);
+        let devices = self
+            .online
+            .range((user, Device::LOWEST)..)
+            .take_while(|(key, _)| key.0 == user);
+        let ended: Vec<(Device, u64)> = devices
+            .clone()
+            .filter(|((_, older), _)| policy.ends(older, &device))
+            .map(|((_, older), online)| (*older, online.session))
+            .collect();
+        if devices.count() - ended.len() >= DEVICES_MAX {
+            self.counters.devices_refused += 1;
+            return Err(TooManyDevices);
+        }
+        let reason = Reason::Replaced;
+        let mut closings = Vec::new();
+        for (older, of) in ended {
+            if older != device {
+                self.online.remove(&(user, older));
+                self.note(now, wall_ms, user, older, State::Offline(reason));
+            }
+            if of != session {
+                closings.push(Closing { session: of, reason });
+            }
+        }
+        let online = Online {
+            session,
+            since_ms: wall_ms,
+            version: self.ring.newest(),
+            index: 0,
+        };
+        self.online.insert((user, device), online);
+        self.note(now, wall_ms, user, device, State::Online);
+        Ok(closings)
+    }
+
+    /// A session is over. One whose device has a newer session changes nothing.
+    pub fn offline(&mut self, now: Micros, wall_ms: u64, user: u64, device: Device, session: u64, reason: Reason) {
+        let key = (user, device);
+        if self.online.get(&key).is_some_and(|online| online.session == session) {
+            self.online.remove(&key);
+            self.note(now, wall_ms, user, device, State::Offline(reason));
+        }
+    }
+
+    /// All sessions are sent away. What remains to be sent leaves at once.
+    pub fn drain(&mut self, now: Micros, wall_ms: u64) {
+        let all: Vec<(u64, Device)> = std::mem::take(&mut self.online).into_keys().collect();
+        for (user, device) in all {
+            self.note(now, wall_ms, user, device, State::Offline(Reason::Drained));
+        }
+        self.close_window(now);
+    }
+
+    /// The session that a writer wants closed, if it is still the one that this event told of.
+    pub fn superseded(&self, one: &Supersede) -> Option<Closing> {
+        let online = self.online.get(&(one.user, one.device))?;
+        let same = (online.version, online.index) == (one.version, one.index);
+        let waits = self.open.contains_key(&(one.user, one.device));
+        let closing = Closing {
+            session: online.session,
+            reason: Reason::Replaced,
+        };
+        (one.origin == self.me && same && !waits).then_some(closing)
+    }
+
+    /// The devices of a user with their sessions, for unicast.
+    pub fn sessions(&self, user: u64) -> impl Iterator<Item = (Device, u64)> + '_ {
+        let devices = self
+            .online
+            .range((user, Device::LOWEST)..)
+            .take_while(move |(key, _)| key.0 == user);
+        devices.map(|((_, device), online)| (*device, online.session))
+    }
+
+    /// A writer asks for versions.
+    pub fn ask(&mut self, writer: u32, ask: &Ask) {
+        self.counters.asks += 1;
+        let to = To::Writer(writer);
+        let (oldest, newest) = (self.ring.oldest(), self.ring.newest());
+        if ask.origin.ap != self.me.ap {
+            return;
+        }
+        if ask.origin.epoch != self.me.epoch || ask.ranges.iter().any(|(first, _)| after(oldest, *first)) {
+            self.counters.asks_too_old += 1;
+            let old = TooOld {
+                transaction: ask.transaction,
+                origin: self.me,
+                oldest,
+                newest,
+            };
+            self.out.push((to, Message::TooOld(old).to_frame()));
+            return;
+        }
+        let (mut bytes, mut versions) = (0, 0);
+        let mut run: Option<(u64, u64)> = None;
+        let mut frames = Vec::new();
+        // The map's version is that of no map: the writer's own shard was split for.
+        let (map, shard, me) = (0, ask.shard, self.me);
+        let end = |run: &mut Option<(u64, u64)>, frames: &mut Vec<Vec<u8>>| {
+            if let Some((first, last)) = run.take() {
+                frames.push(split::empty(map, shard, me, first, last));
+            }
+        };
+        'ranges: for (first, last) in &ask.ranges {
+            let mut version = *first;
+            // What the ring does not have ends the range: it is newer than the newest.
+            while let Some(events) = self.ring.get(version).filter(|_| !after(version, *last)) {
+                match split::share(map, shard, me, version, &events) {
+                    Some(share) => {
+                        end(&mut run, &mut frames);
+                        bytes += share.len();
+                        frames.push(share);
+                    }
+                    None => match &mut run {
+                        Some((_, until)) if until.wrapping_add(1) == version => *until = version,
+                        _ => {
+                            end(&mut run, &mut frames);
+                            run = Some((version, version));
+                        }
+                    },
+                }
+                versions += 1;
+                if bytes >= ANSWER_BYTES_MAX || versions >= WINDOW {
+                    break 'ranges;
+                }
+                version = version.wrapping_add(1);
+            }
+        }
+        end(&mut run, &mut frames);
+        self.out.extend(frames.into_iter().map(|frame| (to, frame)));
+    }
+
+    /// A writer asks for the full state, or for chunks of one that was cut.
+    pub fn full_ask(&mut self, now: Micros, writer: u32, ask: &FullAsk) {
+        if ask.ap != self.me.ap || self.fulls.again(now, writer, ask.transaction, &ask.chunks) {
+            return;
+        }
+        let transaction = ask.transaction;
+        if !self.fulls.has_room(now, writer) {
+            self.counters.fulls_refused += 1;
+            let wait = Wait {
+                transaction,
+                origin: self.me,
+                wait_ms: FULL_WAIT_MS,
+            };
+            self.out.push((To::Writer(writer), Message::Wait(wait).to_frame()));
+            return;
+        }
+        self.counters.fulls += 1;
+        // The state is that of the last packet, so nothing may wait in the window.
+        self.close_window(now);
+        let entry = |(key, online): (&(u64, Device), &Online)| Entry {
+            user: key.0,
+            device: key.1,
+            version: online.version,
+            index: online.index,
+            since_ms: online.since_ms,
+        };
+        let own = self.online.iter().filter(|(key, _)| ask.shard.owns(key.0));
+        self.fulls
+            .begin(now, writer, transaction, self.ring.newest(), own.map(entry));
+    }
+
+    /// Does what is due.
+    pub fn expire(&mut self, now: Micros) {
+        if self.window_ends.is_some_and(|at| at <= now) {
+            self.close_window(now);
+        }
+        if self.beat_at <= now {
+            self.beat_at = now + BEAT_EVERY;
+            if !planted::is(Bug::TailForgotten) {
+                let beat = Beat {
+                    origin: self.me,
+                    newest: self.ring.newest(),
+                };
+                self.out.push((To::Proxies, Message::Beat(beat).to_frame()));
+            }
+        }
+        let (origin, out) = (self.me, &mut self.out);
+        self.fulls
+            .send(now, origin, |writer, bytes| out.push((To::Writer(writer), bytes)));
+    }
+
+    /// When [`AccessPoint::expire`] has something to do.
+    pub fn deadline(&self) -> Option<Micros> {
+        let others = [self.window_ends, self.fulls.deadline()];
+        others.into_iter().flatten().chain([self.beat_at]).min()
+    }
+
+    /// Frames to be sent.
+    pub fn take_out(&mut self) -> Vec<(To, Vec<u8>)> {
+        std::mem::take(&mut self.out)
+    }
+
+    /// The version of the last packet.
+    pub fn version(&self) -> u64 {
+        self.ring.newest()
+    }
+
+    pub fn origin(&self) -> Origin {
+        self.me
+    }
+
+    /// Devices that are online here, by user and device.
+    pub fn devices(&self) -> impl Iterator<Item = (u64, Device)> + '_ {
+        self.online.keys().copied()
+    }
+
+    pub fn counters(&self) -> AccessCounters {
+        self.counters
+    }
+
+    fn note(&mut self, now: Micros, wall_ms: u64, user: u64, device: Device, state: State) {
+        if self.open.insert((user, device), (state, wall_ms)).is_some() {
+            self.counters.merged += 1;
+        }
+        self.window_ends.get_or_insert(now + self.settings.window);
+    }
+
+    /// Makes packets of what changed: one, or several where one frame does not hold all.
+    fn close_window(&mut self, now: Micros) {
+        self.window_ends = None;
+        let mut bytes = [0; PACKET_EVENTS_BYTES_MAX];
+        let mut writer = Writer::new(&mut bytes);
+        let mut index = 0;
+        let mut version = self.ring.newest().wrapping_add(1);
+        for ((user, device), (state, at_ms)) in std::mem::take(&mut self.open) {
+            let mut event = Event {
+                index,
+                user,
+                device,
+                state,
+                at_ms,
+            };
+            if event.len() > writer.room() {
+                self.packet(now, writer.written());
+                writer.truncate(0);
+                version = version.wrapping_add(1);
+                (index, event.index) = (0, 0);
+            }
+            event.write(&mut writer);
+            if let Some(online) = self.online.get_mut(&(user, device)) {
+                (online.version, online.index) = (version, index);
+            }
+            index += 1;
+            self.counters.events += 1;
+        }
+        if !writer.is_empty() {
+            self.packet(now, writer.written());
+        }
+    }
+
+    fn packet(&mut self, now: Micros, events: &[u8]) {
+        self.ring.push(events);
+        self.counters.packets += 1;
+        self.beat_at = now + BEAT_EVERY;
+        let report = Report {
+            origin: self.me,
+            version: self.ring.newest(),
+            events: Events(events),
+        };
+        self.out.push((To::Proxies, Message::Report(report).to_frame()));
+    }
+}

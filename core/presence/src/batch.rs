@@ -1,0 +1,87 @@
+//! What a writer's store is to take, in batches that are written whole.
+//!
+//! Owns: [`Batch`] and [`Outgoing`]: a user's record goes with what is told of the user, and the applied vector never before the users that it
+//! speaks of (I-4, H7, H8). A batch that was not written is given again. Knows no store and no place.
+
+use crate::places::{Change, Places};
+use crate::planted::{self, Bug};
+use std::collections::BTreeMap;
+
+/// What has been applied of a gateway.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Applied {
+    pub ap: u32,
+    pub epoch: u32,
+    /// All up to this version. `None`: the gateway is gone, and its entry with it.
+    pub version: Option<u64>,
+}
+
+/// One user of a batch.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UserChange {
+    pub user: u64,
+    /// The record's bytes; none: delete the field.
+    pub record: Vec<u8>,
+    /// Entries for the outbox, in order.
+    pub changes: Vec<Change>,
+}
+
+/// To be written whole or not at all.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Batch {
+    pub users: Vec<UserChange>,
+    pub vector: Vec<Applied>,
+}
+
+/// What changed and is not written yet.
+#[derive(Default)]
+pub struct Outgoing {
+    /// Of the pass under way: users that are left, and the vector that goes with the last of them.
+    users: BTreeMap<u64, Vec<Change>>,
+    vector: Vec<Applied>,
+    in_flight: Option<Batch>,
+}
+
+impl Outgoing {
+    /// The batch to write, of at most `users_max` users: the same one until it is written.
+    pub fn next(
+        &mut self,
+        places: &mut Places,
+        vector: &mut BTreeMap<u32, Applied>,
+        users_max: usize,
+    ) -> Option<&Batch> {
+        if self.in_flight.is_none() {
+            if self.users.is_empty() && self.vector.is_empty() {
+                self.users = places.take_changed();
+                self.vector = std::mem::take(vector).into_values().collect();
+            }
+            let mut batch = Batch::default();
+            while batch.users.len() < users_max.max(1) {
+                let Some((user, mut changes)) = self.users.pop_first() else {
+                    break;
+                };
+                // A record says all that is known now, so what is to be told of it until now goes with it.
+                changes.append(&mut places.take_changed_of(user));
+                batch.users.push(UserChange {
+                    user,
+                    record: places.record(user).encode(),
+                    changes,
+                });
+            }
+            if self.users.is_empty() || planted::is(Bug::VectorApart) {
+                batch.vector = std::mem::take(&mut self.vector);
+            }
+            self.in_flight = (!batch.users.is_empty() || !batch.vector.is_empty()).then_some(batch);
+        }
+        self.in_flight.as_ref()
+    }
+
+    /// The batch is in the store.
+    pub fn written(&mut self) {
+        self.in_flight = None;
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.users.is_empty() && self.vector.is_empty() && self.in_flight.is_none()
+    }
+}

@@ -1,0 +1,211 @@
+//! The record of a user in the store, and the bucket that it lies in.
+//!
+//! Owns: [`Record`], its bytes, and [`bucket`]. Knows no store: a bucket is a hash of it whose fields are users, so that a reader takes one
+//! user by one look-up and a writer changes one user without the others.
+//!
+//! A record is a byte 1 (this format), then for each device to the end:
+//!
+//! | field | bytes |
+//! |---|---|
+//! | gateway, its epoch, version, index | varints (7 bits a byte, low first): mostly 2 + 4 + 3 + 1 |
+//! | state | 1: 0 online, else a reason: offline, not told yet |
+//! | time of the event in ms | varint: 6 |
+//! | device | 1 + its name |
+
+use crate::device::Device;
+use crate::event::{read_all, State};
+use crate::wire::Origin;
+use muster_transport::Reader;
+
+const FORMAT: u8 = 1;
+
+/// A device of a user at a gateway, as the store has it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Held {
+    pub origin: Origin,
+    pub device: Device,
+    /// The event that it stands so by.
+    pub version: u64,
+    pub index: u16,
+    pub state: State,
+    /// Since when, by the gateway's wall clock.
+    pub at_ms: u64,
+}
+
+/// The devices of one user, by device and gateway.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Record(pub Vec<Held>);
+
+/// The bucket of a user among `buckets`, for users that share a shard: their numbers differ by multiples of `shards`.
+pub fn bucket(user: u64, shards: u16, buckets: u32) -> u32 {
+    let within = user.checked_div(u64::from(shards)).unwrap_or(user);
+    within.checked_rem(u64::from(buckets)).unwrap_or(0) as u32
+}
+
+impl Record {
+    /// Its bytes; none where no device is left, so that the field is to be deleted.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        if !self.0.is_empty() {
+            bytes.push(FORMAT);
+        }
+        for held in &self.0 {
+            let numbers = [
+                u64::from(held.origin.ap),
+                u64::from(held.origin.epoch),
+                held.version,
+                u64::from(held.index),
+            ];
+            numbers.iter().for_each(|number| put(&mut bytes, *number));
+            bytes.push(held.state.code());
+            put(&mut bytes, held.at_ms);
+            bytes.push(held.device.name().len() as u8);
+            bytes.extend_from_slice(held.device.name());
+        }
+        bytes
+    }
+
+    /// `None`: the bytes are not a record of this format.
+    pub fn decode(bytes: &[u8]) -> Option<Record> {
+        let Some((format, rest)) = bytes.split_first() else {
+            return Some(Record::default());
+        };
+        let read = |r: &mut Reader<'_>| {
+            Some(Held {
+                origin: Origin {
+                    ap: number(r)?.try_into().ok()?,
+                    epoch: number(r)?.try_into().ok()?,
+                },
+                version: number(r)?,
+                index: number(r)?.try_into().ok()?,
+                state: State::from_u8(r.u8()?)?,
+                at_ms: number(r)?,
+                device: Device::read(r)?,
+            })
+        };
+        (*format == FORMAT).then(|| read_all(rest, read)).flatten().map(Record)
+    }
+}
+
+fn put(bytes: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        bytes.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    bytes.push(number as u8);
+}
+
+fn number(reader: &mut Reader<'_>) -> Option<u64> {
+    let mut number = 0u64;
+    for shift in (0..64).step_by(7) {
+        let byte = reader.u8()?;
+        let part = u64::from(byte & 0x7f);
+        if shift == 63 && part > 1 {
+            return None;
+        }
+        number |= part << shift;
+        if byte & 0x80 == 0 {
+            return Some(number);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::Reason;
+    use muster_transport::Dice;
+
+    fn held(dice: &mut Dice, device: &[u8]) -> Held {
+        Held {
+            origin: Origin {
+                ap: 1 + dice.below(1_000) as u32,
+                epoch: 1_000 + dice.below(1_000_000) as u32,
+            },
+            device: Device::new(device).expect("a name"),
+            version: dice.below(1_000_000),
+            index: dice.below(38) as u16,
+            state: State::Online,
+            at_ms: 1_790_000_000_000 + dice.below(1_000_000_000),
+        }
+    }
+
+    #[test]
+    fn a_record_is_read_as_it_was_written() {
+        let mut dice = Dice::new(1);
+        for count in 0..5 {
+            let mut record = Record((0..count).map(|_| held(&mut dice, b"phone:00000000000000ff")).collect());
+            if let Some(last) = record.0.last_mut() {
+                (last.version, last.at_ms) = (u64::MAX, u64::MAX);
+                last.state = State::Offline(Reason::Kicked);
+            }
+            let bytes = record.encode();
+            assert_eq!(Record::decode(&bytes), Some(record));
+            for len in 1..bytes.len() {
+                let cut = Record::decode(&bytes[..len]);
+                assert!(cut.is_none_or(|cut| cut.0.len() < count), "cut at {len}");
+            }
+        }
+        for wrong in [&[2u8][..], &[1, 0x80], &[1, 1, 1, 1, 1, 9, 1, 1, b'x']] {
+            assert_eq!(Record::decode(wrong), None, "{wrong:?}");
+        }
+        let over = [&[1, 1, 1][..], &[0xff; 9], &[2, 1, 0, 1, 1, b'x']].concat();
+        assert_eq!(Record::decode(&over), None, "more than 64 bits");
+    }
+
+    #[test]
+    fn any_bytes_are_a_record_or_none() {
+        let mut dice = Dice::new(2);
+        for _ in 0..20_000 {
+            let len = dice.below(80);
+            let mut bytes: Vec<u8> = (0..len).map(|_| dice.roll() as u8).collect();
+            if let Some(first) = bytes.first_mut() {
+                *first = 1;
+            }
+            if let Some(record) = Record::decode(&bytes) {
+                assert!(record.0.len() <= bytes.len() / 8);
+            }
+        }
+    }
+
+    #[test]
+    fn users_of_one_shard_fill_all_buckets() {
+        let filled: std::collections::BTreeSet<u32> = (0..640).map(|user| bucket(user * 3 + 1, 3, 64)).collect();
+        assert_eq!(filled.len(), 64);
+        assert_eq!(bucket(7, 0, 0), 0);
+    }
+
+    /// Bytes of a field and its value in a listpack of Redis: one byte and a back length each, for less than 64 and 128 B.
+    fn listpack(user: u64, value: usize) -> usize {
+        let field = match user {
+            0..=127 => 2,
+            128..=4_095 => 3,
+            4_096..=32_767 => 4,
+            32_768..=8_388_607 => 5,
+            8_388_608..=2_147_483_647 => 6,
+            _ => 10,
+        };
+        field + value + if value < 64 { 2 } else { 3 }
+    }
+
+    /// The table of `docs/presence.md`: bytes a user in Redis, by devices of a user. A bucket of 32 users costs 32 + 16 + 7 + 24 B
+    /// beside (object, listpack head, key, its place in the key space).
+    #[test]
+    fn bytes_of_a_user_in_the_store() {
+        let mut dice = Dice::new(3);
+        let mut rows = Vec::new();
+        for devices in 1..=3usize {
+            let names: [&[u8]; 3] = [b"phone", b"laptop", b"tablet"];
+            let mut total = 0;
+            for user in 0..10_000u64 {
+                let held = names[..devices].iter().map(|name| held(&mut dice, name)).collect();
+                let record = Record(held).encode();
+                total += listpack(1_000_000 + user * 211, record.len());
+            }
+            rows.push(total as f64 / 1e4 + 79.0 / 32.0);
+        }
+        println!("bytes a user: {rows:.1?}");
+        assert!(rows[0] < 36.0 && rows[1] < 60.0 && rows[2] < 84.0, "{rows:?}");
+    }
+}

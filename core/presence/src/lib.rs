@@ -1,0 +1,52 @@
+//! Presence and unicast: which device of which user is at which gateway, true at every site, and messages to a user's devices.
+//!
+//! - [`AccessPoint`] stands in a gateway: sessions that come and go become packets of events, numbered per life of the gateway.
+//! - [`Splitter`] is an online proxy's turn: a packet in, a frame for every writer of every site out.
+//! - [`Writer`] keeps one shard's view and says what its store is to take; [`Record`] is what the store has of a user.
+//! - [`Deliveries`] stands in a gateway too: messages of unicast services to the devices that are there.
+//! - [`Message`] is any frame of these.
+//!
+//! No I/O, no clock, no threads, no random source: `now` comes in from outside.
+#![forbid(unsafe_code)]
+
+mod access;
+mod assembly;
+mod batch;
+mod bucket;
+mod device;
+mod event;
+mod fulls;
+pub mod kinds;
+mod limits;
+mod map;
+mod places;
+pub mod planted;
+mod policy;
+mod ring;
+mod split;
+mod tracker;
+mod unicast;
+mod version;
+mod wire;
+mod writer;
+
+pub use access::{AccessCounters, AccessPoint, AccessSettings, Closing, To, TooManyDevices};
+pub use batch::{Applied, Batch, UserChange};
+pub use bucket::{bucket, Held, Record};
+pub use device::Device;
+pub use event::{Entry, Event, Reason, State};
+pub use limits::{BODY_BYTES_MAX, CHUNKS_MAX, DEVICES_MAX, DEVICE_BYTES_MAX, FRAME_BYTES_MAX, RANGES_MAX, WINDOW};
+pub use map::{ShardMap, Target};
+pub use places::{Change, ChangeId, Key, SYNTHETIC};
+pub use policy::{Policies, Policy};
+pub use split::{Framed, Splitter};
+pub use tracker::{Gap, Gaps, Took};
+pub use unicast::{Deliveries, DeliveryCounters, DeliverySettings, Push};
+pub use version::after;
+pub use wire::{
+    Ask, Beat, Chunk, Empty, Entries, Events, FullAsk, Message, MessageId, Origin, Outcome, Ranges, Report, Shard,
+    Share, Supersede, TooOld, Unicast, UnicastAnswer, Wait,
+};
+pub use writer::{
+    Due, FullNeeded, Refusal, SourceView, Standing, Verdict, Why, Writer, WriterCounters, WriterSettings,
+};

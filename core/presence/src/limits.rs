@@ -1,0 +1,64 @@
+//! Bounds of presence and unicast, each with its arithmetic.
+//!
+//! Owns: numbers. Must not know: the machines that keep to them.
+
+use muster_transport::Micros;
+
+const SECOND: Micros = 1_000_000;
+const KIB: usize = 1_024;
+
+// ---- Frames ------------------------------------------------------------------------------------------------------
+
+/// Bytes of the longest frame with its header: a datagram of 1,200 B has 1,156 for frames, the rest is for a status beside it.
+pub const FRAME_BYTES_MAX: usize = 1_100;
+/// Bytes of events in one packet: the longest header of a frame that carries events is 32 B, 4 more head the frame. About 38 events.
+pub const PACKET_EVENTS_BYTES_MAX: usize = 1_024;
+/// Ranges in one ask: 32 * 12 B. More gaps are asked for by the next ask.
+pub const RANGES_MAX: usize = 32;
+/// Bytes of a device's name: a kind, a colon and a number of 64 bits in hex (6 + 1 + 16).
+pub const DEVICE_BYTES_MAX: usize = 23;
+
+// ---- Access point ------------------------------------------------------------------------------------------------
+
+/// Devices of one user at one gateway: their outcomes fit one answer of unicast, 32 * 25 B. A user with more is refused at the door.
+pub const DEVICES_MAX: usize = 32;
+/// Full states that a gateway cuts at once; others wait. One of 100,000 devices takes about 4 MB.
+pub const FULLS_MAX: usize = 4;
+/// A full state without an ask or a chunk to send is dropped after so long.
+pub const FULL_IDLE: Micros = 10 * SECOND;
+/// How long a writer waits before it asks again, where all full states are taken.
+pub const FULL_WAIT_MS: u32 = 500;
+/// Bytes of full states that may leave in one turn: 60 datagrams.
+pub const FULL_BURST_BYTES: u64 = 64 * KIB as u64;
+/// Bytes of answers to one ask for versions; the rest is asked for again.
+pub const ANSWER_BYTES_MAX: usize = 64 * KIB;
+/// An idle gateway repeats its newest version so often.
+pub const BEAT_EVERY: Micros = SECOND;
+
+// ---- Writer --------------------------------------------------------------------------------------------------------
+
+/// Versions between the highest complete one and the highest seen: at 20 packets a second, 200 s. A larger jump is a resync (I-3).
+pub const WINDOW: u64 = 4_096;
+/// Chunks of one full state for one shard: at 30 devices in each, 2 million devices. A larger count is a lie.
+pub const CHUNKS_MAX: u32 = 1 << 16;
+/// Bytes of packets that a writer keeps while a full state comes: 5 s of 50 full packets a second. Packets beyond are asked for later.
+pub const HELD_BYTES_MAX: usize = 256 * KIB;
+/// Gateways that a writer follows: as many as there may be nodes.
+pub const SOURCES_MAX: usize = muster_transport::NODES_MAX;
+
+// ---- Unicast -------------------------------------------------------------------------------------------------------
+
+/// Senders whose numbers a gateway remembers: 4,096 * (window of 512 B and a map).
+pub const SENDERS_MAX: usize = 4_096;
+/// Blocks of 64 numbers in a sender's window: at least 4,032 messages back.
+pub const SENDER_BLOCKS: usize = 64;
+/// Messages of one sender that a gateway still has to answer for.
+pub const SENDER_MESSAGES_MAX: usize = 4_096;
+/// Bytes of message bodies that a gateway holds back for order, in all.
+pub const REORDER_BYTES_MAX: usize = 1_024 * KIB;
+/// Bytes of one message: a frame of 1,100 B less 4 of its header, 60 of its own, a device's name and the rest spare.
+pub const BODY_BYTES_MAX: usize = 1_000;
+/// The longest time that a message may live.
+pub const EXPIRES_MS_MAX: u32 = 600_000;
+/// A sender that is silent for so long, with no message left, is forgotten: longer than any message lives.
+pub const SENDER_IDLE: Micros = 660 * SECOND;

@@ -1,0 +1,45 @@
+//! Which sessions of a user may stand beside each other.
+//!
+//! Owns: [`Policy`], and which one a user has. Knows no session.
+
+use crate::device::Device;
+
+/// How many devices of a user may be online.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Policy {
+    /// Any number.
+    #[default]
+    Many,
+    /// One of each kind.
+    OnePerKind,
+    One,
+}
+
+impl Policy {
+    /// Whether a newer session of `newer` ends an older one of `older`. Two sessions of one device never stand beside each other.
+    pub fn ends(self, older: &Device, newer: &Device) -> bool {
+        older == newer
+            || match self {
+                Policy::Many => false,
+                Policy::OnePerKind => older.kind() == newer.kind(),
+                Policy::One => true,
+            }
+    }
+}
+
+/// The policy of each namespace of users: a range of their numbers. The first range that has a user counts.
+#[derive(Clone, Debug, Default)]
+pub struct Policies {
+    /// First and last user, and their policy.
+    pub ranges: Vec<(u64, u64, Policy)>,
+    /// For users of no range.
+    pub otherwise: Policy,
+}
+
+impl Policies {
+    pub fn of(&self, user: u64) -> Policy {
+        let within = |(first, last, _): &&(u64, u64, Policy)| (*first..=*last).contains(&user);
+        let found = self.ranges.iter().find(within);
+        found.map_or(self.otherwise, |(_, _, policy)| *policy)
+    }
+}

@@ -1,0 +1,456 @@
+//! Unicast at a gateway: a message to a user's devices comes by two paths, is pushed to each device once, and is answered for each.
+//!
+//! Owns: [`Deliveries`]: `(server, epoch, sequence)` seen before, order within a small window per sender, an outcome per device, expiry.
+//! Knows no session, no service's address and no presence: the gateway brings the devices of a user and carries pushes to them.
+//!
+//! Order: a message names the sender's one before it to the same user. Where that one has not come, the message waits for the reorder time;
+//! later the order is given up, not the message.
+
+use crate::device::Device;
+use crate::limits::{EXPIRES_MS_MAX, REORDER_BYTES_MAX, SENDERS_MAX, SENDER_BLOCKS, SENDER_IDLE, SENDER_MESSAGES_MAX};
+use crate::planted::{self, Bug};
+use crate::wire::{Message, MessageId, Outcome, Unicast, UnicastAnswer};
+use muster_transport::Micros;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Bits of one block.
+const BITS: u64 = u64::BITS as u64;
+
+/// How a gateway delivers.
+#[derive(Clone, Copy, Debug)]
+pub struct DeliverySettings {
+    /// A message waits so long for the one before it.
+    pub reorder: Micros,
+    /// An answer is kept so long after its message expired, for services that ask again.
+    pub keep: Micros,
+}
+
+impl Default for DeliverySettings {
+    fn default() -> Self {
+        DeliverySettings {
+            reorder: 30_000,
+            keep: 5_000_000,
+        }
+    }
+}
+
+/// A message for one device.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Push {
+    pub id: MessageId,
+    pub user: u64,
+    pub device: Device,
+    /// After this it is not to be pushed any more.
+    pub expires: Micros,
+    pub body: Vec<u8>,
+}
+
+/// What is counted; `accepted` messages end in outcomes of devices or are still `pending`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct DeliveryCounters {
+    pub accepted: u64,
+    pub duplicates: u64,
+    pub not_here: u64,
+    /// Of devices of accepted messages.
+    pub delivered: u64,
+    pub offline: u64,
+    pub expired: u64,
+    /// Messages that waited for the one before them, and that went without it.
+    pub reordered: u64,
+    pub out_of_order: u64,
+    /// Refused: of an earlier life of the sender, below its window, beyond a bound.
+    pub old_epoch: u64,
+    pub too_old: u64,
+    pub full: u64,
+}
+
+/// Sequences seen of one sender: a ring of blocks of 64, as the transport's replay window.
+struct Seen {
+    highest: u64,
+    blocks: Box<[u64; SENDER_BLOCKS]>,
+}
+
+impl Seen {
+    fn new() -> Self {
+        Seen {
+            highest: 0,
+            blocks: Box::new([0; SENDER_BLOCKS]),
+        }
+    }
+
+    /// Whether it is forgotten, so that nobody knows whether it came.
+    fn is_old(&self, sequence: u64) -> bool {
+        sequence == 0 || (self.highest / BITS).saturating_sub(sequence / BITS) >= SENDER_BLOCKS as u64
+    }
+
+    fn has(&self, sequence: u64) -> bool {
+        sequence <= self.highest && self.blocks[Self::slot(sequence)] >> (sequence % BITS) & 1 == 1
+    }
+
+    fn note(&mut self, sequence: u64) {
+        if sequence > self.highest {
+            let old = self.highest / BITS;
+            for step in 1..=(sequence / BITS - old).min(SENDER_BLOCKS as u64) {
+                self.blocks[Self::slot((old + step) * BITS)] = 0;
+            }
+            self.highest = sequence;
+        }
+        self.blocks[Self::slot(sequence)] |= 1 << (sequence % BITS);
+    }
+
+    fn slot(sequence: u64) -> usize {
+        (sequence / BITS) as usize % SENDER_BLOCKS
+    }
+}
+
+/// A message that has been accepted and is remembered.
+struct Kept {
+    user: u64,
+    /// Services that brought it, and want an answer: one of each of two sites, and one more after a restart.
+    askers: Vec<u32>,
+    targets: Vec<(Device, Option<Outcome>)>,
+    expires: Micros,
+    /// While it waits for the one before it.
+    body: Option<Vec<u8>>,
+}
+
+impl Kept {
+    fn is_done(&self) -> bool {
+        self.targets.iter().all(|(_, outcome)| outcome.is_some())
+    }
+}
+
+/// Services that hear the answer to one message.
+const ASKERS_MAX: usize = 4;
+
+/// One life of one sender.
+struct Sender {
+    epoch: u32,
+    seen: Seen,
+    messages: BTreeMap<u64, Kept>,
+    /// By the message that they wait for, those that wait.
+    waiting: BTreeMap<u64, Vec<u64>>,
+    heard: Micros,
+}
+
+/// What is to be done for a message, and when.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Due {
+    Order,
+    Expiry,
+    Forget,
+}
+
+/// The messages of unicast services at one gateway.
+pub struct Deliveries {
+    ap: u32,
+    settings: DeliverySettings,
+    senders: BTreeMap<u32, Sender>,
+    timers: BTreeSet<(Micros, MessageId, Due)>,
+    /// Devices that have not answered.
+    pending: BTreeSet<(u64, Device, MessageId)>,
+    held_bytes: usize,
+    pushes: Vec<Push>,
+    out: Vec<(u32, Vec<u8>)>,
+    counters: DeliveryCounters,
+}
+
+impl Deliveries {
+    pub fn new(ap: u32, settings: DeliverySettings) -> Self {
+        Deliveries {
+            ap,
+            settings,
+            senders: BTreeMap::new(),
+            timers: BTreeSet::new(),
+            pending: BTreeSet::new(),
+            held_bytes: 0,
+            pushes: Vec::new(),
+            out: Vec::new(),
+            counters: DeliveryCounters::default(),
+        }
+    }
+
+    /// A service brings a message. `devices`: those of the user that are online here.
+    pub fn offer(&mut self, now: Micros, service: u32, unicast: &Unicast<'_>, devices: impl Iterator<Item = Device>) {
+        let id = unicast.id;
+        if !self.knows(now, id) {
+            return;
+        }
+        let Some(sender) = self.senders.get_mut(&id.server) else {
+            return;
+        };
+        let blind = planted::is(Bug::DeliveredTwice);
+        if let Some(kept) = sender.messages.get_mut(&id.sequence).filter(|_| !blind) {
+            self.counters.duplicates += 1;
+            if !kept.askers.contains(&service) && kept.askers.len() < ASKERS_MAX {
+                kept.askers.push(service);
+            }
+            if kept.is_done() {
+                let bytes = answer(self.ap, id, &kept.targets);
+                self.out.push((service, bytes));
+            }
+            return;
+        }
+        if sender.seen.is_old(id.sequence) || (sender.seen.has(id.sequence) && !blind) {
+            self.counters.too_old += 1;
+            return;
+        }
+        let wanted = |device: &Device| unicast.device.is_none_or(|only| only == *device);
+        let targets: Vec<(Device, Option<Outcome>)> = devices.filter(wanted).map(|device| (device, None)).collect();
+        if targets.is_empty() {
+            // Nothing is remembered: the user may come here while the message still lives.
+            self.counters.not_here += 1;
+            let outcomes = vec![(unicast.device, Outcome::NotOnline)];
+            let ap = self.ap;
+            let message = Message::UnicastAnswer(UnicastAnswer { id, ap, outcomes });
+            self.out.push((service, message.to_frame()));
+            return;
+        }
+        let before = unicast.after;
+        let waits = before != 0
+            && !sender.seen.is_old(before)
+            && (!sender.seen.has(before) || sender.messages.get(&before).is_some_and(|kept| kept.body.is_some()));
+        let fits = !waits || self.held_bytes + unicast.body.len() <= REORDER_BYTES_MAX;
+        if sender.messages.len() >= SENDER_MESSAGES_MAX || !fits {
+            self.counters.full += 1;
+            return;
+        }
+        sender.seen.note(id.sequence);
+        let expires = now + Micros::from(unicast.expires_ms.min(EXPIRES_MS_MAX)) * 1_000;
+        for (device, _) in &targets {
+            self.pending.insert((unicast.user, *device, id));
+        }
+        let kept = Kept {
+            user: unicast.user,
+            askers: vec![service],
+            targets,
+            expires,
+            body: Some(unicast.body.to_vec()),
+        };
+        sender.messages.insert(id.sequence, kept);
+        self.counters.accepted += 1;
+        self.held_bytes += unicast.body.len();
+        self.timers.insert((expires, id, Due::Expiry));
+        if waits {
+            sender.waiting.entry(before).or_default().push(id.sequence);
+            self.counters.reordered += 1;
+            self.timers.insert((now + self.settings.reorder, id, Due::Order));
+        } else {
+            self.release(id);
+        }
+    }
+
+    /// A device has the message.
+    pub fn delivered(&mut self, id: MessageId, user: u64, device: Device) {
+        if self.pending.remove(&(user, device, id)) {
+            self.counters.delivered += 1;
+            self.settle(id, device, Outcome::Delivered);
+        }
+    }
+
+    /// A device is gone: what it did not take it does not get here.
+    pub fn offline(&mut self, user: u64, device: Device) {
+        let first = (
+            user,
+            device,
+            MessageId {
+                server: 0,
+                epoch: 0,
+                sequence: 0,
+            },
+        );
+        let of = self
+            .pending
+            .range(first..)
+            .take_while(|one| (one.0, one.1) == (user, device));
+        let ids: Vec<MessageId> = of.map(|(_, _, id)| *id).collect();
+        for id in ids {
+            self.pending.remove(&(user, device, id));
+            self.counters.offline += 1;
+            self.settle(id, device, Outcome::NotOnline);
+        }
+    }
+
+    /// Does what is due.
+    pub fn expire(&mut self, now: Micros) {
+        while let Some((at, id, due)) = self.timers.first().copied().filter(|(at, _, _)| *at <= now) {
+            self.timers.remove(&(at, id, due));
+            match due {
+                Due::Order => {
+                    if let Some(sender) = self.sender(id) {
+                        sender.waiting.retain(|_, waiting| {
+                            waiting.retain(|sequence| *sequence != id.sequence);
+                            !waiting.is_empty()
+                        });
+                    }
+                    if self.kept(id).is_some_and(|kept| kept.body.is_some()) {
+                        self.counters.out_of_order += 1;
+                        self.release(id);
+                    }
+                }
+                Due::Expiry => {
+                    self.end(id);
+                    self.timers.insert((at + self.settings.keep, id, Due::Forget));
+                }
+                Due::Forget => {
+                    if let Some(sender) = self.sender(id) {
+                        sender.messages.remove(&id.sequence);
+                    }
+                }
+            }
+        }
+        self.senders
+            .retain(|_, sender| !sender.messages.is_empty() || now < sender.heard + SENDER_IDLE);
+    }
+
+    pub fn deadline(&self) -> Option<Micros> {
+        self.timers.first().map(|(at, _, _)| *at)
+    }
+
+    /// Messages for devices, in order.
+    pub fn take_pushes(&mut self) -> Vec<Push> {
+        std::mem::take(&mut self.pushes)
+    }
+
+    /// Answers, each for a service.
+    pub fn take_out(&mut self) -> Vec<(u32, Vec<u8>)> {
+        std::mem::take(&mut self.out)
+    }
+
+    /// Devices that have not answered yet.
+    pub fn pending_len(&self) -> usize {
+        self.pending.len()
+    }
+
+    pub fn counters(&self) -> DeliveryCounters {
+        self.counters
+    }
+
+    /// Makes place for the sender's life. `false`: it is an earlier one, or there are too many senders.
+    fn knows(&mut self, now: Micros, id: MessageId) -> bool {
+        let known = self.senders.get(&id.server).map(|sender| sender.epoch);
+        match known {
+            Some(epoch) if id.epoch < epoch => {
+                self.counters.old_epoch += 1;
+                return false;
+            }
+            Some(epoch) if id.epoch == epoch => {}
+            None if self.senders.len() >= SENDERS_MAX => {
+                self.counters.full += 1;
+                return false;
+            }
+            _ => {
+                self.drop_sender(id.server);
+                let sender = Sender {
+                    epoch: id.epoch,
+                    seen: Seen::new(),
+                    messages: BTreeMap::new(),
+                    waiting: BTreeMap::new(),
+                    heard: now,
+                };
+                self.senders.insert(id.server, sender);
+            }
+        }
+        if let Some(sender) = self.senders.get_mut(&id.server) {
+            sender.heard = now;
+        }
+        true
+    }
+
+    /// A sender that started again waits for no answer of its earlier life. Pushes are on their way all the same.
+    fn drop_sender(&mut self, server: u32) {
+        let Some(sender) = self.senders.remove(&server) else {
+            return;
+        };
+        for (sequence, kept) in sender.messages {
+            let id = MessageId {
+                server,
+                epoch: sender.epoch,
+                sequence,
+            };
+            self.held_bytes -= kept.body.map_or(0, |body| body.len());
+            for (device, outcome) in kept.targets {
+                if outcome.is_none() {
+                    self.counters.expired += 1;
+                    self.pending.remove(&(kept.user, device, id));
+                }
+            }
+        }
+    }
+
+    fn sender(&mut self, id: MessageId) -> Option<&mut Sender> {
+        self.senders
+            .get_mut(&id.server)
+            .filter(|sender| sender.epoch == id.epoch)
+    }
+
+    fn kept(&mut self, id: MessageId) -> Option<&mut Kept> {
+        self.sender(id)?.messages.get_mut(&id.sequence)
+    }
+
+    /// Pushes a message, and those that wait for it.
+    fn release(&mut self, id: MessageId) {
+        let mut ready = vec![id];
+        while let Some(id) = ready.pop() {
+            let Some(kept) = self.kept(id) else { continue };
+            let Some(body) = kept.body.take() else { continue };
+            let (user, expires) = (kept.user, kept.expires);
+            let open = kept.targets.iter().filter(|(_, outcome)| outcome.is_none());
+            let pushes: Vec<Push> = open
+                .map(|(device, _)| Push {
+                    id,
+                    user,
+                    device: *device,
+                    expires,
+                    body: body.clone(),
+                })
+                .collect();
+            self.pushes.extend(pushes);
+            self.held_bytes -= body.len();
+            if let Some(sender) = self.sender(id) {
+                let waiting = sender.waiting.remove(&id.sequence).unwrap_or_default();
+                ready.extend(waiting.into_iter().map(|sequence| MessageId { sequence, ..id }));
+            }
+        }
+    }
+
+    /// The message has expired: devices that did not answer will not.
+    fn end(&mut self, id: MessageId) {
+        let Some(kept) = self.kept(id) else { return };
+        let user = kept.user;
+        let body = kept.body.take().map_or(0, |body| body.len());
+        let open: Vec<Device> = kept
+            .targets
+            .iter()
+            .filter(|(_, outcome)| outcome.is_none())
+            .map(|(device, _)| *device)
+            .collect();
+        self.held_bytes -= body;
+        for device in open {
+            self.pending.remove(&(user, device, id));
+            self.counters.expired += 1;
+            self.settle(id, device, Outcome::Expired);
+        }
+    }
+
+    /// A device's outcome is known; the last one is answered with all of them.
+    fn settle(&mut self, id: MessageId, device: Device, outcome: Outcome) {
+        let ap = self.ap;
+        let Some(kept) = self.kept(id) else { return };
+        for target in kept.targets.iter_mut().filter(|(of, _)| *of == device) {
+            target.1 = Some(outcome);
+        }
+        if kept.is_done() {
+            let bytes = answer(ap, id, &kept.targets);
+            let askers = kept.askers.clone();
+            self.out
+                .extend(askers.into_iter().map(|service| (service, bytes.clone())));
+        }
+    }
+}
+
+fn answer(ap: u32, id: MessageId, targets: &[(Device, Option<Outcome>)]) -> Vec<u8> {
+    let outcome = |(device, outcome): &(Device, Option<Outcome>)| Some((Some(*device), (*outcome)?));
+    let outcomes = targets.iter().filter_map(outcome).collect();
+    Message::UnicastAnswer(UnicastAnswer { id, ap, outcomes }).to_frame()
+}

@@ -1,0 +1,506 @@
+//! The frames of presence and unicast: bodies of the kinds in `kinds`.
+//!
+//! Owns these byte layouts (`tests/vectors/presence.json` has golden examples, `tests/reference/presence.py` reads them too).
+//! Keeps no state: parsing gives borrowed views, writing appends to a [`Writer`]. Nothing allocates by a count of the sender:
+//! a list ends with its bytes.
+
+use crate::device::Device;
+use crate::event::{read_all, Entry, Event};
+use crate::kinds;
+use crate::limits::{BODY_BYTES_MAX, CHUNKS_MAX, FRAME_BYTES_MAX, PACKET_EVENTS_BYTES_MAX, RANGES_MAX};
+use crate::version;
+use muster_transport::{append, FrameKind, Reader, Writer};
+
+/// A gateway in one of its lives.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+pub struct Origin {
+    pub ap: u32,
+    pub epoch: u32,
+}
+
+impl Origin {
+    fn read(r: &mut Reader<'_>) -> Option<Origin> {
+        Some(Origin {
+            ap: r.u32()?,
+            epoch: r.u32()?,
+        })
+    }
+
+    fn write(self, w: &mut Writer<'_>) {
+        w.u32(self.ap).u32(self.epoch);
+    }
+}
+
+/// One shard of a way to split users: those whose number modulo `of` is `index`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+pub struct Shard {
+    pub of: u16,
+    pub index: u16,
+}
+
+impl Shard {
+    /// The shard of a user among `of`; 0 among none.
+    pub fn index_of(user: u64, of: u16) -> u16 {
+        user.checked_rem(u64::from(of)).unwrap_or(0) as u16
+    }
+
+    pub fn owns(self, user: u64) -> bool {
+        Shard::index_of(user, self.of) == self.index
+    }
+
+    fn read(r: &mut Reader<'_>) -> Option<Shard> {
+        let shard = Shard {
+            of: r.u16()?,
+            index: r.u16()?,
+        };
+        (shard.index < shard.of).then_some(shard)
+    }
+
+    fn write(self, w: &mut Writer<'_>) {
+        w.u16(self.of).u16(self.index);
+    }
+}
+
+/// Events of one packet, checked when they are read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Events<'a>(pub &'a [u8]);
+
+impl Events<'_> {
+    /// `None`: one is malformed.
+    pub fn read(&self) -> Option<Vec<Event>> {
+        read_all(self.0, Event::read)
+    }
+}
+
+/// All events of one version.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Report<'a> {
+    pub origin: Origin,
+    pub version: u64,
+    pub events: Events<'a>,
+}
+
+/// One shard's events of one version.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Share<'a> {
+    /// The version of the shard map by which the packet was split (H9).
+    pub map: u32,
+    pub shard: Shard,
+    pub origin: Origin,
+    pub version: u64,
+    pub events: Events<'a>,
+}
+
+/// Versions `first` to `last` have no event for the shard (H1).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Empty {
+    pub map: u32,
+    pub shard: Shard,
+    pub origin: Origin,
+    pub first: u64,
+    pub last: u64,
+}
+
+/// The newest version of a gateway, where nothing else told it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Beat {
+    pub origin: Origin,
+    pub newest: u64,
+}
+
+/// Runs of versions, first and last.
+pub type Ranges = Vec<(u64, u64)>;
+
+/// Asks for versions again.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Ask {
+    pub transaction: u64,
+    pub shard: Shard,
+    pub origin: Origin,
+    pub ranges: Ranges,
+}
+
+/// Of the versions that were asked for some are older than `oldest`, or of another epoch than `origin`'s.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TooOld {
+    pub transaction: u64,
+    pub origin: Origin,
+    pub oldest: u64,
+    pub newest: u64,
+}
+
+/// Asks for the full state of a shard, or for chunks of the one of this transaction.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FullAsk {
+    pub transaction: u64,
+    pub shard: Shard,
+    pub ap: u32,
+    /// Chunks that are missing; none: the state from its beginning.
+    pub chunks: Ranges,
+}
+
+/// One of `count` pieces of the state as of `version`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Chunk<'a> {
+    pub transaction: u64,
+    pub origin: Origin,
+    pub version: u64,
+    pub index: u32,
+    pub count: u32,
+    pub entries: Entries<'a>,
+}
+
+/// Devices of one chunk, checked when they are read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Entries<'a>(pub &'a [u8]);
+
+impl Entries<'_> {
+    /// `None`: one is malformed.
+    pub fn read(&self) -> Option<Vec<Entry>> {
+        read_all(self.0, Entry::read)
+    }
+}
+
+/// The gateway cuts as many full states as it may.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Wait {
+    pub transaction: u64,
+    pub origin: Origin,
+    pub wait_ms: u32,
+}
+
+/// The session that came online by this event has a newer one elsewhere that ends it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Supersede {
+    pub origin: Origin,
+    pub user: u64,
+    pub device: Device,
+    pub version: u64,
+    pub index: u16,
+}
+
+/// Which message of which life of a sender.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+pub struct MessageId {
+    pub server: u32,
+    pub epoch: u32,
+    pub sequence: u64,
+}
+
+impl MessageId {
+    fn read(r: &mut Reader<'_>) -> Option<MessageId> {
+        Some(MessageId {
+            server: r.u32()?,
+            epoch: r.u32()?,
+            sequence: r.number()?,
+        })
+    }
+
+    fn write(self, w: &mut Writer<'_>) {
+        w.u32(self.server).u32(self.epoch).u64(self.sequence);
+    }
+}
+
+/// A message to the devices of a user.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Unicast<'a> {
+    pub id: MessageId,
+    /// The sender's message to the same user before this one; 0: none that this one must wait for.
+    pub after: u64,
+    pub user: u64,
+    /// `None`: all of them.
+    pub device: Option<Device>,
+    /// How long it may still live.
+    pub expires_ms: u32,
+    pub body: &'a [u8],
+}
+
+/// What became of a message on one device.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+#[repr(u8)]
+pub enum Outcome {
+    Delivered = 0,
+    NotOnline = 1,
+    Expired = 2,
+}
+
+impl Outcome {
+    pub const ALL: [Outcome; 3] = [Outcome::Delivered, Outcome::NotOnline, Outcome::Expired];
+
+    pub fn from_u8(code: u8) -> Option<Outcome> {
+        Outcome::ALL.into_iter().find(|outcome| *outcome as u8 == code)
+    }
+}
+
+/// What became of a message at one gateway: an outcome for each device that it is known of, one for no device where none is here.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UnicastAnswer {
+    pub id: MessageId,
+    pub ap: u32,
+    pub outcomes: Vec<(Option<Device>, Outcome)>,
+}
+
+/// Any frame of presence or unicast, borrowed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Message<'a> {
+    Report(Report<'a>),
+    Share(Share<'a>),
+    Empty(Empty),
+    Beat(Beat),
+    Ask(Ask),
+    TooOld(TooOld),
+    FullAsk(FullAsk),
+    Chunk(Chunk<'a>),
+    Wait(Wait),
+    Supersede(Supersede),
+    Unicast(Unicast<'a>),
+    UnicastAnswer(UnicastAnswer),
+}
+
+fn read_ranges(r: &mut Reader<'_>) -> Option<Ranges> {
+    let read = |r: &mut Reader<'_>| {
+        let (first, more) = (r.u64()?, r.u32()?);
+        Some((first, first.wrapping_add(u64::from(more))))
+    };
+    let bytes = r.rest();
+    if bytes.len() > RANGES_MAX * 12 {
+        return None;
+    }
+    r.take(bytes.len())?;
+    read_all(bytes, read)
+}
+
+/// `false`: one is too long, or there are too many.
+fn write_ranges(ranges: &[(u64, u64)], w: &mut Writer<'_>) -> bool {
+    for (first, last) in ranges {
+        let Ok(more) = u32::try_from(version::span(*first, *last).wrapping_sub(1)) else {
+            return false;
+        };
+        w.u64(*first).u32(more);
+    }
+    ranges.len() <= RANGES_MAX
+}
+
+impl<'a> Message<'a> {
+    /// `None`: malformed, or of no kind of presence.
+    #[inline]
+    pub fn read(kind: FrameKind, body: &'a [u8]) -> Option<Message<'a>> {
+        let mut reader = Reader::new(body);
+        let r = &mut reader;
+        let message = match kind {
+            kinds::REPORT => Message::Report(Report {
+                origin: Origin::read(r)?,
+                version: r.u64()?,
+                events: Events(events(r)?),
+            }),
+            kinds::SHARE => Message::Share(Share {
+                map: r.u32()?,
+                shard: Shard::read(r)?,
+                origin: Origin::read(r)?,
+                version: r.u64()?,
+                events: Events(events(r)?),
+            }),
+            kinds::EMPTY => Message::Empty(Empty {
+                map: r.u32()?,
+                shard: Shard::read(r)?,
+                origin: Origin::read(r)?,
+                first: r.u64()?,
+                last: r.u64()?,
+            }),
+            kinds::BEAT => Message::Beat(Beat {
+                origin: Origin::read(r)?,
+                newest: r.u64()?,
+            }),
+            kinds::ASK => Message::Ask(Ask {
+                transaction: r.u64()?,
+                shard: Shard::read(r)?,
+                origin: Origin::read(r)?,
+                ranges: read_ranges(r)?,
+            }),
+            kinds::TOO_OLD => Message::TooOld(TooOld {
+                transaction: r.u64()?,
+                origin: Origin::read(r)?,
+                oldest: r.u64()?,
+                newest: r.u64()?,
+            }),
+            kinds::FULL_ASK => Message::FullAsk(FullAsk {
+                transaction: r.u64()?,
+                shard: Shard::read(r)?,
+                ap: r.u32()?,
+                chunks: read_ranges(r)?,
+            }),
+            kinds::CHUNK => Message::Chunk(chunk(r)?),
+            kinds::WAIT => Message::Wait(Wait {
+                transaction: r.u64()?,
+                origin: Origin::read(r)?,
+                wait_ms: r.u32()?,
+            }),
+            kinds::SUPERSEDE => Message::Supersede(Supersede {
+                origin: Origin::read(r)?,
+                user: r.u64()?,
+                device: Device::read(r)?,
+                version: r.u64()?,
+                index: r.u16()?,
+            }),
+            kinds::UNICAST => Message::Unicast(unicast(r)?),
+            kinds::UNICAST_ANSWER => Message::UnicastAnswer(UnicastAnswer {
+                id: MessageId::read(r)?,
+                ap: r.u32()?,
+                outcomes: outcomes(r)?,
+            }),
+            _ => return None,
+        };
+        reader.is_empty().then_some(message)
+    }
+
+    pub fn kind(&self) -> FrameKind {
+        match self {
+            Message::Report(_) => kinds::REPORT,
+            Message::Share(_) => kinds::SHARE,
+            Message::Empty(_) => kinds::EMPTY,
+            Message::Beat(_) => kinds::BEAT,
+            Message::Ask(_) => kinds::ASK,
+            Message::TooOld(_) => kinds::TOO_OLD,
+            Message::FullAsk(_) => kinds::FULL_ASK,
+            Message::Chunk(_) => kinds::CHUNK,
+            Message::Wait(_) => kinds::WAIT,
+            Message::Supersede(_) => kinds::SUPERSEDE,
+            Message::Unicast(_) => kinds::UNICAST,
+            Message::UnicastAnswer(_) => kinds::UNICAST_ANSWER,
+        }
+    }
+
+    /// Appends the frame; `false` and nothing where it does not fit.
+    pub fn write(&self, writer: &mut Writer<'_>) -> bool {
+        append(writer, self.kind(), 0, |w| self.write_body(w))
+    }
+
+    /// The whole frame.
+    pub fn to_frame(&self) -> Vec<u8> {
+        let mut bytes = [0; FRAME_BYTES_MAX];
+        let mut writer = Writer::new(&mut bytes);
+        let fits = self.write(&mut writer);
+        assert!(fits, "a frame of ours is longer than FRAME_BYTES_MAX");
+        writer.written().to_vec()
+    }
+
+    fn write_body(&self, w: &mut Writer<'_>) -> bool {
+        match self {
+            Message::Report(report) => {
+                report.origin.write(w);
+                w.u64(report.version).put(report.events.0);
+            }
+            Message::Share(share) => {
+                w.u32(share.map);
+                share.shard.write(w);
+                share.origin.write(w);
+                w.u64(share.version).put(share.events.0);
+            }
+            Message::Empty(empty) => {
+                w.u32(empty.map);
+                empty.shard.write(w);
+                empty.origin.write(w);
+                w.u64(empty.first).u64(empty.last);
+            }
+            Message::Beat(beat) => {
+                beat.origin.write(w);
+                w.u64(beat.newest);
+            }
+            Message::Ask(ask) => {
+                w.u64(ask.transaction);
+                ask.shard.write(w);
+                ask.origin.write(w);
+                return write_ranges(&ask.ranges, w);
+            }
+            Message::TooOld(old) => {
+                w.u64(old.transaction);
+                old.origin.write(w);
+                w.u64(old.oldest).u64(old.newest);
+            }
+            Message::FullAsk(ask) => {
+                w.u64(ask.transaction);
+                ask.shard.write(w);
+                w.u32(ask.ap);
+                return write_ranges(&ask.chunks, w);
+            }
+            Message::Chunk(chunk) => {
+                w.u64(chunk.transaction);
+                chunk.origin.write(w);
+                w.u64(chunk.version).u32(chunk.index).u32(chunk.count);
+                w.put(chunk.entries.0);
+            }
+            Message::Wait(wait) => {
+                w.u64(wait.transaction);
+                wait.origin.write(w);
+                w.u32(wait.wait_ms);
+            }
+            Message::Supersede(one) => {
+                one.origin.write(w);
+                w.u64(one.user);
+                one.device.write(w);
+                w.u64(one.version).u16(one.index);
+            }
+            Message::Unicast(unicast) => write_unicast(unicast, w),
+            Message::UnicastAnswer(answer) => {
+                answer.id.write(w);
+                w.u32(answer.ap);
+                for (device, outcome) in &answer.outcomes {
+                    write_device(device, w);
+                    w.u8(*outcome as u8);
+                }
+            }
+        }
+        true
+    }
+}
+
+fn events<'a>(r: &mut Reader<'a>) -> Option<&'a [u8]> {
+    let len = r.rest().len();
+    (len <= PACKET_EVENTS_BYTES_MAX).then(|| r.take(len)).flatten()
+}
+
+fn chunk<'a>(r: &mut Reader<'a>) -> Option<Chunk<'a>> {
+    let chunk = Chunk {
+        transaction: r.u64()?,
+        origin: Origin::read(r)?,
+        version: r.u64()?,
+        index: r.u32()?,
+        count: r.u32()?,
+        entries: Entries(events(r)?),
+    };
+    (chunk.index < chunk.count && chunk.count <= CHUNKS_MAX).then_some(chunk)
+}
+
+fn unicast<'a>(r: &mut Reader<'a>) -> Option<Unicast<'a>> {
+    let unicast = Unicast {
+        id: MessageId::read(r)?,
+        after: r.number()?,
+        user: r.u64()?,
+        device: Device::read_any(r)?,
+        expires_ms: r.u32()?,
+        body: r.take(r.rest().len())?,
+    };
+    let good = unicast.after < unicast.id.sequence && unicast.body.len() <= BODY_BYTES_MAX;
+    good.then_some(unicast)
+}
+
+fn write_unicast(unicast: &Unicast<'_>, w: &mut Writer<'_>) {
+    unicast.id.write(w);
+    w.u64(unicast.after).u64(unicast.user);
+    write_device(&unicast.device, w);
+    w.u32(unicast.expires_ms).put(unicast.body);
+}
+
+fn write_device(device: &Option<Device>, w: &mut Writer<'_>) {
+    match device {
+        Some(device) => device.write(w),
+        None => {
+            w.u8(0);
+        }
+    }
+}
+
+fn outcomes(r: &mut Reader<'_>) -> Option<Vec<(Option<Device>, Outcome)>> {
+    let bytes = r.take(r.rest().len())?;
+    read_all(bytes, |r| Some((Device::read_any(r)?, Outcome::from_u8(r.u8()?)?)))
+}

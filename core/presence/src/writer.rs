@@ -1,0 +1,731 @@
+//! The online writer: one shard's view of all gateways, and what its store is to take.
+//!
+//! Owns: [`Writer`], which orders the shared parts: per gateway the applied window (`tracker`) and a full state on its way (`assembly`), the
+//! users' places (`places`), batches for the store (`batch`). What asks gateways for what is missing is the compensation runner of
+//! the control plane: it reads [`Writer::due`] and [`Writer::fulls`] and says what it asked for. Knows no store, no gateway's address, no clock.
+
+use crate::assembly::Assembly;
+use crate::batch::{Applied, Batch, Outgoing};
+use crate::bucket::Record;
+use crate::event::Event;
+use crate::limits::{HELD_BYTES_MAX, RANGES_MAX, SOURCES_MAX, WINDOW};
+use crate::places::{Key, Places};
+use crate::planted::{self, Bug};
+use crate::policy::Policies;
+use crate::tracker::{Gaps, Took};
+use crate::version::{after, span};
+use crate::wire::{Beat, Chunk, Empty, Origin, Ranges, Shard, Share, Supersede, TooOld};
+use muster_transport::Micros;
+use std::collections::BTreeMap;
+
+/// How a writer works.
+#[derive(Clone, Debug)]
+pub struct WriterSettings {
+    /// A device that goes offline is told so this long after, unless it comes online at another gateway.
+    pub grace: Micros,
+    /// A gateway that is silent for so long is lost with its users.
+    pub lease: Micros,
+    /// A missing version is asked for this long after it is known to be missing: the other path may still bring it.
+    pub reorder: Micros,
+    /// The shard is out of sync where a gateway's versions are missing, or its full state is, for longer.
+    pub late: Micros,
+    /// By which older sessions at other gateways are ended; `None`: another site's writer does it.
+    pub policies: Option<Policies>,
+}
+
+impl Default for WriterSettings {
+    fn default() -> Self {
+        WriterSettings {
+            grace: 5_000_000,
+            lease: 10_000_000,
+            reorder: 30_000,
+            late: 2_000_000,
+            policies: None,
+        }
+    }
+}
+
+/// What a writer did with a frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// It was new.
+    Applied,
+    /// It came by the other path, or was asked for twice.
+    Duplicate,
+    /// It waits for the full state of its gateway.
+    Held,
+    Refused(Refusal),
+}
+
+/// Why a writer takes nothing of a frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// Of an earlier life of the gateway (I-1).
+    OldEpoch,
+    /// Split for another shard, or with users of another one: a proxy has another map (H9).
+    WrongShard,
+    Malformed,
+    /// More gateways than there may be nodes.
+    TooManySources,
+    /// Nobody asked for it.
+    Unasked,
+}
+
+/// Why the full state of a gateway is needed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Why {
+    /// Nothing is known of it.
+    Unknown,
+    /// It has started again.
+    NewEpoch,
+    /// Its version is further ahead than the window.
+    Jump,
+    /// It no longer has what is missing.
+    TooOld,
+}
+
+/// Whether the shard may be read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Standing {
+    InSync,
+    /// Not all gateways that are expected have been heard since the start.
+    Starting,
+    /// No gateway is heard any more: the writer may be cut off.
+    Deaf,
+    /// A gateway's state or versions are missing for too long.
+    Behind {
+        ap: u32,
+    },
+}
+
+/// What has been asked of one gateway, and what it lacks.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Due {
+    pub origin: Origin,
+    /// Runs of versions that nobody asks for and that are missing for longer than the reorder time, lowest first.
+    pub ranges: Ranges,
+}
+
+/// A gateway whose full state is needed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FullNeeded {
+    pub ap: u32,
+    pub why: Why,
+    /// The transaction that asks for it, if one does, and the chunks that it has not brought; none where no chunk came.
+    pub asked: Option<u64>,
+    pub missing: Ranges,
+}
+
+/// What is known of a gateway, to be shown.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SourceView {
+    pub origin: Origin,
+    pub resync: Option<Why>,
+    pub complete: u64,
+    pub highest: u64,
+    pub missing: u64,
+}
+
+/// What is counted, by kind of frame and reason.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct WriterCounters {
+    pub events: u64,
+    pub packets: u64,
+    pub empty_versions: u64,
+    pub duplicates: u64,
+    pub held: u64,
+    pub held_dropped: u64,
+    pub old_epoch: u64,
+    pub wrong_shard: u64,
+    pub malformed: u64,
+    pub too_many_sources: u64,
+    pub unasked: u64,
+    pub resyncs: u64,
+    pub fulls: u64,
+    pub lost: u64,
+}
+
+/// A packet that waits for a full state.
+struct HeldPacket {
+    first: u64,
+    last: u64,
+    events: Vec<Event>,
+}
+
+/// One gateway.
+struct Source {
+    /// The highest that was heard of.
+    epoch: u32,
+    /// The life whose full state the places and `gaps` are of.
+    installed: Option<u32>,
+    resync: Option<Why>,
+    gaps: Gaps,
+    lease_ends: Micros,
+    /// Since when the full state is needed.
+    since: Micros,
+    asked: Option<u64>,
+    assembly: Option<Assembly>,
+    held: Vec<HeldPacket>,
+    held_bytes: usize,
+}
+
+impl Source {
+    fn new(now: Micros, epoch: u32, lease: Micros) -> Self {
+        Source {
+            epoch,
+            installed: None,
+            resync: Some(Why::Unknown),
+            gaps: Gaps::new(0),
+            lease_ends: now + lease,
+            since: now,
+            asked: None,
+            assembly: None,
+            held: Vec::new(),
+            held_bytes: 0,
+        }
+    }
+
+    fn begin_resync(&mut self, now: Micros, why: Why) {
+        if self.resync.is_none() {
+            self.since = now;
+        }
+        self.resync = Some(why);
+        (self.asked, self.assembly) = (None, None);
+        self.held.clear();
+        self.held_bytes = 0;
+    }
+
+    /// `false`: it finds no space, and its versions will be asked for.
+    fn hold(&mut self, packet: HeldPacket) -> bool {
+        let bytes = std::mem::size_of::<HeldPacket>() + packet.events.len() * std::mem::size_of::<Event>();
+        if self.held_bytes + bytes > HELD_BYTES_MAX {
+            return false;
+        }
+        self.held_bytes += bytes;
+        self.held.push(packet);
+        true
+    }
+}
+
+/// The writer of one shard.
+pub struct Writer {
+    shard: Shard,
+    settings: WriterSettings,
+    sources: BTreeMap<u32, Source>,
+    places: Places,
+    /// What changed of the applied vector.
+    vector: BTreeMap<u32, Applied>,
+    outgoing: Outgoing,
+    supersedes: Vec<Supersede>,
+    /// All gateways that are expected have been in sync once.
+    is_settled: bool,
+    is_expecting: bool,
+    is_deaf: bool,
+    counters: WriterCounters,
+}
+
+impl Writer {
+    /// One of an empty store. `epoch` grows with each start of the writer.
+    pub fn new(shard: Shard, epoch: u32, settings: WriterSettings) -> Self {
+        Writer {
+            shard,
+            sources: BTreeMap::new(),
+            places: Places::new(epoch, settings.grace),
+            vector: BTreeMap::new(),
+            outgoing: Outgoing::default(),
+            supersedes: Vec::new(),
+            is_settled: false,
+            is_expecting: false,
+            is_deaf: false,
+            counters: WriterCounters::default(),
+            settings,
+        }
+    }
+
+    // ---- What the store had -------------------------------------------------------------------------------------
+
+    /// What the store has of a gateway. Only what is missing since will be asked for.
+    pub fn restore_applied(&mut self, now: Micros, applied: &Applied) {
+        let Some(version) = applied.version else { return };
+        let source = Source {
+            installed: Some(applied.epoch),
+            resync: None,
+            gaps: Gaps::new(version),
+            ..Source::new(now, applied.epoch, self.settings.lease)
+        };
+        self.sources.insert(applied.ap, source);
+    }
+
+    /// A user's record in the store. `false`: it is none of this format, or the user is of another shard: the field is to be deleted.
+    pub fn restore_user(&mut self, now: Micros, user: u64, record: &[u8]) -> bool {
+        let Some(record) = Record::decode(record).filter(|_| self.shard.owns(user)) else {
+            return false;
+        };
+        let lease = self.settings.lease;
+        for held in &record.0 {
+            // A gateway without a vector was not written whole: its full state is needed.
+            let Origin { ap, epoch } = held.origin;
+            self.sources.entry(ap).or_insert_with(|| Source::new(now, epoch, lease));
+            self.places.restore(now, user, held);
+        }
+        true
+    }
+
+    /// These gateways run, says the registry: the shard is not in sync before it has been told, and all of them are.
+    pub fn expect(&mut self, now: Micros, aps: &[u32]) {
+        self.is_expecting = true;
+        let lease = self.settings.lease;
+        for ap in aps {
+            self.sources.entry(*ap).or_insert_with(|| Source::new(now, 0, lease));
+        }
+    }
+
+    /// The store has lost what was written (H7): it has been emptied, and takes everything anew.
+    pub fn rewrite(&mut self) {
+        self.outgoing = Outgoing::default();
+        self.places.touch_all();
+        let known: Vec<u32> = self.sources.keys().copied().collect();
+        known.into_iter().for_each(|ap| self.note_applied(ap));
+    }
+
+    // ---- Frames ---------------------------------------------------------------------------------------------------
+
+    /// Events of one version.
+    #[inline]
+    pub fn share(&mut self, now: Micros, share: &Share<'_>) -> Verdict {
+        if share.shard != self.shard {
+            return self.refuse(Refusal::WrongShard);
+        }
+        let source = match self.heard(now, share.origin) {
+            Ok(source) => source,
+            Err(refusal) => return self.refuse(refusal),
+        };
+        let is_known = source.resync.is_none() && source.gaps.has(share.version);
+        if is_known && !planted::is(Bug::DuplicateCounted) {
+            self.counters.duplicates += 1;
+            return Verdict::Duplicate;
+        }
+        let Some(events) = share.events.read() else {
+            return self.refuse(Refusal::Malformed);
+        };
+        if events.iter().any(|event| !share.shard.owns(event.user)) {
+            return self.refuse(Refusal::WrongShard);
+        }
+        self.take(now, share.origin, share.version, share.version, events)
+    }
+
+    /// Versions without events for this shard.
+    pub fn empty(&mut self, now: Micros, empty: &Empty) -> Verdict {
+        if empty.shard != self.shard {
+            return self.refuse(Refusal::WrongShard);
+        }
+        if after(empty.first, empty.last) {
+            return self.refuse(Refusal::Malformed);
+        }
+        match self.heard(now, empty.origin) {
+            Ok(_) => self.take(now, empty.origin, empty.first, empty.last, Vec::new()),
+            Err(refusal) => self.refuse(refusal),
+        }
+    }
+
+    /// The newest version of a gateway.
+    pub fn beat(&mut self, now: Micros, beat: &Beat) -> Verdict {
+        let source = match self.heard(now, beat.origin) {
+            Ok(source) => source,
+            Err(refusal) => return self.refuse(refusal),
+        };
+        if source.resync.is_some() {
+            return Verdict::Held;
+        }
+        if !source.gaps.expect(now, beat.newest) {
+            source.begin_resync(now, Why::Jump);
+            self.counters.resyncs += 1;
+        }
+        Verdict::Applied
+    }
+
+    /// The gateway no longer has what `transaction` asks for.
+    pub fn too_old(&mut self, now: Micros, old: &TooOld) -> Verdict {
+        let source = match self.heard(now, old.origin) {
+            Ok(source) => source,
+            Err(refusal) => return self.refuse(refusal),
+        };
+        if source.resync.is_some() {
+            return Verdict::Held;
+        }
+        if source.gaps.waits(old.transaction) == 0 {
+            return self.refuse(Refusal::Unasked);
+        }
+        source.begin_resync(now, Why::TooOld);
+        self.counters.resyncs += 1;
+        Verdict::Applied
+    }
+
+    /// A piece of a full state. The last one puts the state in force, and what came meanwhile on top of it (H5).
+    pub fn chunk(&mut self, now: Micros, chunk: &Chunk<'_>) -> Verdict {
+        let asked = |source: &Source| source.asked == Some(chunk.transaction) && source.resync.is_some();
+        if !self.sources.get(&chunk.origin.ap).is_some_and(asked) {
+            return self.refuse(Refusal::Unasked);
+        }
+        let Some(entries) = chunk.entries.read() else {
+            return self.refuse(Refusal::Malformed);
+        };
+        let shard = self.shard;
+        if entries.iter().any(|entry| !shard.owns(entry.user)) {
+            return self.refuse(Refusal::WrongShard);
+        }
+        let source = match self.heard(now, chunk.origin) {
+            Ok(source) => source,
+            Err(refusal) => return self.refuse(refusal),
+        };
+        // A new life that is heard of by this chunk ended what was asked for; its answer is this one.
+        source.asked = Some(chunk.transaction);
+        let (epoch, version, count) = (chunk.origin.epoch, chunk.version, chunk.count);
+        if !source
+            .assembly
+            .as_ref()
+            .is_some_and(|assembly| assembly.is(epoch, version, count))
+        {
+            source.assembly = Some(Assembly::new(epoch, version, count));
+        }
+        if let Some(assembly) = &mut source.assembly {
+            assembly.put(chunk.index, entries);
+            if assembly.is_complete() {
+                self.install(now, chunk.origin);
+            }
+        }
+        Verdict::Applied
+    }
+
+    // ---- For the compensation runner -----------------------------------------------------------------------------
+
+    /// Gateways with versions to ask for now.
+    pub fn due(&self, now: Micros) -> Vec<Due> {
+        let follows = self.sources.iter().filter(|(_, source)| source.resync.is_none());
+        let due = follows.map(|(ap, source)| {
+            let waits = |since: Micros| since + self.settings.reorder <= now;
+            let gaps = source.gaps.gaps().iter();
+            let gaps = gaps.filter(|gap| gap.asked.is_none() && waits(gap.since));
+            Due {
+                origin: Origin {
+                    ap: *ap,
+                    epoch: source.epoch,
+                },
+                ranges: gaps.take(RANGES_MAX).map(|gap| (gap.first, gap.last)).collect(),
+            }
+        });
+        due.filter(|due| !due.ranges.is_empty()).collect()
+    }
+
+    /// `transaction` asks a gateway for these versions.
+    pub fn asked(&mut self, ap: u32, ranges: &Ranges, transaction: u64) {
+        if let Some(source) = self.sources.get_mut(&ap) {
+            for (first, last) in ranges {
+                source.gaps.mark(*first, *last, transaction);
+            }
+        }
+    }
+
+    /// Versions that `transaction` still waits for.
+    pub fn waits(&self, ap: u32, transaction: u64) -> u64 {
+        self.sources.get(&ap).map_or(0, |source| source.gaps.waits(transaction))
+    }
+
+    /// `transaction` is given up: what it did not bring is due again.
+    pub fn release(&mut self, ap: u32, transaction: u64) {
+        if let Some(source) = self.sources.get_mut(&ap) {
+            source.gaps.release(transaction);
+        }
+    }
+
+    /// Gateways whose full state is needed, in the order of their numbers.
+    pub fn fulls(&self) -> Vec<FullNeeded> {
+        let needed = self.sources.iter().filter_map(|(ap, source)| {
+            Some(FullNeeded {
+                ap: *ap,
+                why: source.resync?,
+                asked: source.asked,
+                missing: source.assembly.as_ref().map(Assembly::missing).unwrap_or_default(),
+            })
+        });
+        needed.collect()
+    }
+
+    /// `transaction` asks a gateway for its full state, from the beginning.
+    pub fn full_asked(&mut self, ap: u32, transaction: u64) {
+        if let Some(source) = self.sources.get_mut(&ap).filter(|source| source.resync.is_some()) {
+            (source.asked, source.assembly) = (Some(transaction), None);
+        }
+    }
+
+    // ---- Time -----------------------------------------------------------------------------------------------------
+
+    /// Does what is due: leases, and devices that did not come back.
+    pub fn expire(&mut self, now: Micros) {
+        let ended: Vec<u32> = self.ended(now);
+        // A writer that hears no one of several gateways is more likely cut off itself.
+        self.is_deaf = ended.len() > 1 && ended.len() == self.sources.len();
+        if !self.is_deaf {
+            self.remove(now, &ended);
+        }
+        self.places.expire(now);
+        let sources = &self.sources;
+        self.places
+            .forget_where(|ap| sources.get(&ap).is_none_or(|source| source.gaps.gaps().is_empty()));
+    }
+
+    /// These gateways are gone, says the registry: their users are lost.
+    pub fn remove(&mut self, now: Micros, aps: &[u32]) {
+        let mut gone = BTreeMap::new();
+        for ap in aps {
+            if let Some(source) = self.sources.remove(ap) {
+                let epoch = source.installed.unwrap_or(source.epoch);
+                gone.insert(*ap, (Origin { ap: *ap, epoch }, source.gaps.complete()));
+                self.vector.insert(
+                    *ap,
+                    Applied {
+                        ap: *ap,
+                        epoch,
+                        version: None,
+                    },
+                );
+            }
+        }
+        if !gone.is_empty() {
+            self.counters.lost += gone.len() as u64;
+            self.places.lose(now, |key| gone.get(&key.2).copied());
+        }
+    }
+
+    /// The writer stood still: silence of that time is no gateway's.
+    pub fn stalled(&mut self, now: Micros) {
+        let ends = now + self.settings.lease;
+        self.sources.values_mut().for_each(|source| source.lease_ends = ends);
+    }
+
+    /// When [`Writer::expire`] has something to do.
+    pub fn deadline(&self, now: Micros) -> Option<Micros> {
+        // Leases that ended while the writer is deaf are looked at again with the next frame.
+        let leases = self.sources.values().map(|source| source.lease_ends);
+        leases.filter(|ends| *ends > now).chain(self.places.deadline()).min()
+    }
+
+    // ---- For the store and readers ----------------------------------------------------------------------------------
+
+    /// What the store is to take next, with at most `users_max` users; the same again until [`Writer::written`].
+    pub fn batch(&mut self, users_max: usize) -> Option<&Batch> {
+        self.outgoing.next(&mut self.places, &mut self.vector, users_max)
+    }
+
+    /// The batch is in the store.
+    pub fn written(&mut self) {
+        self.outgoing.written();
+    }
+
+    /// Whether everything that changed is in the store.
+    pub fn is_written(&self) -> bool {
+        self.outgoing.is_empty() && self.vector.is_empty() && !self.places.has_changed()
+    }
+
+    /// Whether the shard may be read: only then its keepalive is written (H7).
+    pub fn standing(&mut self, now: Micros) -> Standing {
+        if planted::is(Bug::AliveOutOfSync) {
+            return Standing::InSync;
+        }
+        if self.is_deaf {
+            return Standing::Deaf;
+        }
+        if !self.is_settled {
+            if !self.is_expecting || self.sources.values().any(|source| source.resync.is_some()) {
+                return Standing::Starting;
+            }
+            self.is_settled = true;
+        }
+        let behind = self.sources.iter().find(|(_, source)| {
+            let since = match source.resync {
+                Some(_) => Some(source.since),
+                None => source.gaps.oldest(),
+            };
+            since.is_some_and(|since| since + self.settings.late <= now)
+        });
+        behind.map_or(Standing::InSync, |(ap, _)| Standing::Behind { ap: *ap })
+    }
+
+    /// Older sessions at other gateways that a newer one ends.
+    pub fn take_supersedes(&mut self) -> Vec<Supersede> {
+        std::mem::take(&mut self.supersedes)
+    }
+
+    /// Devices that are online, with their gateways.
+    pub fn online(&self) -> impl Iterator<Item = Key> + '_ {
+        self.places.online()
+    }
+
+    pub fn online_len(&self) -> usize {
+        self.places.online_len()
+    }
+
+    pub fn places_len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// All gateways, in the order of their numbers.
+    pub fn sources(&self) -> impl Iterator<Item = SourceView> + '_ {
+        self.sources.iter().map(|(ap, source)| SourceView {
+            origin: Origin {
+                ap: *ap,
+                epoch: source.epoch,
+            },
+            resync: source.resync,
+            complete: source.gaps.complete(),
+            highest: source.gaps.highest(),
+            missing: source.gaps.missing(),
+        })
+    }
+
+    pub fn counters(&self) -> WriterCounters {
+        self.counters
+    }
+
+    // ---- Helpers ----------------------------------------------------------------------------------------------------
+
+    fn refuse(&mut self, refusal: Refusal) -> Verdict {
+        let counter = match refusal {
+            Refusal::OldEpoch => &mut self.counters.old_epoch,
+            Refusal::WrongShard => &mut self.counters.wrong_shard,
+            Refusal::Malformed => &mut self.counters.malformed,
+            Refusal::TooManySources => &mut self.counters.too_many_sources,
+            Refusal::Unasked => &mut self.counters.unasked,
+        };
+        *counter += 1;
+        Verdict::Refused(refusal)
+    }
+
+    /// The gateway of a frame, whose lease begins anew. An earlier life is refused, a later one needs its full state (H2).
+    #[inline]
+    fn heard(&mut self, now: Micros, origin: Origin) -> Result<&mut Source, Refusal> {
+        let lease = self.settings.lease;
+        if self.is_deaf {
+            // The others have a lease to be heard as well.
+            self.is_deaf = false;
+            self.stalled(now);
+        }
+        if !self.sources.contains_key(&origin.ap) {
+            if self.sources.len() >= SOURCES_MAX {
+                return Err(Refusal::TooManySources);
+            }
+            self.sources.insert(origin.ap, Source::new(now, origin.epoch, lease));
+        }
+        let source = self.sources.get_mut(&origin.ap).ok_or(Refusal::TooManySources)?;
+        if origin.epoch != source.epoch && !planted::is(Bug::EpochIgnored) {
+            if origin.epoch < source.epoch {
+                return Err(Refusal::OldEpoch);
+            }
+            source.epoch = origin.epoch;
+            let why = if source.installed.is_some() {
+                Why::NewEpoch
+            } else {
+                Why::Unknown
+            };
+            source.begin_resync(now, why);
+            self.counters.resyncs += 1;
+        }
+        source.lease_ends = now + lease;
+        Ok(source)
+    }
+
+    fn take(&mut self, now: Micros, origin: Origin, first: u64, last: u64, events: Vec<Event>) -> Verdict {
+        let Some(source) = self.sources.get_mut(&origin.ap) else {
+            return Verdict::Duplicate;
+        };
+        let took = match source.resync {
+            None => source.gaps.take(now, first, last),
+            Some(_) => Took::Beyond,
+        };
+        let is_old = took == Took::Duplicate && !planted::is(Bug::DuplicateCounted);
+        if is_old {
+            self.counters.duplicates += 1;
+            return Verdict::Duplicate;
+        }
+        if took == Took::Beyond {
+            if source.resync.is_none() {
+                source.begin_resync(now, Why::Jump);
+                self.counters.resyncs += 1;
+            }
+            let held = source.hold(HeldPacket { first, last, events });
+            self.counters.held += u64::from(held);
+            self.counters.held_dropped += u64::from(!held);
+            return Verdict::Held;
+        }
+        // A version that fills a gap is older than one that is applied: it ends no session that may be newer.
+        let is_newest = source.gaps.highest() == last;
+        if events.is_empty() {
+            self.counters.empty_versions += last.wrapping_sub(first).wrapping_add(1);
+        } else {
+            self.counters.packets += 1;
+            self.counters.events += events.len() as u64;
+        }
+        for event in &events {
+            if self.places.apply(now, origin, first, event) && is_newest {
+                self.supersede(event, origin.ap);
+            }
+        }
+        self.note_applied(origin.ap);
+        Verdict::Applied
+    }
+
+    /// Puts a complete full state in force.
+    fn install(&mut self, now: Micros, origin: Origin) {
+        let Some(source) = self.sources.get_mut(&origin.ap) else {
+            return;
+        };
+        let Some(assembly) = source.assembly.take() else { return };
+        let version = assembly.version;
+        source.installed = Some(origin.epoch);
+        source.gaps = Gaps::new(version);
+        (source.resync, source.asked) = (None, None);
+        let held = std::mem::take(&mut source.held);
+        source.held_bytes = 0;
+        self.counters.fulls += 1;
+        self.places.replace(now, origin, version, assembly.entries());
+        self.note_applied(origin.ap);
+        for packet in held {
+            // A packet beyond the window of the state is no reason to ask for another one: a beat will tell what is missing.
+            let is_near = span(version, packet.last) <= WINDOW && span(packet.first, packet.last) <= WINDOW;
+            if after(packet.last, version) && is_near {
+                self.take(now, origin, packet.first, packet.last, packet.events);
+            }
+        }
+    }
+
+    fn note_applied(&mut self, ap: u32) {
+        let Some(source) = self.sources.get(&ap) else { return };
+        if let Some(epoch) = source.installed {
+            let version = Some(source.gaps.complete());
+            self.vector.insert(ap, Applied { ap, epoch, version });
+        }
+    }
+
+    fn supersede(&mut self, event: &Event, ap: u32) {
+        let Some(policies) = &self.settings.policies else {
+            return;
+        };
+        let policy = policies.of(event.user);
+        let older = self.places.elsewhere(event.user, (event.device, ap));
+        // Sessions of one gateway are that gateway's own business.
+        let ended = older.filter(|held| held.origin.ap != ap && policy.ends(&held.device, &event.device));
+        self.supersedes.extend(ended.map(|held| Supersede {
+            origin: held.origin,
+            user: event.user,
+            device: held.device,
+            version: held.version,
+            index: held.index,
+        }));
+    }
+
+    /// Gateways whose lease is over.
+    fn ended(&self, now: Micros) -> Vec<u32> {
+        let ended = self.sources.iter().filter(|(_, source)| source.lease_ends <= now);
+        ended.map(|(ap, _)| *ap).collect()
+    }
+}

@@ -1,0 +1,293 @@
+//! Forged and mutated frames against the machines: nobody panics, nothing grows without bound, nothing allocates by a count of the sender.
+
+use muster_presence::{
+    kinds, AccessPoint, AccessSettings, Ask, Beat, Chunk, Deliveries, DeliverySettings, Device, Empty, Entries, Events,
+    FullAsk, Message, MessageId, Origin, Reason, Refusal, Shard, Share, Unicast, Verdict, Writer, WriterSettings,
+    CHUNKS_MAX, DEVICES_MAX, FRAME_BYTES_MAX, WINDOW,
+};
+use muster_transport::{Dice, FrameKind, Frames};
+
+const ME: Origin = Origin { ap: 7, epoch: 3 };
+const SHARD: Shard = Shard { of: 2, index: 1 };
+
+fn device(name: &[u8]) -> Device {
+    Device::new(name).expect("a name")
+}
+
+fn writer() -> Writer {
+    Writer::new(SHARD, 1, WriterSettings::default())
+}
+
+fn frames() -> Vec<Vec<u8>> {
+    let mut access = AccessPoint::new(ME, 0, AccessSettings::default(), 0);
+    for user in 0..200 {
+        access.online(0, 5, user, device(b"phone"), user).expect("few devices");
+    }
+    access.expire(60_000);
+    let ask = FullAsk {
+        transaction: 4,
+        shard: SHARD,
+        ap: 7,
+        chunks: vec![],
+    };
+    access.full_ask(60_000, 1, &ask);
+    access.expire(60_000);
+    let ask = Ask {
+        transaction: 5,
+        shard: SHARD,
+        origin: ME,
+        ranges: vec![(1, 3)],
+    };
+    access.ask(1, &ask);
+    let mut all: Vec<Vec<u8>> = access.take_out().into_iter().map(|(_, frame)| frame).collect();
+    all.push(Message::Ask(ask).to_frame());
+    let unicast = Unicast {
+        id: MessageId {
+            server: 1,
+            epoch: 1,
+            sequence: 2,
+        },
+        after: 1,
+        user: 5,
+        device: None,
+        expires_ms: 5_000,
+        body: b"hello",
+    };
+    all.push(Message::Unicast(unicast).to_frame());
+    all
+}
+
+/// Gives any message to every machine.
+fn give(writer: &mut Writer, access: &mut AccessPoint, deliveries: &mut Deliveries, now: u64, message: &Message<'_>) {
+    match message {
+        Message::Share(share) => drop(writer.share(now, share)),
+        Message::Empty(empty) => drop(writer.empty(now, empty)),
+        Message::Beat(beat) => drop(writer.beat(now, beat)),
+        Message::TooOld(old) => drop(writer.too_old(now, old)),
+        Message::Chunk(chunk) => drop(writer.chunk(now, chunk)),
+        Message::Ask(ask) => access.ask(1, ask),
+        Message::FullAsk(ask) => access.full_ask(now, 1, ask),
+        Message::Supersede(one) => drop(access.superseded(one)),
+        Message::Unicast(unicast) => deliveries.offer(now, 1, unicast, [device(b"phone")].into_iter()),
+        Message::Report(_) | Message::Wait(_) | Message::UnicastAnswer(_) => {}
+    }
+}
+
+#[test]
+fn mutated_frames_panic_nobody_and_are_written_as_they_were_read() {
+    let mut dice = Dice::new(1);
+    let genuine = frames();
+    let (mut writer, mut deliveries) = (writer(), Deliveries::new(7, DeliverySettings::default()));
+    let mut access = AccessPoint::new(ME, 0, AccessSettings::default(), 0);
+    writer.full_asked(7, 4);
+    let mut read = 0;
+    for now in 0..30_000 {
+        let mut bytes = genuine[dice.below(genuine.len() as u64) as usize].clone();
+        for _ in 0..dice.below(4) {
+            let at = dice.below(bytes.len() as u64) as usize;
+            bytes[at] = dice.roll() as u8;
+        }
+        if dice.below(5) == 0 {
+            bytes.truncate(dice.below(bytes.len() as u64) as usize);
+        }
+        for frame in Frames::new(&bytes, kinds::ALL).flatten() {
+            if let Some(message) = Message::read(frame.kind, frame.body) {
+                read += 1;
+                assert_eq!(&message.to_frame()[4..], frame.body);
+                give(&mut writer, &mut access, &mut deliveries, now, &message);
+            }
+        }
+        writer.expire(now);
+        access.expire(now);
+        deliveries.expire(now);
+        while writer.batch(1_000).is_some() {
+            writer.written();
+        }
+    }
+    assert!(read > 10_000, "{read}");
+}
+
+#[test]
+fn random_bytes_are_a_frame_or_none() {
+    let mut dice = Dice::new(2);
+    for _ in 0..40_000 {
+        let len = dice.below(120);
+        let body: Vec<u8> = (0..len).map(|_| dice.roll() as u8).collect();
+        let kind = FrameKind::new(24 + dice.below(12) as u8);
+        if let Some(message) = Message::read(kind, &body) {
+            assert_eq!(&message.to_frame()[4..], &body);
+        }
+    }
+}
+
+#[test]
+fn a_count_that_lies_costs_nothing() {
+    let mut writer = writer();
+    let beat = Beat { origin: ME, newest: 0 };
+    writer.beat(0, &beat);
+    writer.full_asked(7, 1);
+    let chunk = |index, count| Chunk {
+        transaction: 1,
+        origin: ME,
+        version: 9,
+        index,
+        count,
+        entries: Entries(&[]),
+    };
+    assert_eq!(writer.chunk(0, &chunk(3, CHUNKS_MAX)), Verdict::Applied);
+    assert_eq!(writer.fulls()[0].missing, [(0, 2), (4, u64::from(CHUNKS_MAX) - 1)]);
+    for (index, count) in [(CHUNKS_MAX, CHUNKS_MAX + 1), (5, 5), (0, 0), (1, u32::MAX)] {
+        let frame = Message::Chunk(chunk(index, count)).to_frame();
+        assert_eq!(Message::read(kinds::CHUNK, &frame[4..]), None, "{index} of {count}");
+    }
+    assert_eq!(
+        writer.chunk(
+            0,
+            &Chunk {
+                transaction: 2,
+                ..chunk(0, 1)
+            }
+        ),
+        Verdict::Refused(Refusal::Unasked)
+    );
+}
+
+#[test]
+fn a_run_of_all_versions_is_a_resync_and_no_million_gaps() {
+    let mut writer = writer();
+    let chunk = Chunk {
+        transaction: 1,
+        origin: ME,
+        version: 0,
+        index: 0,
+        count: 1,
+        entries: Entries(&[]),
+    };
+    let empty = |first, last| Empty {
+        map: 0,
+        shard: SHARD,
+        origin: ME,
+        first,
+        last,
+    };
+    for (first, last) in [(1, u64::MAX >> 1), (1 << 40, 1 << 40), (WINDOW + 1, WINDOW + 1)] {
+        writer.beat(0, &Beat { origin: ME, newest: 0 });
+        writer.full_asked(7, 1);
+        writer.chunk(0, &chunk);
+        assert!(writer.fulls().is_empty());
+        assert_eq!(writer.empty(0, &empty(first, last)), Verdict::Held, "{first} to {last}");
+        assert_eq!(writer.fulls().len(), 1);
+        assert!(writer.due(1 << 40).is_empty());
+    }
+    assert_eq!(writer.empty(0, &empty(9, 3)), Verdict::Refused(Refusal::Malformed));
+}
+
+#[test]
+fn users_of_another_shard_and_shares_of_another_map_are_refused_whole() {
+    let mut writer = writer();
+    let mut access = AccessPoint::new(ME, 0, AccessSettings::default(), 0);
+    access.online(0, 5, 4, device(b"phone"), 1).expect("few devices");
+    access.expire(60_000);
+    let frame = access
+        .take_out()
+        .into_iter()
+        .find(|(_, frame)| frame[0] == kinds::REPORT.code());
+    let frame = frame.expect("a packet").1;
+    let Some(Message::Report(report)) = Message::read(kinds::REPORT, &frame[4..]) else {
+        panic!("a packet is read");
+    };
+    let share = |shard, events| Share {
+        map: 1,
+        shard,
+        origin: ME,
+        version: 1,
+        events,
+    };
+    let foreign = share(SHARD, report.events);
+    assert_eq!(writer.share(0, &foreign), Verdict::Refused(Refusal::WrongShard));
+    let other = share(Shard { of: 4, index: 1 }, Events(&[]));
+    assert_eq!(writer.share(0, &other), Verdict::Refused(Refusal::WrongShard));
+    assert_eq!((writer.counters().wrong_shard, writer.online_len()), (2, 0));
+}
+
+#[test]
+fn a_user_with_ten_thousand_devices_has_as_many_as_one_may() {
+    let mut access = AccessPoint::new(ME, 0, AccessSettings::default(), 0);
+    let name = |number: u32| device(format!("d:{number}").as_bytes());
+    let good = (0..10_000).filter(|number| access.online(0, 5, 1, name(*number), u64::from(*number)).is_ok());
+    assert_eq!(good.count(), DEVICES_MAX);
+    assert!(
+        access.online(0, 5, 2, name(1), 1).is_ok(),
+        "another user is not held up"
+    );
+    access.offline(0, 5, 1, name(0), 0, Reason::Closed);
+    assert!(access.online(0, 5, 1, name(9_999), 2).is_ok());
+}
+
+#[test]
+fn full_states_asked_in_a_loop_leave_at_their_pace() {
+    let settings = AccessSettings {
+        full_bytes_per_second: 100_000,
+        ..AccessSettings::default()
+    };
+    let mut access = AccessPoint::new(ME, 0, settings, 0);
+    for user in 0..20_000 {
+        access.online(0, 5, user, device(b"phone"), user).expect("few devices");
+    }
+    access.expire(60_000);
+    access.take_out();
+    let mut bytes = 0;
+    for step in 0..1_000u64 {
+        let now = 60_000 + step * 1_000;
+        let ask = FullAsk {
+            transaction: step,
+            shard: Shard { of: 1, index: 0 },
+            ap: 7,
+            chunks: vec![],
+        };
+        access.full_ask(now, (step % 9) as u32, &ask);
+        access.expire(now);
+        let out = access.take_out();
+        assert!(out.iter().all(|(_, frame)| frame.len() <= FRAME_BYTES_MAX));
+        let chunks = out.iter().filter(|(_, frame)| frame[0] == kinds::CHUNK.code());
+        bytes += chunks.map(|(_, frame)| frame.len()).sum::<usize>();
+    }
+    assert!(
+        (150_000..180_000).contains(&bytes),
+        "a burst and a second's share: {bytes}"
+    );
+    assert!(access.counters().fulls_refused > 0);
+}
+
+#[test]
+fn a_sender_of_unicast_is_bounded() {
+    let mut deliveries = Deliveries::new(7, DeliverySettings::default());
+    let unicast = |server, epoch, sequence, after| Unicast {
+        id: MessageId {
+            server,
+            epoch,
+            sequence,
+        },
+        after,
+        user: 1,
+        device: None,
+        expires_ms: 60_000,
+        body: &[7; 1_000],
+    };
+    for sequence in 2..20_000 {
+        deliveries.offer(
+            0,
+            1,
+            &unicast(1, 1, sequence, sequence - 1),
+            [device(b"phone")].into_iter(),
+        );
+    }
+    assert_eq!(deliveries.take_pushes().len(), 0, "each waits for the one before it");
+    assert!(deliveries.counters().accepted <= 1_048, "a mebibyte is held");
+    deliveries.expire(30_000);
+    assert_eq!(deliveries.take_pushes().len() as u64, deliveries.counters().accepted);
+    for server in 0..10_000 {
+        deliveries.offer(0, 1, &unicast(server, 1, 1, 0), [device(b"phone")].into_iter());
+    }
+    assert!(deliveries.counters().full >= 10_000 - 4_096);
+}
