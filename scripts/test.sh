@@ -4,7 +4,7 @@
 #   scripts/test.sh           groups of tests, see below
 #   scripts/test.sh WORDS…    one pytest with these words
 #
-# Tests mostly wait. So two groups run at once, and scripts/rust.sh uses the processors while both wait.
+# Tests mostly wait. So three groups run at once, and scripts/rust.sh uses the processors while all wait.
 # Tests that measure run alone, after all of that.
 set -u
 cd "$(dirname "$0")/.."
@@ -68,13 +68,18 @@ print_rust() {
 }
 
 if [ $# = 0 ]; then
-    echo '== pytest: all but tests/faults and tests/bench; beside it tests/faults and scripts/rust.sh' >&2
-    begin others tests --ignore=tests/faults --ignore=tests/bench
-    begin faults tests/faults >"$said/faults" 2>&1
+    beside='control faults' # the longest two, at about the same length
+    echo "== pytest: all but tests/bench and, beside it, tests of $beside and scripts/rust.sh" >&2
+    begin others tests --ignore=tests/control --ignore=tests/faults --ignore=tests/bench
+    for group in $beside; do
+        begin "$group" "tests/$group" >"$said/$group" 2>&1
+    done
     finish others
-    finish faults
-    echo '== pytest: tests/faults' >&2
-    cat "$said/faults"
+    for group in $beside; do
+        finish "$group"
+        echo "== pytest: tests/$group" >&2
+        cat "$said/$group"
+    done
     print_rust
     echo '== pytest: tests/bench' >&2
     begin bench tests/bench

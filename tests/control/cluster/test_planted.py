@@ -5,6 +5,7 @@ The others of this kind are in `core/sim/tests/planted.rs`; all are in `docs/tes
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,8 @@ async def test_h10_a_coordinator_that_writes_over_what_another_one_wrote(
 
     plant(Coordinator, "_write", unconditional)
     with red():
-        await test_growth.test_one_that_stood_still_can_write_nothing_over_what_came_meanwhile(fleet, make)
+        hasty = partial(make, patience_s=SOON_S)
+        await test_growth.test_one_that_stood_still_can_write_nothing_over_what_came_meanwhile(fleet, hasty)
 
 
 async def test_h15_a_step_that_does_not_rest_on_the_replicas_it_needs(fleet: Fleet, make: Make, plant: Plant) -> None:
