@@ -5,6 +5,7 @@ Hypothesis judges no example by a clock: other work on the machine may delay one
 """
 
 import asyncio
+import warnings
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -35,6 +36,22 @@ def pytest_asyncio_loop_factories(
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Measuring tests come last: nothing runs beside them any more."""
     items.sort(key=lambda item: BENCH in item.path.parents)
+
+
+_UNCLOSED: Final[set[str]] = set()
+"""Tests that left a connection or process of uvloop open."""
+
+
+def pytest_warning_recorded(warning_message: warnings.WarningMessage, nodeid: str) -> None:
+    """uvloop tells of open handles while it closes the loop, where an exception would stop it for ever."""
+    if str(warning_message.message).startswith("unclosed resource"):
+        _UNCLOSED.add(nodeid)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """The run fails, and its summary of warnings names them."""
+    if _UNCLOSED:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.fixture(scope="session")
