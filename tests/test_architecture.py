@@ -2,6 +2,8 @@
 
 import ast
 import re
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
@@ -39,6 +41,10 @@ DEPENDS: Final[Mapping[str, frozenset[str]]] = {
     "callback": frozenset(),
 }
 """What a crate may use of the others; the rest stands above all of these."""
+LATER: Final = frozenset(
+    "aiosqlite alembic confluent_kafka gmqtt httpx2 kazoo litestar numpy pyroaring redis rich sqlalchemy".split()
+)
+"""Libraries that are loaded only where they are used: together they take two seconds."""
 NAMED_MAX: Final = 3
 """Production files outside its own folders that may name a role."""
 
@@ -165,6 +171,15 @@ def test_a_crate_uses_only_crates_below(crate: str) -> None:
     manifest = (ROOT / "core" / crate / "Cargo.toml").read_text()
     section = manifest.partition("[dependencies]")[2].partition("\n[")[0]
     assert set(re.findall(r"^muster-([a-z]+)\b", section, flags=re.M)) <= DEPENDS[crate]
+
+
+@pytest.mark.parametrize("module", ["control.cli.main", "control.cli.up", "control.node.process"])
+def test_a_start_loads_no_library_of_one_system_or_one_command(module: str) -> None:
+    script = f"from control.host.lean import lean; lean(); import sys, {module}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert module in loaded
+    assert not loaded & LATER
 
 
 def test_a_circle_is_found() -> None:

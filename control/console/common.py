@@ -14,11 +14,10 @@ import sys
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 import structlog
-from rich.console import Console
 
 from control.cluster import instance
 from control.cluster.instance import Folder, Process, Record
@@ -28,6 +27,9 @@ from control.console.words import say
 from control.errors import TRY_LATER, UserError
 from control.host.addresses import address_text
 from control.host.openfiles import enough_files
+
+if TYPE_CHECKING:  # commands that show tables load it
+    from rich.console import Console
 
 HTTP_S: Final = 2.0
 ASKED_AT_ONCE: Final = 16
@@ -167,13 +169,17 @@ def print_json(document: Any, *, line: bool = False) -> None:
         sys.stdout.buffer.flush()
 
 
-def out() -> Console:
+def out() -> "Console":
     """The console for data: not wrapped; colours only on a terminal, and never with NO_COLOR."""
+    from rich.console import Console
+
     return Console(soft_wrap=True, highlight=False, markup=False, emoji=False, width=WIDTH)
 
 
-def screen() -> Console:
+def screen() -> "Console":
     """The console for live tables: as wide as the terminal; longer lines are cut."""
+    from rich.console import Console
+
     return Console(highlight=False, markup=False, emoji=False)
 
 
