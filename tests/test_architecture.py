@@ -42,7 +42,8 @@ DEPENDS: Final[Mapping[str, frozenset[str]]] = {
 }
 """What a crate may use of the others; the rest stands above all of these."""
 LATER: Final = frozenset(
-    "aiosqlite alembic confluent_kafka gmqtt httpx2 kazoo litestar numpy pyroaring redis rich sqlalchemy".split()
+    {"aiosqlite", "alembic", "confluent_kafka", "gmqtt", "httpx2", "kazoo"}
+    | {"litestar", "numpy", "pyroaring", "redis", "rich", "sqlalchemy"}
 )
 """Libraries that are loaded only where they are used: together they take two seconds."""
 NAMED_MAX: Final = 3
