@@ -215,6 +215,22 @@ async def test_the_last_answer_is_written_before_its_message_dies(
     assert world.answers.find([one.number, two.number])[one.number][2:] == ("refused", 500, b"no")
 
 
+async def test_messages_whose_target_takes_none_keep_their_credits_until_they_are_due_again(world: World) -> None:
+    topic, session = world.topic(), world.worker(1)
+    await world.send(topic, 2 * HELD_MAX)
+    await until(lambda: len(session.outbox) == HELD_MAX)
+    again = now_ms() + 600
+    held = [Result(each.number, topic, each.claim, "release", again, -1, 0.0) for each in taken(session)]
+    assert await world.center.results(session.incarnation, 1_000, held) == [True] * HELD_MAX
+    await world.schedule.stats()
+    world.center.sweep()
+    assert (session.free(topic), len(session.outbox)) == (0, 0), "a target that is down costs one claim a message"
+    await until(lambda: now_ms() > again)
+    world.center.sweep()
+    await until(lambda: len(session.outbox) == HELD_MAX)
+    assert all(each.attempts == 1 for each in session.outbox)
+
+
 async def test_credits_of_claims_that_ran_out_come_back(world: World) -> None:
     topic, session = world.topic(), world.worker(1)
     await world.send(topic, HELD_MAX)
