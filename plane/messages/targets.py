@@ -40,7 +40,7 @@ def parse(text: str) -> Target:
         if kind == "room":
             return Target("room", name)
         if kind == "kafka":
-            raise TargetError("targets kafka:TOPIC need a Kafka log, which this version does not have")
+            raise TargetError("targets kafka:TOPIC are not served: this version writes to no topic of Kafka")
         if kind == "user":
             raise TargetError("targets user:ID need the system of presence, which does not run here")
     raise TargetError(f"target {text!r:.80} is not https://…, room:NAME, user:ID or kafka:TOPIC")
