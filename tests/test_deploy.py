@@ -54,6 +54,10 @@ USUAL: Final[dict[str, str]] = {
     "a client's own mistake, of which it is told": "dropped_frame",
     "answers that came late, twice or from a life before: the run counts its clients": "fleet_answers_dropped",
     "of a scheduler that was asleep while another one took over": "fleet_questions_refused",
+    "results that came late: the message fires again, under a claim of its own": "messages_claims_lost",
+    "told to the producer in its answer": "messages_refused",
+    "as its producer wished": "messages_expired",
+    "a stranger at a port of delayed messages, which gets nothing": "messages_asked_refused",
 }
 """Metrics without an alarm of their own, by the reason."""
 

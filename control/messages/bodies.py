@@ -68,7 +68,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     attempts: int
     accepted_at: int
     type: str
-    data: msgspec.Raw = NOTHING
+    data: Any = None
     base64: bytes | None = None
     next_at: int | None = None
     expires_at: int | None = None
@@ -190,13 +190,13 @@ def moved(changed: Changed) -> Moved:
 
 def message(shown: Shown) -> Message:
     """A message for JSON."""
-    data = NOTHING
+    data: msgspec.Raw | None = None
     if shown.kind == JSON:
         try:
             msgspec.json.decode(shown.body)
             data = msgspec.Raw(shown.body)
         except msgspec.MsgspecError:
-            data = NOTHING
+            data = None
     return Message(
         id=shown.id,
         topic=shown.topic,
@@ -206,7 +206,7 @@ def message(shown: Shown) -> Message:
         accepted_at=shown.accepted_at,
         type=shown.kind,
         data=data,
-        base64=shown.body if data is NOTHING else None,
+        base64=shown.body if data is None else None,
         next_at=shown.next_at,
         expires_at=shown.expires_at,
         target=shown.target or None,

@@ -19,7 +19,7 @@ from control.messages.refusal import Refusal
 from control.messages.service import MessagesService
 from control.messages.system import CENTER, Told, networks
 from muster import _core
-from plane.messages.firing import Firing, PublishError
+from plane.messages.firing import RESULTS_MAX, Firing, PublishError
 from plane.messages.options import WorkerOptions
 from plane.messages.receiver import Unreachable
 from plane.messages.shapes import Fire, Join, Results
@@ -28,6 +28,7 @@ from plane.service import Context, Figure
 from plane.spec import Spec
 
 AGAIN_S: Final = 0.2
+GATHER_S: Final = 0.005
 PUBLISH_S: Final = 10.0
 CALLS_MAX: Final = 100_000
 WEIGH_S: Final = 1.0
@@ -93,6 +94,8 @@ class WorkerService(MessagesService):
         """Give results to the center, and try until it has them."""
         while True:
             await self._firing.results.wait()
+            if self._firing.waiting < RESULTS_MAX:  # several go together: a question costs more than a result
+                await asyncio.sleep(GATHER_S)
             piece = self._firing.piece()
             weight = self._load.weight(self._firing.under_way / self._options.in_flight_max)
             try:

@@ -12,7 +12,7 @@ import asyncio
 import random
 import sqlite3
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
@@ -82,6 +82,13 @@ class Session:
         if number not in self.under_way:
             self.held[topic] = self.held.get(topic, 0) + 1
         self.under_way[number] = topic, claim, until
+
+    def hold(self, number: int, claim: int, until: int) -> None:
+        """Its target takes none now: the message keeps its credit until then. So a target that is down, with ever so many
+        messages, costs no more than `held_max` claims each time."""
+        found = self.under_way.get(number)
+        if found is not None and found[1] == claim:
+            self.under_way[number] = found[0], claim, until - SWEEP_MS
 
     def end(self, number: int, claim: int) -> None:
         """It holds that one no more."""
@@ -350,8 +357,10 @@ class Center:
     async def _take(self, session: Session | None, results: Sequence[Result]) -> dict[tuple[int, int], bool]:
         """By message and claim: whether the schedule has it."""
         replies = await self._schedule.change([(each.number, each.verb, each.claim, each.next) for each in results])
-        minute = self._wall() // 60_000
+        now = self._wall()
+        minute = now // 60_000
         taken: dict[tuple[int, int], bool] = {}
+        counts: Counter[tuple[int, str]] = Counter()
         for each, reply in zip(results, replies, strict=True):
             done = reply[0] == "changed"
             taken[each.number, each.claim] = reply[0] != "disk_full"
@@ -362,10 +371,15 @@ class Center:
             if done:
                 name = {"delivered": "fired", "retrying": "retries", "buried": "dead"}.get(reply[2])
                 if name is not None:
-                    self.figures.count(each.topic, minute, name)
+                    counts[each.topic, name] += 1
             if session is not None and taken[each.number, each.claim]:
+                if each.verb == "release" and done and (each.next or 0) > now:
+                    session.hold(each.number, each.claim, each.next or 0)
+                    continue
                 session.end(each.number, each.claim)
                 self._dirty.add(each.topic)
+        for (topic, name), count in counts.items():
+            self.figures.count(topic, minute, name, count)
         if self._dirty:
             self._soon()
         return taken

@@ -31,6 +31,8 @@ RESULTS_MAX: Final = 500
 LASTING: Final = frozenset({"bad_url", "forbidden_address"})
 """Causes that no retry mends: a dead letter at once."""
 
+_ENVELOPES: Final = msgspec.msgpack.Decoder(Envelope)
+
 Publish = Callable[[str, bytes], Awaitable[None]]
 """Publish to a room. Raises `PublishError`."""
 
@@ -111,7 +113,7 @@ class Firing:
                 self._release(fire, now)
                 continue
             try:
-                envelope = msgspec.msgpack.decode(fire.envelope, type=Envelope)
+                envelope = _ENVELOPES.decode(fire.envelope)
                 target = parse(envelope.target or topic.callback)
             except (msgspec.MsgspecError, TargetError) as error:
                 self._fail(fire, None, "failed", None, str(error).encode())

@@ -1,9 +1,12 @@
 """Targets: where a message goes when it fires. Owns their text form; it must not know how one is reached."""
 
+import functools
 from typing import Final, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 TARGET_CHARS_MAX: Final = 2_048
+PARSED_MAX: Final = 4_096
+"""Targets kept parsed: most messages go to the same few."""
 Kind = Literal["callback", "room", "user", "kafka"]
 
 
@@ -18,6 +21,7 @@ class Target(NamedTuple):
     name: str
 
 
+@functools.lru_cache(PARSED_MAX)
 def parse(text: str) -> Target:
     """Parse `https://…`, `http://…`, `room:NAME`, `user:ID` or `kafka:TOPIC`. Raises `TargetError`."""
     if len(text) > TARGET_CHARS_MAX or not text.isprintable():
@@ -36,7 +40,7 @@ def parse(text: str) -> Target:
         if kind == "room":
             return Target("room", name)
         if kind == "kafka":
-            raise TargetError("targets kafka:TOPIC need a Kafka log, which this version does not have")
+            raise TargetError("targets kafka:TOPIC are not served: this version writes to no topic of Kafka")
         if kind == "user":
             raise TargetError("targets user:ID need the system of presence, which does not run here")
     raise TargetError(f"target {text!r:.80} is not https://…, room:NAME, user:ID or kafka:TOPIC")

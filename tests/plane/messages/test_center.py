@@ -215,6 +215,45 @@ async def test_the_last_answer_is_written_before_its_message_dies(
     assert world.answers.find([one.number, two.number])[one.number][2:] == ("refused", 500, b"no")
 
 
+async def test_messages_whose_target_takes_none_keep_their_credits_until_they_are_due_again(world: World) -> None:
+    topic, session = world.topic(), world.worker(1)
+    await world.send(topic, 2 * HELD_MAX)
+    await until(lambda: len(session.outbox) == HELD_MAX)
+    again = now_ms() + 600
+    held = [Result(each.number, topic, each.claim, "release", again, -1, 0.0) for each in taken(session)]
+    assert await world.center.results(session.incarnation, 1_000, held) == [True] * HELD_MAX
+    await world.schedule.stats()
+    world.center.sweep()
+    assert (session.free(topic), len(session.outbox)) == (0, 0), "a target that is down costs one claim a message"
+    await until(lambda: now_ms() > again)
+    world.center.sweep()
+    await until(lambda: len(session.outbox) == HELD_MAX)
+    assert all(each.attempts == 1 for each in session.outbox)
+
+
+async def test_a_message_that_expired_while_no_worker_was_there_does_not_fire_and_is_counted(world: World) -> None:
+    topic, now = world.topic(), now_ms()
+    await world.schedule.insert([(1, topic, now, now + 50, b""), (2, topic, now, None, b"")])
+    await until(lambda: now_ms() > now + 50)
+    session = world.worker(1)
+    await until(lambda: session.outbox)
+    assert [each.number for each in taken(session)] == [2]
+    (found,) = await world.schedule.get([1])
+    assert found[1][5] == "expired"
+    assert (await world.schedule.stats())["expired"] == 1
+
+
+async def test_a_message_whose_workers_all_died_is_a_dead_letter_and_counted(world: World) -> None:
+    topic = world.topic(retries_ms=(1,), timeout_s=0.1)
+    await world.schedule.insert([(1, topic, now_ms(), None, b"")])
+    for claim in range(2):
+        world.schedule.serve(topic, 77 + claim, 30, 2, 1)  # claims that run out after 30 ms, and nobody fires
+    async with asyncio.timeout(10):
+        while (await world.schedule.get([1]))[0][1][5] != "dead":
+            world.schedule.serve(topic, 79, 30, 2, 1)
+    assert (await world.schedule.stats())["buried"] == 1
+
+
 async def test_credits_of_claims_that_ran_out_come_back(world: World) -> None:
     topic, session = world.topic(), world.worker(1)
     await world.send(topic, HELD_MAX)
