@@ -95,6 +95,7 @@ class Running:
     ) -> None:
         self.program, self.address = program, (berth.host, berth.port)
         self.restarts = 0
+        self.prepare: Callable[[Berth], list[str]] = named(program.prepare)
         self._binary, self._berth, self._changed = binary, berth, changed
         self._log = log.bind(program=program.name)
         self._process: asyncio.subprocess.Process | None = None
@@ -114,7 +115,7 @@ class Running:
 
     async def _begin(self) -> asyncio.subprocess.Process:
         """One start. Raises `UserError`."""
-        arguments = named(self.program.prepare)(self._berth)
+        arguments = self.prepare(self._berth)
         tied = (sys.executable, "-m", "control.cluster.tied", str(os.getpid()))
         with (self._berth.folder / "log").open("ab") as log:
             process = await asyncio.create_subprocess_exec(

@@ -6,7 +6,8 @@ Every run is accounted for: a client that was asked is done, replaced or missed,
 import asyncio
 import json
 import signal
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import httpx2
 
@@ -14,12 +15,19 @@ from control.errors import UNAVAILABLE
 from control.http import keys
 from control.http.face import actions
 from control.http.system import KEYS
+from muster.fleet import Agent
+from plane.fleet.keeper import SECRET
 from tests import strikes
+from tests.control.registry.zookeeper import ZooKeeper
 from tests.faults.conftest import Make
 from tests.faults.instance import Instance
 from tests.faults.swarm import broker, swarm
-from tests.plane.fleet.mosquitto import needs_mosquitto
+from tests.plane.fleet.mosquitto import Mosquitto, needs_mosquitto
+from tests.plane.fleet.test_sessions import Server
 from tests.waiting import until_asked
+
+if TYPE_CHECKING:
+    from tests.databases import Database
 
 FLEET = {
     "beat_ms": 500,
@@ -188,3 +196,62 @@ async def _web(client: httpx2.AsyncClient) -> None:
     assert (await client.get("/clients", params={"where": "province=310000"})).json()["total"] == 10
     assert (await client.delete("/tasks/web-shop")).status_code == 200
     assert (await client.delete("/tasks/web-shop")).status_code == 404
+
+
+@needs_mosquitto
+async def test_a_fleet_runs_on_servers_of_others(
+    make: Make, tmp_path: Path, zookeeper: ZooKeeper, served: "Database"
+) -> None:
+    """An MQTT broker, Redis, ZooKeeper and a database, none of which `muster up` runs."""
+    from tests.databases import PASSWORD, QUOTED
+
+    outside = Mosquitto(tmp_path / "outside", ["plane", *(f"c{number}" for number in range(20))])
+    kept = Server(tmp_path / "kept")
+    outside.configure(lambda text: text.replace("use_username_as_clientid true", "use_username_as_clientid false"))
+    await outside.start()
+    await kept.running.start()
+    try:
+        (tmp_path / "plane").write_text(outside.words["plane"])
+        names = {
+            "mqtt": f"mqtt://plane@{outside.host}:{outside.port}",
+            "password_file": str(tmp_path / "plane"),
+            "redis": f"redis://{kept.host}:{kept.port}/3",
+            "redis_password_file": str(kept.folder / SECRET),
+        }
+        (tmp_path / "word").write_text(PASSWORD)
+        database = {"url": served.url.replace(f":{QUOTED}@", "@"), "password_file": str(tmp_path / "word")}
+        instance = make(fleet=FLEET | names, database=database, registry={"url": zookeeper.url})
+        with instance.running("--with", "fleet", "--index", "2", "--schedulers", "2"):
+            assert not instance.record().programs
+            await _measured(instance, outside)
+    finally:
+        await outside.stop()
+        await kept.running.stop()
+
+
+async def _measured(instance: Instance, outside: Mosquitto) -> None:
+    agents = [
+        Agent(f"mqtt://{outside.host}:{outside.port}", name, outside.words[name], {"country": ["CN"]}, spread_s=1.0)
+        for name in outside.words
+        if name.startswith("c")
+    ]
+    for agent in agents:
+        agent.task("ping")(_ping)
+    running = [asyncio.create_task(agent.run()) for agent in agents]
+    try:
+        await online(instance, 20)
+        code, seen = await asyncio.to_thread(events, instance, "ping", "--pick", "10")
+        assert (code, set(account(seen[-1]).values())) == (0, {"done"})
+        leads = [name for name in instance.names("scheduler") if instance.status(name)["leads"]]
+        strikes.kill(instance.process(leads[0]).pid)
+        code, seen = await asyncio.to_thread(events, instance, "ping", "--pick", "20")
+        assert (code, len(seen[-1]["done"])) == (0, 20)
+        await until_asked(lambda: _came(instance) == 20)
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+async def _ping(target: str, options: dict[str, Any]) -> dict[str, float]:
+    return {"ms": 1.5}

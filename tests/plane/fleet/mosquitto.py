@@ -3,7 +3,7 @@
 import os
 import shutil
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,8 +11,8 @@ import structlog
 
 from control.cluster.programs import Running
 from control.host.ports import Ports
-from plane.fleet.broker import PROGRAM, SECRET, enroll, plane_user
-from plane.kind import Berth
+from plane.fleet.broker import PROGRAM, SECRET, access, enroll, plane_user
+from plane.kind import Berth, named
 
 needs_mosquitto = pytest.mark.skipif(
     shutil.which("mosquitto", path="/usr/sbin:/usr/bin") is None or shutil.which("mosquitto_pub") is None,
@@ -34,6 +34,20 @@ class Mosquitto:
         berth = Berth(folder, self.host, self.port, lambda name: None)
         self.changes = 0
         self.running = Running(PROGRAM, found, berth, structlog.get_logger(), self._changed)
+
+    def configure(self, change: Callable[[str], str]) -> None:
+        """Have another configuration, as a broker that is not ours."""
+        prepare = self.running.program.prepare
+        plane_users = "".join(access().partition("pattern")[1:])
+
+        def changed(berth: Berth) -> list[str]:
+            arguments: list[str] = named(prepare)(berth)
+            file = berth.folder / "mosquitto.conf"
+            file.write_text(change(file.read_text()))
+            (berth.folder / "acl").write_text(f"user plane\ntopic readwrite fleet/#\n\n{plane_users}")
+            return arguments
+
+        self.running.prepare = changed
 
     def _changed(self) -> None:
         self.changes += 1

@@ -297,3 +297,30 @@ async def test_a_run_without_index_nodes_is_missed_and_says_why(house: House) ->
     await house.settled(START + 1)
     row = (await house.runs())["each", START + 1]
     assert (row.state, row.reason) == ("missed", "no index node answers")
+
+
+async def test_no_client_is_asked_before_it_is_written(house: House) -> None:
+    """Else a lead that dies in between leaves clients at work that nobody knows of."""
+    await house.add("each", 1, pick=4)
+    house.air.deaf = {"c0"}
+    written: set[tuple[str, str]] = set()
+    unwritten: list[tuple[str, str]] = []
+    write, send = house.store.write, house.air.send
+
+    async def noted(epoch: int, runs: Any, results: Any) -> None:
+        await write(epoch, runs, results)
+        for run in runs:
+            written.update((client, f"{run.task}@{run.minute}") for asked in run.asked for client, _ in asked)
+
+    def seen(topic: str, payload: bytes, quality: int) -> None:
+        order = (topic.split("/")[2], msgspec.json.decode(payload, type=Order).run)
+        if order not in written:
+            unwritten.append(order)
+        send(topic, payload, quality)
+
+    house.store.write, house.air.send = noted, seen  # type: ignore[method-assign]
+    await house.lead()
+    house.clock.wall += 60
+    await house.settled(START + 1)
+    assert house.air.orders["c4", f"each@{START + 1}"] == 1  # in place of c0
+    assert unwritten == []
