@@ -81,6 +81,17 @@ impl Outgoing {
         self.in_flight = None;
     }
 
+    /// Everything that is not written, to begin again: what was to be told, by user.
+    pub fn take_back(&mut self) -> BTreeMap<u64, Vec<Change>> {
+        let mut back = std::mem::take(&mut self.users);
+        self.vector.clear();
+        for user in self.in_flight.take().into_iter().flat_map(|batch| batch.users) {
+            // A user of the batch was taken out of the pass.
+            back.insert(user.user, user.changes);
+        }
+        back
+    }
+
     pub fn is_empty(&self) -> bool {
         self.users.is_empty() && self.vector.is_empty() && self.in_flight.is_none()
     }

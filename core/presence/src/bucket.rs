@@ -189,7 +189,7 @@ mod tests {
         field + value + if value < 64 { 2 } else { 3 }
     }
 
-    /// The table of `docs/presence.md`: bytes a user in Redis, by devices of a user. A bucket of 32 users costs 32 + 16 + 7 + 24 B
+    /// Bytes a user in Redis, by devices of a user. A bucket of 32 users costs 32 + 16 + 7 + 24 B
     /// beside (object, listpack head, key, its place in the key space).
     #[test]
     fn bytes_of_a_user_in_the_store() {

@@ -283,6 +283,13 @@ impl Places {
         self.changed.remove(&user).unwrap_or_default()
     }
 
+    /// Changes that were taken and not written: they are told before later ones.
+    pub fn put_back(&mut self, user: u64, mut changes: Vec<Change>) {
+        let later = self.changed.entry(user).or_default();
+        changes.append(later);
+        *later = changes;
+    }
+
     pub fn has_changed(&self) -> bool {
         !self.changed.is_empty()
     }

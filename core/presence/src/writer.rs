@@ -282,7 +282,9 @@ impl Writer {
 
     /// The store has lost what was written (H7): it has been emptied, and takes everything anew.
     pub fn rewrite(&mut self) {
-        self.outgoing = Outgoing::default();
+        for (user, changes) in self.outgoing.take_back() {
+            self.places.put_back(user, changes);
+        }
         self.places.touch_all();
         let known: Vec<u32> = self.sources.keys().copied().collect();
         known.into_iter().for_each(|ap| self.note_applied(ap));

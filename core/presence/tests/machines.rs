@@ -447,6 +447,35 @@ fn a_writer_goes_on_from_its_store_and_misses_what_came_since() {
 }
 
 #[test]
+fn a_store_that_went_back_is_written_anew_and_nothing_is_told_twice_or_left_out() {
+    let mut writer = writer(1);
+    let mut access = followed(1, &mut writer, 1);
+    let come = |access: &mut AccessPoint, writer: &mut Writer, user, at| {
+        access.online(at, 1, user, device("phone"), user).expect("few");
+        carry(access, writer, at + 60 * MS)
+    };
+    come(&mut access, &mut writer, 5, SECOND);
+    assert_eq!(states(&written(&mut writer)), [(5, State::Online)]);
+    come(&mut access, &mut writer, 6, 2 * SECOND);
+    come(&mut access, &mut writer, 7, 3 * SECOND);
+    assert_eq!(
+        writer.batch(1).map(|batch| batch.users.len()),
+        Some(1),
+        "under way while the store fails"
+    );
+    writer.rewrite();
+    let mut users = Vec::new();
+    let mut told = Vec::new();
+    while let Some(batch) = writer.batch(2) {
+        users.extend(batch.users.iter().map(|user| user.user));
+        told.extend(batch.users.iter().flat_map(|user| user.changes.clone()));
+        writer.written();
+    }
+    assert_eq!(users, [5, 6, 7]);
+    assert_eq!(states(&told), [(6, State::Online), (7, State::Online)]);
+}
+
+#[test]
 fn a_proxy_tells_every_writer_of_every_site_each_version() {
     let mut access = access(1, 1);
     let map = ShardMap {

@@ -5,7 +5,7 @@ use muster_presence::planted::{set, Bug};
 use muster_simkit::guarded;
 
 /// Seeds that a bug has until it must have been found.
-const SEEDS: u64 = 60;
+const SEEDS: u64 = 150;
 
 fn run(seed: u64) -> Result<(), String> {
     guarded(|| ((), ran(seed, plan(seed)).result)).1

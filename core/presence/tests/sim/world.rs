@@ -22,8 +22,8 @@ const DEVICES: [&[u8]; 3] = [b"phone", b"laptop", b"tablet:2"];
 const GRACE: Micros = 400 * MS;
 const LEASE: Micros = 3 * SECOND;
 const LATE: Micros = SECOND;
-/// Users of one batch: few, so that kills come between batches.
-const BATCH_USERS: usize = 2;
+/// Users of one batch: one, so that kills come between batches.
+const BATCH_USERS: usize = 1;
 
 pub type Where = (u64, Device, u32);
 
@@ -54,6 +54,8 @@ pub struct Sim {
     feeds: Vec<Vec<Change>>,
     /// What each writer's present life has told of a device last.
     told: Vec<BTreeMap<(u64, Device), State>>,
+    /// Until when each store writes.
+    busy: Vec<Micros>,
     sessions: u64,
     pub moves: u64,
     pub asks: u64,
@@ -68,6 +70,7 @@ impl Sim {
             copies: vec![Store::default(); WRITERS],
             feeds: vec![Vec::new(); WRITERS],
             told: vec![BTreeMap::new(); WRITERS],
+            busy: vec![0; WRITERS],
             sessions: 0,
             moves: 0,
             asks: 0,
@@ -120,6 +123,11 @@ impl Sim {
         let Presence::Writer(online) = &mut world.processes[process].node else {
             return Ok(());
         };
+        if world.now < self.busy[number] {
+            return Ok(());
+        }
+        // Stores are slow, so that kills come between the batches of one change.
+        self.busy[number] = world.now + MS + world.dice.below(60 * MS);
         let store = &mut self.stores[number];
         if let Some(batch) = online.writer.batch(BATCH_USERS) {
             for user in &batch.users {
@@ -148,7 +156,7 @@ impl Sim {
         }
         let more = !online.writer.is_written();
         if more {
-            world.turn_at(process, world.now + MS);
+            world.turn_at(process, self.busy[number]);
         }
         Ok(())
     }
