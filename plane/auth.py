@@ -4,6 +4,7 @@ There are two credentials: the shared token, which `muster up` writes to a file,
 of the cluster. The length of a session is not decided here.
 """
 
+import codecs
 import hmac
 import re
 from collections.abc import Mapping, Sequence
@@ -132,15 +133,22 @@ def signing_secrets(file: str) -> tuple[bytes, ...]:
     return secrets
 
 
+def shared_token(file: str) -> bytes:
+    """Read the shared token: one line of text, which may begin with a byte order mark. Raises `SpecError`."""
+    try:
+        token = Path(file).read_bytes().removeprefix(codecs.BOM_UTF8).strip()
+    except OSError as error:
+        raise SpecError(f"{file}: cannot be read: {error.strerror}") from None
+    if not token:
+        raise SpecError(f"{file}: is empty, which would let everybody in")
+    return token
+
+
 def embedded(spec: Spec, right: Right | None) -> TokenAuthenticator:
     """What opens sessions with a door, for tokens with this right. Raises `SpecError`."""
     if spec.token_file is None or right is None:
         raise SpecError(f"a {spec.role} needs token_file")
-    try:
-        token = Path(spec.token_file).read_bytes().strip()
-    except OSError as error:
-        raise SpecError(f"{spec.token_file}: cannot be read: {error.strerror}") from None
-    return TokenAuthenticator(token, right, signing_secrets(spec.jwt_secret_file))
+    return TokenAuthenticator(shared_token(spec.token_file), right, signing_secrets(spec.jwt_secret_file))
 
 
 def answering(engine: DoorEngine, authenticator: Authenticator) -> Handler:

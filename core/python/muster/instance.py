@@ -3,6 +3,7 @@
 This is the only place that states the rule; the command that writes the folder uses it too.
 """
 
+import codecs
 import json
 import os
 import stat
@@ -90,9 +91,12 @@ def read_token(file: str | os.PathLike[str], named_by: int = 0) -> bytes:
         with open(file, "rb") as stream:
             if named_by not in {0, os.getuid(), os.fstat(stream.fileno()).st_uid}:
                 raise Unavailable(f"{file}: not owned by the instance's user; run this as that user, or give token")
-            return stream.read().strip()
+            token = stream.read().removeprefix(codecs.BOM_UTF8).strip()
     except OSError as error:
         raise Unavailable(f"{file}: cannot be read: {error.strerror}") from None
+    if not token:
+        raise Unavailable(f"{file}: is empty; it should have a token, one line of text")
+    return token
 
 
 def start_time(pid: int) -> int | None:
