@@ -7,6 +7,7 @@ of the cluster. The length of a session is not decided here.
 import codecs
 import hmac
 import re
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
@@ -27,6 +28,8 @@ SECRET_BYTES_MIN: Final = 32
 SECRETS_MAX: Final = 2
 LEEWAY_S: Final = 5.0
 """Allowed difference between the clocks of the signer and the checker."""
+VALID_S_MAX: Final = 366 * 86_400
+"""Longest validity from now on. An end beyond it is a mistake, as one in milliseconds, and would never come."""
 
 Denied = Literal["bad_credential", "not_allowed"]
 """The code for the client: the credential stands for nobody (any more), or its user lacks the right."""
@@ -82,6 +85,8 @@ def _claims(credential: bytes, secrets: Sequence[bytes]) -> Mapping[str, Any]:
         except jwt.InvalidSignatureError as wrong:
             error = wrong
         else:
+            if claims["exp"] > time.time() + VALID_S_MAX + LEEWAY_S:
+                raise jwt.InvalidTokenError("ends later than any token may")
             return claims
     raise error
 
