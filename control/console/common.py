@@ -18,7 +18,9 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 import structlog
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.text import Text
 
 from control.cluster import instance
 from control.cluster.instance import Folder, Process, Record
@@ -28,6 +30,7 @@ from control.console.words import say
 from control.errors import TRY_LATER, UserError
 from control.host.addresses import address_text
 from control.host.openfiles import enough_files
+from control.host.shown import shown, shown_json
 
 HTTP_S: Final = 2.0
 ASKED_AT_ONCE: Final = 16
@@ -161,20 +164,33 @@ def typed(text: str) -> bytes:
 
 def print_json(document: Any, *, line: bool = False) -> None:
     """Print one document on stdout; or one `line` of several, flushed at once."""
-    said = msgspec.json.encode(document)
+    said = shown_json(msgspec.json.encode(document))
     sys.stdout.buffer.write((said if line else msgspec.json.format(said, indent=2)) + b"\n")
     if line:
         sys.stdout.buffer.flush()
 
 
+class Shown(Console):
+    """A console on which the text of strangers is escaped: texts before they are measured, all else when it is drawn."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """A text, also a cell of a table."""
+        return super().render_str(shown(text), **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        """The pieces of anything."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=shown(segment.text))
+
+
 def out() -> Console:
     """The console for data: not wrapped; colours only on a terminal, and never with NO_COLOR."""
-    return Console(soft_wrap=True, highlight=False, markup=False, emoji=False, width=WIDTH)
+    return Shown(soft_wrap=True, highlight=False, markup=False, emoji=False, width=WIDTH)
 
 
 def screen() -> Console:
     """The console for live tables: as wide as the terminal; longer lines are cut."""
-    return Console(highlight=False, markup=False, emoji=False)
+    return Shown(highlight=False, markup=False, emoji=False)
 
 
 @contextlib.contextmanager

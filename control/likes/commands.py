@@ -1,6 +1,7 @@
 """The work of the words of likes. Data on stdout; a node's refusal is one line and an exit code."""
 
 import contextlib
+import sys
 from collections.abc import AsyncIterator, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
@@ -14,6 +15,7 @@ from control.console import common
 from control.console.common import typed
 from control.console.found import Target, found
 from control.errors import FAILURE, TRY_LATER, UNAVAILABLE, USAGE, UserError
+from control.host.shown import one_line
 from control.likes.reach import MISSING, USER_MAX, WINDOWS, Away, LikesError, Reach, account
 from plane.likes.options import LikesOptions
 
@@ -75,7 +77,7 @@ async def toggle(where: Target, item: str, user: str, likes: bool, as_json: bool
             (False, True): "likes it no more",
             (False, False): "did not like it",
         }
-        print(f"{item}: {number} {outcomes[likes, was]}; {common.counted(count, 'like')}")
+        print(f"{one_line(item)}: {number} {outcomes[likes, was]}; {common.counted(count, 'like')}")
     return 0
 
 
@@ -135,7 +137,7 @@ async def of(where: Target, user: str, limit: int, as_json: bool) -> int:
         if as_json:
             common.print_json({"user": str(number), "items": items})
         else:
-            print("\n".join(items), end="\n" if items else "")
+            print("\n".join(items if not sys.stdout.isatty() else map(one_line, items)), end="\n" if items else "")
     return 0
 
 
