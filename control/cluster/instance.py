@@ -21,7 +21,7 @@ from control.errors import TRY_LATER, ConfigError, NotRunning, UserError
 from control.host.files import absolute, create_once, write_atomically
 from control.registry.places import Node
 from muster.errors import Unavailable
-from muster.instance import FILE, check_default, default_folder, start_time
+from muster.instance import FILE, LOCK, check_default, default_folder, lives
 from plane.auth import shared_token, signing_secrets
 from plane.kinds import kind, kinds, listed
 from plane.spec import SpecError, secret
@@ -102,6 +102,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     pid: int
     started: int
+    pid_namespace: str = ""
+    """Where `pid` is the number of that process; elsewhere the lock of the folder shows whether it lives."""
     token_file: str
     gateways: list[Endpoint] = []
     proxies: list[Endpoint] = []
@@ -309,7 +311,7 @@ def lock(place: Folder, taken: Callable[[Folder], UserError] | None = None) -> I
 
     Raises the result of `taken` if another process holds it.
     """
-    with (place.path / "lock").open("w") as stream:
+    with (place.path / LOCK).open("w") as stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -343,7 +345,11 @@ def find(place: Folder) -> Record:
         raise UserError(f"{place.record}: cannot be read: {error.strerror}") from None
     except msgspec.MsgspecError as error:
         raise UserError(f"{place.record}: not written by this version of muster: {error}") from None
-    if start_time(record.pid) != record.started:
+    try:
+        alive = lives(place.path, record.pid, record.started, record.pid_namespace)
+    except Unavailable as error:
+        raise UserError(str(error)) from None
+    if not alive:
         raise NotRunning(f"the instance in {place.path} died (process {record.pid} is gone); start one: muster up")
     return record
 
