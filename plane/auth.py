@@ -4,8 +4,10 @@ There are two credentials: the shared token, which `muster up` writes to a file,
 of the cluster. The length of a session is not decided here.
 """
 
+import codecs
 import hmac
 import re
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
@@ -26,6 +28,8 @@ SECRET_BYTES_MIN: Final = 32
 SECRETS_MAX: Final = 2
 LEEWAY_S: Final = 5.0
 """Allowed difference between the clocks of the signer and the checker."""
+VALID_S_MAX: Final = 366 * 86_400
+"""Longest validity from now on. An end beyond it is a mistake, as one in milliseconds, and would never come."""
 
 Denied = Literal["bad_credential", "not_allowed"]
 """The code for the client: the credential stands for nobody (any more), or its user lacks the right."""
@@ -81,6 +85,8 @@ def _claims(credential: bytes, secrets: Sequence[bytes]) -> Mapping[str, Any]:
         except jwt.InvalidSignatureError as wrong:
             error = wrong
         else:
+            if claims["exp"] > time.time() + VALID_S_MAX + LEEWAY_S:
+                raise jwt.InvalidTokenError("ends later than any token may")
             return claims
     raise error
 
@@ -132,15 +138,22 @@ def signing_secrets(file: str) -> tuple[bytes, ...]:
     return secrets
 
 
+def shared_token(file: str) -> bytes:
+    """Read the shared token: one line of text, which may begin with a byte order mark. Raises `SpecError`."""
+    try:
+        token = Path(file).read_bytes().removeprefix(codecs.BOM_UTF8).strip()
+    except OSError as error:
+        raise SpecError(f"{file}: cannot be read: {error.strerror}") from None
+    if not token:
+        raise SpecError(f"{file}: is empty, which would let everybody in")
+    return token
+
+
 def embedded(spec: Spec, right: Right | None) -> TokenAuthenticator:
     """What opens sessions with a door, for tokens with this right. Raises `SpecError`."""
     if spec.token_file is None or right is None:
         raise SpecError(f"a {spec.role} needs token_file")
-    try:
-        token = Path(spec.token_file).read_bytes().strip()
-    except OSError as error:
-        raise SpecError(f"{spec.token_file}: cannot be read: {error.strerror}") from None
-    return TokenAuthenticator(token, right, signing_secrets(spec.jwt_secret_file))
+    return TokenAuthenticator(shared_token(spec.token_file), right, signing_secrets(spec.jwt_secret_file))
 
 
 def answering(engine: DoorEngine, authenticator: Authenticator) -> Handler:

@@ -4,6 +4,8 @@
 # It prints each command's output below its name once it has ended, and names the failed ones. Exit code: 0 if all ended
 # with 0, else 1.
 set -u
+. "$(dirname "$0")/words.sh"
+words none "$@"
 cd "$(dirname "$0")/.."
 tr '\n' '\0' | xargs -0 -n 1 -P "$(getconf _NPROCESSORS_ONLN)" sh -c '
     code=0

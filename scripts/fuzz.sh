@@ -1,6 +1,8 @@
 #!/bin/sh
 # Runs every fuzz target of core/fuzz for a while (SECONDS_EACH, 60), with cargo-fuzz on a nightly toolchain.
 set -eu
+. "$(dirname "$0")/words.sh"
+words any "$@"
 cd "$(dirname "$0")/../core/fuzz"
 cargo +nightly fuzz --version >/dev/null 2>&1 || {
     echo 'fuzz: missing; run: rustup toolchain install nightly && cargo install cargo-fuzz' >&2

@@ -1,6 +1,8 @@
 #!/bin/sh
 # All checks that read the code without running it. Runs all of them, then reports failures.
 set -u
+. "$(dirname "$0")/words.sh"
+words none "$@"
 cd "$(dirname "$0")/.."
 failed=0
 checks='.venv/bin/mypy

@@ -2,6 +2,8 @@
 # Writes requirements.lock from pyproject.toml: every dependency and tool, for every system, by hash.
 # It names no address to download from: the installing machine has one.
 set -eu
+. "$(dirname "$0")/words.sh"
+words none "$@"
 cd "$(dirname "$0")/.."
 scripts/setup.sh
 UV_SYSTEM_CERTS=1 UV_PYTHON_DOWNLOADS=never .tools/bin/uv pip compile --quiet --universal --generate-hashes \

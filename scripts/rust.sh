@@ -2,6 +2,8 @@
 # The tests of Rust parts with a clock of their own: their speed does not matter.
 # Runs all of them, then reports failures.
 set -u
+. "$(dirname "$0")/words.sh"
+words none "$@"
 cd "$(dirname "$0")/.."
 failed=0
 echo '== cargo test'

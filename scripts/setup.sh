@@ -6,8 +6,10 @@
 #
 # Everything it makes is in this folder: .tools/ (uv) and .venv/. Missing system packages are
 # installed by apt if this runs as root; otherwise it prints the one line that installs them.
-# Exit codes: 0 ok, 69 a system package is missing, else that of the failed step.
+# Exit codes: 0 ok, 2 an unknown option, 69 a system package is missing, else that of the failed step.
 set -eu
+. "$(dirname "$0")/words.sh"
+words --tests "$@"
 cd "$(dirname "$0")/.."
 PATH="$PATH:/usr/sbin:/sbin"
 

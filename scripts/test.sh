@@ -7,6 +7,8 @@
 # Tests mostly wait. So three groups run at once, and scripts/rust.sh uses the processors while all wait.
 # Tests that measure run alone, after all of that.
 set -u
+. "$(dirname "$0")/words.sh"
+words any "$@"
 cd "$(dirname "$0")/.."
 scripts/setup.sh --tests || exit $?
 failed=0

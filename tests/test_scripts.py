@@ -32,7 +32,8 @@ def tree(tmp_path: Path) -> Path:
     for part in ("scripts/setup.sh", "scripts/lint.sh", "scripts/rust.sh", "bin/cargo"):
         stands_in(tmp_path / part, PASSED)
     stands_in_for_pytest(tmp_path, f"{PASSED}; report 5 0 0 1")
-    shutil.copy(ROOT / "scripts" / "test.sh", tmp_path / "scripts")
+    for script in ("test.sh", "words.sh"):
+        shutil.copy(ROOT / "scripts" / script, tmp_path / "scripts")
     (tmp_path / "tests").mkdir()
     shutil.copy(ROOT / "tests" / "closing.py", tmp_path / "tests")
     (tmp_path / ".venv" / "bin" / "python").symlink_to(sys.executable)
@@ -70,6 +71,41 @@ def run(tree: Path, *words: str) -> tuple[int, str]:
 
 def last_line(said: str) -> str:
     return said.splitlines()[-1]
+
+
+SCRIPTS: Final = sorted(file.name for file in (ROOT / "scripts").glob("*.sh") if file.name != "words.sh")
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_each_script_says_what_it_does_and_does_nothing_else_when_asked_for_help(name: str, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
+    done = words(tmp_path, name, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    head = (ROOT / "scripts" / name).read_text().splitlines()[1]
+    assert done.stdout.splitlines()[0] == head.removeprefix("# ")
+    assert "set -" not in done.stdout
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["scripts"]
+
+
+@pytest.mark.parametrize("name", [each for each in SCRIPTS if each not in {"test.sh", "fuzz.sh"}])
+def test_a_script_refuses_a_word_that_it_does_not_know(name: str, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
+    done = words(tmp_path, name, "--tset")
+    assert done.returncode == 2
+    assert done.stderr.endswith(f"scripts/{name}: unknown word: --tset; see {tmp_path}/scripts/{name} --help\n")
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["scripts"]
+
+
+def words(tree: Path, name: str, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [tree / "scripts" / name, *words],
+        env={"PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        timeout=PATIENT_S,
+        check=False,
+    )
 
 
 def test_where_all_pass_the_suite_does_and_the_last_line_counts_all(tree: Path) -> None:

@@ -18,7 +18,7 @@ from rich.text import Text
 from control import systems
 from control.cluster import instance
 from control.cluster.instance import Record
-from control.cluster.specs import absolute, secret_files
+from control.cluster.specs import absolute, secret_files, wrong_secret_files
 from control.config import load as configuration
 from control.config.layout import seats
 from control.config.load import Loaded
@@ -197,7 +197,13 @@ class Examination:
 
     def _secrets(self) -> list[Finding]:
         named = secret_files(self._config)
-        return machine.secrets(named, open_to_all(named))
+        found = machine.secrets(named, open_to_all(named))
+        for line in wrong_secret_files(self._config):
+            found.append(fail("secrets", line, "copy the file from a host of the cluster where nodes run"))
+        if self._homeless is None:
+            for file, reason in instance.wrong_secrets(self._place):
+                found.append(fail("secrets", reason, f"rm {file}; the next start makes a new one"))
+        return found
 
     def _registry(self) -> list[Finding]:
         url = self._config.registry.url

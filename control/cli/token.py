@@ -8,12 +8,11 @@ from typing import Final, cast, get_args
 from control.cluster import instance, specs
 from control.config import load as config
 from control.errors import USAGE, ConfigError, UserError
-from plane.auth import mint, signing_secrets, user_of
+from plane.auth import VALID_S_MAX, mint, signing_secrets, user_of
 from plane.kind import Right
 from plane.spec import SpecError
 
 UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
-EXPIRES_S_MAX: Final = 366 * 86_400
 
 
 def token(config_file: Path | None, user: str, rights: str, expires: str) -> int:
@@ -48,6 +47,6 @@ def _rights(text: str) -> list[Right]:
 def _seconds(text: str) -> int:
     match = re.fullmatch(r"([0-9]{1,9})([smhd])", text)
     seconds = int(match[1]) * UNITS[match[2]] if match else 0
-    if not 0 < seconds <= EXPIRES_S_MAX:
+    if not 0 < seconds <= VALID_S_MAX:
         raise UserError(f"--expires: {text!r} is not a time from 1s to 366d, as 90s, 15m, 1h or 7d", USAGE)
     return seconds

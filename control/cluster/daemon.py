@@ -35,7 +35,7 @@ from control.node.live import Again, Live, Now, needing_restart
 from control.registry import Snapshot
 from control.registry.places import MAIN, NAME, Count, layer
 from muster import _core
-from plane.auth import signing_secrets
+from plane.auth import shared_token, signing_secrets
 from plane.keys import ClusterKeys, cluster_keys
 from plane.kinds import command_keys, kind, kinds, partitioned
 from plane.spec import Registration, Spec, SpecError, secret
@@ -125,14 +125,12 @@ def _check_secrets(made: Spec) -> ClusterKeys | None:
         keys = cluster_keys(made) if of.linked else None
         if "names" in of.secrets:
             secret(made.name_key_file, 16)
-        if made.token_file is not None and not Path(made.token_file).read_bytes().strip():
-            raise ConfigError(f"{made.token_file}: is empty, which would let everybody in")
+        if made.token_file is not None:
+            shared_token(made.token_file)
         signing_secrets(made.jwt_secret_file)
         return keys
     except SpecError as error:
         raise ConfigError(str(error)) from None
-    except OSError as error:
-        raise ConfigError(f"{error.filename}: cannot be read: {error.strerror}") from None
 
 
 def _registration(config: Config, place: Folder, own: specs.Own) -> Registration:

@@ -9,6 +9,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, Self
 
@@ -20,8 +21,10 @@ from control.errors import TRY_LATER, ConfigError, NotRunning, UserError
 from control.host.files import absolute, create_once, write_atomically
 from control.registry.places import Node
 from muster.errors import Unavailable
-from muster.instance import FILE, check_default, default_folder, start_time
-from plane.kinds import kind, listed
+from muster.instance import FILE, LOCK, check_default, default_folder, lives
+from plane.auth import shared_token, signing_secrets
+from plane.kinds import kind, kinds, listed
+from plane.spec import SpecError, secret
 
 FORMAT: Final = 1
 
@@ -99,6 +102,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     pid: int
     started: int
+    pid_namespace: str = ""
+    """Where `pid` is the number of that process; elsewhere the lock of the folder shows whether it lives."""
     token_file: str
     gateways: list[Endpoint] = []
     proxies: list[Endpoint] = []
@@ -236,6 +241,7 @@ def prepare(place: Folder, servers: Iterable[str] = ()) -> None:
         create_once(place.token, secrets.token_urlsafe(32).encode() + b"\n")
         create_once(place.jwt_secret, _hex(32))
         _make_own(place, servers)
+    _check_secrets(place)
 
 
 def prepare_node(place: Folder, servers: Sequence[str], proves: bool = False) -> None:
@@ -248,6 +254,30 @@ def prepare_node(place: Folder, servers: Sequence[str], proves: bool = False) ->
             make_node_key(place.node_key)
         if servers:
             _make_own(place, servers)
+    _check_secrets(place)
+
+
+def wrong_secrets(place: Folder) -> Iterator[tuple[Path, str]]:
+    """The files here that this user can read and no node can start with, each with the reason."""
+    hexed = {place.cluster_secret: 32, place.reset_secret: 32, place.name_key: 16}
+    servers = (file for of in kinds().values() if of.door for file in sorted(place.path.glob(f"{of.name}*.key")))
+    hexed |= dict.fromkeys((place.node_key, *servers), 32)
+    checks: list[tuple[Path, Callable[[], object]]] = [
+        *((file, partial(secret, str(file), length)) for file, length in hexed.items()),
+        (place.token, partial(shared_token, str(place.token))),
+        (place.jwt_secret, partial(signing_secrets, str(place.jwt_secret))),
+    ]
+    for file, read in checks:
+        if os.access(file, os.R_OK):
+            try:
+                read()
+            except SpecError as error:
+                yield file, str(error)
+
+
+def _check_secrets(place: Folder) -> None:
+    for _, reason in wrong_secrets(place):
+        raise ConfigError(f"{reason}; remove it, and a start makes a new one")
 
 
 @contextlib.contextmanager
@@ -281,7 +311,7 @@ def lock(place: Folder, taken: Callable[[Folder], UserError] | None = None) -> I
 
     Raises the result of `taken` if another process holds it.
     """
-    with (place.path / "lock").open("w") as stream:
+    with (place.path / LOCK).open("w") as stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -315,7 +345,11 @@ def find(place: Folder) -> Record:
         raise UserError(f"{place.record}: cannot be read: {error.strerror}") from None
     except msgspec.MsgspecError as error:
         raise UserError(f"{place.record}: not written by this version of muster: {error}") from None
-    if start_time(record.pid) != record.started:
+    try:
+        alive = lives(place.path, record.pid, record.started, record.pid_namespace)
+    except Unavailable as error:
+        raise UserError(str(error)) from None
+    if not alive:
         raise NotRunning(f"the instance in {place.path} died (process {record.pid} is gone); start one: muster up")
     return record
 

@@ -4,8 +4,9 @@ Owns the mapping from keys to fields of a spec. The callers choose addresses and
 (`control/cluster/supervisor.py`, `control/cluster/daemon.py`).
 """
 
+import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
@@ -17,10 +18,11 @@ from control.config.options import Config
 from control.host import files
 from control.registry import Snapshot
 from control.registry.places import MAIN
+from plane.auth import shared_token, signing_secrets
 from plane.kind import Around
 from plane.kinds import kind
 from plane.options import MachineOptions
-from plane.spec import Fault, Registration, Spec
+from plane.spec import Fault, Registration, Spec, SpecError, secret
 
 DRAIN_MS: Final = 1_000
 Programs = Mapping[str, tuple[str, int]]
@@ -160,6 +162,26 @@ def secret_files(config: Config) -> list[str]:
         *(section.password_file for section in config.sections() if hasattr(section, "password_file")),
     )
     return [absolute(file) for file in named if file]
+
+
+def wrong_secret_files(config: Config) -> Iterator[str]:
+    """A line for each such file of the cluster that this user can read and no node can start with."""
+    cluster = config.cluster
+    checks: dict[str, tuple[str, Callable[[str], object]]] = {
+        "secret_file": (cluster.secret_file, lambda file: secret(file, 32)),
+        "other_secret_file": (cluster.other_secret_file, lambda file: secret(file, 32)),
+        "names_file": (cluster.names_file, lambda file: secret(file, 16)),
+        "token_file": (cluster.token_file, shared_token),
+        "jwt_secret_file": (cluster.jwt_secret_file, signing_secrets),
+        "node_key_file": (cluster.node_key_file, lambda file: secret(file, 32)),
+    }
+    for key, (named, read) in checks.items():
+        file = absolute(named)
+        if file and os.access(file, os.R_OK):
+            try:
+                read(file)
+            except SpecError as error:
+                yield f"cluster.{key}: {error}"
 
 
 def warn_of_secrets(config: Config, log: structlog.typing.FilteringBoundLogger) -> None:

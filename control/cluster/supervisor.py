@@ -42,7 +42,7 @@ from control.registry.places import ROOT, Count, layer
 from control.registry.server import RegistryServer
 from control.registry.tree import Tree, TreeError
 from muster import __version__, _core
-from muster.instance import start_time
+from muster.instance import pid_namespace, start_time
 from plane.kinds import command_keys, doors, kind, kinds, system_of
 from plane.spec import Fault, Registration, Spec, SpecError, secret
 
@@ -151,6 +151,7 @@ class Supervisor:
             version=__version__,
             pid=os.getpid(),
             started=start_time(os.getpid()) or 0,
+            pid_namespace=pid_namespace(),
             token_file=specs.token_file(self.config, self.folder),
             processes=[
                 self._process(seat, child)

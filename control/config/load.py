@@ -129,7 +129,7 @@ def _from_file(file: Path) -> dict[KeyPath, Value]:
             content = stream.read(FILE_BYTES_MAX + 1)
         if len(content) > FILE_BYTES_MAX:
             raise ConfigError(f"{file}: is longer than {FILE_BYTES_MAX >> 20} MiB, the most for a configuration")
-        tree = tomllib.loads(content.decode())
+        tree = tomllib.loads(content.decode("utf-8-sig"))
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:

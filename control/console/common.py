@@ -27,6 +27,7 @@ from control.console.words import say
 from control.errors import TRY_LATER, UserError
 from control.host.addresses import address_text
 from control.host.openfiles import enough_files
+from control.host.shown import shown_json
 
 if TYPE_CHECKING:  # commands that show tables load it
     from rich.console import Console
@@ -163,7 +164,7 @@ def typed(text: str) -> bytes:
 
 def print_json(document: Any, *, line: bool = False) -> None:
     """Print one document on stdout; or one `line` of several, flushed at once."""
-    said = msgspec.json.encode(document)
+    said = shown_json(msgspec.json.encode(document))
     sys.stdout.buffer.write((said if line else msgspec.json.format(said, indent=2)) + b"\n")
     if line:
         sys.stdout.buffer.flush()
@@ -171,16 +172,16 @@ def print_json(document: Any, *, line: bool = False) -> None:
 
 def out() -> "Console":
     """The console for data: not wrapped; colours only on a terminal, and never with NO_COLOR."""
-    from rich.console import Console
+    from control.console.escaped import Escaped
 
-    return Console(soft_wrap=True, highlight=False, markup=False, emoji=False, width=WIDTH)
+    return Escaped(soft_wrap=True, highlight=False, markup=False, emoji=False, width=WIDTH)
 
 
 def screen() -> "Console":
     """The console for live tables: as wide as the terminal; longer lines are cut."""
-    from rich.console import Console
+    from control.console.escaped import Escaped
 
-    return Console(highlight=False, markup=False, emoji=False)
+    return Escaped(highlight=False, markup=False, emoji=False)
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ from control.host.addresses import address_text
 from control.host.openfiles import FILES
 from muster.errors import MusterError
 from muster.fleet import Agent
+from muster.instance import pid_namespace
 from plane.fleet.broker import NAME, BrokerError
 from plane.fleet.broker import enroll as enrolled
 from plane.fleet.selector import MARK
@@ -42,6 +43,8 @@ def _local(config_file: Path | None) -> tuple[Path, Beside]:
     record = instance.find(place)
     for program in record.programs or ():
         if program.name == NAME:
+            if record.pid_namespace not in {"", pid_namespace()}:
+                raise UserError("mosquitto runs in another PID namespace; enroll clients there", UNAVAILABLE)
             return place.program(NAME), program
     raise UserError("no mosquitto runs beside this instance; clients are enrolled at their own broker", UNAVAILABLE)
 

@@ -16,6 +16,7 @@ from control.console import common
 from control.console.common import typed
 from control.console.found import Target, found
 from control.errors import FAILURE, TRY_LATER, UNAVAILABLE, USAGE, UserError
+from control.host.shown import one_line
 from control.likes.reach import MISSING, USER_MAX, WINDOWS, Away, LikesError, Reach, account
 from plane.likes.options import LikesOptions
 
@@ -78,7 +79,7 @@ async def toggle(where: Target, item: str, user: str, likes: bool, as_json: bool
             (False, True): "likes it no more",
             (False, False): "did not like it",
         }
-        print(f"{item}: {number} {outcomes[likes, was]}; {common.counted(count, 'like')}")
+        print(f"{one_line(item)}: {number} {outcomes[likes, was]}; {common.counted(count, 'like')}")
     return 0
 
 
@@ -138,7 +139,7 @@ async def of(where: Target, user: str, limit: int, as_json: bool) -> int:
         if as_json:
             common.print_json({"user": str(number), "items": items})
         else:
-            print("\n".join(items), end="\n" if items else "")
+            print("\n".join(items if not sys.stdout.isatty() else map(one_line, items)), end="\n" if items else "")
     return 0
 
 

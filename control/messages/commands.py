@@ -17,6 +17,7 @@ from control.console import common
 from control.console.found import Target, client_of, once
 from control.console.words import say
 from control.errors import ALREADY_FIRED, TRY_LATER, UNAVAILABLE, UNKNOWN_MESSAGE, USAGE, UserError
+from control.host.shown import one_line
 from control.messages.link import Link
 from control.messages.refusal import Refusal
 from control.messages.system import ADMIN, RECEIVE
@@ -251,7 +252,7 @@ def show(where: Target, id: str, topic: str | None, as_json: bool) -> int:
         elif found is None:
             print("unknown")
         else:
-            print("\n".join(f"{name:12} {value}" for name, value in _lines(found)))
+            print("\n".join(f"{name:12} {one_line(value)}" for name, value in _lines(found)))
     return UNKNOWN_MESSAGE if found is None else 0
 
 
@@ -327,7 +328,7 @@ def dead(where: Target, topic: str, id: str | None, limit: int, as_json: bool) -
             common.print_json([_letter(each) for each in found] if id is None or not found else _letter(found[0]))
         elif id is not None and found:
             lines = [*_lines(found[0].message), ("last", _last(found[0])), ("answer", _text(found[0].answer))]
-            print("\n".join(f"{name:12} {value}" for name, value in lines))
+            print("\n".join(f"{name:12} {one_line(value)}" for name, value in lines))
         elif found:
             table = Table("id", "topic", "died", "attempts", "last", "answer", box=None, pad_edge=False)
             for each in found:

@@ -9,6 +9,8 @@ from typing import Any, Final, Literal
 
 import structlog
 
+from control.host.shown import shown, shown_json
+
 PIECE_BYTES: Final = 4_096
 """Bytes that a writable pipe takes at once."""
 
@@ -68,6 +70,15 @@ class _Standard(logging.Handler):
         self._log.log(level, text, logger=record.name, exc_info=record.exc_info)
 
 
+def _escaped(logger: Any, method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Strangers' texts, as a terminal may show them."""
+    return {name: shown(value) if isinstance(value, str) else value for name, value in event.items()}
+
+
+def _escaped_json(logger: Any, method: str, line: str) -> str:
+    return shown_json(line.encode()).decode()
+
+
 def level_of(name: str) -> int:
     """A level as a number."""
     return logging.getLevelNamesMapping()[name.upper()]
@@ -85,10 +96,10 @@ def lost() -> int:
 
 def configure(level: str, style: Literal["json", "text"], **bound: Any) -> structlog.typing.FilteringBoundLogger:
     """Set up logging for this process and return the root logger."""
-    last: structlog.typing.Processor = (
-        structlog.processors.JSONRenderer()
+    last: tuple[Any, ...] = (
+        (structlog.processors.JSONRenderer(), _escaped_json)
         if style == "json"
-        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        else (_escaped, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()))
     )
     set_level(level)
     structlog.configure(
@@ -98,7 +109,7 @@ def configure(level: str, style: Literal["json", "text"], **bound: Any) -> struc
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper("iso", utc=True, key="ts"),
             structlog.processors.format_exc_info,
-            last,
+            *last,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
         logger_factory=structlog.WriteLoggerFactory(file=_STDERR),  # type: ignore[arg-type]

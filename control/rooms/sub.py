@@ -14,18 +14,19 @@ from control.cluster.sdk import Item
 from control.console.common import counted
 from control.console.found import Target, connected
 from control.console.pipes import Writer
+from control.host.shown import shown, shown_json
 
 
-async def subscribe(where: Target, room: str, count: int | None, history: int, as_json: bool) -> int:
+async def subscribe(where: Target, room: str, count: int | None, history: int, as_json: bool, raw: bool) -> int:
     """Print messages until `count` have come, the reader has gone, or a signal cancels this."""
-    left = count
+    left, plain = count, is_plain(raw)
     async with connected(where, publishes=False) as client, client.join(room, history=history) as joined:
         writer, words = Writer(1), Writer(2)
         await _tell(words, f"joined {room}" + _history(joined, history))
         async for batch in joined.batches():
             wanted, left = take(batch, left)
             try:
-                await show(writer, words, wanted, as_json)
+                await show(writer, words, wanted, as_json, plain)
             except BrokenPipeError:
                 return 0
             if left == 0:
@@ -53,9 +54,15 @@ def take(batch: Iterable[Item], left: int | None) -> tuple[list[Item], int | Non
     return wanted, left
 
 
-async def show(writer: Writer, words: Writer, batch: Iterable[Item], as_json: bool) -> None:
+def is_plain(raw: bool) -> bool:
+    """Whether messages are printed byte for byte: into a file or pipe, or if that is wanted."""
+    return raw or not sys.stdout.isatty()
+
+
+async def show(writer: Writer, words: Writer, batch: Iterable[Item], as_json: bool, plain: bool = True) -> None:
     """Print in order: messages on stdout, other items on stderr after all earlier messages; in JSON all on stdout.
 
+    Messages are printed as they are if `plain`, else as a terminal may show them.
     Raises `BrokenPipeError` when the reader of the messages has left.
     """
     if as_json:
@@ -63,7 +70,8 @@ async def show(writer: Writer, words: Writer, batch: Iterable[Item], as_json: bo
         return
     for messages, items in groupby(batch, sdk.is_message):
         if messages:
-            await writer.write(b"".join(item.data + b"\n" for item in filter(sdk.is_message, items)))
+            data = (item.data if plain else _escaped(item.data) for item in filter(sdk.is_message, items))
+            await writer.write(b"".join(each + b"\n" for each in data))
             continue
         for item in items:
             await _tell(words, _words(item))
@@ -72,7 +80,11 @@ async def show(writer: Writer, words: Writer, batch: Iterable[Item], as_json: bo
 async def _tell(words: Writer, line: str) -> None:
     """Print a line for people on stderr, if it is open; messages go on without it."""
     with contextlib.suppress(OSError):
-        await words.write(f"{line}\n".encode(sys.stderr.encoding, "backslashreplace"))
+        await words.write(f"{shown(line)}\n".encode(sys.stderr.encoding, "backslashreplace"))
+
+
+def _escaped(data: bytes) -> bytes:
+    return shown(data.decode(errors="backslashreplace")).encode()
 
 
 def _words(item: Item) -> str:
@@ -92,7 +104,7 @@ def _json(item: Item) -> bytes:
     elif sdk.is_gap(item):
         reason = str(item.reason)
         document["gap"] = {"stream": str(item.stream), "first": item.first, "last": item.last, "reason": reason}
-    return msgspec.json.encode(document)
+    return shown_json(msgspec.json.encode(document))
 
 
 def _data(data: bytes) -> dict[str, str]:

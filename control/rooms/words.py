@@ -40,6 +40,7 @@ def sub(
     room: Annotated[str, typer.Argument(metavar="ROOM")],
     count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after this many messages.")] = None,
     history: Annotated[int, typer.Option(min=0, help="First print up to this many of the last messages.")] = 0,
+    raw: Annotated[bool, typer.Option("--raw", help="Print messages byte for byte on a terminal too.")] = False,
     json: Json = False,
     registry: RegistryUrl = None,
     config: ConfigFile = None,
@@ -49,9 +50,8 @@ def sub(
     from control.console.found import Target
     from control.rooms.sub import subscribe
 
-    return common.run(
-        subscribe(Target(config, registry), room, count, history, json), endless=count is None, streams=True
-    )
+    work = subscribe(Target(config, registry), room, count, history, json, raw)
+    return common.run(work, endless=count is None, streams=True)
 
 
 @both(epilog="Example: echo hello | muster pub sports:final")

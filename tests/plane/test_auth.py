@@ -9,7 +9,7 @@ from typing import Any
 import jwt
 import pytest
 
-from plane.auth import EMBEDDED_USER, LEEWAY_S, TokenAuthenticator, mint, signing_secrets
+from plane.auth import EMBEDDED_USER, LEEWAY_S, VALID_S_MAX, TokenAuthenticator, mint, signing_secrets
 from plane.spec import SpecError
 
 SECRET, OTHER = b"s" * 64, b"o" * 32
@@ -89,6 +89,9 @@ def test_a_gateway_lets_in_who_may_read_and_a_proxy_who_may_publish(
         {"exp": None},
         {"exp": "never"},
         {"exp": float("inf")},
+        {"exp": int(time.time()) * 1_000},  # milliseconds
+        {"exp": int(time.time()) + VALID_S_MAX + 60},
+        {"exp": int("9" * 400)},
         {"exp": int(time.time()) - 60},
         {"nbf": int(time.time()) + HOUR},
         {"iat": int(time.time()) + HOUR},
@@ -138,6 +141,10 @@ def test_without_a_secret_no_users_token_opens_anything() -> None:
     nobody = TokenAuthenticator(TOKEN, "read")
     assert nobody.authenticate(signed()) == "bad_credential"
     assert nobody.authenticate(TOKEN) == EMBEDDED_USER
+
+
+def test_a_token_is_valid_for_a_year_at_most() -> None:
+    assert gateway().authenticate(signed(exp=int(time.time()) + VALID_S_MAX)) == 7
 
 
 def test_clocks_may_differ_by_a_little() -> None:

@@ -1,6 +1,7 @@
 """Mistakes and misfortune: each has a type, a code, one clear line, and an end in time."""
 
 import asyncio
+import fcntl
 import gc
 import json
 import os
@@ -169,6 +170,23 @@ async def test_an_instance_is_found_by_its_folder_and_a_dead_one_is_told(
     (tmp_path / "instance.json").write_text(json.dumps({**said, "started": said["started"] - 1}))
     with pytest.raises(muster.Unavailable, match="died"):
         await muster.connect()
+
+
+async def test_an_instance_of_another_pid_namespace_lives_while_its_folder_is_locked(
+    address: muster.testing.Instance, tmp_path: Path
+) -> None:
+    record(tmp_path, address)
+    file = tmp_path / "instance.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "started": 1, "pid_namespace": "pid:[1]"}))
+    with (tmp_path / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        async with muster.connect(tmp_path) as client:
+            assert await client.publish("r", b"x")
+    with pytest.raises(muster.Unavailable, match="died"):
+        await muster.connect(tmp_path)
+    (tmp_path / "lock").unlink()
+    with pytest.raises(muster.Unavailable, match="died"):
+        await muster.connect(tmp_path)
 
 
 def test_the_default_folder_is_of_this_user_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,8 @@
 This is the only place that states the rule; the command that writes the folder uses it too.
 """
 
+import codecs
+import fcntl
 import json
 import os
 import stat
@@ -14,6 +16,8 @@ from typing import Any, Final
 from .errors import Invalid, Unavailable
 
 FILE: Final = "instance.json"
+LOCK: Final = "lock"
+"""Locked in the folder by the instance's process as long as it lives."""
 VARIABLE: Final = "MUSTER_INSTANCE__DIR"
 START: Final = "start one: muster up"
 
@@ -53,6 +57,7 @@ def find(folder: str | os.PathLike[str] | None = None, environment: Mapping[str,
             writer = os.fstat(stream.fileno()).st_uid
             said: dict[str, Any] = json.loads(stream.read())
         pid, started, token_file = int(said["pid"]), int(said["started"]), str(said["token_file"])
+        namespace = str(said.get("pid_namespace", ""))
         gateways, proxies = _endpoints(said["gateways"]), _endpoints(said["proxies"])
     except FileNotFoundError:
         raise Unavailable(f"no instance runs here ({record} is missing); {START}") from None
@@ -60,7 +65,7 @@ def find(folder: str | os.PathLike[str] | None = None, environment: Mapping[str,
         raise Unavailable(f"{error.filename}: cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError):
         raise Unavailable(f"{record}: not written by this version of muster") from None
-    if start_time(pid) != started:
+    if not lives(place, pid, started, namespace):
         raise Unavailable(f"the instance in {place} died (process {pid} is gone); {START}")
     return Address(gateways, proxies, read_token(token_file, writer))
 
@@ -90,9 +95,41 @@ def read_token(file: str | os.PathLike[str], named_by: int = 0) -> bytes:
         with open(file, "rb") as stream:
             if named_by not in {0, os.getuid(), os.fstat(stream.fileno()).st_uid}:
                 raise Unavailable(f"{file}: not owned by the instance's user; run this as that user, or give token")
-            return stream.read().strip()
+            token = stream.read().removeprefix(codecs.BOM_UTF8).strip()
     except OSError as error:
         raise Unavailable(f"{file}: cannot be read: {error.strerror}") from None
+    if not token:
+        raise Unavailable(f"{file}: is empty; it should have a token, one line of text")
+    return token
+
+
+def lives(place: Path, pid: int, started: int, namespace: str) -> bool:
+    """Whether the process that a record names lives. `namespace`: as `pid_namespace` of that process, or empty.
+
+    In another namespace its number means nothing. There the lock tells that it holds on its folder.
+    """
+    if namespace in {"", pid_namespace()}:
+        return start_time(pid) == started
+    try:
+        with (place / LOCK).open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise Unavailable(
+            f"{place / LOCK}: cannot be read: {error.strerror}; process {pid} is not visible from this PID namespace"
+        ) from None
+    return False
+
+
+def pid_namespace() -> str:
+    """The namespace in which this process has its number; empty if the system does not say."""
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
 
 
 def start_time(pid: int) -> int | None:

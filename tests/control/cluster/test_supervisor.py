@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 import structlog
 from structlog.testing import capture_logs
@@ -336,6 +337,26 @@ def record_of(address: muster.Address, place: Folder) -> Record:
         processes=[],
         faults=False,
     )
+
+
+def test_a_record_of_another_pid_namespace_counts_while_the_folder_is_locked(tmp_path: Path) -> None:
+    place = Folder(tmp_path / "i")
+    instance.prepare(place)
+    address = muster.Address((), (), b"")
+    foreign = {"pid": 1 << 22, "started": 1, "pid_namespace": "pid:[1]"}
+    instance.write(place, msgspec.structs.replace(record_of(address, place), **foreign))
+    with instance.lock(place):
+        assert instance.find(place).pid == 1 << 22
+    with pytest.raises(NotRunning, match="died"):
+        instance.find(place)
+
+
+def test_the_supervisor_says_in_which_pid_namespace_it_lives(tmp_path: Path) -> None:
+    config = load(None, {}, {"instance.dir": (str(tmp_path / "i"), "flag")}).config
+    supervisor = made(config)
+    instance.prepare(supervisor.folder, [seat.name for seat in seats(config)])
+    supervisor._choose(supervisor._roster.seats)
+    assert supervisor.record().pid_namespace == os.readlink("/proc/self/ns/pid")
 
 
 def test_every_link_of_every_node_gets_its_rule_once_and_client_links_both_directions(tmp_path: Path) -> None:

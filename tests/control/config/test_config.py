@@ -183,6 +183,11 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         load(tmp_path / "latin.toml", {})
 
 
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    (tmp_path / "marked.toml").write_bytes(b'\xef\xbb\xbf[instance]\nname = "n"\n')
+    assert load(tmp_path / "marked.toml", {}).config.instance.name == "n"
+
+
 def test_a_file_without_end_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"/dev/zero: is longer than"):
         load(Path("/dev/zero"), {})
