@@ -6,7 +6,7 @@ database a node goes on: marks stay, and the log keeps all that the database lac
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
@@ -65,6 +65,8 @@ class Behind:
         self._log = log.bind(database=store.where)
         self._kept = None if kept is None else replace(kept, snapshot=None)
         self._claimed = False
+        self.trim: Callable[[int], Awaitable[None]] = self._trim
+        """Drops records of the log that a snapshot holds."""
         self.passes = self.failed = self.rows = self.snapshots = 0
         self.error = ""
         """The error of the last attempt; empty after a success."""
@@ -72,6 +74,9 @@ class Behind:
         """The beginning of the last pass that was whole."""
         if kept is not None:
             engine.written_below(kept.offset)
+
+    async def _trim(self, offset: int) -> None:
+        self._engine.trim(offset)
 
     async def run(self) -> None:
         """Pass after pass, until cancelled."""
@@ -140,7 +145,7 @@ class Behind:
             await asyncio.sleep(0)
         await self._store.keep_snapshot(offset, b"".join(parts))
         self._kept = replace(kept, snapshot_offset=offset)
-        self._engine.trim(offset)
+        await self.trim(offset)
         self.snapshots += 1
 
     # --- what it says -------------------------------------------------------------------------------------------

@@ -10,8 +10,13 @@ from plane.likes.options import LikesOptions, LikesSettings, settle
 MISSING: Final = "likes.redis needs the library of Redis; to mend: pip install 'muster-server[likes]'"
 
 
+MISSING_KAFKA: Final = "likes.log needs the library of Kafka; to mend: pip install 'muster-server[kafka]'"
+
+
 def lacks(section: Callable[[str], Any]) -> str | None:
     """Why it cannot be served."""
+    if section("likes").log and find_spec("confluent_kafka") is None:
+        return MISSING_KAFKA
     return MISSING if section("likes").redis and find_spec("redis") is None else None
 
 

@@ -9,6 +9,7 @@ import time
 from typing import Any, Final, cast
 
 from muster._core import LikesEngine
+from plane.likes.logged import Logged, now_ms
 
 BACKLOG: Final = 1_024
 TOO_MANY: Final = b"-ERR max number of clients reached\r\n"
@@ -16,16 +17,11 @@ WRITE_HIGH_BYTES: Final = 256 << 10
 """Replies that a socket may hold before no more are taken from the engine, which bounds its own."""
 
 
-def now_ms() -> int:
-    """The wall clock: times of likes are for people and windows, and order nothing."""
-    return time.time_ns() // 1_000_000
-
-
 class Listener:
     """All clients of one engine. Call `start`, then `close`."""
 
-    def __init__(self, engine: LikesEngine, connections_max: int) -> None:
-        self.engine, self.connections_max = engine, connections_max
+    def __init__(self, engine: LikesEngine, connections_max: int, logged: Logged | None = None) -> None:
+        self.engine, self.connections_max, self._logged = engine, connections_max, logged
         self.clients: dict[int, Client] = {}
         self.accepted = self.refused = self.batches = 0
         self._server: asyncio.Server | None = None
@@ -34,7 +30,10 @@ class Listener:
     async def start(self, bind: tuple[str, int], tls: ssl.SSLContext | None) -> tuple[str, int]:
         """Listen; the bound address is the answer. Raises `OSError` when it is taken."""
         loop = asyncio.get_running_loop()
-        loop.add_reader(self.engine.fileno(), self._durable)
+        if self._logged is None:
+            loop.add_reader(self.engine.fileno(), self._durable)
+        else:
+            self._logged.done = self._answered
         self._server = await loop.create_server(lambda: Client(self), *bind, ssl=tls, backlog=BACKLOG)
         host, port = self._server.sockets[0].getsockname()[:2]
         return host, int(port)
@@ -52,7 +51,8 @@ class Listener:
     def close(self) -> None:
         """Close all connections, with what can be written at once."""
         self._stop_accepting()
-        asyncio.get_running_loop().remove_reader(self.engine.fileno())
+        if self._logged is None:
+            asyncio.get_running_loop().remove_reader(self.engine.fileno())
         for client in list(self.clients.values()):
             client.transport.close()
 
@@ -67,6 +67,8 @@ class Listener:
             for number in ready:
                 if (client := self.clients.get(number)) is not None:
                     client.write()
+        if self._logged is not None:
+            self._logged.begin()
 
     @property
     def draining(self) -> bool:
@@ -75,6 +77,9 @@ class Listener:
 
     def _durable(self) -> None:
         self.engine.durable(now_ms())
+        self._answered()
+
+    def _answered(self) -> None:
         self.batches += 1
         self.write()
 
@@ -126,6 +131,7 @@ class Client(asyncio.Protocol):
         """It reads again."""
         self._slow = False
         self.write()
+        self._listener.write()  # what it left unparsed may be changes
 
     def write(self) -> None:
         """Write what is ready."""

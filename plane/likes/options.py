@@ -8,6 +8,7 @@ from typing import Annotated
 import msgspec
 
 from plane.kind import Around
+from plane.log.place import URL
 from plane.options import EdgeOptions, key
 
 SQLITE = "sqlite"
@@ -22,6 +23,14 @@ class LikesOptions(EdgeOptions, frozen=True):
         key(
             "Folder of the log, on a disk that keeps what it has synced",
             "empty: `likes` in the folder of the instance, or of the node; that of an instance may be in memory",
+        ),
+    ] = ""
+    log: Annotated[
+        str,
+        key(
+            "The log in Kafka, `kafka://HOST:PORT,HOST:PORT/PREFIX`: a node on any machine goes on from there",
+            "empty: in `folder`",
+            pattern=rf"^(|{URL})$",
         ),
     ] = ""
     segment_mib: Annotated[

@@ -13,7 +13,9 @@ import structlog
 from muster._core import LikesEngine
 from plane.database.errors import DatabaseError
 from plane.likes.behind import Behind, Store
+from plane.likes.logged import Logged, replayed
 from plane.likes.options import LikesSettings
+from plane.log import LogError, Logs
 
 AGAIN_S: Final = 1.0
 
@@ -21,11 +23,12 @@ AGAIN_S: Final = 1.0
 class Partition:
     """Call `opened`, then `close`."""
 
-    def __init__(self, engine: LikesEngine, behind: Behind) -> None:
-        self.engine, self.behind = engine, behind
+    def __init__(self, engine: LikesEngine, behind: Behind, logged: Logged | None = None) -> None:
+        """`logged`: if its log is not in a folder of its own."""
+        self.engine, self.behind, self.logged = engine, behind, logged
 
     def close(self) -> None:
-        """End the log cleanly."""
+        """End the log of its own cleanly."""
         self.engine.close()
 
 
@@ -78,3 +81,47 @@ async def opened(
             except LookupError as error:
                 raise OSError(f"{folder}: {error}, and {store.where} has no snapshot of them") from None
             return Partition(made, Behind(made, store, options, log, kept))
+
+
+async def opened_elsewhere(
+    settings: LikesSettings,
+    number: int,
+    passwords: list[tuple[str, str]],
+    store: Store,
+    logs: Logs,
+    log: structlog.typing.FilteringBoundLogger,
+) -> Partition:
+    """The same with the log at `logs`, whose earlier owners are fenced at once. Waits for the database.
+
+    Raises `OSError` when the log is damaged, away, or belongs to a later owner.
+    """
+    try:
+        shared = await logs.open(f"{settings.instance}.likes", number)
+    except LogError as error:
+        raise OSError(f"likes.log: {error}") from None
+    told = ""
+    while True:
+        try:
+            kept = await store.load()
+            break
+        except DatabaseError as error:
+            if str(error) != told:
+                told = str(error)
+                log.warning("waits for the database, which has the snapshot", reason=told)
+            await asyncio.sleep(AGAIN_S)
+    try:
+        engine = await asyncio.to_thread(
+            LikesEngine,
+            folder=None,
+            epoch=shared.epoch,
+            snapshot=kept.snapshot,
+            items_by_user=settings.options.items_by_user,
+            passwords=passwords,
+        )
+        await replayed(engine, shared)
+    except LogError as error:
+        await shared.close()
+        raise OSError(f"likes.log: {error}; {store.where} has no snapshot of the rest") from None
+    behind = Behind(engine, store, settings.options, log, kept)
+    behind.trim = shared.truncate
+    return Partition(engine, behind, Logged(engine, shared))

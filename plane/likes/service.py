@@ -17,7 +17,8 @@ from plane.likes.changes import Changes
 from plane.likes.listener import Listener, context
 from plane.likes.live import Live
 from plane.likes.options import LikesSettings
-from plane.likes.partition import Partition, opened
+from plane.likes.partition import Partition, opened, opened_elsewhere
+from plane.log import Logs, connect
 from plane.service import Context, Figure
 from plane.spec import Spec, SpecError
 
@@ -57,6 +58,7 @@ class LikesService:
             Path(settings.folder).mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise SpecError(f"likes.folder: {settings.folder}: {error.strerror}") from None
+        self._logs: Logs | None = None
         self._partition: Partition | None = None
         self._listener: Listener | None = None
 
@@ -85,14 +87,17 @@ class LikesService:
             where = where.identified(self._database_password)
         store = SqlStore(where, settings.instance, 0)
         try:
-            return await opened(settings, 0, self._passwords, store, self._log)
+            if not settings.options.log:
+                return await opened(settings, 0, self._passwords, store, self._log)
+            self._logs = connect(settings.options.log, Path(settings.folder))
+            return await opened_elsewhere(settings, 0, self._passwords, store, self._logs, self._log)
         except BaseException:
             await store.close()
             raise
 
     async def _serve(self, partition: Partition, stopping: asyncio.Task[bool], drain_s: float) -> None:
         engine, behind, options = partition.engine, partition.behind, self._settings.options
-        listener = Listener(engine, options.connections_max)
+        listener = Listener(engine, options.connections_max, partition.logged)
         bind = await listener.start(self._bind, self._tls)
         self._bind, self._partition, self._listener = bind, partition, listener
         figures = engine.figures()
@@ -120,7 +125,11 @@ class LikesService:
             await behind.close()
             self.ready = False
             self.closed = True
+            if partition.logged is not None:
+                await partition.logged.close()
             partition.close()
+            if self._logs is not None:
+                await self._logs.close()
 
     def _show(self, engine: LikesEngine) -> list[Coroutine[Any, Any, None]]:
         """What shows counts elsewhere: in rooms, and in a Redis."""

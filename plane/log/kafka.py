@@ -8,7 +8,6 @@ message twice. Transactions are not used: they cost two more rounds a batch, and
 
 import asyncio
 import contextlib
-import re
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -23,8 +22,6 @@ from plane.log.words import BATCH_BYTES_MAX, Failed, TooLarge
 
 T = TypeVar("T")
 
-FORM: Final = "kafka://HOST:PORT[,HOST:PORT…][/PREFIX]"
-_URL: Final = re.compile(r"kafka://([^/@,:]+:\d+(?:,[^/@,:]+:\d+)*)(?:/([A-Za-z0-9._-]{1,100}))?/?")
 MESSAGE_BYTES_MAX: Final = BATCH_BYTES_MAX + HEAD.size + (64 << 10)
 """With the head, and Kafka's own bytes around it."""
 DELIVERY_S: Final = 30.0
@@ -51,14 +48,6 @@ _TOPIC: Final[Mapping[str, str]] = {
     "max.message.bytes": str(MESSAGE_BYTES_MAX),
 }
 """Only the log's owner drops records. Kafka must neither age nor compact them."""
-
-
-def parse(url: str) -> tuple[str, str]:
-    """The servers and the topics' prefix of a URL. Raises `ValueError`."""
-    found = _URL.fullmatch(url)
-    if found is None:
-        raise ValueError(f"invalid log {url!r} (use {FORM})")
-    return found[1], found[2] or "muster"
 
 
 class KafkaLogs:

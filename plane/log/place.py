@@ -1,20 +1,33 @@
 """The place of logs that a configuration names. Knows which versions there are, and nothing of how they work."""
 
+import re
 from pathlib import Path
+from typing import Final
 
 from plane.log.embedded import EmbeddedLogs
 from plane.log.words import Logs
 
+FORM: Final = "kafka://HOST:PORT[,HOST:PORT…][/PREFIX]"
+URL: Final = r"kafka://([^/@,: ]+:\d+(?:,[^/@,: ]+:\d+)*)(?:/([A-Za-z0-9._-]{1,100}))?"
+
+
+def parse(url: str) -> tuple[str, str]:
+    """The servers and the topics' prefix of a URL. Raises `ValueError`."""
+    found = re.fullmatch(URL, url)
+    if found is None:
+        raise ValueError(f"invalid log {url!r} (use {FORM})")
+    return found[1], found[2] or "muster"
+
 
 def connect(url: str, folder: Path, *, partitions: int = 1, replicas: int = 1) -> Logs:
-    """Find the place of a URL: `kafka://HOST:PORT[,HOST:PORT…][/PREFIX]`, or empty for `folder`.
+    """Find the place of a URL as in `FORM`, or of an empty one: `folder`.
 
     `partitions` is the fixed number of partitions of each log, `replicas` the number of its copies: both for topics
     that Kafka does not have yet. Raises `ValueError` for another URL.
     """
     if not url:
         return EmbeddedLogs(folder)
-    from plane.log.kafka import KafkaLogs, parse  # its library is an extra
+    from plane.log.kafka import KafkaLogs  # its library is an extra
 
     servers, prefix = parse(url)
     return KafkaLogs(servers, prefix, partitions=partitions, replicas=replicas)

@@ -5,6 +5,7 @@ import json
 import shutil
 import subprocess
 import time
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -16,8 +17,10 @@ from redis.exceptions import RedisError
 
 import muster
 from tests.faults.conftest import Make
-from tests.faults.instance import Instance
+from tests.faults.instance import Instance, configuration
+from tests.kafka import Kafka
 from tests.plane.likes.load import Load
+from tests.plane.likes.test_mirror import Server
 
 SNOWFLAKE = 1_790_123_456_789_012_345
 
@@ -135,6 +138,41 @@ async def test_killed_node_comes_back_with_what_it_acknowledged(with_likes: Make
             await load.until_killed(host, port, lambda: instance.kill("likes"))
             await instance.back("likes", 0)
             await load.check(*address(instance))
+
+
+async def test_node_with_its_log_in_kafka_dies_and_another_machine_goes_on(
+    with_likes: Make, kafka: Kafka, tmp_path: Path
+) -> None:
+    options = {"log": kafka.url, "database": f"sqlite:///{tmp_path}/shared.db"}
+    likes = options | {"segment_mib": 8, "write_behind_ms": 200, "snapshot_records": 500}
+    instance = with_likes(likes=likes)
+    load, dead = Load(Random(35)), list[int]()
+    with instance.running():
+        await load.until_killed(*address(instance), lambda: dead.append(instance.kill("likes")))
+        await instance.back("likes", dead[0])
+        await load.check(*address(instance))
+        await load.until_killed(*address(instance), lambda: instance.kill("likes"))
+    sections: dict[str, dict[str, Any]] = {"database": {"url": "none"}, "systems": {"enabled": "likes"}, "likes": likes}
+    other = Instance(tmp_path / "other", configuration(**sections))
+    with other.running():
+        await load.check(*address(other))
+
+
+async def test_bitmaps_of_a_redis_are_imported_by_the_command(with_likes: Make, tmp_path: Path) -> None:
+    server = Server()
+    await server.start()
+    async with Redis.from_url(server.url) as source:
+        for user in (1, 2017, 70_000):
+            await source.setbit("share:1000", user, 1)
+    instance = with_likes()
+    with instance.running():
+        words = ("likes", "import", server.url, "share:*", "--done", str(tmp_path / "done"))
+        assert said(instance, *words) == {"keys": 1, "before": 0, "likes": 3, "new": 3}
+        assert said(instance, *words) == {"keys": 0, "before": 1, "likes": 0, "new": 0}
+        assert said(instance, "likes", "show", "share:1000")["count"] == 3
+        assert instance.ran("likes", "import", "nonsense", "share:*").returncode == 2
+        await server.kill()
+        assert instance.ran("likes", "import", server.url, "*", "--done", str(tmp_path / "done")).returncode == 69
 
 
 async def test_users_file_lets_in_those_who_know_a_password(with_likes: Make, tmp_path: Any) -> None:

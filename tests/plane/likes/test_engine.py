@@ -11,7 +11,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 
 from muster._core import LikesEngine
-from plane.likes.listener import now_ms
+from plane.likes.logged import now_ms
 from tests.plane.likes.serve import SEGMENT_BYTES, serve
 
 SNOWFLAKE = 1_790_123_456_789_012_345

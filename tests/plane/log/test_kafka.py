@@ -8,7 +8,8 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from plane.log import Batch, Failed, Fenced, Log
-from plane.log.kafka import KafkaLogs, parse
+from plane.log.kafka import KafkaLogs
+from plane.log.place import parse
 from plane.log.shared import BATCH, Head
 from tests.kafka import Kafka
 from tests.plane.log.test_log import read
