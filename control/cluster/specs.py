@@ -25,6 +25,8 @@ from plane.options import MachineOptions
 from plane.spec import Fault, Registration, Spec, SpecError, secret
 
 DRAIN_MS: Final = 1_000
+SECRETS: Final = ("password_file", "users_file", "tls_key_file")
+"""Endings of keys of systems that name files with secrets."""
 Programs = Mapping[str, tuple[str, int]]
 """Where the programs beside the nodes listen, by name."""
 
@@ -159,7 +161,12 @@ def secret_files(config: Config) -> list[str]:
         cluster.token_file,
         cluster.jwt_secret_file,
         cluster.node_key_file,
-        *(section.password_file for section in config.sections() if hasattr(section, "password_file")),
+        *(
+            getattr(section, name)
+            for section in config.sections()
+            for name in getattr(section, "__struct_fields__", ())
+            if name.endswith(SECRETS)
+        ),
     )
     return [absolute(file) for file in named if file]
 

@@ -79,7 +79,11 @@ async def opened(
             try:
                 made = await engine(kept.snapshot)
             except LookupError as error:
-                raise OSError(f"{folder}: {error}, and {store.where} has no snapshot of them") from None
+                snapshot = f"the snapshot at {kept.snapshot_offset}" if kept.snapshot else "no snapshot"
+                raise OSError(
+                    f"{folder}: {error}, and {store.where} has {snapshot}: they are not of one life; bring the other "
+                    "one back, or begin anew with an empty folder and another database"
+                ) from None
             return Partition(made, Behind(made, store, options, log, kept))
 
 

@@ -87,11 +87,7 @@ impl Engine {
             let ids = (cut.users - cut.ids_done).min(bytes / 8 + 1);
             cut.out.0.push(USERS);
             cut.out.u32(ids as u32);
-            self.users
-                .ids()
-                .skip(cut.ids_done)
-                .take(ids)
-                .for_each(|id| cut.out.u64(id));
+            self.users.ids(cut.ids_done).take(ids).for_each(|id| cut.out.u64(id));
             cut.ids_done += ids;
         }
         while cut.out.0.len() < bytes && cut.ids_done == cut.users && cut.slots_done < cut.slots {

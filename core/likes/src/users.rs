@@ -147,15 +147,16 @@ impl Users {
         self.list[self.place(dense) as usize].id
     }
 
-    /// All users in the order of their dense ids' hand-out.
-    pub fn ids(&self) -> impl Iterator<Item = u64> + '_ {
-        self.list.iter().map(|user| user.id)
+    /// Users in the order of their dense ids' hand-out, from the `from`th on.
+    pub fn ids(&self, from: usize) -> impl Iterator<Item = u64> + '_ {
+        self.list[from.min(self.list.len())..].iter().map(|user| user.id)
     }
 
-    /// The same from the `from`th on, with their dense ids.
+    /// The same with their dense ids.
     pub fn pairs(&self, from: usize) -> impl Iterator<Item = (u32, u64)> + '_ {
-        let users = (0..).zip(&self.list).skip(from);
-        users.map(|(place, user)| (self.dense(place), user.id))
+        (from as u32..)
+            .zip(self.ids(from))
+            .map(|(place, id)| (self.dense(place), id))
     }
 
     /// User `dense` likes `item`. `likes` tells whether a user likes an item now.

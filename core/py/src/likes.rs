@@ -447,7 +447,7 @@ fn replayed(journal: &Journal, snapshot: Option<Vec<u8>>, options: Options) -> P
     let damaged = |error: &dyn std::fmt::Display| PyOSError::new_err(error.to_string());
     let mut engine = restored(snapshot, options)?;
     let mut reader = journal.reader(engine.offset()).map_err(|error| match error {
-        ReadError::Trimmed { .. } => PyLookupError::new_err(error.to_string()),
+        ReadError::Trimmed { .. } | ReadError::Beyond { .. } => PyLookupError::new_err(error.to_string()),
         error => damaged(&error),
     })?;
     while let Some(records) = reader.next_group().map_err(|error| damaged(&error))? {

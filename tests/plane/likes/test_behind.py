@@ -1,6 +1,7 @@
 """The write-behind over each database: marks, newer rows, snapshots, owners, and a database that is away."""
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from random import Random
@@ -184,6 +185,24 @@ async def test_log_is_trimmed_only_below_the_snapshot(start: Start, database: Da
     again = await start(database)
     assert again.engine.count(b"share:1") == 2
     assert not first.name.endswith(f"{0:016x}.segment"), "the first one was trimmed"
+
+
+async def test_log_and_database_of_different_lives_are_told_apart(
+    start: Start, database: Database, tmp_path: Path
+) -> None:
+    node = await start(database, snapshot_records=1)
+    await node.like("share:1", 1)
+    assert await node.behind.tried()
+    log = tmp_path / "likes" / "0"
+    node.engine.close()
+    shutil.move(log, tmp_path / "kept")
+    with pytest.raises(
+        OSError, match=r"beyond the end of the log, 0, and .* has the snapshot at 2: they are not of one"
+    ):
+        await start(database)
+    shutil.rmtree(log)
+    shutil.move(tmp_path / "kept", log)
+    assert (await start(database)).engine.count(b"share:1") == 1
 
 
 async def test_dead_database_costs_nothing_but_its_rows(start: Start, served: Served) -> None:
