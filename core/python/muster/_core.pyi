@@ -460,7 +460,9 @@ class LikesEngine:
         snapshot: bytes | None = ...,
         items_by_user: bool = ...,
         passwords: list[tuple[str, str]] = ...,  # (user, password); none: every client is let in
-    ) -> LikesEngine: ...  # OSError: locked, fenced, damaged, full; LookupError: the log has not what follows the snapshot
+    ) -> (
+        LikesEngine
+    ): ...  # OSError: locked, fenced, damaged, full; LookupError: the log has not what follows the snapshot
     def fileno(self) -> int: ...  # readable when `durable` is to be called
     def close(self) -> None: ...
     def connect(self) -> int: ...
