@@ -23,6 +23,7 @@ from plane.fleet.runs import RunName
 from plane.fleet.wheel import MissedRuns
 
 CALL_S: Final = 5.0
+IDLE_S: Final = 3
 DELETED_AT_ONCE: Final = 500
 
 
@@ -40,7 +41,7 @@ class SqlStore:
     def __init__(self, location: Location, instance: str, *, call_s: float = CALL_S) -> None:
         self.where = str(location)
         self._database = Connections(location, Schema(schema.STEPS, schema.VERSION_TABLE), call_s=call_s)
-        self._instance = instance
+        self._instance, self._kind = instance, location.kind
         self._put_run = self._database.upsert(schema.runs, schema.RUN_ORDER)
         self._put_result = self._database.upsert(schema.results, schema.ORDER)
         self._put_missed = self._database.upsert(schema.missed, schema.ORDER)
@@ -210,6 +211,7 @@ class SqlStore:
         seen: list[Lead | None] = []
 
         async def guarded(connection: AsyncConnection) -> None:
+            await self._hasten(connection)
             seen[:] = [await self._lead(connection, lock=True)]
             if _leads(seen[0], epoch, last_minute):
                 await work(connection)
@@ -217,6 +219,13 @@ class SqlStore:
         await self._write(guarded)
         if not _leads(seen[0], epoch, last_minute):
             raise Fenced(f"{self.where}: {seen[0]} leads, not epoch {epoch}")
+
+    async def _hasten(self, connection: AsyncConnection) -> None:
+        """Have the server end this transaction if this process stands still in it: its lock would hold up the next lead."""
+        if self._kind == "postgresql":
+            await connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_S}s'")
+        elif self._kind == "mysql" and getattr(connection.dialect, "is_mariadb", False):  # MySQL has no such word
+            await connection.exec_driver_sql(f"SET SESSION idle_transaction_timeout = {IDLE_S}")
 
     async def _write(self, work: Callable[[AsyncConnection], Any]) -> None:
         with _ours():

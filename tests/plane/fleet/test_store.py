@@ -111,6 +111,29 @@ async def test_tasks_are_written_changed_and_removed(stores: "list[SqlStore]") -
     assert not await store.drop_task("shop")
 
 
+async def test_a_lead_that_stands_still_in_a_transaction_holds_up_nobody(served: "Database") -> None:
+    from plane.database.url import location
+    from plane.fleet.database.store import SqlStore
+
+    first, second = SqlStore(location(served.url), "one", call_s=60), SqlStore(location(served.url), "one")
+    await first.take(None, "a")
+    inside = asyncio.Event()
+
+    async def sleeping(connection: object) -> None:
+        inside.set()
+        await asyncio.sleep(30)
+
+    standing = asyncio.create_task(first._fenced(1, sleeping))
+    await inside.wait()
+    async with asyncio.timeout(12):
+        assert await second.take(await second.lead(), "b") == Lead(2, 0, "b", 0)
+    standing.cancel()
+    await asyncio.gather(standing, return_exceptions=True)
+    with pytest.raises(StoreError):
+        await first.beat(1)
+    await asyncio.gather(first.close(), second.close())
+
+
 async def test_a_database_that_comes_back_is_written_again(served: "Database") -> None:
     from plane.database.url import location
     from plane.fleet.database.store import SqlStore
