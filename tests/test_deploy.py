@@ -44,6 +44,7 @@ USUAL: Final[dict[str, str]] = {
     "told of by MusterFaultsInjected": "faults_.*",
     "told of by MusterLinksFlap": "link_failures",
     "told of by MusterDatabaseAway": "database_failed",
+    "told of by MusterLikesBehind": "likes_passes_failed",
     "told of by MusterPathsFail": "probe_(samples_failed|path_failing)|probe_path_loss_ratio",
     "the command that shows paths says it": "probe_paths_left_out",
     "told of by MusterNodeSilent, which the one that stayed away is": "gateways_expired",
