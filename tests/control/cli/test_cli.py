@@ -571,7 +571,7 @@ async def answered(*_, **__):
     return muster.NoMember()
 library.Client.command = answered
 command.connected = library.connect
-cli.app = lambda *_, **__: asyncio.run(command.command(None, "room", "hi", 1.0, True))
+cli.chosen = lambda words: lambda *_, **__: asyncio.run(command.command(None, "room", "hi", 1.0, True))
 sys.exit(cli.main())
 """
 
