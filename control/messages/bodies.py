@@ -23,7 +23,7 @@ AnId = Annotated[str, Meta(pattern=ID)]
 class Post(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A message in JSON. `data`: any JSON, which is the body as it stands; or `base64`, with its `type`."""
 
-    data: msgspec.Raw = NOTHING
+    data: msgspec.Raw = msgspec.field(default_factory=lambda: NOTHING)  # the description hashes defaults
     base64: bytes | None = None
     type: Annotated[str, Meta(max_length=255)] = "application/octet-stream"
     id: AnId | None = None
