@@ -243,15 +243,19 @@ async def test_a_message_that_expired_while_no_worker_was_there_does_not_fire_an
     assert (await world.schedule.stats())["expired"] == 1
 
 
-async def test_a_message_whose_workers_all_died_is_a_dead_letter_and_counted(world: World) -> None:
-    topic = world.topic(retries_ms=(1,), timeout_s=0.1)
-    await world.schedule.insert([(1, topic, now_ms(), None, b"")])
-    for claim in range(2):
-        world.schedule.serve(topic, 77 + claim, 30, 2, 1)  # claims that run out after 30 ms, and nobody fires
-    async with asyncio.timeout(10):
-        while (await world.schedule.get([1]))[0][1][5] != "dead":
-            world.schedule.serve(topic, 79, 30, 2, 1)
-    assert (await world.schedule.stats())["buried"] == 1
+async def test_a_message_whose_workers_all_died_is_a_dead_letter_and_counted(tmp_path: Path) -> None:
+    claims: list[int] = []
+    schedule = EmbeddedSchedule(tmp_path, lambda worker, _: claims.append(worker), segment_bytes=8 << 20)
+    schedule.open()
+    await schedule.insert([(1, 1, now_ms(), None, b"")])
+    for worker in (77, 78, 79):
+        schedule.serve(1, worker, 30, 2, 1)  # claims that run out after 30 ms, and nobody fires
+    async with asyncio.timeout(20):
+        while (await schedule.get([1]))[0][1][5] != "dead":
+            pass
+    assert len(claims) == 2
+    assert (await schedule.stats())["buried"] == 1
+    schedule.close()
 
 
 async def test_credits_of_claims_that_ran_out_come_back(world: World) -> None:
