@@ -91,7 +91,10 @@ impl PresenceAccess {
     ) -> PyResult<Vec<(u64, &'static str)>> {
         let closings = self.0.online(now, wall_ms, user, device(device_name)?, session);
         let closings = closings.map_err(|_| PyOverflowError::new_err("too many devices of one user"))?;
-        Ok(closings.into_iter().map(|one| (one.session, one.reason.name())).collect())
+        Ok(closings
+            .into_iter()
+            .map(|one| (one.session, one.reason.name()))
+            .collect())
     }
 
     fn offline(
@@ -233,7 +236,15 @@ pub fn presence_record(bytes: &[u8]) -> PyResult<Vec<Held>> {
     let held = record.0.iter().map(|held| {
         let Origin { ap, epoch } = held.origin;
         let device = name(&held.device);
-        (ap, epoch, device, held.version, held.index, state(held.state), held.at_ms)
+        (
+            ap,
+            epoch,
+            device,
+            held.version,
+            held.index,
+            state(held.state),
+            held.at_ms,
+        )
     });
     Ok(held.collect())
 }
@@ -371,7 +382,15 @@ impl PresenceWriter {
             let changes = user.changes.iter().map(|change| {
                 let Origin { ap, epoch } = change.id.origin;
                 let (version, index) = (change.id.version, change.id.index);
-                (ap, epoch, version, index, name(&change.device), state(change.state), change.at_ms)
+                (
+                    ap,
+                    epoch,
+                    version,
+                    index,
+                    name(&change.device),
+                    state(change.state),
+                    change.at_ms,
+                )
             });
             (user.user, PyBytes::new(py, &user.record), changes.collect())
         });

@@ -8,6 +8,7 @@ __all__ = [
     "ClientEngine",
     "FeedEngine",
     "GatewayEngine",
+    "Journal",
     "KnownRooms",
     "LikesEngine",
     "LoadEngine",
