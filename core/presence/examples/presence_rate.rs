@@ -1,6 +1,6 @@
 //! A writer's costs: `cargo run --release -p muster-presence --example presence_rate [DEVICES]`.
 //!
-//! Events from frame to batch, without a store; the second path's copy against the first one in the same run (PF-23); a full state;
+//! Events from frame to batch, without a store; the second path's copy against the first one in the same run; a full state;
 //! bytes of a device in gateway and writer.
 
 use muster_presence::{

@@ -554,7 +554,10 @@ fn offer(deliveries: &mut Deliveries, now: Micros, service: u32, unicast: &Unica
     pushes.iter().map(|push| (push.id.sequence, push.device)).collect()
 }
 
-fn answers(deliveries: &mut Deliveries) -> Vec<(u32, Vec<(Option<Device>, Outcome)>)> {
+/// A service, and what it is told of each device.
+type Answer = (u32, Vec<(Option<Device>, Outcome)>);
+
+fn answers(deliveries: &mut Deliveries) -> Vec<Answer> {
     let out = deliveries.take_out();
     out.iter()
         .map(|(service, frame)| match message(frame) {

@@ -7,6 +7,7 @@ mod keys;
 mod likes;
 mod load;
 mod messages;
+mod presence;
 mod server;
 
 use pyo3::prelude::*;
@@ -39,6 +40,13 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<messages::RetryPlan>()?;
     module.add_class::<messages::ScheduleKeeper>()?;
     module.add_class::<messages::WorkerDispatch>()?;
+    module.add_function(wrap_pyfunction!(presence::presence_ask, module)?)?;
+    module.add_function(wrap_pyfunction!(presence::presence_bucket, module)?)?;
+    module.add_function(wrap_pyfunction!(presence::presence_full_ask, module)?)?;
+    module.add_function(wrap_pyfunction!(presence::presence_record, module)?)?;
+    module.add_function(wrap_pyfunction!(presence::presence_split, module)?)?;
+    module.add_class::<presence::PresenceAccess>()?;
+    module.add_class::<presence::PresenceWriter>()?;
     module.add_class::<server::GatewayEngine>()?;
     module.add_class::<server::ProxyEngine>()?;
     module.add_class::<server::BrokerEngine>()?;

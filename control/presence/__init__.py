@@ -1,0 +1,1 @@
+"""Presence: what the control plane does for it."""

@@ -1,0 +1,455 @@
+//! Presence and unicast: a gateway's access point, the split of an online proxy, a shard's writer, a user's record.
+
+use muster_presence::{
+    bucket, kinds, AccessPoint, AccessSettings, Applied, Ask, Device, FullAsk, Message, Origin, Ranges, Reason, Record,
+    Refusal, Shard, ShardMap, Splitter, Standing, State, To, Verdict, Why, Writer, WriterSettings,
+};
+use muster_transport::Frames;
+use pyo3::exceptions::{PyOverflowError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+
+/// Gateway, its epoch, device, version, index, state, time of the event.
+type Held = (u32, u32, String, u64, u16, &'static str, u64);
+/// Gateway, its epoch, version, index, device, state, time of the event.
+type Told = (u32, u32, u64, u64, String, &'static str, u64);
+/// User, record and changes; gateways with epoch and version.
+type WholeBatch<'py> = (Vec<(u64, Bound<'py, PyBytes>, Vec<Told>)>, Vec<(u32, u32, Option<u64>)>);
+/// Site, shards, shard, frame.
+type Framed<'py> = (u16, u16, u16, Bound<'py, PyBytes>);
+
+fn device(name: &str) -> PyResult<Device> {
+    Device::new(name.as_bytes()).ok_or_else(|| PyValueError::new_err(format!("invalid device {name:?}")))
+}
+
+fn name(device: &Device) -> String {
+    String::from_utf8_lossy(device.name()).into_owned()
+}
+
+fn reason(name: &str) -> PyResult<Reason> {
+    let found = Reason::ALL.into_iter().find(|reason| reason.name() == name);
+    found.ok_or_else(|| PyValueError::new_err(format!("unknown reason {name:?}")))
+}
+
+fn state(state: State) -> &'static str {
+    match state {
+        State::Online => "online",
+        State::Offline(reason) => reason.name(),
+    }
+}
+
+fn shard(shards: u16, index: u16) -> PyResult<Shard> {
+    match index < shards {
+        true => Ok(Shard { of: shards, index }),
+        false => Err(PyValueError::new_err(format!("no shard {index} of {shards}"))),
+    }
+}
+
+/// Calls `take` with each frame, until it gives an error or a frame is malformed.
+fn frames<'a>(bytes: &'a [u8], mut take: impl FnMut(Message<'a>)) -> PyResult<()> {
+    for frame in Frames::new(bytes, kinds::ALL) {
+        let frame = frame.map_err(|_| PyValueError::new_err("malformed frame"))?;
+        let message = Message::read(frame.kind, frame.body);
+        take(message.ok_or_else(|| PyValueError::new_err(format!("malformed frame of kind {}", frame.kind.code())))?);
+    }
+    Ok(())
+}
+
+/// The devices that are online at one gateway.
+#[pyclass(module = "muster._core")]
+pub struct PresenceAccess(AccessPoint);
+
+#[pymethods]
+impl PresenceAccess {
+    #[new]
+    #[pyo3(signature = (*, ap, epoch, now, version=0, window_us=50_000, ring_bytes=4 << 20, full_bytes_per_second=8 << 20))]
+    fn new(
+        ap: u32,
+        epoch: u32,
+        now: u64,
+        version: u64,
+        window_us: u64,
+        ring_bytes: usize,
+        full_bytes_per_second: u64,
+    ) -> Self {
+        let settings = AccessSettings {
+            window: window_us,
+            ring_bytes,
+            full_bytes_per_second,
+            ..AccessSettings::default()
+        };
+        PresenceAccess(AccessPoint::new(Origin { ap, epoch }, version, settings, now))
+    }
+
+    fn online(
+        &mut self,
+        now: u64,
+        wall_ms: u64,
+        user: u64,
+        device_name: &str,
+        session: u64,
+    ) -> PyResult<Vec<(u64, &'static str)>> {
+        let closings = self.0.online(now, wall_ms, user, device(device_name)?, session);
+        let closings = closings.map_err(|_| PyOverflowError::new_err("too many devices of one user"))?;
+        Ok(closings
+            .into_iter()
+            .map(|one| (one.session, one.reason.name()))
+            .collect())
+    }
+
+    fn offline(
+        &mut self,
+        now: u64,
+        wall_ms: u64,
+        user: u64,
+        device_name: &str,
+        session: u64,
+        why: &str,
+    ) -> PyResult<()> {
+        self.0
+            .offline(now, wall_ms, user, device(device_name)?, session, reason(why)?);
+        Ok(())
+    }
+
+    fn drain(&mut self, now: u64, wall_ms: u64) {
+        self.0.drain(now, wall_ms);
+    }
+
+    /// Frames of a writer.
+    fn feed(&mut self, now: u64, writer: u32, bytes: &[u8]) -> PyResult<()> {
+        let access = &mut self.0;
+        frames(bytes, |message| match message {
+            Message::Ask(ask) => access.ask(writer, &ask),
+            Message::FullAsk(ask) => access.full_ask(now, writer, &ask),
+            _ => {}
+        })
+    }
+
+    fn expire(&mut self, now: u64) {
+        self.0.expire(now);
+    }
+
+    fn deadline(&self) -> Option<u64> {
+        self.0.deadline()
+    }
+
+    fn take<'py>(&mut self, py: Python<'py>) -> Vec<(Option<u32>, Bound<'py, PyBytes>)> {
+        let out = self.0.take_out().into_iter().map(|(to, frame)| {
+            let writer = match to {
+                To::Proxies => None,
+                To::Writer(writer) => Some(writer),
+            };
+            (writer, PyBytes::new(py, &frame))
+        });
+        out.collect()
+    }
+
+    fn version(&self) -> u64 {
+        self.0.version()
+    }
+
+    fn devices(&self) -> Vec<(u64, String)> {
+        self.0.devices().map(|(user, device)| (user, name(&device))).collect()
+    }
+}
+
+/// Splits a gateway's frames of one turn for every writer of every site.
+#[pyfunction]
+pub fn presence_split<'py>(
+    py: Python<'py>,
+    map: u32,
+    sites: Vec<(u16, u16)>,
+    bytes: &[u8],
+) -> PyResult<Vec<Framed<'py>>> {
+    let map = ShardMap { version: map, sites };
+    let mut splitter = Splitter::new(&map);
+    let mut good = true;
+    frames(bytes, |message| match message {
+        Message::Report(report) => good &= splitter.report(&report),
+        Message::Beat(beat) => splitter.beat(&beat),
+        _ => good = false,
+    })?;
+    if !good {
+        return Err(PyValueError::new_err("no packet of a gateway"));
+    }
+    let framed = splitter.finish().into_iter().map(|(target, frame)| {
+        let Shard { of, index } = target.shard;
+        (target.site, of, index, PyBytes::new(py, &frame))
+    });
+    Ok(framed.collect())
+}
+
+/// The frame that asks a gateway for versions.
+#[pyfunction]
+pub fn presence_ask<'py>(
+    py: Python<'py>,
+    transaction: u64,
+    shard_of: (u16, u16),
+    origin: (u32, u32),
+    ranges: Ranges,
+) -> PyResult<Bound<'py, PyBytes>> {
+    checked(&ranges)?;
+    let ask = Message::Ask(Ask {
+        transaction,
+        shard: shard(shard_of.0, shard_of.1)?,
+        origin: Origin {
+            ap: origin.0,
+            epoch: origin.1,
+        },
+        ranges,
+    });
+    Ok(PyBytes::new(py, &ask.to_frame()))
+}
+
+/// The frame that asks a gateway for its full state, or for chunks of it.
+#[pyfunction]
+pub fn presence_full_ask<'py>(
+    py: Python<'py>,
+    transaction: u64,
+    shard_of: (u16, u16),
+    ap: u32,
+    chunks: Ranges,
+) -> PyResult<Bound<'py, PyBytes>> {
+    checked(&chunks)?;
+    let ask = Message::FullAsk(FullAsk {
+        transaction,
+        shard: shard(shard_of.0, shard_of.1)?,
+        ap,
+        chunks,
+    });
+    Ok(PyBytes::new(py, &ask.to_frame()))
+}
+
+/// Ranges that fit a frame.
+fn checked(ranges: &Ranges) -> PyResult<()> {
+    let fits = |(first, last): &(u64, u64)| last.wrapping_sub(*first) <= u64::from(u32::MAX);
+    match ranges.len() <= muster_presence::RANGES_MAX && ranges.iter().all(fits) {
+        true => Ok(()),
+        false => Err(PyValueError::new_err("too many ranges, or too long ones")),
+    }
+}
+
+/// The devices of a record in the store.
+#[pyfunction]
+pub fn presence_record(bytes: &[u8]) -> PyResult<Vec<Held>> {
+    let record = Record::decode(bytes).ok_or_else(|| PyValueError::new_err("no record of this format"))?;
+    let held = record.0.iter().map(|held| {
+        let Origin { ap, epoch } = held.origin;
+        let device = name(&held.device);
+        (
+            ap,
+            epoch,
+            device,
+            held.version,
+            held.index,
+            state(held.state),
+            held.at_ms,
+        )
+    });
+    Ok(held.collect())
+}
+
+/// The bucket that a user's record lies in.
+#[pyfunction]
+pub fn presence_bucket(user: u64, shards: u16, buckets: u32) -> u32 {
+    bucket(user, shards, buckets)
+}
+
+/// One shard's view of all gateways.
+#[pyclass(module = "muster._core")]
+pub struct PresenceWriter(Writer);
+
+#[pymethods]
+impl PresenceWriter {
+    #[new]
+    #[pyo3(signature = (*, shards, index, epoch, grace_us=5_000_000, lease_us=10_000_000, reorder_us=30_000, late_us=2_000_000))]
+    fn new(
+        shards: u16,
+        index: u16,
+        epoch: u32,
+        grace_us: u64,
+        lease_us: u64,
+        reorder_us: u64,
+        late_us: u64,
+    ) -> PyResult<Self> {
+        let settings = WriterSettings {
+            grace: grace_us,
+            lease: lease_us,
+            reorder: reorder_us,
+            late: late_us,
+            policies: None,
+        };
+        Ok(PresenceWriter(Writer::new(shard(shards, index)?, epoch, settings)))
+    }
+
+    fn restore_applied(&mut self, now: u64, ap: u32, epoch: u32, version: u64) {
+        let version = Some(version);
+        self.0.restore_applied(now, &Applied { ap, epoch, version });
+    }
+
+    fn restore_user(&mut self, now: u64, user: u64, record: &[u8]) -> bool {
+        self.0.restore_user(now, user, record)
+    }
+
+    fn expect(&mut self, now: u64, aps: Vec<u32>) {
+        self.0.expect(now, &aps);
+    }
+
+    fn remove(&mut self, now: u64, aps: Vec<u32>) {
+        self.0.remove(now, &aps);
+    }
+
+    fn rewrite(&mut self) {
+        self.0.rewrite();
+    }
+
+    /// Frames of proxies and gateways, and what became of each.
+    fn feed(&mut self, now: u64, bytes: &[u8]) -> PyResult<Vec<&'static str>> {
+        let writer = &mut self.0;
+        let mut verdicts = Vec::new();
+        frames(bytes, |message| {
+            let verdict = match message {
+                Message::Share(share) => writer.share(now, &share),
+                Message::Empty(empty) => writer.empty(now, &empty),
+                Message::Beat(beat) => writer.beat(now, &beat),
+                Message::TooOld(old) => writer.too_old(now, &old),
+                Message::Chunk(chunk) => writer.chunk(now, &chunk),
+                _ => Verdict::Refused(Refusal::Unasked),
+            };
+            verdicts.push(match verdict {
+                Verdict::Applied => "applied",
+                Verdict::Duplicate => "duplicate",
+                Verdict::Held => "held",
+                Verdict::Refused(Refusal::OldEpoch) => "old_epoch",
+                Verdict::Refused(Refusal::WrongShard) => "wrong_shard",
+                Verdict::Refused(Refusal::Malformed) => "malformed",
+                Verdict::Refused(Refusal::TooManySources) => "too_many_sources",
+                Verdict::Refused(Refusal::Unasked) => "unasked",
+            });
+        })?;
+        Ok(verdicts)
+    }
+
+    fn due(&self, now: u64) -> Vec<(u32, u32, Ranges)> {
+        let due = self.0.due(now).into_iter();
+        due.map(|due| (due.origin.ap, due.origin.epoch, due.ranges)).collect()
+    }
+
+    fn asked(&mut self, ap: u32, ranges: Ranges, transaction: u64) {
+        self.0.asked(ap, &ranges, transaction);
+    }
+
+    fn waits(&self, ap: u32, transaction: u64) -> u64 {
+        self.0.waits(ap, transaction)
+    }
+
+    fn release(&mut self, ap: u32, transaction: u64) {
+        self.0.release(ap, transaction);
+    }
+
+    fn fulls(&self) -> Vec<(u32, &'static str, Option<u64>, Ranges)> {
+        let fulls = self.0.fulls().into_iter().map(|full| {
+            let why = match full.why {
+                Why::Unknown => "unknown",
+                Why::NewEpoch => "new_epoch",
+                Why::Jump => "jump",
+                Why::TooOld => "too_old",
+            };
+            (full.ap, why, full.asked, full.missing)
+        });
+        fulls.collect()
+    }
+
+    fn full_asked(&mut self, ap: u32, transaction: u64) {
+        self.0.full_asked(ap, transaction);
+    }
+
+    fn expire(&mut self, now: u64) {
+        self.0.expire(now);
+    }
+
+    fn stalled(&mut self, now: u64) {
+        self.0.stalled(now);
+    }
+
+    fn deadline(&self, now: u64) -> Option<u64> {
+        self.0.deadline(now)
+    }
+
+    fn batch<'py>(&mut self, py: Python<'py>, users_max: usize) -> Option<WholeBatch<'py>> {
+        let batch = self.0.batch(users_max)?;
+        let users = batch.users.iter().map(|user| {
+            let changes = user.changes.iter().map(|change| {
+                let Origin { ap, epoch } = change.id.origin;
+                let (version, index) = (change.id.version, change.id.index);
+                (
+                    ap,
+                    epoch,
+                    version,
+                    index,
+                    name(&change.device),
+                    state(change.state),
+                    change.at_ms,
+                )
+            });
+            (user.user, PyBytes::new(py, &user.record), changes.collect())
+        });
+        let vector = batch.vector.iter().map(|one| (one.ap, one.epoch, one.version));
+        Some((users.collect(), vector.collect()))
+    }
+
+    fn written(&mut self) {
+        self.0.written();
+    }
+
+    fn is_written(&self) -> bool {
+        self.0.is_written()
+    }
+
+    /// The second: the gateway that the shard is behind of.
+    fn standing(&mut self, now: u64) -> (&'static str, Option<u32>) {
+        match self.0.standing(now) {
+            Standing::InSync => ("in_sync", None),
+            Standing::Starting => ("starting", None),
+            Standing::Deaf => ("deaf", None),
+            Standing::Behind { ap } => ("behind", Some(ap)),
+        }
+    }
+
+    fn online(&self) -> Vec<(u64, String, u32)> {
+        let online = self.0.online();
+        online.map(|(user, device, ap)| (user, name(&device), ap)).collect()
+    }
+
+    fn sources(&self) -> Vec<(u32, u32, bool, u64, u64, u64)> {
+        let sources = self.0.sources().map(|one| {
+            let Origin { ap, epoch } = one.origin;
+            (ap, epoch, one.resync.is_none(), one.complete, one.highest, one.missing)
+        });
+        sources.collect()
+    }
+
+    fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let counters = self.0.counters();
+        let dict = PyDict::new(py);
+        for (name, count) in [
+            ("events", counters.events),
+            ("packets", counters.packets),
+            ("empty_versions", counters.empty_versions),
+            ("duplicates", counters.duplicates),
+            ("held", counters.held),
+            ("held_dropped", counters.held_dropped),
+            ("old_epoch", counters.old_epoch),
+            ("wrong_shard", counters.wrong_shard),
+            ("malformed", counters.malformed),
+            ("too_many_sources", counters.too_many_sources),
+            ("unasked", counters.unasked),
+            ("resyncs", counters.resyncs),
+            ("fulls", counters.fulls),
+            ("lost", counters.lost),
+        ] {
+            dict.set_item(name, count)?;
+        }
+        Ok(dict)
+    }
+}
