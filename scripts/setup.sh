@@ -214,8 +214,8 @@ install_locked() {
 
 build_core() {
     say 'building the library (Rust)'
-    uv pip install --quiet --no-deps --no-build-isolation --reinstall -e core
-    stamp core "$(core_digest)" # anew: cargo may have completed Cargo.lock
+    MATURIN_PEP517_ARGS=--locked uv pip install --quiet --no-deps --no-build-isolation --reinstall -e core
+    stamp core "$1"
 }
 
 build_server() {

@@ -21,6 +21,7 @@ muster config show --origin    # every value, and where it came from
 ```
 
 One TOML file: `--config FILE`, else `$MUSTER_CONFIG`, else `./muster.toml`, else `~/.config/muster/muster.toml`.
+`./muster.toml` must belong to you or root, and others may not write it.
 The last of these that names a key sets it: the default, the value of `muster up`, the file, the environment
 (`MUSTER_SECTION__KEY`, as `MUSTER_GATEWAY__ARENA_MIB=64`), a flag. An unknown key is an error, in the file and in the
 environment.

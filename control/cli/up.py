@@ -3,13 +3,17 @@
 import asyncio
 import functools
 import os
+import shlex
+import shutil
 import signal
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from control.cluster.instance import Folder
 from control.cluster.specs import warn_of_secrets
 from control.cluster.supervisor import Supervisor
 from control.config import load as config
@@ -21,6 +25,7 @@ from control.host.addresses import address_text
 from control.host.openfiles import enough_files
 from control.node import logs
 from control.rooms.system import DEMO_ROOM
+from muster.instance import VARIABLE, default_folder
 from plane.kinds import kind
 
 if TYPE_CHECKING:  # loaded only with a demo: NumPy is a third of a start
@@ -35,16 +40,18 @@ async def up(
 ) -> int:
     """Run the instance, with `demo` also the demo room. Exit code 1 if one of its members missed a message."""
     read = functools.partial(config.load, config_file, flags=flags, profile=UP)
-    settings = read().config
+    loaded = read()
+    settings, watched = loaded.config, sys.stderr.isatty()
     enough_files(len(seats(settings)))
-    log = logs.configure(settings.log.level, settings.log.format, role="supervisor", instance=settings.instance.name)
+    style = "text" if watched and loaded.origins["log.format"] == config.DEFAULT else settings.log.format
+    log = logs.configure(settings.log.level, style, role="supervisor", instance=settings.instance.name)
     warn_of_secrets(settings, log)
     if settings.faults.active():
         say("FAULTS ARE INJECTED ON PURPOSE: see muster config show --origin")
     terminal = has_terminal()
-    async with Supervisor(settings, log, logs_to_files=demo) as supervisor:
+    async with Supervisor(settings, log, logs_to_files=demo or watched) as supervisor:
         reloads(functools.partial(supervisor.reload, read), terminal)
-        greet(supervisor, demo)
+        greet(supervisor, demo or watched)
         if not demo:
             await asyncio.sleep(float("inf") if seconds is None else seconds)
             return 0
@@ -125,7 +132,7 @@ def summary(figures: "Figures", as_json: bool) -> None:
     )
 
 
-def greet(supervisor: Supervisor, demo: bool) -> None:
+def greet(supervisor: Supervisor, to_files: bool) -> None:
     """Print addresses and commands to try on stderr."""
     record = supervisor.record()
     names = {process.node: process.name for process in record.processes}
@@ -139,8 +146,22 @@ def greet(supervisor: Supervisor, demo: bool) -> None:
         say(f"{program.name:{width}} {address_text(*program.bind)}")
     for process in record.processes:
         say(f"{process.name:{width}} http://{address_text(*process.admin)}/metrics")
-    say(f"instance {supervisor.folder.path}" + (f", logs in {supervisor.folder.logs}" if demo else ""))
+    say(f"instance {supervisor.folder.path}" + (f", logs in {supervisor.folder.logs}" if to_files else ""))
     say("try, in other terminals:")
-    for command in (f"muster sub {DEMO_ROOM}", f"echo hello | muster pub {DEMO_ROOM}", "muster status"):
+    own = typed_as(supervisor.folder)
+    for command in (f"{own} sub {DEMO_ROOM}", f"echo hello | {own} pub {DEMO_ROOM}", f"{own} status"):
         say(f"  {command}")
     say("Ctrl-C ends it")
+
+
+def typed_as(place: Folder) -> str:
+    """The command, as it works in another shell of this user: found there, and for this instance."""
+    program = Path(sys.argv[0]).absolute()
+    found = shutil.which("muster")
+    elsewhere = found is not None and not (
+        os.environ.get("VIRTUAL_ENV") and found.startswith(os.environ["VIRTUAL_ENV"])
+    )
+    word = "muster" if elsewhere or program.name != "muster" else shlex.quote(str(program))
+    if place.path == default_folder(os.environ):
+        return word
+    return f"{VARIABLE}={shlex.quote(str(place.path))} {word}"

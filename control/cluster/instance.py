@@ -18,7 +18,7 @@ from msgspec import UNSET, UnsetType
 
 from control.config.options import Config
 from control.errors import TRY_LATER, ConfigError, NotRunning, UserError
-from control.host.files import absolute, create_once, write_atomically
+from control.host.files import absolute, create_once, foreign, write_atomically
 from control.registry.places import Node
 from muster.errors import Unavailable
 from muster.instance import FILE, LOCK, check_default, default_folder, lives
@@ -269,6 +269,9 @@ def wrong_secrets(place: Folder) -> Iterator[tuple[Path, str]]:
     ]
     for file, read in checks:
         if os.access(file, os.R_OK):
+            if place.path.stat().st_uid == os.getuid() and (why := foreign(file)):
+                yield file, f"{file}: {why}"
+                continue
             try:
                 read()
             except SpecError as error:

@@ -22,6 +22,7 @@ from control.config import layout
 from control.config.options import LINKS, SERVED, Config, Registry, whole
 from control.errors import ConfigError
 from control.host.addresses import NO_ADDRESS, PORT_MAX, split_address
+from control.host.files import foreign
 from plane.kind import RoleKind, named
 from plane.kinds import kind, partitioned
 from plane.options import DoorOptions
@@ -88,13 +89,21 @@ def load(
 
 
 def find_file(file: Path | None, environment: Mapping[str, str]) -> Path | None:
-    """The file to read: the flag's, `$MUSTER_CONFIG`'s, `./muster.toml`, the user's own. The last two may be absent."""
+    """The file to read: the flag's, `$MUSTER_CONFIG`'s, `./muster.toml`, the user's own. The last two may be absent.
+
+    Raises `ConfigError` for a `./muster.toml` that another user could have written.
+    """
     if file is not None:
         return file
     if named := environment.get(FILE_VARIABLE):
         return Path(named)
     home = Path(environment.get("XDG_CONFIG_HOME") or Path(environment.get("HOME", "/")) / ".config")
-    return next((each for each in (Path("muster.toml"), home / "muster" / "muster.toml") if _is_file(each)), None)
+    here, own = Path("muster.toml"), home / "muster" / "muster.toml"
+    if _is_file(here):
+        if why := foreign(here):
+            raise ConfigError(f"./{here}: {why}; to use it anyway: --config {here}")
+        return here
+    return own if _is_file(own) else None
 
 
 def _is_file(path: Path) -> bool:

@@ -1,6 +1,7 @@
 """Files that others read while this process writes them, or that nobody else may read."""
 
 import os
+import stat
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -32,6 +33,20 @@ def create_once(file: Path, content: bytes, mode: int = 0o600) -> None:
     """Write `file` unless it exists already."""
     if not file.exists():
         write_atomically(file, content, mode)
+
+
+def foreign(file: Path) -> str:
+    """The reason why this file may say what another user wants; empty if only this user and root could write it.
+
+    Members of its group are trusted. Raises `OSError`.
+    """
+    if not {file.lstat().st_uid, file.stat().st_uid} <= _trusted():
+        return "belongs to another user"
+    return "any user may write it" if file.stat().st_mode & stat.S_IWOTH else ""
+
+
+def _trusted() -> frozenset[int]:
+    return frozenset({0, os.getuid()})
 
 
 def absolute(file: str) -> Path:

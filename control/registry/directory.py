@@ -112,6 +112,7 @@ class Directory:
         self.on_displaced: Callable[[str], None] = lambda why: None
         """Called when the registry gives this number to another name; this one is then not registered any more."""
         self._tree, self._log, self._root = tree, log, root
+        self._ended = False
         self._poll_s, self._spread_s, self._back_s = poll_s, spread_s, back_s
         self._dice = dice or random.Random()
         self._identities = Identities(tree, root=root, wall=wall)
@@ -149,6 +150,7 @@ class Directory:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
+        self._ended = True
         await self._tree.close()
 
     async def _numbers(self) -> set[int]:
@@ -412,6 +414,8 @@ class Directory:
     # --- the map ------------------------------------------------------------------------------------------------------
 
     def _on_session(self, session: Session) -> None:
+        if self._ended:  # by ourselves: nothing is lost
+            return
         self._log.info("registry", session=session)
         if session == "expired" and self._own is not None:
             self.sessions_lost += 1

@@ -38,7 +38,7 @@ def test_every_public_name_is_explained(module: Any) -> None:
 )
 def test_every_method_that_a_program_calls_is_explained(kind: type) -> None:
     inner = {
-        muster.Client: {"enter", "leave", "wait"},
+        muster.Client: {"abandon", "check_here", "enter", "leave", "wait"},
         muster.Room: {"end", "on_error", "on_error_over", "on_joined", "on_readable"},
         muster.Gap: {"count", "index"},
     }

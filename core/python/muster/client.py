@@ -14,6 +14,7 @@ from socket import SOCK_DGRAM
 from threading import get_ident
 from types import TracebackType
 from typing import Any, Final, TypeAlias, TypedDict, TypeVar, final
+from weakref import WeakSet
 
 from ._core import ClientEngine, room_name_error
 from .errors import SESSIONS, BadRoomName, Closed, Invalid, MusterError, Refused, TimedOut, TooLong, Unavailable
@@ -77,6 +78,10 @@ class _Publication:
     refused: MusterError | None = None
     told: bool = False
     """Whether a caller has been told of the refusal."""
+
+
+_OPEN: "Final[WeakSet[Client]]" = WeakSet()
+"""Those of this process."""
 
 
 @final
@@ -150,7 +155,7 @@ class Client:
     async def __aenter__(self) -> "Client":
         if self._state != "new":
             raise Invalid("a client is opened once; call muster.connect again")
-        self.loop, self._thread = asyncio.get_running_loop(), get_ident()
+        self.loop, self.thread = asyncio.get_running_loop(), get_ident()
         began = self.loop.time()
         if self._source is not None:
             self._token = await self.wait(self._source(), self._timeout, "get a token")
@@ -171,6 +176,7 @@ class Client:
             raise Unavailable(f"no socket: {error}") from None
         self._turns = Turns(self.engine, self._on_events, self._on_panic)
         self._state = "open"
+        _OPEN.add(self)
         try:
             known = [side for side, servers in enumerate((address.gateways, address.proxies)) if servers]
             self._sides = [side for side in (0, 1) if side in known or self._learns[side]]
@@ -272,7 +278,7 @@ class Client:
         The client repeats a taken message until the owner has it, also through other proxies; `flush` waits for that.
         """
         publication = self._publications.get(_full_name(room))
-        elsewhere = self._state != "open" or get_ident() != self._thread or self.loop.is_closed()
+        elsewhere = self._state != "open" or get_ident() != self.thread or self.loop.is_closed()
         if elsewhere or publication is None or publication.refused is not None:
             publication = self._publication(room)
         taken = not publication.waiting and self._push(publication, data, 0)
@@ -409,6 +415,12 @@ class Client:
         return stats
 
     # --- for rooms --------------------------------------------------------------------------------------------
+
+    def check_here(self, what: str) -> None:
+        """Raise `Invalid` in another thread or loop than those that opened the client."""
+        other = get_ident() != self.thread or self.loop.is_closed()
+        if other or _running_loop() not in {self.loop, None}:
+            raise Invalid(f"{what} belongs to the loop and the thread that opened it")
 
     def enter(self, room: Room, positions: bytes | None, history: int, policy: int) -> int:
         """Ask the engine for a membership; returns the room's number in the engine."""
@@ -747,9 +759,7 @@ class Client:
 
     def _check_open(self) -> None:
         if self._state == "open":
-            other = get_ident() != self._thread or self.loop.is_closed()
-            if other or _running_loop() not in {self.loop, None}:
-                raise Invalid("this client belongs to the loop and the thread that opened it")
+            self.check_here("this client")
             return
         if self._failed is not None:
             raise copy(self._failed)
@@ -761,10 +771,21 @@ class Client:
         self._failed = MusterError(f"a defect of the client's engine: {error!r}; please report it")
         self._close(self._failed)
 
+    def abandon(self) -> None:
+        """In a forked child: the sessions are the parent's. Every later call raises `Invalid`; nothing shared is touched."""
+        self._state, self._failed = "closed", Invalid("this client belongs to the process that opened it; connect anew")
+        for room in self._rooms.values():
+            room.end(broken=True)
+            room.on_error(self._failed)
+        self._rooms.clear()
+        self._turns.abandon()
+        del self.engine
+
     def _close(self, error: MusterError) -> None:
         if self.closed:
             return
         self._state = "closed"
+        _OPEN.discard(self)
         if self._look is not None:
             self._look.cancel()
         if self._renewing is not None:
@@ -861,6 +882,15 @@ def _token_bytes(token: bytes | str) -> bytes:
     if not isinstance(token, bytes | str):
         raise Invalid(f"a token is bytes or text, not {type(token).__name__}")
     return token.encode() if isinstance(token, str) else token
+
+
+def _forked() -> None:
+    for client in list(_OPEN):
+        client.abandon()
+    _OPEN.clear()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

@@ -4,6 +4,7 @@ import asyncio
 import struct
 from collections.abc import AsyncIterator, Generator, Iterable
 from copy import copy
+from threading import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, final
 
@@ -99,6 +100,7 @@ class Room:
     def leave(self) -> None:
         """End the membership. Iteration ends and unread items are dropped. A second call does nothing."""
         if self._number is not None:
+            self._client.check_here(self.name)
             number = self._number
             self.end()
             self._client.leave(self, number)
@@ -115,7 +117,8 @@ class Room:
 
     async def __anext__(self) -> Item:
         at = self._at
-        if at == len(self._batch):
+        if at == len(self._batch) or get_ident() != self._client.thread:
+            self._client.check_here(self.name)
             self._batch, self._at = [], 0
             self._batch, at = await self._next(), 0
         self._at = at + 1
@@ -163,6 +166,7 @@ class Room:
         return self._client.engine.room_stats(self._number) or {}
 
     async def _batch_next(self) -> list[Item]:
+        self._client.check_here(self.name)
         rest = self._batch[self._at :]
         self._batch, self._at = [], 0
         return rest or await self._next()

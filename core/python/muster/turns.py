@@ -52,6 +52,14 @@ class Turns:
             self._loop.remove_reader(self._fd)
             self._engine.close()
 
+    def abandon(self) -> None:
+        """In a forked child: let go of the engine, whose descriptors are closed when nothing else holds it.
+
+        No goodbye is sent on the parent's session. The reader stays: the child shares the loop's selector with its parent.
+        """
+        self._closed = True
+        del self._engine
+
     def _turn(self) -> None:
         if self._queued or self._closed:
             return

@@ -7,6 +7,7 @@ import pytest
 from control.cluster import instance
 from control.cluster.instance import Folder
 from control.errors import ConfigError
+from control.host import files
 from muster.errors import Unavailable
 from muster.instance import read_token
 from plane import auth
@@ -30,6 +31,22 @@ def test_an_empty_secret_ends_the_start_with_one_line_that_mends_it(name: str, t
     assert "\n" not in str(said.value)
     file.unlink()
     instance.prepare(place, ["gateway", "proxy"])
+
+
+def test_a_secret_that_anybody_may_write_ends_the_start(tmp_path: Path) -> None:
+    place = Folder(tmp_path / "folder")
+    instance.prepare(place)
+    place.cluster_secret.chmod(0o602)
+    with pytest.raises(ConfigError, match=r"cluster\.secret: any user may write it; remove it"):
+        instance.prepare(place)
+
+
+def test_a_secret_of_another_user_ends_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Folder(tmp_path / "folder")
+    instance.prepare(place)
+    monkeypatch.setattr(files, "_trusted", lambda: frozenset({place.path.stat().st_uid + 1}))
+    with pytest.raises(ConfigError, match=r"cluster\.secret: belongs to another user; remove it"):
+        instance.prepare(place)
 
 
 def test_an_empty_key_of_a_served_node_ends_its_start_with_one_line(tmp_path: Path) -> None:

@@ -188,6 +188,26 @@ def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
     assert load(tmp_path / "marked.toml", {}).config.instance.name == "n"
 
 
+def test_a_file_here_that_others_wrote_or_may_write_is_refused_unless_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "muster.toml"
+    file.write_text('[instance]\nname = "n"\n')
+    assert load(environment={"HOME": str(tmp_path)}).config.instance.name == "n"
+    file.chmod(0o646)
+    with pytest.raises(ConfigError, match=r"muster\.toml: any user may write it; .*--config muster\.toml"):
+        load(environment={"HOME": str(tmp_path)})
+    assert load(Path("muster.toml"), {}).config.instance.name == "n"
+    file.chmod(0o664)
+    monkeypatch.setattr(os, "getuid", lambda: 4_000_000)
+    if file.stat().st_uid == 0:
+        assert load(environment={"HOME": str(tmp_path)}).config.instance.name == "n", "root is trusted"
+        os.chown(file, 4_000_001, -1)
+    with pytest.raises(ConfigError, match=r"muster\.toml: belongs to another user; .*--config muster\.toml"):
+        load(environment={"HOME": str(tmp_path)})
+
+
 def test_a_file_without_end_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"/dev/zero: is longer than"):
         load(Path("/dev/zero"), {})
