@@ -29,15 +29,15 @@ CRATES: Final = (
     "presence",
 )
 DEPENDS: Final[Mapping[str, frozenset[str]]] = {
-    "transport": frozenset({"ahead"}),
-    "rooms": frozenset({"ahead", "transport"}),
+    "transport": frozenset({"ahead", "planted"}),
+    "rooms": frozenset({"ahead", "planted", "transport"}),
     "udp": frozenset({"ahead", "transport"}),
     "driver": frozenset({"ahead", "transport", "udp"}),
     "simkit": frozenset({"transport"}),
-    "journal": frozenset(),
-    "likes": frozenset({"journal"}),
+    "journal": frozenset({"planted"}),
+    "likes": frozenset({"journal", "planted"}),
     "messages": frozenset({"journal"}),
-    "presence": frozenset({"transport"}),
+    "presence": frozenset({"planted", "transport"}),
     "callback": frozenset(),
 }
 """What a crate may use of the others; the rest stands above all of these."""

@@ -1,10 +1,6 @@
-//! Known bugs, each behind a switch, to see that the tests find it.
-//!
-//! Without the feature `planted` every question is answered "no" at compile time, and nothing of this is left.
+//! Known bugs of presence and unicast, each behind a switch, to see that the suite finds it (`docs/testing.md`).
 
-/// One bug.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Bug {
+muster_planted::planted! {
     /// A proxy sends a version only to the writers that have events in it (H1).
     EmptyUnsent,
     /// A writer takes packets of any epoch (H2).
@@ -23,32 +19,4 @@ pub enum Bug {
     TailForgotten,
     /// A message that came by both paths is delivered twice.
     DeliveredTwice,
-}
-
-#[cfg(feature = "planted")]
-mod switch {
-    use super::Bug;
-    use std::cell::Cell;
-
-    thread_local! {
-        static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
-    }
-
-    /// Plants a bug in all machines of this thread, or none.
-    pub fn set(bug: Option<Bug>) {
-        PLANTED.set(bug);
-    }
-
-    pub fn is(bug: Bug) -> bool {
-        PLANTED.get() == Some(bug)
-    }
-}
-
-#[cfg(feature = "planted")]
-pub use switch::{is, set};
-
-#[cfg(not(feature = "planted"))]
-#[inline(always)]
-pub const fn is(_bug: Bug) -> bool {
-    false
 }

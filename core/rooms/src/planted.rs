@@ -1,6 +1,6 @@
 //! Known bugs of rooms, each behind a switch, to see that the suite finds it (`docs/testing.md`).
 
-muster_transport::planted! {
+muster_planted::planted! {
     /// One member's repair requests use up the allowance of all.
     RequestLimitShared,
     /// A gateway passes on messages behind a hole.

@@ -1,50 +1,6 @@
-//! Known bugs, each behind a switch, to see that the suite finds it (`docs/testing.md`).
-//!
-//! Owns the bugs of this crate, and the macro that gives a system's crate its own. Without the feature `planted` every
-//! question is answered "no" at compile time, and nothing of this is left.
+//! Known bugs of what carries packets, each behind a switch, to see that the suite finds it (`docs/testing.md`).
 
-/// Declares a crate's bugs as `Bug`, with `is`, which asks for one, and `set`, which plants one. The crate needs a
-/// feature `planted`.
-#[macro_export]
-macro_rules! planted {
-    ($($(#[$doc:meta])+ $bug:ident,)+) => {
-        /// One bug.
-        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-        pub enum Bug {
-            $($(#[$doc])+ $bug,)+
-        }
-
-        #[cfg(feature = "planted")]
-        mod switch {
-            use super::Bug;
-            use std::cell::Cell;
-
-            thread_local! {
-                static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
-            }
-
-            /// Plants a bug in all machines of this thread, or none.
-            pub fn set(bug: Option<Bug>) {
-                PLANTED.set(bug);
-            }
-
-            pub fn is(bug: Bug) -> bool {
-                PLANTED.get() == Some(bug)
-            }
-        }
-
-        #[cfg(feature = "planted")]
-        pub use switch::{is, set};
-
-        #[cfg(not(feature = "planted"))]
-        #[inline(always)]
-        pub const fn is(_bug: Bug) -> bool {
-            false
-        }
-    };
-}
-
-planted! {
+muster_planted::planted! {
     /// A sequence counts as seen before its datagram proved genuine.
     WindowBeforeOpen,
     /// Both directions of a connection seal with the same nonces.

@@ -1,0 +1,48 @@
+//! Known bugs behind switches: a crate declares its own, and its tests plant one at a time to see that they find it
+//! (`docs/testing.md`).
+//!
+//! Without the crate's feature `planted` every question is answered "no" at compile time, and nothing of this is left.
+//! It knows no bug.
+
+#![forbid(unsafe_code)]
+
+/// Declares a crate's bugs as `Bug`, with `is`, which asks for one, and `set`, which plants one. The crate needs a
+/// feature `planted`.
+#[macro_export]
+macro_rules! planted {
+    ($($(#[$doc:meta])+ $bug:ident,)+) => {
+        /// One bug.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        pub enum Bug {
+            $($(#[$doc])+ $bug,)+
+        }
+
+        #[cfg(feature = "planted")]
+        mod switch {
+            use super::Bug;
+            use std::cell::Cell;
+
+            thread_local! {
+                static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
+            }
+
+            /// Plants a bug in all machines of this thread, or none.
+            pub fn set(bug: Option<Bug>) {
+                PLANTED.set(bug);
+            }
+
+            pub fn is(bug: Bug) -> bool {
+                PLANTED.get() == Some(bug)
+            }
+        }
+
+        #[cfg(feature = "planted")]
+        pub use switch::{is, set};
+
+        #[cfg(not(feature = "planted"))]
+        #[inline(always)]
+        pub const fn is(_bug: Bug) -> bool {
+            false
+        }
+    };
+}
