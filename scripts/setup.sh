@@ -214,7 +214,8 @@ install_locked() {
 
 build_core() {
     say 'building the library (Rust)'
-    MATURIN_PEP517_ARGS=--locked uv pip install --quiet --no-deps --no-build-isolation --reinstall -e core
+    export MATURIN_PEP517_ARGS=--locked # Cargo.lock is complete, or this fails
+    uv pip install --quiet --no-deps --no-build-isolation --reinstall -e core
     stamp core "$1"
 }
 
@@ -234,7 +235,7 @@ main() {
         need_system
         need_uv
         fresh lock "$lock" || install_locked "$lock"
-        fresh core "$core" || build_core
+        fresh core "$core" || build_core "$core"
         fresh server "$server" || build_server "$server"
     fi
     if [ "${1:-}" = --tests ]; then
