@@ -130,9 +130,8 @@ async def test_with_every_role_killed_each_is_told_once_or_reported(make: Make, 
             case muster.Delivered(members):
                 assert had >= 1, (room, data)
                 assert members == had or (room, data) in told.unsure, (room, data, members, had)
-            case muster.NoMember():
-                assert (room, data) in told.unsure, (room, data)
-                assert had < 2, (room, data, had)  # both members' gateway was away
+            case muster.NoMember():  # the members' gateway died, perhaps after it had told them
+                assert (room, data) in told.unsure, (room, data, had)
 
 
 @contextlib.asynccontextmanager
