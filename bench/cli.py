@@ -17,6 +17,7 @@ from bench import fanout as fanout_bench
 from bench import hops as hops_bench
 from bench import http as http_bench
 from bench import isolation as isolation_bench
+from bench import likes as likes_bench
 from bench import limits as limits_bench
 from bench import loss as loss_bench
 from bench import machine, netns, pin
@@ -498,6 +499,25 @@ def _delay(options: Options, progress: Progress, _label: str) -> tuple[Case, ...
     except ModuleNotFoundError as error:
         raise Missing(f"{error.name} is not installed; it comes with muster-server[messages] and the tools") from None
     return delay_bench.run(rounds=options.rounds_wanted, quick=options.quick, progress=progress)
+
+
+@app.command(epilog="Example: muster bench likes --quick")
+def likes(
+    json: Json = False,
+    check: Check = False,
+    quick: Quick = False,
+    rounds: Rounds = None,
+    no_progress: NoProgress = False,
+) -> None:
+    """Likes: durable toggles, counts and rankings while they run, memory, a restart; beside Redis with the same client.
+
+    10,000,000 likes for memory and restart (600,000 if quick). TMPDIR must be on a disk, where a sync takes time.
+    """
+    _run("likes", _likes, Options(json, check, quick, rounds, 0, Loopback.host, not no_progress))
+
+
+def _likes(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
+    return likes_bench.run(rounds=options.rounds_wanted, quick=options.quick, progress=progress)
 
 
 @app.command(epilog="Example: muster bench table peers.json paced.json overload.json")
