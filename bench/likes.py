@@ -41,6 +41,8 @@ RANKED, STANDING = 100, 50
 """Entries of a page of the top; at most so many likes does an item have before."""
 PACED, ASKED = 50_000, 500
 """Likes and questions a second while latencies are taken."""
+LATE_MS = 1.0
+"""A run is void if the client sent its questions later than that (p99)."""
 DENSE, MANY = 10_000, 100
 """Likes an item where memory is measured."""
 HELD, HELD_QUICK = 10_000_000, 600_000
@@ -281,7 +283,7 @@ def _asked(name: str, server: Server, sources: Sequence[Iterator[Pipeline]], sec
         late_ms = _hundredths(paced.late)[98]
         took = _hundredths(paced.took)
         figures = {P50: took[49], P99: took[98], TAKEN: paced.pipelines / paced.planned}
-        return Sample(figures, void=f"the client was {late_ms:.1f} ms late (p99)" if late_ms > 1.0 else "")
+        return Sample(figures, void=f"the client was {late_ms:.1f} ms late (p99)" if late_ms > LATE_MS else "")
 
     return Entry(name, once)
 
