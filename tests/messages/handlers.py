@@ -26,7 +26,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engin
 from sqlalchemy.pool import NullPool
 
 from muster.database.rows import OUTCOMES, insert_once
-from muster.database.transactions import Outcome, Transaction, Transactions
+from muster.database.transactions import OutcomeRow, Transaction, Transactions
 from muster.errors import Refused
 from muster.messages import Messages
 from plane.database.url import location
@@ -44,7 +44,7 @@ BROKEN: Final = 5
 @dataclass(frozen=True)
 class Job:
     """One handler: it inserts `order` and sends it. `fault`: `kill`, `stop` or nothing, at the step. `raises`: the business
-    fails. `bug`: where a broken library writes the outcome row in a transaction of its own."""
+    fails. `bug`: of a broken library, see `Broken`."""
 
     url: str
     face: str
@@ -120,18 +120,21 @@ class Watched(Messages):
         return answer
 
 
-class Outside(Transaction):
-    """A bug: the outcome row commits by itself, before the business or after it."""
+class Broken(Transaction):
+    """A bug: the outcome row commits by itself, before the business or after it; or the block does not obey an earlier one."""
 
     bug = ""
 
-    async def _decide(self, outcome: Outcome) -> bool:
+    async def _decide(self, outcome: OutcomeRow) -> bool:
+        if self.bug == "disobeys":
+            await super()._decide(outcome)
+            return True
         if self.bug == "before":
             return await self._alone(outcome)
         self._late = outcome
         return True
 
-    async def _alone(self, outcome: Outcome) -> bool:
+    async def _alone(self, outcome: OutcomeRow) -> bool:
         engine = self._owner._engine
         row = {"message": self.id, "outcome": outcome.word, "at_ms": outcome.at_ms}
         async with engine.begin() as connection:
@@ -166,7 +169,7 @@ async def handle(job: Job) -> int:
         event.listen(session.sync_session, "after_commit", lambda _: reach(job, "committed"))
         block = messages.transaction(session, "orders", {"order": job.order}, in_s=job.in_s)
         if job.bug:
-            block.__class__ = Outside
+            block.__class__ = Broken
             block.bug = job.bug  # type: ignore[attr-defined]
         try:
             async with block:

@@ -24,7 +24,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from muster.callbacks import verified
 from muster.database.barrier import first_time
 from muster.database.rows import EFFECTS, OUTCOMES, create, forget
-from muster.database.transactions import Answer, Transaction, Transactions
+from muster.database.transactions import Answer, OutcomeRow, Transaction, Transactions
 from muster.errors import Invalid, Refused, Unavailable
 from muster.messages import Messages
 from plane.messages.topics import new_secret
@@ -205,19 +205,60 @@ async def test_a_message_is_delivered_if_and_only_if_its_transaction_commits(sho
     assert seen[f"ended {ABORTED}"] > 0, "no commit came too late"
 
 
-@pytest.mark.parametrize(("bug", "step"), [("before", "committing"), ("after", "committed")])
-async def test_an_outcome_row_outside_the_transaction_is_found(
-    served: Database, program: Handlers, bug: str, step: str
-) -> None:
+class Reads(Transactions):
+    """A bug: a check-back that finds no row writes none."""
+
+    async def _decided(self, id: str) -> OutcomeRow:
+        async with self._engine.connect() as connection:
+            found = await connection.execute(
+                select(OUTCOMES.c.outcome, OUTCOMES.c.at_ms).where(OUTCOMES.c.message == id)
+            )
+            row = found.one_or_none()
+        return OutcomeRow("ABORT", 0) if row is None else OutcomeRow(*row)
+
+
+@pytest.mark.parametrize(
+    ("bug", "step", "fault"),
+    [
+        ("before", "committing", "kill"),
+        ("after", "committed", "kill"),
+        ("disobeys", "written", "stop"),
+        ("reads", "written", "stop"),
+    ],
+)
+async def test_a_planted_bug_is_found(served: Database, program: Handlers, bug: str, step: str, fault: str) -> None:
+    """An outcome row outside the transaction, before it or after; one that is not obeyed; none of a check-back."""
     async with opened(served) as shop:
+        if bug == "reads":
+            shop.messages = Reads(shop.client, shop.engine, check_topic=CHECKS, secret=SECRET)
         found = list[str]()
         for order, at in enumerate(STEPS):
-            job = Job(shop.url, shop.plane.url, SECRET, order, step=at, fault="kill", bug=bug)
-            program.run(job)
+            job = Job(shop.url, shop.plane.url, SECRET, order, at, fault, bug="" if bug == "reads" else bug)
+            if program.run(job) == "stopped":
+                for held in shop.plane.held(CHECKS):
+                    await shop.check(held.id)
+                program.go_on()
             await shop.settle()
             if await shop.violations([job]):
                 found.append(at)
         assert step in found
+
+
+async def test_a_cancelled_handler_rolls_back_and_withdraws(shop: Shop) -> None:
+    inside = asyncio.Event()
+
+    async def stay(_: Transaction) -> None:
+        inside.set()
+        await asyncio.Event().wait()
+
+    async with shop.session() as session:
+        running = asyncio.create_task(ordered(shop, session, 1, stay))
+        await inside.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    assert [each.state for each in shop.plane.held(CHECKS)] == ["cancelled"]
+    assert (shop.plane.held("orders"), await shop.committed(), await shop.outcomes()) == ([], set(), {})
 
 
 async def test_a_commit_sends_at_once_and_withdraws_the_check_back(shop: Shop) -> None:

@@ -45,7 +45,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class OutcomeRow:
     """The one row of a message. `at_ms`: when it was written, by that process's clock."""
 
     word: Word
@@ -156,7 +156,7 @@ class Transactions:
                 return Answer(503, f"the message is committed and not sent: {error}")
         return Answer(200, outcome.word)
 
-    async def _decided(self, id: str) -> Outcome:
+    async def _decided(self, id: str) -> OutcomeRow:
         """The row of a message, which is ABORT if there was none."""
         row = {"message": id, "outcome": "ABORT", "at_ms": now_ms()}
         async with self._engine.begin() as connection:
@@ -166,8 +166,8 @@ class Transactions:
             found = await connection.execute(
                 select(OUTCOMES.c.outcome, OUTCOMES.c.at_ms).where(OUTCOMES.c.message == id)
             )
-            word, at_ms = found.one().tuple()
-        return Outcome(word, at_ms)
+            word, at_ms = found.one()
+        return OutcomeRow(word, at_ms)
 
     async def prepare(self, id: str, prepared: Prepared) -> None:
         """Make the check-back durable. Raises as `Messages.send`."""
@@ -175,7 +175,7 @@ class Transactions:
             self._messages.send, self._check_topic, prepared.encoded(), in_s=self._check_s, id=id, type=CHECK_TYPE
         )
 
-    async def send(self, id: str, prepared: Prepared, outcome: Outcome) -> Sent:
+    async def send(self, id: str, prepared: Prepared, outcome: OutcomeRow) -> Sent:
         """Send a committed message; the same id is the same message. Raises as `Messages.send`."""
         at = None if prepared.in_s is None else outcome.at_ms / 1_000 + prepared.in_s
         return await asyncio.to_thread(
@@ -243,7 +243,7 @@ class Transaction:
             if sync.get_transaction() is not self._begun:
                 raise Invalid("the transaction was ended inside the block, which ends it itself")
             await self._session.flush()
-            outcome = Outcome("OK", now_ms())
+            outcome = OutcomeRow("OK", now_ms())
             if not await self._decide(outcome):
                 raise Refused(f"message {self.id} was aborted before its transaction ended", "aborted")
         except BaseException:
@@ -256,7 +256,7 @@ class Transaction:
         except MusterError as failed:
             LOG.warning("message %s is committed; a check-back ends it: %s", self.id, failed)
 
-    async def _decide(self, outcome: Outcome) -> bool:
+    async def _decide(self, outcome: OutcomeRow) -> bool:
         """Write the outcome row in the handler's transaction. False: there is one."""
         row = {"message": self.id, "outcome": outcome.word, "at_ms": outcome.at_ms}
         dialect = self._session.get_bind(clause=OUTCOMES).dialect.name
