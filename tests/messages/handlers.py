@@ -43,8 +43,8 @@ BROKEN: Final = 5
 
 @dataclass(frozen=True)
 class Job:
-    """One handler: it inserts `order` and sends it. `fault`: `kill`, `stop` or nothing, at the step. `raises`: the business
-    fails. `bug`: of a broken library, see `Broken`."""
+    """One handler: it inserts `order` and sends it. `fault`: `kill`, `stop` or nothing, at the step; `stop, kill` dies after
+    its commit too. `raises`: the business fails. `bug`: of a broken library, see `Broken`."""
 
     url: str
     face: str
@@ -121,7 +121,7 @@ class Watched(Messages):
 
 
 class Broken(Transaction):
-    """A bug: the outcome row commits by itself, before the business or after it; or the block does not obey an earlier one."""
+    """A bug: the outcome row commits by itself, `before` the business or `after` it; or the block `disobeys` another."""
 
     bug = ""
 
@@ -135,7 +135,7 @@ class Broken(Transaction):
         return True
 
     async def _alone(self, outcome: OutcomeRow) -> bool:
-        engine = self._owner._engine
+        engine = create_async_engine(self._owner._engine.url, poolclass=NullPool)  # without the hooks of steps
         row = {"message": self.id, "outcome": outcome.word, "at_ms": outcome.at_ms}
         async with engine.begin() as connection:
             done = await connection.execute(insert_once(engine.dialect.name, OUTCOMES, row))
@@ -152,6 +152,8 @@ def reach(job: Job, step: str) -> None:
     if step == job.step and job.fault:
         number = signal.SIGKILL if job.fault == "kill" else signal.SIGSTOP
         signal.pthread_kill(threading.get_ident(), number)
+    elif step == "committed" and job.fault == "stop, kill":
+        signal.pthread_kill(threading.get_ident(), signal.SIGKILL)
 
 
 async def handle(job: Job) -> int:
