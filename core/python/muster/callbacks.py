@@ -1,0 +1,36 @@
+"""Verifies callbacks: signatures in the form of Standard Webhooks. Owns no server. Needs nothing beside Python."""
+
+import base64
+import binascii
+import hashlib
+import hmac
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from .errors import Invalid
+
+PREFIX: Final = "whsec_"
+OLD_S: Final = 300
+"""A signature that is older, or younger, is refused."""
+
+
+def verified(secret: str, headers: Mapping[str, str], body: bytes) -> bool:
+    """Whether a callback is from the topic of this secret, and not an old one. Names of headers are in small letters.
+
+    Raises `Invalid` for a secret that is none.
+    """
+    try:
+        key = base64.b64decode(secret.removeprefix(PREFIX), validate=True)
+    except binascii.Error:
+        key = b""
+    if not key:
+        raise Invalid("the secret of a topic is whsec_ and Base64, as `muster topic create` prints it")
+    id, timestamp = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
+    if not (timestamp.isascii() and timestamp.isdigit()) or abs(time.time() - int(timestamp[:20])) > OLD_S:
+        return False
+    wanted = b"v1," + base64.b64encode(
+        hmac.digest(key, f"{id}.{timestamp}.".encode(errors="replace") + body, hashlib.sha256)
+    )
+    told = headers.get("webhook-signature", "").encode(errors="replace").split(b" ")
+    return any(hmac.compare_digest(wanted, each) for each in told)

@@ -1,0 +1,28 @@
+"""Effects once: a consumer's own transaction remembers the message that it was for.
+
+A message comes at least once. Its effects come once where they and this row commit together. Knows no server.
+"""
+
+from typing import Any
+
+from sqlalchemy import CursorResult
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from ..errors import Invalid
+from .rows import EFFECTS, ID_CHARS_MAX, insert_once, now_ms
+
+
+async def first_time(session: AsyncSession, message: str, *, consumer: str = "") -> bool:
+    """Whether this message has had no effects yet; from now on it has, if the session's transaction commits.
+
+    `message`: the header `webhook-id`. `consumer`: names one of several kinds of effects in a database. Where another
+    transaction has the same message under way, this waits for its end. False: change nothing, and answer 200.
+    Raises `Invalid` and `SQLAlchemyError`.
+    """
+    for name in (message, consumer):
+        if len(name) > ID_CHARS_MAX or not name.isascii():
+            raise Invalid(f"{name!r:.80} is not at most {ID_CHARS_MAX} characters of ASCII")
+    row = {"consumer": consumer, "message": message, "at_ms": now_ms()}
+    dialect = session.get_bind(clause=EFFECTS).dialect.name
+    done: CursorResult[Any] = await session.execute(insert_once(dialect, EFFECTS, row))  # type: ignore[assignment]
+    return done.rowcount == 1
