@@ -7,6 +7,7 @@ use super::parser::{self, Arguments};
 use super::questions;
 use super::reply::Reply;
 use super::session::{self, Figures, Session};
+use super::settings::Settings;
 use super::slots::{slot, Cluster};
 use crate::engine::{Answer, Engine};
 use crate::limits::{NOT_OFFSETS_MAX, SEGMENT_IDS};
@@ -26,15 +27,6 @@ const BATCH_BYTES_MAX: usize = 2 << 20;
 /// Names one connection; a number comes back only after its connection was closed and all its replies are settled.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ConnectionId(pub u32);
-
-/// What an operator sets.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Settings {
-    /// Users and passwords; none: every client is let in.
-    pub passwords: Vec<(String, String)>,
-    /// None: one node, all keys here.
-    pub cluster: Option<Cluster>,
-}
 
 #[derive(Default)]
 struct Connection {

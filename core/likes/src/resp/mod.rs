@@ -11,7 +11,9 @@ mod parser;
 mod questions;
 mod reply;
 mod session;
+mod settings;
 mod slots;
 
-pub use front::{ConnectionId, Front, Settings};
+pub use front::{ConnectionId, Front};
+pub use settings::Settings;
 pub use slots::{slot, Cluster, Node, SLOTS};

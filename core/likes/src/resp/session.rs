@@ -3,8 +3,8 @@
 //! Owns what a client library asks before it works. Knows no item.
 
 use super::commands::{signed, Command, Kind, COMMANDS, NOT_AN_INTEGER, SYNTAX};
-use super::front::Settings;
 use super::reply::Reply;
+use super::settings::Settings;
 use super::slots::{slot, Node};
 use crate::engine::Engine;
 
