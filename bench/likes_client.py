@@ -31,7 +31,7 @@ class Pipeline(NamedTuple):
 
 @dataclass(frozen=True)
 class Load:
-    """What was done in how long."""
+    """The work of a load, and its time."""
 
     likes: int
     seconds: float
@@ -91,7 +91,7 @@ def whole(answer: bytes | int, got: bytes) -> bool:
 
 
 def read(sock: socket.socket) -> bytes:
-    """What is there. Raises `ConnectionError` at the end."""
+    """Reads the bytes that are there. Raises `ConnectionError` at the end."""
     if data := sock.recv(READ_BYTES):
         return data
     raise ConnectionError("the server closed the connection")

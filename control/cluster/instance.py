@@ -115,7 +115,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     uncovered: dict[str, list[int]] | UnsetType = UNSET
     """Per layer, the partitions without a running replica, if the nodes were found in a registry."""
     programs: list[Beside] | UnsetType = UNSET
-    """Those that run beside the nodes, if there are any."""
+    """The programs that run beside the nodes, if there are any."""
 
     def of(self, role: str) -> list[Process]:
         """The processes with this role."""

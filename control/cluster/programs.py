@@ -34,7 +34,7 @@ FOLDERS: Final = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 
 
 class Programs:
-    """Those that the configuration asks for. `changed` is called when one of them came or went."""
+    """The programs that the configuration asks for. `changed` is called when one of them came or went."""
 
     def __init__(
         self,

@@ -248,7 +248,7 @@ def task_show(name: Name, json: Json = False, registry: RegistryUrl = None, conf
 
 @task_app.command("pause", epilog="Example: muster fleet task pause probe-shop")
 def task_pause(name: Name, registry: RegistryUrl = None, config: ConfigFile = None) -> int:
-    """Have a task run no more until `resume`. What is in flight ends."""
+    """Pause a task until `resume`. Runs in flight go on to their end."""
     from control.fleet.reach import reaching
     from control.fleet.tasks import pause
 

@@ -18,7 +18,7 @@ class Segments(Protocol):
     """Counters that several processes take ranges from."""
 
     async def take(self, name: str, count: int) -> range:
-        """Take the next `count` numbers of a counter; the first is 0. Nobody else ever has them.
+        """Take the next `count` numbers of a counter; the first is 0. No other process ever has them.
 
         Raises `TreeError` or the error of its store. The numbers may then be lost.
         """

@@ -1,7 +1,6 @@
 """Checks of the section of likes beyond one key's type."""
 
 from collections.abc import Callable, Iterator, Sequence
-from importlib.util import find_spec
 
 from control.config.options import Config
 from plane.likes.options import SQLITE, LikesOptions
@@ -24,12 +23,6 @@ def _database(url: str) -> str | None:
     """Returns the mistake in the database's URL, if there is one."""
     if url in {"", SQLITE}:
         return None
-    from plane.database.url import driver, location  # imports SQLAlchemy, here only
+    from plane.database.url import mistake  # imports SQLAlchemy, here only
 
-    try:
-        where = location(url)
-    except ValueError as error:
-        return str(error)
-    if find_spec(driver(where)) is None:
-        return f"{driver(where)} is not installed; to mend: pip install 'muster-server[database]'"
-    return None if where.password is None else "no password is accepted here; put it into likes.database_password_file"
+    return mistake(url, "likes.database_password_file")

@@ -33,7 +33,7 @@ class Ranked:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What is known of one item."""
+    """An item: its count, newest likers, ranks and trends."""
 
     count: int
     newest: list[int]

@@ -76,7 +76,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Moved(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a change; state and due time where the message is known."""
+    """The outcome of a change; state and due time where the message is known."""
 
     id: str
     outcome: Outcome

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from importlib.util import find_spec
 from itertools import pairwise
 from typing import Final
 
@@ -40,12 +39,6 @@ def _database(url: str) -> str | None:
     """Returns the mistake in the database's URL, if there is one."""
     if url in {"", SQLITE}:
         return None
-    from plane.database.url import driver, location  # imports SQLAlchemy, here only
+    from plane.database.url import mistake  # imports SQLAlchemy, here only
 
-    try:
-        where = location(url)
-    except ValueError as error:
-        return str(error)
-    if find_spec(driver(where)) is None:
-        return f"{driver(where)} is not installed; to mend: pip install 'muster-server[database]'"
-    return None if where.password is None else "no password is accepted here; put it into database.password_file"
+    return mistake(url, "database.password_file")

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Final, Literal
 
 from sqlalchemy import URL, make_url
@@ -71,3 +72,14 @@ def location(text: str) -> Location:
     if kind != "sqlite" and not url.host:
         raise ValueError(f"{shown!r} names no host")
     return Location(kind, url.set(drivername=_DRIVERS[kind]))
+
+
+def mistake(text: str, password_key: str) -> str | None:
+    """Returns the mistake in a URL of the configuration, if there is one. `password_key` names the password's file."""
+    try:
+        where = location(text)
+    except ValueError as error:
+        return str(error)
+    if find_spec(driver(where)) is None:
+        return f"{driver(where)} is not installed; to mend: pip install 'muster-server[database]'"
+    return None if where.password is None else f"no password is accepted here; put it into {password_key}"

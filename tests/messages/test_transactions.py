@@ -13,6 +13,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
 from random import Random
 from typing import Any, Final
 
@@ -347,7 +348,7 @@ async def test_what_cannot_be_sent_after_the_commit_comes_by_check_back(shop: Sh
     assert [each.id for each in shop.plane.held("orders")] == [block.id]
 
 
-async def test_nothing_is_written_where_nothing_can_be_prepared(shop: Shop) -> None:
+async def test_nothing_is_written_where_nothing_can_be_prepared(shop: Shop, tmp_path: Path) -> None:
     shop.plane.away = True
     async with shop.session() as session:
         with pytest.raises(Unavailable):
@@ -357,7 +358,7 @@ async def test_nothing_is_written_where_nothing_can_be_prepared(shop: Shop) -> N
         shop.messages.transaction(session, CHECKS, 1)
     with pytest.raises(Invalid, match="delay"):
         shop.messages.transaction(session, "orders", 1, in_s=float("nan"))
-    other = engine("sqlite:////tmp/other.db")
+    other = engine(f"sqlite:///{tmp_path}/other.db")
     with pytest.raises(Invalid, match="another database"):
         shop.messages.transaction(AsyncSession(other), "orders", 1)
 

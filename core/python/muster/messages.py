@@ -40,7 +40,7 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """What came of a change; state and due time where the message is known."""
+    """The outcome of a change; state and due time where the message is known."""
 
     outcome: Outcome
     state: State | None
