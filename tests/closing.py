@@ -1,4 +1,5 @@
-"""The last line of `scripts/test.sh`: how many tests passed, failed and were skipped, over all of its pytest processes.
+"""The last lines of `scripts/test.sh`: each failed test and why, then how many tests passed, failed and were skipped,
+over all of its pytest processes.
 
     python -m tests.closing RESULTS.xml:EXIT_CODE…
 
@@ -13,6 +14,7 @@ from typing import Final
 from xml.etree import ElementTree
 
 EXITS: Final = {2: "interrupted", 3: "internal error", 4: "usage error", 5: "no tests were collected"}
+WHY_CHARACTERS: Final = 300
 
 
 def counted(results: Path, code: int) -> Counter[str]:
@@ -33,12 +35,25 @@ def counted(results: Path, code: int) -> Counter[str]:
     return found
 
 
+def failures(results: Path) -> list[str]:
+    """A line for each failed test: its name and the first line of its message."""
+    found: list[str] = []
+    with contextlib.suppress(OSError, ElementTree.ParseError):
+        for case in ElementTree.parse(results).getroot().iter("testcase"):
+            for fault in (*case.iter("failure"), *case.iter("error")):
+                why = (fault.get("message") or fault.text or "").strip().partition("\n")[0]
+                found.append(f"{case.get('classname')}::{case.get('name')}: {why[:WHY_CHARACTERS]}")
+    return found
+
+
 def main(words: list[str]) -> int:
-    """Print the line. Returns 1 if anything failed or nothing ran."""
+    """Print the lines. Returns 1 if anything failed or nothing ran."""
     total = Counter[str]()
     for word in words:
         results, _, code = word.rpartition(":")
         total += counted(Path(results), int(code))
+        for failure in failures(Path(results)):
+            print(f"FAILED {failure}")
     line = f"{total['passed']} passed, {total['failed']} failed"
     print(line + (f", {total['skipped']} skipped" if total["skipped"] else ""))
     return 0 if total["passed"] and not total["failed"] else 1

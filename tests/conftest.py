@@ -38,19 +38,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: BENCH in item.path.parents)
 
 
-_UNCLOSED: Final[set[str]] = set()
-"""Tests that left a connection or process of uvloop open."""
+_UNCLOSED: Final[dict[str, str]] = {}
+"""Tests that left a connection or process of uvloop open, and what uvloop said."""
 
 
 def pytest_warning_recorded(warning_message: warnings.WarningMessage, nodeid: str) -> None:
     """uvloop tells of open handles while it closes the loop, where an exception would stop it for ever."""
     if str(warning_message.message).startswith("unclosed resource"):
-        _UNCLOSED.add(nodeid)
+        _UNCLOSED[nodeid] = str(warning_message.message)
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest writes the results
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """The run fails, and its summary of warnings names them."""
-    if _UNCLOSED:
+    """Each of them is an error of its test, in the summary and in the results."""
+    for nodeid, said in _UNCLOSED.items():
+        place = (nodeid.partition("::")[0], None, nodeid)
+        report = pytest.TestReport(nodeid, place, {}, "failed", said, "teardown")
+        session.config.hook.pytest_runtest_logreport(report=report)
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 

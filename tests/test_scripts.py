@@ -208,3 +208,26 @@ def test_a_test_that_keeps_figures_passes_where_results_are_written_and_is_count
     assert (
         subprocess.run(counting, cwd=ROOT, capture_output=True, text=True, check=True).stdout == "1 passed, 0 failed\n"
     )
+
+
+def test_the_last_lines_name_each_failed_test_and_each_that_left_a_handle_open(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "tests" / "conftest.py", tmp_path)
+    (tmp_path / "test_some.py").write_text(
+        "import asyncio\n\n\n"
+        "async def test_leaves_a_server_open():\n"
+        "    await asyncio.get_running_loop().create_server(asyncio.Protocol, '127.0.0.1', 0)\n\n\n"
+        "def test_is_wrong():\n"
+        "    assert 1 == 2, 'one is not two'\n"
+    )
+    results = tmp_path / "results.xml"
+    words = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), f"--junitxml={results}", str(tmp_path)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=PATIENT_S, check=False)
+    assert done.returncode == 1
+    counting = [sys.executable, "-m", "tests.closing", f"{results}:1"]
+    told = subprocess.run(counting, cwd=ROOT, capture_output=True, text=True, timeout=PATIENT_S, check=False)
+    assert told.returncode == 1
+    wrong, left_open, count = told.stdout.splitlines()
+    assert "::test_is_wrong: AssertionError: one is not two" in wrong
+    assert "::test_leaves_a_server_open" in left_open
+    assert "unclosed resource <TCPServer" in left_open
+    assert count == "1 passed, 2 failed"
