@@ -201,18 +201,25 @@ class Peer:
                 return self._writer
             try:
                 async with asyncio.timeout(PROOF_S):
-                    reader, writer = await asyncio.open_connection(*self.address)
-                    theirs, mine = await reader.readexactly(NONCE), secrets.token_bytes(NONCE)
-                    writer.write(mine + _proof(self._key, b"asks", theirs, mine))
-                    proof = await reader.readexactly(NONCE)
+                    reader, writer = await self._proven()
             except (OSError, TimeoutError, asyncio.IncompleteReadError) as error:
                 raise CallError("away", f"{self._where} does not answer: {str(error) or 'no answer in time'}") from None
-            if not hmac.compare_digest(proof, _proof(self._key, b"serves", theirs, mine)):
-                writer.close()
-                raise CallError("away", f"{self._where} has another cluster secret")
             self._writer = writer
             self._reading = asyncio.create_task(self._read(reader, writer))
             return writer
+
+    async def _proven(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection on which both ends have shown that they know the secret."""
+        reader, writer = await asyncio.open_connection(*self.address)
+        try:
+            theirs, mine = await reader.readexactly(NONCE), secrets.token_bytes(NONCE)
+            writer.write(mine + _proof(self._key, b"asks", theirs, mine))
+            if not hmac.compare_digest(await reader.readexactly(NONCE), _proof(self._key, b"serves", theirs, mine)):
+                raise CallError("away", f"{self._where} has another cluster secret")
+        except BaseException:
+            writer.close()
+            raise
+        return reader, writer
 
     async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -137,7 +137,10 @@ class Agent:
             )
             try:
                 await made.opened
-            except MqttError as error:
+            except BaseException as error:  # refused, ended, or no answer in time
+                made.abort()
+                if not isinstance(error, MqttError):
+                    raise
                 if "refuses" in str(error) and "unavailable" not in str(error):
                     self._end = error
                 return

@@ -1,0 +1,52 @@
+"""Questions between nodes of the fleet: a connection that proves nothing is closed at both ends."""
+
+import asyncio
+
+import msgspec
+import pytest
+
+from muster import fleet
+from plane.fleet.calls import NONCE, CallError, Peer, key_of
+
+PATIENT_S = 20
+
+
+class Question(msgspec.Struct, tag=True):
+    """Any."""
+
+
+@pytest.mark.parametrize("said", [b"", b"short", bytes(2 * NONCE)])
+async def test_one_that_asks_closes_a_connection_that_does_not_prove_the_secret(said: bytes) -> None:
+    ended = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(said)
+        writer.write_eof()
+        await reader.read()
+        writer.close()
+        ended.set()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        peer = Peer(server.sockets[0].getsockname(), key_of(b"secret"))
+        with pytest.raises(CallError, match="secret|does not answer"):
+            await peer.ask(Question(), Question, PATIENT_S)
+        async with asyncio.timeout(PATIENT_S):
+            await ended.wait()
+
+
+async def test_agent_closes_a_connection_whose_broker_does_not_answer() -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        begun.set()
+        await reader.read()
+        writer.close()
+        ended.set()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server, asyncio.timeout(PATIENT_S):
+        _, port = server.sockets[0].getsockname()
+        running = asyncio.create_task(fleet.Agent(f"mqtt://127.0.0.1:{port}", "a1", "password", {}).run())
+        await begun.wait()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await ended.wait()
