@@ -28,7 +28,7 @@ async def test_one_that_asks_closes_a_connection_that_does_not_prove_the_secret(
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         peer = Peer(server.sockets[0].getsockname(), key_of(b"secret"))
-        with pytest.raises(CallError, match="secret|does not answer"):
+        with pytest.raises(CallError, match=r"secret|does not answer"):
             await peer.ask(Question(), Question, PATIENT_S)
         async with asyncio.timeout(PATIENT_S):
             await ended.wait()
