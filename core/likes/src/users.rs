@@ -54,6 +54,12 @@ pub(crate) struct Users {
     lists: bool,
 }
 
+/// The part of the map that has users of this hash. Its bits are none that `HashTable` looks at: that takes the lowest ones for a place, the highest seven
+/// for a tag. With bits of the place all users of a part would begin at every 256th place.
+fn part(hash: u64) -> usize {
+    (hash >> 40) as usize % PARTS
+}
+
 impl Users {
     pub fn new(lists: bool) -> Users {
         Users {
@@ -113,7 +119,7 @@ impl Users {
     /// The dense id of a user, if it has one.
     pub fn find(&self, id: u64) -> Option<u32> {
         let hash = self.hasher.hash_one(id);
-        let part = &self.parts[hash as usize % PARTS];
+        let part = &self.parts[part(hash)];
         let place = *part.find(hash, |&place| self.list[place as usize].id == id)?;
         Some(self.dense(place))
     }
@@ -135,7 +141,7 @@ impl Users {
             likes_at_most: 0,
         });
         let (list, hasher) = (&self.list, &self.hasher);
-        self.parts[hash as usize % PARTS].insert_unique(hash, place, |&place| hasher.hash_one(list[place as usize].id));
+        self.parts[part(hash)].insert_unique(hash, place, |&place| hasher.hash_one(list[place as usize].id));
         if planted::is(Bug::DenseIdTwice) && place % 7 == 6 {
             return Some(self.dense(place - 1));
         }
@@ -268,6 +274,18 @@ impl Users {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn users_of_one_part_begin_at_all_places_of_its_table() {
+        let users = Users::new(false);
+        let hashes = (0..200_000).map(|id| users.hasher.hash_one(id as u64));
+        let places: HashSet<_> = hashes
+            .filter(|&hash| part(hash) == 3)
+            .map(|hash| hash as usize % 1_024)
+            .collect();
+        // About 781 users: balls in 1,024 boxes meet about 546 of them.
+        assert!(places.len() > 400, "{}", places.len());
+    }
 
     #[test]
     fn ids_come_from_the_segments_in_order_of_arrival() {

@@ -70,6 +70,9 @@ enum Operation {
     },
 }
 
+/// Records that are looked at before the first of them is applied: their users' places fit into the first two caches.
+const AHEAD: usize = 128;
+
 #[derive(Default)]
 struct Batch {
     number: u64,
@@ -277,9 +280,12 @@ impl Front {
             operations,
             ..
         } = batch;
-        let mut records = records(&bytes, &ends);
+        let (mut records, mut ahead) = (records(&bytes, &ends), records(&bytes, &ends));
         let (mut offset, mut deleted) = (first, 0);
-        for operation in operations {
+        for (place, operation) in operations.into_iter().enumerate() {
+            if place % AHEAD == 0 {
+                self.engine.look_ahead(ahead.by_ref().take(AHEAD));
+            }
             match operation {
                 Operation::Segment => {
                     let record = records.next().expect("a record for each operation that has one");
