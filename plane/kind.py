@@ -162,6 +162,8 @@ class RoleKind(Generic[O, S]):
     """The counter that `muster top` adds up as published."""
     delivered: str = ""
     """The counter that `muster top` adds up as delivered."""
+    members: str = "muster_members"
+    """The gauge that `muster top` shows as members."""
 
     pods: Pods = Pods()
     reloads: Mapping[str, str] = field(default_factory=dict[str, str])

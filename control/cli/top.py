@@ -27,6 +27,8 @@ from control.console.readings import CPU, NO_ANSWER, RSS, Reading, Readings, fol
 from control.errors import TRY_LATER, UserError
 from plane.kinds import kind, kinds, partitioned
 
+MEMBERS: Final = "muster_members"
+"""Of rooms, which are added up; clients of a fleet are known to each of its index nodes."""
 REPAIRED: Final = "muster_messages_repaired_total"
 BYTES_IN: Final = "muster_udp_received_bytes_total"
 BYTES_OUT: Final = "muster_udp_sent_bytes_total"
@@ -124,7 +126,7 @@ def taken(name: str, processes: Sequence[Process], before: Readings, now: Readin
         ready=sum(row.state == "ready" for row in rows),
         cpu=_sum(row.cpu for row in rows),
         rss_bytes=sum(row.rss_bytes or 0 for row in rows),
-        members=sum(row.members or 0 for row in rows),
+        members=sum(reading.count(MEMBERS) or 0 for reading in now.values()),
         published_per_s=_sum(published),
         delivered_per_s=_sum(delivered),
         bytes_in_per_s=_sum(row.bytes_in_per_s for row in rows),
@@ -153,7 +155,7 @@ def _row(process: Process, before: Reading | None, now: Reading) -> Row:
         rss_bytes=now.count(RSS),
         rooms=now.count("muster_rooms"),
         memberships=now.count("muster_interest"),
-        members=now.count("muster_members"),
+        members=now.count(kind(process.role).members),
         in_per_s=now.rate(before, kind(process.role).received),
         out_per_s=now.rate(before, kind(process.role).sent),
         bytes_in_per_s=now.rate(before, BYTES_IN),

@@ -5,7 +5,7 @@ Owns who is asked. It must not know what is said to users. The nodes are those o
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -46,25 +46,27 @@ class Asking:
         """Ask the scheduler that leads; a question that may be done already is not asked again. Raises `CallError`."""
         return await (await self._leading()).ask(question, answer, ANSWER_S)
 
-    async def follow(self, question: msgspec.Struct, answer: type[A]) -> AsyncIterator[A]:
+    async def follow(self, question: msgspec.Struct, answer: type[A]) -> AsyncGenerator[A]:
         """All answers of the scheduler that leads. Raises `CallError`, `moved` if it does not lead any more."""
         peer = await self._leading()
         leads = asyncio.create_task(self._leads(peer))
         stream = peer.stream(question, answer)
+        waiting: list[asyncio.Future[Any]] = [leads]
         try:
             while True:
                 coming = asyncio.ensure_future(anext(stream))
-                await asyncio.wait([coming, leads], return_when=asyncio.FIRST_COMPLETED)
+                waiting[1:] = [coming]
+                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 if not coming.done():
-                    coming.cancel()
-                    await asyncio.wait([coming])
                     raise CallError("moved", "the scheduler that led stands still; another one goes on with its runs")
                 try:
                     yield coming.result()
                 except StopAsyncIteration:
                     return
         finally:
-            leads.cancel()
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
             await stream.aclose()
 
     async def _leads(self, peer: Peer) -> None:

@@ -1,12 +1,11 @@
 """What one key's type cannot say of the section of the fleet."""
 
 from collections.abc import Callable, Iterator, Sequence
-from urllib.parse import urlsplit
 
 from control.config.options import Config
 from control.fleet.system import INDEX, SCHEDULER
 from control.host.addresses import NO_ADDRESS, split_address
-from plane.fleet.options import NONE, Fleet, url
+from plane.fleet.options import NONE, Fleet, redis_url, url
 from plane.spec import SpecError
 
 Path = tuple[str, ...]
@@ -17,18 +16,17 @@ def wrong(config: Config, roles: Sequence[str], stands: Callable[[Path], bool]) 
     fleet: Fleet = config.section("fleet")
     if fleet.mqtt:
         try:
-            *_, user = url(fleet.mqtt)
+            user = url(fleet.mqtt).user
         except SpecError as error:
             yield ("fleet", "mqtt"), str(error).partition(": ")[2]
         else:
             if not user:
                 yield ("fleet", "mqtt"), "names no user: mqtt://USER@HOST:PORT"
     if fleet.redis not in {"", NONE}:
-        parts = urlsplit(fleet.redis)
-        if parts.scheme not in {"redis", "rediss"} or not parts.hostname:
-            yield ("fleet", "redis"), f"{parts.scheme}://… is not redis://HOST:PORT/DB, rediss://… nor none"
-        elif parts.password:
-            yield ("fleet", "redis"), "no password is accepted here; put it into fleet.redis_password_file"
+        try:
+            redis_url(fleet.redis)
+        except SpecError as error:
+            yield ("fleet", "redis"), str(error).partition(": ")[2]
     try:
         split_address(fleet.bind)
     except ValueError:

@@ -4,8 +4,10 @@ Keys, limits and idempotency are the base's (`control/http/`); the questions are
 writes the table of tasks itself calls `refresh`.
 """
 
+import asyncio
+import contextlib
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
@@ -18,11 +20,13 @@ from litestar.types import ControllerRouterHandler
 import muster
 from control.cluster.instance import Process
 from control.errors import UserError
-from control.fleet.asking import Asking
+from control.fleet.asking import AWAY, Asking
+from control.fleet.streams import RunStream
 from control.http.access import Action, Caller
 from control.http.face import AnyRequest, Base
 from control.http.idempotency import Answer, Nothing
 from control.http.problems import CONTENT_TYPE, Problem
+from control.http.streams import EventStream
 from plane.fleet.calls import CallError, key_of
 from plane.fleet.questions import (
     ClientPage,
@@ -38,9 +42,11 @@ from plane.fleet.questions import (
     RunNow,
     TaskRow,
     Tasks,
+    Watch,
 )
 from plane.fleet.records import ResultRow
 from plane.fleet.selector import SelectorError
+from plane.fleet.watching import Told
 from plane.spec import SpecError, secret
 
 ACTIONS: Final = (
@@ -50,6 +56,10 @@ ACTIONS: Final = (
 )
 WAIT_S: Final = 600.0
 LOOK_S: Final = 1.0
+AGAIN_S: Final = 0.5
+TRIES_MAX: Final = 5
+"""So often in a row nothing comes before a stream of a run is given up; each looks for the lead for some seconds."""
+MOVES: Final = AWAY | {"moved", "store", "slow"}
 CODES: Final = {
     "selector": "bad_request",
     "pick": "bad_request",
@@ -185,6 +195,24 @@ async def run_account(
 
 
 @get(
+    "/runs/{run:str}/events",
+    responses={200: _said(str, "Events as they come: `text/event-stream`"), **_problems(400, 401, 403, 404, 429, 503)},
+)
+async def run_events(
+    run: Annotated[str, PathParameter(description="A run's name, or a task's for its last run")],
+    caller: NamedDependency[Caller],
+    fleet: NamedDependency["FleetFace"],
+) -> Response[Any]:
+    """What happens to a run, from its beginning on: `asked`, `result`, `replaced`, and `ended`, which is the last one.
+
+    `goodbye` says why a stream ends before the run; one that is opened again begins anew.
+    """
+    explained = await fleet.ask(Explain(run), Explained)
+    caller.need("measure", explained.kind)
+    return fleet.stream(explained, caller)
+
+
+@get(
     "/runs/{run:str}/draws",
     responses={200: _said(Explained, "Why these clients"), **_problems(401, 403, 404, 429, 503)},
 )
@@ -286,6 +314,8 @@ class FleetFace:
         self._nodes: Sequence[Process] = ()
         self._looked = 0.0
         self._asking: Asking | None = None
+        self._streams: set[RunStream] = set()
+        self.draining = False
 
     def routes(self) -> Sequence[ControllerRouterHandler]:
         """As `Face.routes`."""
@@ -293,7 +323,7 @@ class FleetFace:
         def fleet(caller: NamedDependency[Caller]) -> FleetFace:  # after it: at once costs a group of tasks a request
             return self
 
-        handlers = [measure, run_account, run_draws, tasks, put_task, drop_task, refresh, clients]
+        handlers = [measure, run_account, run_events, run_draws, tasks, put_task, drop_task, refresh, clients]
         provided = {"fleet": Provide(fleet, sync_to_thread=False)}
         return [Router("/api/v1/fleet", route_handlers=handlers, dependencies=provided, tags=["fleet"])]
 
@@ -305,10 +335,14 @@ class FleetFace:
         self._looked = 0.0
 
     def access_changed(self) -> None:
-        """Nothing lasts."""
+        """Streams look again."""
+        for stream in self._streams:
+            stream.wake()
 
     def drain(self) -> None:
-        """Nothing lasts."""
+        """Streams end."""
+        self.draining = True
+        self.access_changed()
 
     async def stop(self) -> None:
         """Close all."""
@@ -316,8 +350,41 @@ class FleetFace:
             await self._asking.close()
 
     def status(self) -> dict[str, Any]:
-        """Nothing of its own."""
-        return {}
+        """Streams of runs."""
+        return {"streams": len(self._streams)}
+
+    def stream(self, run: Explained, caller: Caller) -> EventStream:
+        """A run's events for one reader. Raises `Problem`."""
+        options = self.base.options
+        if len(self._streams) >= options.streams_max:
+            raise Problem("busy", "too many streams at once")
+        return EventStream(
+            RunStream(self, self._events(run.run), run.kind, caller, options.heartbeat_s, options.stall_s)
+        )
+
+    def open(self, stream: RunStream) -> None:
+        """As `control.fleet.streams.Face`."""
+        self._streams.add(stream)
+
+    def close(self, stream: RunStream) -> None:
+        """As `control.fleet.streams.Face`."""
+        self._streams.discard(stream)
+
+    async def _events(self, run: str) -> AsyncGenerator[Event]:
+        """All events of a run, each once; of another scheduler if the one that leads goes. Raises `Problem`."""
+        told, tries = Told(), 0
+        while not told.over:
+            try:
+                async with contextlib.aclosing((await self.asking()).follow(Watch(run), Event)) as events:
+                    async for event in events:
+                        if (new := told.new(event)) is not None:
+                            tries = 0
+                            yield new
+            except CallError as error:
+                tries += 1
+                if error.code not in MOVES or tries >= TRIES_MAX:
+                    raise _problem(error) from None
+                await asyncio.sleep(AGAIN_S)
 
     async def asking(self) -> Asking:
         """Raises `Problem`."""

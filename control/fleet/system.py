@@ -40,6 +40,7 @@ INDEX: Final = RoleKind(
     received="muster_fleet_messages_received_total",
     sent="muster_fleet_notices_sent_total",
     carried="muster_fleet_picks_total",
+    members="muster_fleet_clients",
     check=lacks,
 )
 SCHEDULER: Final = RoleKind(
@@ -71,5 +72,6 @@ SYSTEM: Final = System(
     programs=(broker.PROGRAM, keeper.PROGRAM),
     commands="control.fleet.words:add",
     check="control.fleet.check:wrong",
+    doctor="control.fleet.doctor:examined",
     http="control.fleet.http",
 )

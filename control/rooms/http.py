@@ -19,11 +19,12 @@ from control.http.access import Action, Caller
 from control.http.face import AnyRequest, Base
 from control.http.idempotency import Answer, Nothing
 from control.http.problems import CONTENT_TYPE, Problem
+from control.http.streams import EventStream
 from control.rooms.answers import Batch, Counted, Last, Outcome, Positioned, Rooms, batch_answer
 from control.rooms.bodies import batch, is_batch, one, room_name
 from control.rooms.feeds import parse_id
 from control.rooms.service import Service
-from control.rooms.streams import EventStream, Stream
+from control.rooms.streams import Stream
 from muster.client import COMMAND_GRACE_S, COMMAND_S_MAX
 
 ACTIONS: Final = (

@@ -2,18 +2,13 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any, Final, Protocol
-
-from litestar import Response
-from litestar.response.base import ASGIResponse
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from control.http.access import Caller
 from control.http.front import Ongoing
-from control.rooms.feeds import Feed, Known, event
-
-RETRY_MS: Final = 1_000
-"""Pause before clients reconnect."""
+from control.http.streams import RETRY_MS, Send, goodbye
+from control.rooms.feeds import Feed, Known
 
 
 class Streams(Protocol):
@@ -51,7 +46,7 @@ class Stream:
         self._beats = True
         self.wake()
 
-    async def run(self, send: Callable[[Any], Coroutine[Any, Any, None]], request: Ongoing, headers: Any) -> None:
+    async def run(self, send: Send, request: Ongoing, headers: Any) -> None:
         """Send until the stream is ended."""
         request.stream()
         connection = request.connection
@@ -81,7 +76,7 @@ class Stream:
                         await say(chunk)
                     elif ended := self._ended():
                         reason = ended
-                        await say(event("goodbye", {"reason": reason, "retry_ms": RETRY_MS}), more=False)
+                        await say(goodbye(reason), more=False)
                         return
                     elif self._beats:
                         self._beats = False
@@ -110,31 +105,3 @@ class Stream:
         if self.feed.over:
             return "unavailable" if self.feed.ended is None else self.feed.ended.code
         return ""
-
-
-class _StreamResponse(ASGIResponse):
-    """Runs a stream as the body of a response."""
-
-    __slots__ = ("ongoing", "stream")
-    _should_set_content_length = False
-    ongoing: Ongoing
-    stream: Stream
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Send the stream."""
-        await self.stream.run(send, self.ongoing, self.encode_headers())
-
-
-class EventStream(Response[bytes]):
-    """A response that lasts."""
-
-    def __init__(self, stream: Stream) -> None:
-        super().__init__(b"", media_type="text/event-stream")
-        self._stream = stream
-
-    def to_asgi_response(self, app: Any, request: Any, **options: Any) -> ASGIResponse:
-        """In the form of the framework."""
-        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-        response = _StreamResponse(media_type="text/event-stream", headers=headers)
-        response.stream, response.ongoing = self._stream, request.scope["state"]["request"]
-        return response

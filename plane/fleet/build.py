@@ -43,7 +43,7 @@ def _user(spec: Spec, settings: FleetSettings, role: str) -> str:
     """The user of a node at the broker."""
     if spec.registry is None:
         raise SpecError(MISSING.format("registry.url"))
-    if not settings.host:
+    if not settings.brokers:
         raise SpecError(MISSING.format("fleet.mqtt"))
     if settings.user:
         return settings.user

@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from plane.fleet import schema
+from plane.fleet.floods import Floods
 from plane.fleet.runs import Replacement, RunEnd, RunName, Runs, Verdict
 from plane.fleet.schema import Order, Receipt, Result, SchemaError
 
@@ -22,6 +23,10 @@ Asked = Sequence[tuple[str, int]]
 """Clients, and the epoch of each that is asked."""
 
 SEED_STEP: Final = 0x9E3779B97F4A7C15  # from a run's seed to that of its replacements
+
+
+MESSAGES_MAX: Final = 1_000
+"""Of one client and kind in a second; a client has at most 255 runs in flight."""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -51,7 +56,7 @@ class Dispatcher:
         ended: Callable[[RunEnd], None],
     ) -> None:
         self.dropped: Counter[str] = Counter()
-        """Messages of clients that changed nothing: topic, size, form, epoch, double, late, stranger."""
+        """Messages of clients that changed nothing: flood, topic, size, form, epoch, double, late, stranger."""
         self._runs = runs
         self._receipt_ms = receipt_ms
         self._result_ms = result_ms
@@ -59,6 +64,7 @@ class Dispatcher:
         self._answered = answered
         self._ended = ended
         self._live: dict[RunName, _RunState] = {}
+        self._floods = Floods(MESSAGES_MAX)
 
     def order(self, name: RunName, kind: str, target: str, options: dict[str, Any]) -> bytes:
         """What each client of a run gets. Raises `SchemaError` if it is too large."""
@@ -102,6 +108,9 @@ class Dispatcher:
 
     def receive(self, now_ms: int, topic: str, payload: bytes) -> None:
         """A message from the broker."""
+        if self._floods.over(now_ms, topic):
+            self.dropped["flood"] += 1
+            return
         try:
             client, message = schema.read(topic, payload)
             if not isinstance(message, Receipt | Result):

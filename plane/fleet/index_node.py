@@ -99,14 +99,14 @@ class IndexNode:
         }
         self._server = Server(self._key, self._answers)
         self._link = Link(
-            settings.host,
-            settings.port,
+            settings.brokers,
             user,
             password(settings.password_file),
             schema.PRESENCE,
             self._heard,
             name=f"muster-{ROLE}-{spec.node}" if settings.user else "",
             tls=settings.tls,
+            first=spec.node,
             on_change=self._linked,
         )
         self._epoch = 0
@@ -182,7 +182,7 @@ class IndexNode:
             self._sessions.start()
         self._restored = True
         await self._connect()
-        swept, began = self._sessions is None, time.monotonic()
+        began = time.monotonic()
         kept_at, changes = time.monotonic(), (self._index.changes, self._picks_made)
         while True:
             await asyncio.sleep(TICK_S)
@@ -191,9 +191,10 @@ class IndexNode:
             self._presence.tick(now)
             self._picks.advance(int(time.time() // 60))
             self._expire(now)
-            if self._sessions is not None and not swept and time.monotonic() - began > self._fleet.lease_ms / 1000:
-                swept = True
-                await self._sessions.sweep(lambda name: self._leases.epoch(name) is not None)
+            knows = time.monotonic() - began > self._fleet.lease_ms / 1000
+            sessions = self._sessions
+            if sessions is not None and sessions.stale and sessions.connected and knows:
+                await sessions.sweep(lambda name: self._leases.epoch(name) is not None)
             state = (self._index.changes, self._picks_made)
             if time.monotonic() - kept_at >= KEEP_S and state != changes:
                 kept_at, changes = time.monotonic(), state
@@ -448,7 +449,7 @@ class IndexNode:
             ("fleet_questions_refused", "Questions of schedulers that another one took over from", self._refused),
             ("fleet_sessions_written", "Comings and goings written to Redis", 0 if kept is None else kept.written),
             ("fleet_sessions_dropped", "Comings and goings that Redis lacks: too many waited", self._waiting.dropped),
-            *_dropped(presence.dropped, ("topic", "size", "form", "refused")),
+            *_dropped(presence.dropped, ("flood", "topic", "size", "form", "refused")),
         ]
 
     def gauges(self) -> list[Figure]:

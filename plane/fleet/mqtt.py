@@ -1,28 +1,47 @@
-"""A node's connection to an MQTT broker: one file knows the library.
+"""A node's connection to the MQTT brokers: one file knows the library.
 
-Owns one connection, which the library opens again when it is lost. It must not know what messages mean. MQTT 3.1.1, for
-every broker speaks it, and more than 20 messages in flight are an error with the library's version of 5.
+Owns one connection at a time. When it is lost, the link opens the next one itself: at the next broker, if there are
+several. It must not know what messages mean. MQTT 3.1.1, for every broker speaks it, and more than 20 messages in flight are
+an error with the library's version of 5.
 """
 
 import asyncio
 import contextlib
+import logging
 import ssl
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import gmqtt
-from gmqtt.mqtt.constants import UNLIMITED_RECONNECTS, MQTTv311
+from gmqtt.mqtt.constants import MQTTv311
 from gmqtt.mqtt.handler import MQTTConnectError
 
-KEEPALIVE_SECONDS: Final = 15
-CONNECTS_SECONDS: Final = 10.0
-AGAIN_SECONDS: Final = 1
+KEEPALIVE_SECONDS: Final = 6
+"""A broker that says nothing for two of them is left, after at most 15 s."""
+CONNECTS_SECONDS: Final = 5.0
+AGAIN_SECONDS: Final = 1.0
+CLOSES_SECONDS: Final = 1.0
+TELLS_SECONDS: Final = 0.2
+"""So long after the end of a connection its reason may still come."""
+
+DENIED: Final = 0x80
+"""The quality of a subscription that the broker refuses."""
+
+logging.getLogger("gmqtt").setLevel(logging.CRITICAL)  # the link says what matters
 
 Receive = Callable[[str, bytes], None]
+Place = tuple[str, int]
 
 
 class LinkError(Exception):
-    """The broker cannot be reached, or refuses the plane. One line."""
+    """No broker can be reached, or all refuse the plane. One line."""
+
+
+class _Client(gmqtt.Client):  # type: ignore[misc]
+    """One connection."""
+
+    async def reconnect(self, delay: bool = False) -> None:
+        """The link opens the next one."""
 
 
 class Link:
@@ -30,8 +49,7 @@ class Link:
 
     def __init__(
         self,
-        host: str,
-        port: int,
+        brokers: Sequence[Place],
         user: str,
         password: str,
         filters: Sequence[str],
@@ -39,42 +57,40 @@ class Link:
         *,
         name: str = "",
         tls: bool = False,
+        first: int = 0,
         on_change: Callable[[bool], None] = lambda connected: None,
     ) -> None:
-        """`name`: of the connection, unlike all others at the broker; empty: the user's."""
-        self._host, self._port, self._tls = host, port, tls
-        self._client: Any = gmqtt.Client(name or user, clean_session=True)
-        self._client.set_auth_credentials(user, password)
-        self._client.set_config({"reconnect_retries": UNLIMITED_RECONNECTS, "reconnect_delay": AGAIN_SECONDS})
+        """`brokers`: members of one cluster, tried from number `first` on, so that nodes spread over them. `name`: of the
+        connection, unlike all others at the brokers; empty: the user's."""
+        turn = first % len(brokers)
+        self._brokers = [*brokers[turn:], *brokers[:turn]]
+        self._user, self._password, self._name = user, password, name or user
+        self._tls = ssl.create_default_context() if tls else False
         self._filters, self._receive, self._on_change = tuple(filters), receive, on_change
-        self._subscribed = asyncio.Event()
+        self._client: Any = None
+        self._subscribed, self._lost = asyncio.Event(), asyncio.Event()
+        self._keeping: asyncio.Task[None] | None = None
+        self._denied = False
         self.connected = False
         self.sent = self.received = 0
         self.lost = 0
         """Messages that were to be sent while there was no connection: the clients of these runs are silent."""
-        self._client.on_connect = self._on_connect
-        self._client.on_disconnect = self._on_disconnect
-        self._client.on_message = self._on_message
-        self._client.on_subscribe = self._on_subscribe
+
+    @property
+    def broker(self) -> Place:
+        """The one that is connected, or is tried next."""
+        return self._brokers[0]
 
     async def open(self) -> None:
-        """Until the broker has taken the subscription. Raises `LinkError`."""
-        where = f"{self._host}:{self._port}"
-        tls = ssl.create_default_context() if self._tls else False
-        try:
-            async with asyncio.timeout(CONNECTS_SECONDS):
-                await self._client.connect(
-                    self._host, self._port, ssl=tls, keepalive=KEEPALIVE_SECONDS, version=MQTTv311
-                )
-                await self._subscribed.wait()
-        except TimeoutError:
-            raise LinkError(f"broker {where} did not answer in {CONNECTS_SECONDS:g} s") from None
-        except (OSError, MQTTConnectError) as error:
-            raise LinkError(f"broker {where}: {error}") from None
+        """Until a broker has taken the subscriptions. Raises `LinkError` if none did."""
+        await self._connect()
+        self._keeping = asyncio.create_task(self._keep(), name="keeps the broker")
 
     async def close(self) -> None:
-        with contextlib.suppress(OSError, ConnectionError):
-            await self._client.disconnect()
+        if self._keeping is not None:
+            self._keeping.cancel()
+            await asyncio.gather(self._keeping, return_exceptions=True)
+        await self._leave()
 
     def send(self, topic: str, payload: bytes, quality: int) -> None:
         if not self.connected:
@@ -83,20 +99,87 @@ class Link:
         self.sent += 1
         self._client.publish(topic, payload, qos=quality)
 
-    def _on_connect(self, client: Any, _flags: int, _code: int, _properties: Any) -> None:
-        """Also after each loss: a clean session knows no subscription."""
-        self.connected = True
-        for each in self._filters:
-            client.subscribe(each, qos=1)
-        self._on_change(True)
+    async def _keep(self) -> None:
+        while True:
+            await self._lost.wait()
+            self._brokers.append(self._brokers.pop(0))
+            while not self.connected:
+                try:
+                    await self._connect()
+                except LinkError:
+                    await asyncio.sleep(AGAIN_SECONDS)
 
-    def _on_subscribe(self, _client: Any, _number: int, _qualities: Any, _properties: Any) -> None:
-        self._subscribed.set()
+    async def _connect(self) -> None:
+        """To the first broker that takes it. Raises `LinkError`."""
+        causes: list[str] = []
+        for _ in self._brokers:
+            host, port = self._brokers[0]
+            try:
+                await self._try(host, port)
+                return
+            except (OSError, MQTTConnectError, LinkError) as error:
+                causes.append(f"broker {host}:{port}: {error}")
+                await self._leave()
+                self._brokers.append(self._brokers.pop(0))
+        raise LinkError("; ".join(causes))
 
-    def _on_disconnect(self, _client: Any, _packet: Any, _error: Any = None) -> None:
-        self.connected = False
+    async def _try(self, host: str, port: int) -> None:
+        """A clean session knows no subscription."""
+        self._client = client = _Client(self._name, clean_session=True)
         self._subscribed.clear()
-        self._on_change(False)
+        self._lost.clear()
+        client.set_auth_credentials(self._user, self._password)
+        client.on_connect = self._on_connect
+        client.on_disconnect = self._on_disconnect
+        client.on_message = self._on_message
+        client.on_subscribe = self._on_subscribe
+        opening = asyncio.create_task(self._opened(client, host, port))
+        lost = asyncio.create_task(self._lost.wait())
+        try:
+            await asyncio.wait((opening, lost), timeout=CONNECTS_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            if lost.done():
+                await asyncio.wait((opening,), timeout=TELLS_SECONDS)
+            if not opening.done():
+                raise LinkError("ended the connection" if lost.done() else f"no answer in {CONNECTS_SECONDS:g} s")
+            await opening
+        finally:
+            for task in (opening, lost):
+                task.cancel()
+            await asyncio.gather(opening, lost, return_exceptions=True)
+
+    async def _opened(self, client: Any, host: str, port: int) -> None:
+        await client.connect(host, port, ssl=self._tls, keepalive=KEEPALIVE_SECONDS, version=MQTTv311)
+        await self._subscribed.wait()
+        if self._denied:
+            raise LinkError("refuses the subscriptions")
+
+    async def _leave(self) -> None:
+        """End what is left of the present connection."""
+        client, self._client = self._client, None
+        if client is not None:
+            self._is_connected(False)
+            with contextlib.suppress(OSError, TimeoutError):
+                async with asyncio.timeout(CLOSES_SECONDS):
+                    await client.disconnect()
+
+    def _is_connected(self, connected: bool) -> None:
+        if connected != self.connected:
+            self.connected = connected
+            self._on_change(connected)
+
+    def _on_connect(self, client: Any, _flags: int, _code: int, _properties: Any) -> None:
+        client.subscribe([gmqtt.Subscription(each, qos=1) for each in self._filters])
+
+    def _on_subscribe(self, client: Any, _number: int, qualities: Any, _properties: Any) -> None:
+        if client is self._client:
+            self._denied = any(each >= DENIED for each in qualities)
+            self._is_connected(not self._denied)
+            self._subscribed.set()
+
+    def _on_disconnect(self, client: Any, _packet: Any, _error: Any = None) -> None:
+        if client is self._client:
+            self._lost.set()
+            self._is_connected(False)
 
     def _on_message(self, _client: Any, topic: str, payload: bytes, _quality: int, _properties: Any) -> int:
         self.received += 1

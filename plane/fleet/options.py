@@ -1,17 +1,19 @@
 """The keys of a fleet, the settings of its nodes, and how the second follow from the first."""
 
 from pathlib import Path
-from typing import Annotated, Any, Final
-from urllib.parse import unquote, urlsplit
+from typing import Annotated, Any, Final, Literal
+from urllib.parse import unquote
 
 import msgspec
 
+from muster.brokers import Brokers, brokers, place
 from plane.fleet import broker, keeper
 from plane.kind import Around
 from plane.options import EdgeAddress, EdgeOptions, Section, key
 from plane.spec import SpecError
 
-MQTT_PORTS: Final = {"mqtt": 1883, "mqtts": 8883}
+REDIS_PORT: Final = 6379
+SENTINEL_PORT: Final = 26379
 SQLITE: Final = "sqlite"
 NONE: Final = "none"
 
@@ -22,8 +24,8 @@ class Fleet(Section, frozen=True):
     mqtt: Annotated[
         str,
         key(
-            "MQTT broker, `mqtt://USER@HOST:PORT` or `mqtts://…`; its user may read all `fleet/1/+/up/+` and write all "
-            "`fleet/1/+/down/+`",
+            "MQTT brokers of one cluster, `mqtt://USER@HOST:PORT,HOST:PORT` or `mqtts://…`; the user may read all "
+            "`fleet/1/+/up/+` and write all `fleet/1/+/down/+`",
             "empty: `muster up` runs mosquitto",
         ),
     ] = ""
@@ -33,7 +35,8 @@ class Fleet(Section, frozen=True):
     redis: Annotated[
         str,
         key(
-            "Where sessions and counts of comings and goings are kept: `redis://HOST:PORT/DB`, `rediss://…`, or `none`",
+            "Where sessions and counts of comings and goings are kept: `redis://HOST:PORT/DB`, `redis+cluster://HOST:PORT,…`, "
+            "`redis+sentinel://HOST:PORT,…/MASTER`, each also with `rediss`, or `none`",
             "empty: `muster up` runs redis-server; nodes of `muster serve` keep none",
         ),
     ] = ""
@@ -77,8 +80,8 @@ class Scheduler(EdgeOptions, frozen=True):
 class FleetSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The settings of an index node or a scheduler."""
 
-    host: str
-    port: int
+    brokers: tuple[tuple[str, int], ...]
+    """Members of one cluster."""
     tls: bool
     user: str
     """Empty: each node has one of its own, of the broker beside it."""
@@ -98,21 +101,21 @@ def settle(options: Section, around: Around) -> FleetSettings:
     fleet: Fleet = around.section("fleet")
     database: Any = around.section("database")
     if fleet.mqtt:
-        host, port, tls, user = url(fleet.mqtt)
+        told = url(fleet.mqtt)
         password_file = around.absolute(fleet.password_file)
     else:
-        host, port = around.programs.get(broker.NAME, ("", 0))
-        tls, user, password_file = False, "", str(around.folder / broker.NAME / broker.SECRET)
+        beside = around.programs.get(broker.NAME)
+        told = Brokers(() if beside is None else (beside,), False, "")
+        password_file = str(around.folder / broker.NAME / broker.SECRET)
     redis, redis_password_file = fleet.redis, around.absolute(fleet.redis_password_file)
-    if not redis and (beside := around.programs.get(keeper.NAME)):
-        redis = f"redis://{beside[0]}:{beside[1]}/0"
+    if not redis and (own_redis := around.programs.get(keeper.NAME)):
+        redis = f"redis://{own_redis[0]}:{own_redis[1]}/0"
         redis_password_file = str(around.folder / keeper.NAME / keeper.SECRET)
     own = f"sqlite:///{around.folder / 'fleet.db'}"
     return FleetSettings(
-        host=host,
-        port=port,
-        tls=tls,
-        user=user,
+        brokers=told.places,
+        tls=told.tls,
+        user=told.user,
         password_file=password_file,
         folder=str(around.folder),
         redis="" if redis == NONE else redis,
@@ -124,17 +127,49 @@ def settle(options: Section, around: Around) -> FleetSettings:
     )
 
 
-def url(text: str) -> tuple[str, int, bool, str]:
-    """Host, port, whether TLS, and user of a broker's URL. Raises `SpecError`."""
-    parts = urlsplit(text)
+def url(text: str) -> Brokers:
+    """The brokers of a URL, and the plane's user. Raises `SpecError`."""
     try:
-        port = parts.port or MQTT_PORTS.get(parts.scheme, 0)
-    except ValueError:
-        port = 0
-    wrong = parts.path.strip("/") or parts.query or parts.fragment or parts.password
-    if parts.scheme not in MQTT_PORTS or not parts.hostname or not port or wrong:
-        raise SpecError(f"fleet.mqtt: {parts.scheme}://… is not mqtt://USER@HOST:PORT nor mqtts://USER@HOST:PORT")
-    return parts.hostname, port, parts.scheme == "mqtts", unquote(parts.username or "")
+        return brokers(text)
+    except ValueError as error:
+        raise SpecError(f"fleet.mqtt: {error}") from None
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """Where Redis is."""
+
+    kind: Literal["one", "sentinel", "cluster"]
+    places: tuple[tuple[str, int], ...]
+    """Of Redis, of the sentinels, or of members of the cluster."""
+    tls: bool
+    user: str
+    database: int
+    master: str
+    """Its name among the sentinels."""
+
+
+def redis_url(text: str) -> Kept:
+    """Raises `SpecError`, which never tells a password."""
+    scheme, _, rest = text.partition("://")
+    way, _, kind = scheme.partition("+")
+    hosts, _, path = rest.partition("/")
+    user, _, hosts = hosts.rpartition("@")
+    words = [each for each in path.split("/") if each]
+    master = words.pop(0) if kind == "sentinel" and words else ""
+    database = words.pop(0) if kind != "cluster" and words else "0"
+    places = [place(each, SENTINEL_PORT if kind == "sentinel" else REDIS_PORT) for each in hosts.split(",")]
+    known = way in {"redis", "rediss"} and kind in {"", "sentinel", "cluster"} and (kind != "" or len(places) == 1)
+    if ":" in user:
+        raise SpecError("fleet.redis: no password is accepted here; put it into fleet.redis_password_file")
+    if not known or None in places or words or not database.isdigit() or (kind == "sentinel") != bool(master):
+        shown = f"{scheme}://…" if rest else "this"
+        raise SpecError(
+            f"fleet.redis: {shown} is not redis://HOST:PORT/DB, redis+sentinel://HOST:PORT,…/MASTER, "
+            "redis+cluster://HOST:PORT,…, one of these with rediss, nor none"
+        )
+    found = tuple(each for each in places if each is not None)
+    how: Literal["one", "sentinel", "cluster"] = "sentinel" if master else "cluster" if kind else "one"
+    return Kept(how, found, way == "rediss", unquote(user), int(database), master)
 
 
 def password(file: str) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from plane.fleet import schema
+from plane.fleet.floods import Floods
 from plane.fleet.index import Index, Update, UpdateError
 from plane.fleet.leases import Leases, Renewal
 from plane.fleet.picks import Picks
@@ -24,6 +25,8 @@ Changed = Callable[[Update, bool | None, dict[str, list[str]]], None]
 
 KNOWN_MAX: Final = 1 << 21
 """Clients, there or not; the hello of a further one is refused: about 2 GB."""
+MESSAGES_MAX: Final = 20
+"""Of one client and kind in a second; the shortest beat makes 10."""
 
 
 class Presence:
@@ -45,7 +48,7 @@ class Presence:
         `changed` is called when a client for which this node speaks came (True), went (False) or has other attributes.
         """
         self.dropped: Counter[str] = Counter()
-        """Messages of clients that changed nothing: topic, size, form, refused."""
+        """Messages of clients that changed nothing: flood, topic, size, form, refused."""
         self.came = self.went = 0
         self._index = index
         self._leases = leases
@@ -56,6 +59,7 @@ class Presence:
         self._speaks = speaks
         self._changed = changed
         self._known_max = known_max
+        self._floods = Floods(MESSAGES_MAX)
         self._said: dict[str, tuple[int, int]] = {}
         """(epoch, version) of each client's last hello."""
         self._left: deque[tuple[int, str, int]] = deque()
@@ -63,6 +67,9 @@ class Presence:
 
     def receive(self, now_ms: int, topic: str, payload: bytes) -> None:
         """A message from the broker."""
+        if self._floods.over(now_ms, topic):
+            self.dropped["flood"] += 1
+            return
         try:
             client, message = schema.read(topic, payload)
         except SchemaError as error:

@@ -182,6 +182,15 @@ class RunNow(msgspec.Struct, frozen=True, tag=True):
     wait: bool = True
 
 
+class Watch(msgspec.Struct, frozen=True, tag=True):
+    """Follow a run, whatever began it. `run`: its name, or a task's (its last run).
+
+    Answered by `Event`s, from those that came before to the run's end.
+    """
+
+    run: str
+
+
 class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     """What happens to a run."""
 

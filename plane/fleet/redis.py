@@ -2,7 +2,8 @@
 
 Owns keys and one connection for writing, which is opened again after a loss. It must not know brokers, picks or runs, none
 of which waits for it. A batch is one transaction with a number of its node: one whose answer was lost is not written twice.
-A node that finds Redis without its `life` finds it wiped, and writes its sessions anew.
+A node that finds Redis without its `life` finds it wiped; one that finds another number than its last one finds a replica that
+took over and lacks something. Both write their sessions anew. All keys are in one slot of a cluster.
 """
 
 import asyncio
@@ -13,11 +14,14 @@ from typing import Any, Final, cast
 import msgspec
 import redis.asyncio as client
 import structlog
+from redis.asyncio.cluster import ClusterNode, RedisCluster
 from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
+from redis.exceptions import RedisClusterException, RedisError
 
 from plane.fleet.index import Update
+from plane.fleet.options import redis_url
 from plane.fleet.questions import MinuteCounts
 from plane.fleet.sessions import Batch, Session, Waiting
 
@@ -28,6 +32,7 @@ EVENTS_MAX: Final = 1_000_000
 COUNTS_S: Final = 31 * 24 * 3600
 """How long counts of a minute are kept."""
 WAYS: Final = ("came", "went")
+FAILURES: Final = (RedisError, RedisClusterException, OSError, TimeoutError, msgspec.MsgspecError)
 
 
 class SessionsError(Exception):
@@ -49,18 +54,18 @@ class Sessions:
     ) -> None:
         """`records`: of all clients for which this node speaks now."""
         self.connected = False
+        self.stale = True
+        """Sessions of clients that went may be there: `sweep` removes them."""
         self.written = self.failed = 0
-        self._prefix, self._node = f"muster:{instance}:fleet", node
+        self._prefix, self._node = f"muster:{{{instance}}}:fleet", node
         self._waiting, self._records, self._log = waiting, records, log.bind(redis=url)
-        self._redis: Any = client.Redis.from_url(
-            url,
-            password=password or None,
-            socket_timeout=CALL_S,
-            socket_connect_timeout=CALL_S,
-            retry=Retry(NoBackoff(), 0),
-        )
+        self._redis, self._closes = opened(url, password)
         self._number = secrets.randbits(32) << 20
         """Of batches: grows; the beginning is no former process's."""
+        self._wrote: int | None = None
+        """The number of the last batch that is known to be there."""
+        self._doubted: Batch | None = None
+        """A batch that perhaps was written."""
         self._life: bytes | None = None
         self._said = ""
         self._writing: asyncio.Task[None] | None = None
@@ -73,24 +78,33 @@ class Sessions:
         if self._writing is not None:
             self._writing.cancel()
             await asyncio.gather(self._writing, return_exceptions=True)
-        await self._redis.aclose()
+        await asyncio.gather(*(each.aclose() for each in self._closes))
 
     async def load(self) -> list[Update]:
         """All sessions that are written; none if it does not answer."""
-        found: list[Update] = []
         try:
-            async with asyncio.timeout(CALL_S):
-                async for name, value in self._redis.hscan_iter(self._key("sessions"), count=5_000):
-                    said = msgspec.json.decode(value, type=Session)
-                    found.append(Update(name.decode(), said.epoch, said.version, said.attributes))
-        except (RedisError, OSError, TimeoutError, msgspec.MsgspecError) as error:
+            return await self._all()
+        except FAILURES as error:
             self._log.info("begins without the sessions in Redis", cause=_told(error))
-        return found
+            return []
 
     async def sweep(self, there: Callable[[str], bool]) -> None:
         """Remove sessions of clients that went while nobody wrote it. For a node that has heard for a whole lease."""
-        gone = [each.client for each in await self.load() if not there(each.client)]
+        try:
+            known = await self._all()
+        except FAILURES:
+            return  # it is away; later
+        gone = [each.client for each in known if not there(each.client)]
         self._waiting.rewrite(Update(name, 0, 0, None) for name in gone if not there(name))
+        self.stale = False
+
+    async def _all(self) -> list[Update]:
+        found: list[Update] = []
+        async with asyncio.timeout(CALL_S):
+            async for name, value in self._redis.hscan_iter(self._key("sessions"), count=5_000):
+                said = msgspec.json.decode(value, type=Session)
+                found.append(Update(name.decode(), said.epoch, said.version, said.attributes))
+        return found
 
     async def minutes(self, first: int, last: int) -> list[MinuteCounts]:
         """Counts of these minutes. Raises `SessionsError`."""
@@ -99,7 +113,7 @@ class Sessions:
             for minute in range(first, last + 1):
                 pipe.hgetall(self._key(f"minute:{minute}"))
             rows = await cast(Awaitable[list[dict[bytes, bytes]]], pipe.execute())
-        except (RedisError, OSError, TimeoutError) as error:
+        except FAILURES as error:
             raise SessionsError(f"redis: {_told(error)}") from None
         return [_minute(first + at, row) for at, row in enumerate(rows) if row]
 
@@ -109,38 +123,40 @@ class Sessions:
                 await self._step()
                 self._is_connected()
                 await asyncio.sleep(EVERY_S)
-            except (RedisError, OSError, TimeoutError) as error:
+            except FAILURES as error:
                 self._is_away(error)
                 await asyncio.sleep(AGAIN_S)
 
     async def _step(self) -> None:
         """See whether it is the same Redis, and write what waits."""
-        life = await self._redis.get(self._key("life"))
-        if life is None or life != self._life:
-            if life is None:
-                await self._redis.set(self._key("life"), secrets.token_hex(8), nx=True)
-                life = await self._redis.get(self._key("life"))
+        life, number = await self._redis.mget(self._key("life"), self._key(f"batch:{self._node}"))
+        there = None if number is None else int(number)
+        if self._doubted is not None:  # the answer to it was lost: the number says whether it is there
+            if there == self._number:
+                self._is_written(self._doubted)
+            else:
+                self._waiting.put_back(self._doubted)
+            self._doubted = None
+        if life is None:
+            await self._redis.set(self._key("life"), secrets.token_hex(8), nx=True)
+            life = await self._redis.get(self._key("life"))
+        if life != self._life or self._wrote not in {None, there}:
+            if self._life is not None:
+                self._log.warning("sessions are written anew: Redis was wiped, or a replica that took over lacks some")
             self._waiting.rewrite(self._records())
-            self._life = life
+            self._life, self._wrote, self.stale = life, None, True
         batch = self._waiting.take()
         if batch.empty:
             return
         self._number += 1
-        try:
-            await self._write(batch)
-        except BaseException:
-            if not await self._is_written():
-                self._waiting.put_back(batch)
-            raise
-        self.written += len(batch.events)
+        self._doubted = batch
+        await self._write(batch)
+        self._doubted = None
+        self._is_written(batch)
 
-    async def _is_written(self) -> bool:
-        """Whether the last batch is there although its answer was lost. If that cannot be known, it is not."""
-        try:
-            found = await self._redis.get(self._key(f"batch:{self._node}"))
-        except (RedisError, OSError, TimeoutError):
-            return False
-        return found is not None and int(found) == self._number
+    def _is_written(self, batch: Batch) -> None:
+        self._wrote = self._number
+        self.written += len(batch.events)
 
     async def _write(self, batch: Batch) -> None:
         pipe = self._redis.pipeline(transaction=True)
@@ -173,6 +189,33 @@ class Sessions:
         if self._said != (said := _told(error)):
             self._log.warning("sessions are not written; clients and runs go on", cause=said)
         self.connected, self._said = False, said
+
+
+def opened(url: str, password: str) -> tuple[Any, list[Any]]:
+    """The client of one Redis, of the master that sentinels name, or of a cluster; and all that is to be closed.
+
+    Raises `SpecError`.
+    """
+    where = redis_url(url)
+    known: dict[str, Any] = {
+        "username": where.user or None,
+        "password": password or None,
+        "socket_timeout": CALL_S,
+        "socket_connect_timeout": CALL_S,
+        "ssl": where.tls,
+    }
+    if where.kind == "cluster":
+        cluster = RedisCluster(startup_nodes=[ClusterNode(*place) for place in where.places], **known)
+        return cluster, [cluster]
+    known |= {"db": where.database, "retry": Retry(NoBackoff(), 0)}
+    if where.kind == "sentinel":
+        asked = {"socket_timeout": CALL_S, "socket_connect_timeout": CALL_S, "ssl": where.tls}
+        sentinel = Sentinel(list(where.places), sentinel_kwargs=asked, **known)
+        master = sentinel.master_for(where.master)
+        return master, [master, sentinel]
+    ((host, port),) = where.places
+    one = client.Redis(host=host, port=port, **known)
+    return one, [one]
 
 
 def _minute(minute: int, row: dict[bytes, bytes]) -> MinuteCounts:

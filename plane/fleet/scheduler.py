@@ -45,9 +45,11 @@ from plane.fleet.questions import (
     Slot,
     TaskRow,
     Tasks,
+    Watch,
     WheelShown,
 )
 from plane.fleet.records import (
+    OPEN,
     VALUE_BYTES_MAX,
     Fenced,
     Lead,
@@ -61,6 +63,7 @@ from plane.fleet.records import (
 from plane.fleet.runs import Replacement, RunEnd, RunName, Runs, RunsError
 from plane.fleet.schema import NAME, SchemaError
 from plane.fleet.selector import SelectorError, parse
+from plane.fleet.watching import WATCHED_MAX, Queue, Told, Watching
 from plane.fleet.wheel import PICK_MAX, Task, TaskError, Turn, Wheel
 from plane.service import Context, Figure
 from plane.spec import Spec, secret
@@ -74,11 +77,8 @@ TICK_S: Final = 0.1
 WRITE_S: Final = 0.02
 """Results that come within it are written together."""
 PRUNE_S: Final = 600.0
-EVENTS_MAX: Final = 10_000
-"""That wait for one who watches a run; a slower one is cut off."""
 ANSWERS_MAX: Final = 200_000
 """That wait for the store; further ones are dropped, and their clients are missed: 20 s of the largest load."""
-WATCHED_MAX: Final = 1_024
 INSTANT: Final = 0
 """The minute of an instant run."""
 
@@ -112,7 +112,7 @@ class Leading:
         self.handed_out = self.missed = self.taken_up = 0
         self._store, self._nodes, self._log = store, nodes, log
         self._rows: dict[RunName, RunRow] = {}
-        self._watching: dict[RunName, asyncio.Queue[Event | None]] = {}
+        self.watching = Watching()
         self.refused: dict[str, str] = {}
         """Tasks of the table that cannot be scheduled, and why."""
         self.overflowed = 0
@@ -150,8 +150,10 @@ class Leading:
                 each.cancel()
             await asyncio.gather(*loops, *self._starting, return_exceptions=True)
             self._failed.cancel()
-            for queue in self._watching.values():
-                _last(queue)
+            for written in self._written:
+                if not written.done():
+                    written.set_exception(Fenced("it leads no more"))
+            self.watching.end()
             await self.link.close()
 
     async def end(self) -> None:
@@ -261,7 +263,7 @@ class Leading:
 
     # --- runs ---------------------------------------------------------------------------------------------------------
 
-    async def instant(self, question: RunNow) -> tuple[RunName, asyncio.Queue[Event | None]]:
+    async def instant(self, question: RunNow) -> tuple[RunName, Queue]:
         """Begin an instant run. Raises `CallError`."""
         try:
             parse(question.selector)
@@ -269,8 +271,8 @@ class Leading:
             raise CallError("selector", str(error)) from None
         if not 1 <= question.pick <= PICK_MAX:
             raise CallError("pick", f"{question.pick} clients; 1 to {PICK_MAX} are possible")
-        if len(self._watching) >= WATCHED_MAX:
-            raise CallError("busy", f"{WATCHED_MAX} instant runs are in flight")
+        if self.watching.full:
+            raise CallError("busy", f"{WATCHED_MAX} runs are watched")
         row = RunRow(
             task=f"run-{secrets.token_hex(6)}",
             minute=INSTANT,
@@ -284,7 +286,7 @@ class Leading:
             self.dispatcher.order(row.name, row.kind, row.target, row.options)
         except SchemaError as error:
             raise CallError("order", str(error)) from None
-        queue = self._watching[row.name] = asyncio.Queue[Event | None](EVENTS_MAX)
+        queue = self.watching.open(row.name)
         self._spawn(self._start(row, 0.0))
         return row.name, queue
 
@@ -320,7 +322,7 @@ class Leading:
         await self._put(begun)
         self._rows[row.name] = begun
         names, text = [client for client, _ in picked.clients], _text(row.name)
-        self._say(row.name, Event("asked", text, names, wanted=row.wanted, members=picked.draw.members))
+        self.watching.say(row.name, Event("asked", text, names, wanted=row.wanted, members=picked.draw.members))
         self.dispatcher.begin(_now(), row.name, order, picked.clients, row.wanted)
 
     async def _miss(self, row: RunRow, reason: str) -> None:
@@ -328,8 +330,8 @@ class Leading:
         self.missed += 1
         self._log.warning("a run is missed", run=_text(row.name), cause=reason)
         await self._put(missed)
-        self._say(row.name, Event("ended", _text(row.name), wanted=row.wanted, error=reason))
-        self._over(row.name)
+        self.watching.say(row.name, Event("ended", _text(row.name), wanted=row.wanted, error=reason))
+        self.watching.over(row.name)
 
     async def _take_up(self, row: RunRow) -> None:
         """A run of the lead before: begin it, or ask again for what is missing."""
@@ -367,9 +369,9 @@ class Leading:
             row, draws=draws, asked=[*row.asked, found], replaced=silent
         )
         await self._put(row)
-        self._say(wanted.run, Event("replaced", _text(wanted.run), silent))
+        self.watching.say(wanted.run, Event("replaced", _text(wanted.run), silent))
         if found:
-            self._say(wanted.run, Event("asked", _text(wanted.run), [client for client, _ in found]))
+            self.watching.say(wanted.run, Event("asked", _text(wanted.run), [client for client, _ in found]))
         self.dispatcher.replaced(_now(), wanted.run, found)
 
     def _pick(self, row: RunRow, wanted: int, seed: int, without: Sequence[str] = ()) -> PickOne:
@@ -389,7 +391,7 @@ class Leading:
         row = ResultRow(*answer.run, answer.client, result.ok, value, error, _wall_ms())
         self._answers.append(row)
         self._some.set()
-        self._say(
+        self.watching.say(
             answer.run, Event("result", _text(answer.run), client=row.client, ok=row.ok, value=value, error=error)
         )
 
@@ -410,13 +412,17 @@ class Leading:
             replaced=ended.replaced,
             missed=ended.missed,
         )
-        self._say(ended.run, over)
-        self._over(ended.run)
+        self.watching.say(ended.run, over)
+        self.watching.over(ended.run)
 
     async def _put(self, row: RunRow) -> None:
         """Written when this returns."""
-        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._puts[row.name] = row
+        await self.settled()
+
+    async def settled(self) -> None:
+        """All that came so far is written when this returns."""
+        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._written.append(written)
         self._some.set()
         await written
@@ -433,22 +439,15 @@ class Leading:
         answers, self._answers = self._answers, []
         puts, self._puts = self._puts, {}
         written, self._written = self._written, []
-        if answers or puts:
-            await self._store.write(self.lead.epoch, list(puts.values()), answers)
+        try:
+            if answers or puts:
+                await self._store.write(self.lead.epoch, list(puts.values()), answers)
+        except BaseException:
+            self._written += written
+            raise
         for each in written:
             if not each.done():
                 each.set_result(None)
-
-    def _say(self, run: RunName, event: Event) -> None:
-        queue = self._watching.get(run)
-        if queue is not None and queue.full():
-            _last(self._watching.pop(run))
-        elif queue is not None:
-            queue.put_nowait(event)
-
-    def _over(self, run: RunName) -> None:
-        if queue := self._watching.pop(run, None):
-            _last(queue)
 
 
 class Scheduler:
@@ -470,13 +469,14 @@ class Scheduler:
         self._place = f"{spec.instance}/{spec.node}/{socket.gethostname()}:{settings.folder}"[:200]
         self._holder = f"{self._place}#{os.getpid()}.{start_time(os.getpid())}"
         self._in_file = settings.database.startswith("sqlite")
-        self._user, self._password = user, password(settings.password_file)
+        self._user, self._password, self._node = user, password(settings.password_file), spec.node
         self._name = f"muster-{ROLE}-{spec.node}" if settings.user else ""
         key = key_of(secret(spec.cluster_secret_file, 32))
         self._nodes = IndexNodes(running(context.snapshot), key, context.log)
         serve: dict[type[msgspec.Struct], Any] = {
             Ping: self._ping,
             RunNow: self._run_now,
+            Watch: self._watch,
             Refresh: self._refresh,
             PutTask: self._put_task,
             DropTask: self._drop_task,
@@ -564,14 +564,14 @@ class Scheduler:
     def _link(self, heard: Callable[[str, bytes], None]) -> Link:
         settings = self._settings
         return Link(
-            settings.host,
-            settings.port,
+            settings.brokers,
             self._user,
             self._password,
             schema.ANSWERS,
             heard,
             name=self._name,
             tls=settings.tls,
+            first=self._node,
         )
 
     def _is_ready(self) -> None:
@@ -615,10 +615,57 @@ class Scheduler:
                     if event.what == "ended" or not question.wait:
                         return
             finally:
-                leading._watching.pop(run, None)
+                leading.watching.close(run, queue)
             raise CallError("moved", f"another scheduler goes on with {_text(run)}; muster fleet explain {run[0]}")
 
         return events()
+
+    def _watch(self, question: Watch) -> AsyncIterator[Event]:
+        async def events() -> AsyncIterator[Event]:
+            leading, told = self._lead_or_refuse(), Told()
+            run = (await self._run_of(question.run)).name
+            if leading.watching.full:
+                raise CallError("busy", f"{WATCHED_MAX} runs are watched")
+            queue = leading.watching.open(run)
+            try:
+                with _told():
+                    await leading.settled()
+                for past in await self._past(run):
+                    if (new := told.new(past)) is not None:
+                        yield new
+                while not told.over and (event := await queue.get()) is not None:
+                    if (new := told.new(event)) is not None:
+                        yield new
+            finally:
+                leading.watching.close(run, queue)
+            if not told.over:
+                raise CallError("moved", f"another scheduler goes on with {_text(run)}")
+
+        return events()
+
+    async def _past(self, run: RunName) -> list[Event]:
+        """What the store knows of a run, as events."""
+        with _told():
+            row, rows = await self._store.run(*run), await self._store.results_of(run)
+        if row is None or row.state == "due":
+            return []
+        name = _text(run)
+        past = [
+            Event("asked", name, [client for client, _ in asked], wanted=row.wanted, members=draw.members)
+            for draw, asked in zip(row.draws, row.asked, strict=False)
+        ]
+        past.append(Event("replaced", name, row.replaced or []))
+        past += [
+            Event("result", name, client=each.client, ok=each.ok, value=each.value, error=each.error) for each in rows
+        ]
+        if row.state not in OPEN:
+            done, replaced, missed = outcomes(row, rows)
+            past.append(
+                Event(
+                    "ended", name, wanted=row.wanted, done=done, replaced=replaced, missed=missed, error=row.reason
+                )
+            )
+        return past
 
     async def _refresh(self, _: Refresh) -> Refreshed:
         with _told():
@@ -681,11 +728,8 @@ class Scheduler:
         row = await self._run_of(question.run)
         with _told():
             results = await self._store.results_of(row.name)
-        done = [each.client for each in results]
-        replaced = row.replaced or []
-        over = {*done, *replaced}
+        done, replaced, missed = outcomes(row, results)
         asked = [[client for client, _ in draw] for draw in row.asked]
-        missed = [client for draw in asked for client in draw if client not in over] if row.state == "done" else []
         kept = [draw for draw in row.draws if draw.replay]
         replayed = all(replay.again(draw.replay, draw.seed) for draw in kept) if kept else None
         draws = [msgspec.structs.replace(draw, replay=b"") for draw in row.draws]
@@ -751,7 +795,7 @@ class Scheduler:
                     "Answers of clients that changed nothing",
                     dropped.get(reason, 0),
                 )
-                for reason in ("topic", "size", "form", "epoch", "double", "late", "stranger", "overflow")
+                for reason in ("flood", "topic", "size", "form", "epoch", "double", "late", "stranger", "overflow")
             ),
         ]
 
@@ -782,6 +826,14 @@ def _told() -> Any:
         raise CallError("store", str(error)) from None
 
 
+def outcomes(row: RunRow, results: Sequence[ResultRow]) -> tuple[list[str], list[str], list[str]]:
+    """Clients that are done, replaced and missed; while it runs, none is missed yet."""
+    done, replaced = [each.client for each in results], row.replaced or []
+    over = {*done, *replaced}
+    missed = [client for draw in row.asked for client, _ in draw if client not in over] if row.state == "done" else []
+    return done, replaced, missed
+
+
 def check(task: TaskRow) -> None:
     """Raises `CallError` for a task that cannot be scheduled."""
     if not NAME.fullmatch(task.name):
@@ -791,13 +843,6 @@ def check(task: TaskRow) -> None:
         Wheel(0, [scheduled(task)])
     except (SelectorError, TaskError) as error:
         raise CallError("task", str(error)) from None
-
-
-def _last(queue: asyncio.Queue[Event | None]) -> None:
-    """Nothing follows; of a full queue one event gives way."""
-    if queue.full():
-        queue.get_nowait()
-    queue.put_nowait(None)
 
 
 def _text(run: RunName) -> str:

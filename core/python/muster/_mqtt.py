@@ -5,8 +5,10 @@ Written here, since this library depends on nothing, and thousands of these live
 """
 
 import asyncio
+import socket
 import struct
 from collections.abc import Callable
+from ipaddress import ip_address
 from typing import Final, cast
 
 from muster.errors import MusterError
@@ -127,6 +129,15 @@ class Connection(asyncio.Protocol):
     def _write(self, kind: int, body: bytes) -> None:
         if self._transport is not None:
             self._transport.write(_framed(kind, body))
+
+
+async def resolved(host: str, port: int) -> list[str]:
+    """The addresses of a name; an address is its own. Raises `OSError`."""
+    try:
+        return [str(ip_address(host))]
+    except ValueError:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(each[4][0]) for each in found]
 
 
 def connect_packet(

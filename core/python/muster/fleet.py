@@ -20,9 +20,9 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
-from urllib.parse import urlsplit
 
-from muster._mqtt import Connection, MqttError, connect_packet
+from muster._mqtt import Connection, MqttError, connect_packet, resolved
+from muster.brokers import brokers
 from muster.errors import MusterError
 
 __all__ = ["Agent", "ClientRefused", "MqttError", "Superseded"]
@@ -37,8 +37,6 @@ RESULTS_MAX: Final = 256
 RUNNING_MAX: Final = 64
 """Orders at once; a further one has no receipt, and another client is asked."""
 ERROR_CHARS_MAX: Final = 1_000
-PORTS: Final = {"mqtt": 1883, "mqtts": 8883}
-
 Do = Callable[[str, dict[str, Any]], Awaitable[Any]]
 """Does a task: `(target, options)`, and gives any JSON. What it raises is a result that is not `ok`."""
 
@@ -52,7 +50,7 @@ class ClientRefused(MusterError):
 
 
 class Agent:
-    """One client. `run` ends when it is cancelled, superseded or refused; a lost broker is connected again."""
+    """One client. `run` ends when it is cancelled, superseded or refused; a lost broker is connected again, or another."""
 
     def __init__(
         self,
@@ -65,17 +63,18 @@ class Agent:
         spread_s: float = 5.0,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """`epoch` grows strictly with each start [ms since 1970]. After a loss it waits a random part of `spread_s`, then
-        longer: a broker that comes back is not overrun. Raises `ValueError` for a bad URL."""
-        parts = urlsplit(url)
-        if parts.scheme not in PORTS or not parts.hostname:
-            raise ValueError(f"{url!r} is not mqtt://HOST:PORT nor mqtts://HOST:PORT")
+        """`url`: see `muster.brokers`; of several hosts, and of several addresses of a name, it takes any, and another one after a
+        loss. `epoch` grows strictly with each start [ms since 1970]. After a loss it waits a random part of `spread_s`,
+        then longer: a broker that comes back is not overrun. `tls` may have the client's certificate; an empty password
+        is for brokers that go by that. Raises `ValueError` for a bad URL."""
+        found = brokers(url)
         self.name, self.epoch = name, epoch or time.time_ns() // 1_000_000
         self.connected = False
         self.done = 0
         """Results given so far."""
-        self._host, self._port = parts.hostname, parts.port or PORTS[parts.scheme]
-        self._tls = (tls or ssl.create_default_context()) if parts.scheme == "mqtts" else None
+        self._places = random.sample(found.places, len(found.places))
+        """In the order in which this client tries them."""
+        self._tls = (tls or ssl.create_default_context()) if found.tls else None
         self._attributes = {key: list(values) for key, values in attributes.items()}
         self._version = 1
         self._password, self._spread_s = password, spread_s
@@ -115,7 +114,9 @@ class Agent:
                 if self._end is not None:
                     raise self._end
                 losses = 0 if time.monotonic() - began > 60 else losses + 1
-                await asyncio.sleep(random.uniform(0, self._spread_s * min(12, 2 ** max(0, losses - 1))))
+                self._places.append(self._places.pop(0))
+                rounds = max(0, losses - 1) // len(self._places)
+                await asyncio.sleep(random.uniform(0, self._spread_s * min(12, 2**rounds)))
         finally:
             if self._beating is not None:
                 self._beating.cancel()
@@ -131,9 +132,14 @@ class Agent:
         will = f"fleet/{VERSION}/{self.name}/up/bye", _json({"epoch": self.epoch})
         hello = connect_packet(self.name, self.name, self._password, KEEPALIVE_S, will)
         loop = asyncio.get_running_loop()
+        host, port = self._places[0]
         async with asyncio.timeout(CONNECT_S):
             _, made = await loop.create_connection(
-                lambda: Connection(hello, self._heard, lost.set), self._host, self._port, ssl=self._tls
+                lambda: Connection(hello, self._heard, lost.set),
+                random.choice(await resolved(host, port)),
+                port,
+                ssl=self._tls,
+                server_hostname=host if self._tls else None,
             )
             try:
                 await made.opened
@@ -144,6 +150,9 @@ class Agent:
                 if "refuses" in str(error) and "unavailable" not in str(error):
                     self._end = error
                 return
+            except BaseException:
+                made.abort()  # a broker that stands still: it shall not take this up later
+                raise
         self._connection, self.connected = made, True
         try:
             made.subscribe(f"fleet/{VERSION}/{self.name}/down/+")
@@ -240,5 +249,8 @@ class Agent:
                 self._connection.publish(f"fleet/{VERSION}/{self.name}/up/{kind}", payload, quality)
 
 
+_encode: Final = json.JSONEncoder(separators=(",", ":")).encode
+
+
 def _json(said: Any) -> bytes:
-    return json.dumps(said, separators=(",", ":")).encode()
+    return _encode(said).encode()

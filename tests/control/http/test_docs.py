@@ -16,7 +16,7 @@ import muster.testing
 from control.http.face import actions
 from control.http.options import HttpOptions
 from control.http.problems import KINDS
-from control.rooms import streams
+from control.http.streams import RETRY_MS
 from tests.control.http.conftest import Beside, Make
 from tests.documents import ROOT, cells, fenced, spans
 
@@ -168,4 +168,4 @@ def test_reasons_of_goodbye_are_named() -> None:
     said = set(re.findall(r'return "([a-z]+)"', source))
     assert said == {"draining", "revoked", "expired", "unavailable"}
     assert said <= spans(PAGE)
-    assert streams.RETRY_MS > 0
+    assert RETRY_MS > 0

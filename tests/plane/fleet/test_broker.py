@@ -47,7 +47,7 @@ class Plane:
         self.ended: list[RunEnd] = []
         self.now = 0
         filters = (*schema.PRESENCE, *schema.ANSWERS)
-        self.link = Link(broker.host, broker.port, PLANE, broker.words[PLANE], filters, self.heard)
+        self.link = Link([(broker.host, broker.port)], PLANE, broker.words[PLANE], filters, self.heard)
         self.dispatcher = Whole(
             MINUTE,
             self.link.send,
@@ -218,7 +218,7 @@ async def test_wrong_words_and_strangers_do_not_come_in(broker: Mosquitto) -> No
         finally:
             agent.end()
     with pytest.raises(LinkError, match="broker 127"):
-        await Link(broker.host, broker.port, PLANE, "wrong", schema.ANSWERS, lambda _topic, _payload: None).open()
+        await Link([(broker.host, broker.port)], PLANE, "wrong", schema.ANSWERS, lambda _topic, _payload: None).open()
 
 
 @needs_mosquitto

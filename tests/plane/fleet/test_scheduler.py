@@ -113,8 +113,7 @@ class House:
         self.url = f"sqlite:///{folder / 'fleet.db'}"
         self.store = SqlStore(location(self.url), "x")
         self.settings = FleetSettings(
-            host="",
-            port=0,
+            brokers=(),
             tls=False,
             user="",
             password_file="",

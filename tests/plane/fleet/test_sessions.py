@@ -136,6 +136,26 @@ async def test_a_batch_whose_answer_was_lost_is_not_written_twice(
 
 
 @needs_redis
+async def test_what_a_replica_that_took_over_lacks_is_written_anew(server: Server) -> None:
+    waiting, records = Waiting(), [Update("a", 1, 1, CHINA), Update("b", 1, 1, CHINA)]
+    sessions = server.sessions(waiting, records)
+    sessions.start()
+    came(waiting, "a")
+    await until(lambda: sessions.written == 1)
+    await sessions.sweep(lambda name: True)
+    before = await sessions._redis.get("muster:{x}:fleet:batch:7")
+    came(waiting, "b")
+    await until(lambda: sessions.written == 2)
+    pipe = sessions._redis.pipeline(transaction=True)  # as if the last batch had not been replicated
+    pipe.set("muster:{x}:fleet:batch:7", before)
+    pipe.hdel("muster:{x}:fleet:sessions", "b")
+    await pipe.execute()
+    await has(sessions, "a", "b")
+    assert sessions.stale  # and sessions whose end was lost are looked for
+    await sessions.stop()
+
+
+@needs_redis
 async def test_a_redis_that_dies_is_written_again_and_a_wiped_one_is_filled_anew(server: Server) -> None:
     waiting, records = Waiting(), [Update("a", 1, 1, CHINA)]
     sessions = server.sessions(waiting, records)
