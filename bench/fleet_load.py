@@ -1,5 +1,7 @@
 """A whole fleet on this machine: so many real MQTT sessions from one process, and 1,000 tasks a minute with results.
 
+At the end the broker is killed under all of them: how its clients come back, and whether the index lost one.
+
 Owns the instance (`muster up --with fleet`) and its clients, which are those that users have (`muster.fleet.Agent`). CPU is
 stated of each process apart, the broker's too, since on other machines it would be another's. The harness shares the
 machine with what it measures: rates are what both together hold.
@@ -9,12 +11,14 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -52,9 +56,15 @@ LOOK_S: Final = 0.2
 CONNECT_AT_ONCE: Final = 200
 AFTER_S: Final = 45.0
 """More than the time for a result: every run of the last minute is over."""
+SPREAD_S: Final = 20.0
+"""Over which clients come back when they lose their broker: about 1,000 a second."""
+BACK_S: Final = 240.0
+AFTER_BACK_S: Final = 25.0
+"""More than the shortened lease of a client whose connection ended (`fleet.hint_ms`)."""
 
 ONLINE, ALL, LOST = "all online, s", "results of orders", "clients missed or replaced"
 LATE: Final = "runs missed"
+BACK, MOST, GONE = "broker killed: all back, s", "broker killed: most connects in a second", "broker killed: clients lost"
 
 
 def run(*, quick: bool, progress: Progress = silent) -> tuple[Case, ...]:
@@ -67,6 +77,7 @@ def run(*, quick: bool, progress: Progress = silent) -> tuple[Case, ...]:
         ONLINE: Goal("PF-18", "<=", ONLINE_BOUND_S),
         ALL: Goal("PF-18", ">=", 1.0),
         LATE: Goal("PF-18", "<=", 0.0),
+        GONE: Goal("PF-18", "<=", 0.0),
     }
     return tuple(Case.judged(results, name, name, goals, quick=quick))
 
@@ -129,7 +140,7 @@ async def _measured(folder: Folder, count: int, quick: bool) -> dict[str, float]
         for number, agent in enumerate(agents):
             running.append(asyncio.create_task(agent.run()))
             if number % CONNECT_AT_ONCE == CONNECT_AT_ONCE - 1:  # the broker's backlog has no more
-                await _connected(agents[: number + 1], running)
+                await _connected(agents[number + 1 - CONNECT_AT_ONCE : number + 1], running[-CONNECT_AT_ONCE:])
         await _connected(agents, running)
         await _known(record, count)
         online_s = time.monotonic() - began
@@ -140,6 +151,7 @@ async def _measured(folder: Folder, count: int, quick: bool) -> dict[str, float]
         counts = await (_instant(folder) if quick else _worked(folder))
         lasted = time.monotonic() - since
         used = {who: cpu.process_ns(pid) - before[who] for who, pid in pids.items()}
+        back = await _broker_killed(folder, agents, running)
     finally:
         for task in running:
             task.cancel()
@@ -156,18 +168,45 @@ async def _measured(folder: Folder, count: int, quick: bool) -> dict[str, float]
         figures[f"{who}: kB a client"] = grown[who]
         figures[f"{who}: µs CPU an order with its result"] = used[who] / 1000 / asked if asked else 0.0
         figures[f"{who}: share of a core"] = used[who] / 1e9 / lasted
-    return figures
+    return figures | back
 
 
-async def _connected(agents: list[Agent], running: list[asyncio.Task[None]]) -> None:
-    deadline = time.monotonic() + 2 * ONLINE_BOUND_S
+async def _broker_killed(folder: Folder, agents: list["Timed"], running: list[asyncio.Task[None]]) -> dict[str, float]:
+    """kill -9, and the way back of all clients to the one that `muster up` starts anew."""
+    record = folders.find(folder)
+    went = await _went(record)
+    began = time.monotonic()
+    os.kill(next(each for each in record.programs or () if each.name == NAME).pid, signal.SIGKILL)
+    while any(agent.connected and agent.connects[-1] < began for agent in agents):  # noqa: ASYNC110 - until they see it
+        await asyncio.sleep(LOOK_S)
+    await _connected(agents, running, BACK_S)
+    back_s = time.monotonic() - began
+    seconds = Counter(int(at - began) for agent in agents for at in agent.connects if at > began)
+    await asyncio.sleep(AFTER_BACK_S)
+    await _known(record, len(agents))
+    return {BACK: back_s, MOST: max(seconds.values()), GONE: await _went(record) - went}
+
+
+async def _went(record: Record) -> float:
+    """Clients whose leases ended so far."""
+    (node,) = record.of("index")
+    _, page = await asyncio.to_thread(common.fetch, node, "/metrics")
+    found = re.search(rb"^muster_fleet_clients_went_total(?:{[^}]*})? (\S+)$", page, re.MULTILINE)
+    assert found is not None
+    return float(found[1])
+
+
+async def _connected(
+    agents: Sequence["Timed"], running: Sequence[asyncio.Task[None]], seconds: float = 2 * ONLINE_BOUND_S
+) -> None:
+    deadline = time.monotonic() + seconds
     while not all(agent.connected for agent in agents):
         for task in running:
             if task.done() and (error := task.exception()) is not None:
                 raise ChildFailedError(f"a client ended: {error}") from None
         if time.monotonic() > deadline:
             raise ChildFailedError(f"{sum(agent.connected for agent in agents)} of {len(agents)} clients connected")
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01 if len(agents) <= CONNECT_AT_ONCE else LOOK_S)
 
 
 async def _known(record: Record, count: int) -> None:
@@ -232,9 +271,21 @@ async def _refresh(folder: Folder) -> None:
         raise ChildFailedError(f"muster fleet refresh: {json.loads(said or b'{}')}")
 
 
-def _agent(url: str, name: str, word: str, number: int) -> Agent:
+class Timed(Agent):
+    """Remembers when it connected."""
+
+    def __init__(self, *words: Any, **more: Any) -> None:
+        super().__init__(*words, **more)
+        self.connects: list[float] = []
+
+    def _hello(self) -> None:
+        self.connects.append(time.monotonic())
+        super()._hello()
+
+
+def _agent(url: str, name: str, word: str, number: int) -> Timed:
     attributes = {"country": ["CN"], "province": [str(520_000 + number % 30)], "carrier": [str(number % 3)]}
-    agent = Agent(url, name, word, attributes)
+    agent = Timed(url, name, word, attributes, spread_s=SPREAD_S)
     agent.task("ping")(_ping)
     return agent
 

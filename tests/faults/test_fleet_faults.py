@@ -1,11 +1,18 @@
-"""Each process of a fleet is killed, and stands still, under clients and runs: every run is accounted for, none twice."""
+"""Each process of a fleet is killed, and stands still, under clients and runs: every run is accounted for, none twice.
+
+The long form (`-m soak`) strikes them, the database and ZooKeeper in any order.
+"""
 
 import asyncio
-import contextlib
-import sqlite3
+import os
 import time
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from control.cluster.instance import find
 from control.fleet.asking import Asking
@@ -13,6 +20,7 @@ from plane.fleet.calls import CallError, key_of
 from plane.fleet.questions import Event, Explain, Explained, RunNow
 from plane.spec import secret
 from tests import strikes
+from tests.control.registry.zookeeper import ZooKeeper
 from tests.faults.conftest import Make
 from tests.faults.instance import Instance
 from tests.faults.swarm import Swarm, broker, program, swarm
@@ -20,9 +28,17 @@ from tests.faults.test_fleet import FLEET, online
 from tests.plane.fleet.mosquitto import needs_mosquitto
 from tests.waiting import until, until_asked
 
-CLIENTS = 500
+if TYPE_CHECKING:
+    from tests.databases import Database
+
+CLIENTS = 2_000
+MANY = FLEET | {"beat_ms": 2_000}
+"""1,000 beats a second, which the plane, the broker and the clients share two cores for."""
 PICK = 20
 AT_ONCE = 4
+STRIKES = int(os.environ.get("MUSTERTEST_STRIKES", "60"))
+SEED = int(os.environ.get("MUSTERTEST_SEED", "37"))
+AWAY_S = (0.5, 6.0)
 GOES_ON_S = 20.0
 """5 s are meant, on a machine that does nothing else; the figures say what it took."""
 STANDS_S = 5.0
@@ -110,14 +126,20 @@ def pids(instance: Instance) -> set[int]:
     return {each.pid for each in (*record.processes, *(record.programs or ()))}
 
 
-def accounted(instance: Instance, clients: Swarm) -> Counter[str]:
+def database(instance: Instance) -> str:
+    """The URL of an instance that keeps its runs in a file."""
+    return f"sqlite:///{instance.folder.path / 'fleet.db'}"
+
+
+async def accounted(url: str, clients: Swarm) -> Counter[str]:
     """By outcome. Every client of every run is in one of them, and did nothing twice."""
+    from tests.databases import plain
+
     twice = {what: count for what, count in clients.did().items() if count > 1}
     assert not twice
     counts: Counter[str] = Counter()
-    with contextlib.closing(sqlite3.connect(instance.folder.path / "fleet.db")) as database:
-        rows = database.execute("SELECT task, state, asked, done, replaced, missed FROM muster_fleet_runs").fetchall()
-        stored = Counter(task for (task,) in database.execute("SELECT task FROM muster_fleet_results"))
+    rows: list[Any] = await plain(url, "SELECT task, state, asked, done, replaced, missed FROM muster_fleet_runs")
+    stored = Counter(task for (task,) in await plain(url, "SELECT task FROM muster_fleet_results"))
     for task, state, asked, done, replaced, missed in rows:
         assert state in {"done", "missed"}, (task, state)
         assert asked == done + replaced + missed, task
@@ -126,20 +148,19 @@ def accounted(instance: Instance, clients: Swarm) -> Counter[str]:
     return counts
 
 
-async def all_over(instance: Instance) -> None:
+async def all_over(url: str) -> None:
     """Until no run is open."""
+    from tests.databases import plain
 
-    def over() -> bool:
-        with contextlib.closing(sqlite3.connect(instance.folder.path / "fleet.db")) as database:
-            wanted = "SELECT count(*) FROM muster_fleet_runs WHERE state IN ('due', 'running')"
-            return bool(database.execute(wanted).fetchone() == (0,))
-
-    await until(over, 40)
+    wanted = "SELECT count(*) FROM muster_fleet_runs WHERE state IN ('due', 'running')"
+    async with asyncio.timeout(60):
+        while await plain(url, wanted) != [(0,)]:
+            await asyncio.sleep(0.2)
 
 
 @needs_mosquitto
 async def test_each_process_is_killed_and_work_goes_on(make: Make, figures: Callable[..., None]) -> None:
-    instance = make(fleet=FLEET)
+    instance = make(fleet=MANY)
     seconds: dict[str, float] = {}
     with instance.running("--with", "fleet", "--index", "2", "--schedulers", "2"):
         async with swarm(instance, CLIENTS) as clients:
@@ -159,9 +180,9 @@ async def test_each_process_is_killed_and_work_goes_on(make: Make, figures: Call
                     seconds[name] = round(await load.goes_on(since), 2)
                     await until(lambda pid=pid: pid not in pids(instance), 20)  # type: ignore[misc]
                 await lead(instance)
-            await all_over(instance)
-            counts = accounted(instance, clients)
-            broken = [await _state(instance, run) for run in load.broken]
+            await all_over(database(instance))
+            counts = await accounted(database(instance), clients)
+            broken = [await _state(database(instance), run) for run in load.broken]
     figures(goes_on_after_s=seconds, **counts)
     assert max(seconds.values()) < GOES_ON_S, seconds
     assert set(broken) <= {"done", "missed"}
@@ -169,7 +190,7 @@ async def test_each_process_is_killed_and_work_goes_on(make: Make, figures: Call
 
 @needs_mosquitto
 async def test_each_process_stands_still_and_work_goes_on(make: Make, figures: Callable[..., None]) -> None:
-    instance = make(fleet=FLEET)
+    instance = make(fleet=MANY)
     seconds: dict[str, float] = {}
     with instance.running("--with", "fleet", "--index", "2", "--schedulers", "2"):
         async with swarm(instance, CLIENTS) as clients:
@@ -189,15 +210,80 @@ async def test_each_process_stands_still_and_work_goes_on(make: Make, figures: C
                     again = round(await load.goes_on(since), 2)
                     seconds.setdefault(name, again)
                 await lead(instance)
-            await all_over(instance)
-            counts = accounted(instance, clients)
+            await all_over(database(instance))
+            counts = await accounted(database(instance), clients)
     figures(goes_on_after_s=seconds, **counts)
     assert max(seconds.values()) < GOES_ON_S, seconds
 
 
-async def _state(instance: Instance, run: str) -> str:
+@pytest.mark.soak
+@needs_mosquitto
+async def test_all_roles_and_services_are_struck_in_any_order(
+    make: Make, tmp_path: Path, zookeeper: ZooKeeper, served: "Database", figures: Callable[..., None]
+) -> None:
+    """`MUSTERTEST_STRIKES` strikes, kill -9 or SIGSTOP, in the order of `MUSTERTEST_SEED`."""
+    from tests.databases import PASSWORD, QUOTED
+
+    (tmp_path / "word").write_text(PASSWORD)
+    kept = {"url": served.url.replace(f":{QUOTED}@", "@"), "password_file": str(tmp_path / "word")}
+    instance = make(fleet=MANY, database=kept, registry={"url": zookeeper.url})
+    dice, seconds = Random(SEED), dict[str, list[float]]()
+    with instance.running("--with", "fleet", "--index", "2", "--schedulers", "2"):
+        async with swarm(instance, CLIENTS, spread_s=3.0) as clients:
+            await online(instance, CLIENTS)
+            async with Load(instance) as load:
+                await load.goes_on(time.monotonic())
+                for _ in range(STRIKES):
+                    leads = await lead(instance)
+                    name = dice.choice(("index", "index-1", "the lead", "mosquitto", "redis", "database", "zookeeper"))
+                    killed, away_s = dice.random() < 0.5, dice.uniform(*AWAY_S)
+                    if name == "database":
+                        await _strike_database(served, killed, away_s)
+                    elif name == "zookeeper":
+                        await _strike_zookeeper(zookeeper, killed, away_s)
+                    else:
+                        pid = pid_of(instance, leads if name == "the lead" else name)
+                        await _strike(instance, pid, killed, away_s)
+                    took = await load.goes_on(time.monotonic())
+                    seconds.setdefault(f"{name} {'killed' if killed else 'stood still'}", []).append(round(took, 1))
+                    await until(lambda: clients.connected == CLIENTS, 60)
+                await lead(instance)
+            await all_over(served.url)
+            counts = await accounted(served.url, clients)
+            broken = [await _state(served.url, run) for run in load.broken]
+    figures(goes_on_after_s={name: max(each) for name, each in seconds.items()}, **counts)
+    assert set(broken) <= {"done", "missed"}
+
+
+async def _strike(instance: Instance, pid: int, killed: bool, away_s: float) -> None:
+    """A node or a program; `muster up` starts again what is killed."""
+    if killed:
+        strikes.kill(pid)
+        await until_asked(lambda: pid not in pids(instance), 20)
+        return
+    with strikes.standing_still(pid):
+        await asyncio.sleep(away_s)
+
+
+async def _strike_database(served: "Database", killed: bool, away_s: float) -> None:
+    (served.kill if killed else served.stand_still)()
+    await asyncio.sleep(away_s)
+    await asyncio.to_thread(served.start if killed else served.go_on)
+
+
+async def _strike_zookeeper(zookeeper: ZooKeeper, killed: bool, away_s: float) -> None:
+    if killed:
+        await zookeeper.stop()
+        await asyncio.sleep(away_s)
+        await zookeeper.start()
+        return
+    with zookeeper.standing_still():
+        await asyncio.sleep(away_s)
+
+
+async def _state(url: str, run: str) -> str:
     """In the store; a run that nobody was asked for may not be there."""
-    task = run.partition("@")[0]
-    with contextlib.closing(sqlite3.connect(instance.folder.path / "fleet.db")) as database:
-        row = database.execute("SELECT state FROM muster_fleet_runs WHERE task = ?", (task,)).fetchone()
-    return "missed" if row is None else str(row[0])
+    from tests.databases import plain
+
+    rows = await plain(url, f"SELECT state FROM muster_fleet_runs WHERE task = '{run.partition('@')[0]}'")
+    return str(rows[0][0]) if rows else "missed"

@@ -35,7 +35,7 @@ class Mosquitto:
         self.changes = 0
         self.running = Running(PROGRAM, found, berth, structlog.get_logger(), self._changed)
 
-    def configure(self, change: Callable[[str], str]) -> None:
+    def configure(self, change: Callable[[str], str], users: Sequence[str] = ("plane",)) -> None:
         """Have another configuration, as a broker that is not ours."""
         prepare = self.running.program.prepare
         plane_users = "".join(access().partition("pattern")[1:])
@@ -44,7 +44,8 @@ class Mosquitto:
             arguments: list[str] = named(prepare)(berth)
             file = berth.folder / "mosquitto.conf"
             file.write_text(change(file.read_text()))
-            (berth.folder / "acl").write_text(f"user plane\ntopic readwrite fleet/#\n\n{plane_users}")
+            all_topics = "".join(f"user {user}\ntopic readwrite fleet/#\n\n" for user in users)
+            (berth.folder / "acl").write_text(all_topics + plane_users)
             return arguments
 
         self.running.prepare = changed

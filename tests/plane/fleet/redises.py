@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 from control.host.ports import Ports
-from tests.waiting import until
+from tests.waiting import until, until_asked
 
 WORD = "a-password"
 
@@ -84,7 +84,7 @@ class Sentinels:
             whole = all(_field(each, "num-slaves") == "1" for each in said)
             return whole and all(_field(each, "num-other-sentinels") == "2" for each in said)
 
-        await until(known, 30)
+        await until_asked(known, 30)
 
     def end(self) -> None:
         for each in (*self.sentinels, *self.redis):
@@ -130,7 +130,7 @@ class Cluster:
             said = ["\n".join(_asked(each, "info", "replication")) for each in self.redis]
             return sum("master_link_status:up" in each for each in said) == 3
 
-        await until(ready, 30)
+        await until_asked(ready, 30)
 
     def end(self) -> None:
         for each in self.redis:
