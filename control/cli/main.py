@@ -135,13 +135,13 @@ def up(
     mqtt: Annotated[
         str | None,
         typer.Option(
-            metavar="URL", help="MQTT broker of the fleet, mqtt://USER@HOST or mqtts://USER@HOST [mosquitto, run here]."
+            metavar="URL", help="MQTT brokers of the fleet, mqtt://USER@HOST,HOST or mqtts://… [mosquitto, run here]."
         ),
     ] = None,
     redis: Annotated[
         str | None,
         typer.Option(
-            metavar="URL", help="Redis of the fleet's sessions, redis://HOST:PORT/DB, or none [redis-server]."
+            metavar="URL", help="Redis of the fleet's sessions: redis://HOST:PORT/DB, redis+sentinel://…, redis+cluster://…, or none."
         ),
     ] = None,
     loss: Chance = None,

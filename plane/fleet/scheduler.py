@@ -386,14 +386,15 @@ class Leading:
 
     def _answered(self, answer: Answer) -> None:
         result = answer.result
-        value = bytes(result.value) if len(bytes(result.value)) <= VALUE_BYTES_MAX else b"null"
+        value = bytes(result.value)
+        value = value if len(value) <= VALUE_BYTES_MAX else b"null"
         error = result.error[:1_000]
         row = ResultRow(*answer.run, answer.client, result.ok, value, error, _wall_ms())
         self._answers.append(row)
         self._some.set()
-        self.watching.say(
-            answer.run, Event("result", _text(answer.run), client=row.client, ok=row.ok, value=value, error=error)
-        )
+        if self.watching.anyone(answer.run):
+            event = Event("result", _text(answer.run), client=row.client, ok=row.ok, value=value, error=error)
+            self.watching.say(answer.run, event)
 
     def _ended(self, ended: RunEnd) -> None:
         row = self._rows.pop(ended.run)

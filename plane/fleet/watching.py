@@ -30,6 +30,10 @@ class Watching:
     def full(self) -> bool:
         return self._count >= WATCHED_MAX
 
+    def anyone(self, run: RunName) -> bool:
+        """Whether somebody watches this run."""
+        return run in self._queues
+
     def open(self, run: RunName) -> Queue:
         """All that is said of this run from now on, until `close`."""
         queue = Queue(EVENTS_MAX)

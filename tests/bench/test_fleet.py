@@ -24,9 +24,11 @@ def test_picks_are_measured_beside_their_peers(monkeypatch: pytest.MonkeyPatch) 
 def test_a_whole_fleet_gives_every_figure_and_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet_load, "CLIENTS_QUICK", 300)
     monkeypatch.setattr(fleet_load, "RUNS_QUICK", 10)
+    monkeypatch.setattr(fleet_load, "SPREAD_S", 1.0)
+    monkeypatch.setattr(fleet_load, "AFTER_BACK_S", 0.5)
     cases = {case.name.partition(": ")[2]: case for case in fleet_load.run(quick=True)}
     assert cases["clients asked"].value == 10 * fleet_load.PICK
-    for figure in (fleet_load.ONLINE, fleet_load.ALL, fleet_load.LATE):
+    for figure in (fleet_load.ONLINE, fleet_load.ALL, fleet_load.LATE, fleet_load.GONE):
         assert next(case for name, case in cases.items() if name.startswith(figure)).holds
     for who in ("broker", "harness", "index", "scheduler"):
         assert cases[f"{who}: µs CPU an order with its result"].value > 0

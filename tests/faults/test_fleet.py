@@ -6,6 +6,8 @@ Every run is accounted for: a client that was asked is done, replaced or missed,
 import asyncio
 import json
 import signal
+import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +21,7 @@ from muster.fleet import Agent
 from plane.fleet.keeper import SECRET
 from tests import strikes
 from tests.control.registry.zookeeper import ZooKeeper
+from tests.documents import ROOT, fenced
 from tests.faults.conftest import Make
 from tests.faults.instance import Instance
 from tests.faults.swarm import broker, swarm
@@ -29,6 +32,7 @@ from tests.waiting import until_asked
 if TYPE_CHECKING:
     from tests.databases import Database
 
+PAGE = (ROOT / "docs" / "fleet.md").read_text()
 FLEET = {
     "beat_ms": 500,
     "lease_ms": 6_000,
@@ -181,6 +185,12 @@ async def _web(client: httpx2.AsyncClient) -> None:
     assert (draws["replayed"], draws["asked"]) == (True, [sorted(said["done"], key=draws["asked"][0].index)])
     begun = await client.post("/runs", json=asked, headers={"idempotency-key": "k2"})
     assert begun.status_code == 202
+    for run in (said["run"], begun.json()["run"]):  # one that is over, and one that runs
+        seen = [event async for event in streamed(client, run)]
+        names = [name for name, _ in seen]
+        assert (names[0], names[-1], names.count("result")) == ("asked", "ended", 5)
+        assert len(seen[-1][1]["done"]) == 5
+    assert (await client.get("/runs/nothing/events")).status_code == 404
     for refused, status in (
         (client.post("/runs", json=asked | {"kind": "dig"}, headers={"idempotency-key": "k3"}), 403),
         (client.post("/runs", json=asked | {"where": "a="}, headers={"idempotency-key": "k4"}), 400),
@@ -196,6 +206,61 @@ async def _web(client: httpx2.AsyncClient) -> None:
     assert (await client.get("/clients", params={"where": "province=310000"})).json()["total"] == 10
     assert (await client.delete("/tasks/web-shop")).status_code == 200
     assert (await client.delete("/tasks/web-shop")).status_code == 404
+
+
+async def streamed(client: httpx2.AsyncClient, run: str) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+    """The events of a run: name and data."""
+    async with client.stream("GET", f"/runs/{run}/events") as answer:
+        assert answer.status_code == 200
+        name = ""
+        async for line in answer.aiter_lines():
+            word, _, rest = line.partition(": ")
+            if word == "event":
+                name = rest
+            elif word == "data":
+                yield name, json.loads(rest)
+
+
+@needs_mosquitto
+async def test_whoever_watches_a_run_sees_each_result_once_though_its_scheduler_dies(make: Make) -> None:
+    instance = make(fleet=FLEET)
+    with instance.running("--with", "fleet,http", "--schedulers", "2"):
+        async with swarm(instance, 20):
+            await online(instance, 20)
+            known = {action.name: action.text for action in actions().values()}
+            _, key = await asyncio.to_thread(keys.create, instance.folder.path / KEYS, "web", ("measure:*",), known)
+            host, port = instance.process("http").bind or ("", 0)
+            url = f"http://{host}:{port}/api/v1/fleet"
+            async with httpx2.AsyncClient(
+                base_url=url, headers={"x-api-key": key}, timeout=30, trust_env=False
+            ) as client:
+                asked = {"kind": "ping", "pick": 20, "options": {"work_s": 4.0}}
+                run = (await client.post("/runs", json=asked)).json()["run"]
+                seen: list[tuple[str, dict[str, Any]]] = []
+                async for event in streamed(client, run):
+                    seen.append(event)
+                    if len(seen) == 1:
+                        (leads,) = [name for name in instance.names("scheduler") if instance.status(name)["leads"]]
+                        strikes.kill(instance.process(leads).pid)
+    results = [said["client"] for name, said in seen if name == "result"]
+    assert (len(results), len(set(results))) == (20, 20)
+    assert seen[-1][0] == "ended"
+    assert sorted(seen[-1][1]["done"]) == sorted(results)
+
+
+@needs_mosquitto
+async def test_the_example_of_rpc_runs_as_printed(make: Make) -> None:
+    (example,) = [each for each in fenced(PAGE, "python") if "asking" in each]
+    instance = make(fleet=FLEET)
+    with instance.running("--with", "fleet"):
+        async with swarm(instance, 20):
+            await online(instance, 20)
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-c", example), env=instance.environment, stdout=asyncio.subprocess.PIPE
+            )
+            said, _ = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode == 0
+    assert len(said.decode().splitlines()) == 5
 
 
 @needs_mosquitto

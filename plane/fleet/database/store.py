@@ -266,8 +266,17 @@ class SqlStore:
         }
 
     def _result_row(self, epoch: int, row: ResultRow) -> dict[str, Any]:
-        said = msgspec.structs.asdict(row) | {"value": row.value.decode(errors="replace")}
-        return {"instance": self._instance, "epoch": epoch, **said}
+        return {
+            "instance": self._instance,
+            "epoch": epoch,
+            "task": row.task,
+            "minute": row.minute,
+            "client": row.client,
+            "ok": row.ok,
+            "value": row.value.decode(errors="replace"),
+            "error": row.error,
+            "at_ms": row.at_ms,
+        }
 
     def _missed_row(self, epoch: int, missed: MissedRuns) -> dict[str, Any]:
         return {
