@@ -141,7 +141,9 @@ def up(
     redis: Annotated[
         str | None,
         typer.Option(
-            metavar="URL", help="Redis of the fleet's sessions: redis://HOST:PORT/DB, redis+sentinel://…, redis+cluster://…, or none."
+            metavar="URL",
+            help="Redis of the fleet's sessions: redis://HOST:PORT/DB, redis+sentinel://…, redis+cluster://…, or none "
+            "[redis-server].",
         ),
     ] = None,
     loss: Chance = None,

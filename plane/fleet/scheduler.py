@@ -76,6 +76,9 @@ TAKE_CALL_S: Final = 1.5
 TICK_S: Final = 0.1
 WRITE_S: Final = 0.02
 """Results that come within it are written together."""
+WRITE_S_MAX: Final = 0.2
+WRITE_PAUSES: Final = 4.0
+"""The pause before a write is so many times the time of the last one: under load writes are fewer and larger."""
 PRUNE_S: Final = 600.0
 ANSWERS_MAX: Final = 200_000
 """That wait for the store; further ones are dropped, and their clients are missed: 20 s of the largest load."""
@@ -430,10 +433,13 @@ class Leading:
 
     async def _write(self) -> None:
         """What comes in a short time is written together."""
+        took = 0.0
         while True:
             await self._some.wait()
-            await asyncio.sleep(WRITE_S)
+            await asyncio.sleep(min(WRITE_S_MAX, max(WRITE_S, WRITE_PAUSES * took)))
+            began = time.monotonic()
             await self._flush()
+            took = time.monotonic() - began
 
     async def _flush(self) -> None:
         self._some.clear()
