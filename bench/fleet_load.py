@@ -64,7 +64,11 @@ AFTER_BACK_S: Final = 25.0
 
 ONLINE, ALL, LOST = "all online, s", "results of orders", "clients missed or replaced"
 LATE: Final = "runs missed"
-BACK, MOST, GONE = "broker killed: all back, s", "broker killed: most connects in a second", "broker killed: clients lost"
+BACK, MOST, GONE = (
+    "broker killed: all back, s",
+    "broker killed: most connects in a second",
+    "broker killed: clients lost",
+)
 
 
 def run(*, quick: bool, progress: Progress = silent) -> tuple[Case, ...]:

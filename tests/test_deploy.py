@@ -172,7 +172,17 @@ def test_the_dashboard_takes_its_source_as_a_variable_and_has_its_rows() -> None
     charts = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
     assert {panel["datasource"]["uid"] for panel in charts} == {"${datasource}"}
     rows = [panel["title"] for panel in DASHBOARD["panels"] if panel["type"] == "row"]
-    assert rows == ["Overview", "Per role", "Repair and loss", "Overload", "Links", "Commands", "HTTP", "Process", "Fleet"]
+    assert rows == [
+        "Overview",
+        "Per role",
+        "Repair and loss",
+        "Overload",
+        "Links",
+        "Commands",
+        "HTTP",
+        "Process",
+        "Fleet",
+    ]
     ids = [panel["id"] for panel in DASHBOARD["panels"]]
     assert len(ids) == len(set(ids))
 

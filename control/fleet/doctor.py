@@ -96,7 +96,9 @@ def _lead(name: str, said: Mapping[str, Any], minute: int, nodes_there: int) -> 
         found.append(fail(CHECK, f"{name} leads without an MQTT broker", "check the broker, fleet.mqtt, its password"))
     behind = minute - int(said["last_minute"])
     if behind > BEHIND_MINUTES:
-        found.append(warn(CHECK, f"{name} is {behind} minutes behind the clock", "see its log, and that of the database"))
+        found.append(
+            warn(CHECK, f"{name} is {behind} minutes behind the clock", "see its log, and that of the database")
+        )
     if behind < 0:
         text = f"the clock went back: no task runs for {-behind} minutes"
         found.append(warn(CHECK, text, "keep the clock steady (chrony); instant runs go on"))
@@ -109,7 +111,9 @@ def _lead(name: str, said: Mapping[str, Any], minute: int, nodes_there: int) -> 
 def _program(program: Program) -> list[Finding]:
     where = shutil.which(program.binary, path=os.pathsep.join([os.environ.get("PATH", ""), *FOLDERS]))
     if where is None:
-        return [fail(CHECK, f"{program.binary} is not installed; {program.about}", program.mend.removeprefix("to mend: "))]
+        return [
+            fail(CHECK, f"{program.binary} is not installed; {program.about}", program.mend.removeprefix("to mend: "))
+        ]
     return [ok(CHECK, f"{where}: {program.about}")]
 
 

@@ -35,8 +35,8 @@ class Fleet(Section, frozen=True):
     redis: Annotated[
         str,
         key(
-            "Where sessions and counts of comings and goings are kept: `redis://HOST:PORT/DB`, `redis+cluster://HOST:PORT,…`, "
-            "`redis+sentinel://HOST:PORT,…/MASTER`, each also with `rediss`, or `none`",
+            "Where sessions and counts of comings and goings are kept: `redis://HOST:PORT/DB`, "
+            "`redis+sentinel://HOST:PORT,…/MASTER`, `redis+cluster://HOST:PORT,…`, each also with `rediss`, or `none`",
             "empty: `muster up` runs redis-server; nodes of `muster serve` keep none",
         ),
     ] = ""

@@ -2,8 +2,8 @@
 
 Owns keys and one connection for writing, which is opened again after a loss. It must not know brokers, picks or runs, none
 of which waits for it. A batch is one transaction with a number of its node: one whose answer was lost is not written twice.
-A node that finds Redis without its `life` finds it wiped; one that finds another number than its last one finds a replica that
-took over and lacks something. Both write their sessions anew. All keys are in one slot of a cluster.
+A node that finds Redis without its `life` finds it wiped; one that finds another number than its last one finds a replica
+that took over and lacks something. Both write their sessions anew. All keys are in one slot of a cluster.
 """
 
 import asyncio
@@ -210,7 +210,8 @@ def opened(url: str, password: str) -> tuple[Any, list[Any]]:
     known |= {"db": where.database, "retry": Retry(NoBackoff(), 0)}
     if where.kind == "sentinel":
         asked = {"socket_timeout": CALL_S, "socket_connect_timeout": CALL_S, "ssl": where.tls}
-        sentinel = Sentinel(list(where.places), sentinel_kwargs=asked, **known)
+        named: Any = Sentinel  # untyped
+        sentinel = named(list(where.places), sentinel_kwargs=asked, **known)
         master = sentinel.master_for(where.master)
         return master, [master, sentinel]
     ((host, port),) = where.places

@@ -668,9 +668,7 @@ class Scheduler:
         if row.state not in OPEN:
             done, replaced, missed = outcomes(row, rows)
             past.append(
-                Event(
-                    "ended", name, wanted=row.wanted, done=done, replaced=replaced, missed=missed, error=row.reason
-                )
+                Event("ended", name, wanted=row.wanted, done=done, replaced=replaced, missed=missed, error=row.reason)
             )
         return past
 

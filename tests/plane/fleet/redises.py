@@ -20,6 +20,7 @@ class Redis:
         folder.mkdir(parents=True)
         with Ports() as ports:
             self.host, self.port = ports.tcp("test", "127.0.0.1")
+            _, self.bus = ports.tcp("test", "127.0.0.1")
         self.folder = folder
         self._sentinel = "--sentinel" in words
         self._process: subprocess.Popen[bytes] | None = None
@@ -35,7 +36,7 @@ class Redis:
         file.write_text("\n".join((*own, *lines)) + "\n")
         command = ["redis-server", str(file), *(["--sentinel"] if self._sentinel else [])]
         with (self.folder / "log").open("wb") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)  # noqa: ASYNC220 - it only starts it
         await until(self._listens)
 
     def _listens(self) -> bool:
@@ -81,7 +82,8 @@ class Sentinels:
 
         def known() -> bool:
             said = [_asked(each, "sentinel", "master", "main") for each in self.sentinels]
-            whole = all(_field(each, "num-slaves") == "1" for each in said)
+            copied = "master_link_status:up" in _asked(second, "-a", WORD, "--no-auth-warning", "info", "replication")
+            whole = copied and all(_field(each, "num-slaves") == "1" for each in said)
             return whole and all(_field(each, "num-other-sentinels") == "2" for each in said)
 
         await until_asked(known, 30)
@@ -104,7 +106,7 @@ class Cluster:
     async def start(self) -> None:
         words = ('save ""', "cluster-enabled yes", "cluster-node-timeout 1000", "repl-diskless-sync-delay 0")
         for each in self.redis:
-            await each.start(*words)
+            await each.start(*words, f"cluster-port {each.bus}")
         places = [each.place for each in self.redis]
         command = ["redis-cli", "--cluster", "create", *places, "--cluster-replicas", "1", "--cluster-yes"]
         process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)

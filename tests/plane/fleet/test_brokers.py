@@ -176,9 +176,7 @@ async def test_a_link_begins_at_a_broker_that_answers_and_names_all_that_do_not(
 
 
 @needs_mosquitto
-async def test_a_broker_that_stands_still_is_left_for_another_one(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_broker_that_stands_still_is_left_for_another_one(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("plane.fleet.mqtt.KEEPALIVE_SECONDS", 1)
     link = Link(pair.places, "plane", pair.words["plane"], schema.ANSWERS, lambda _topic, _payload: None)
     await link.open()
@@ -314,7 +312,8 @@ def test_brokers_can_be_said_in_a_url(url: str, found: Brokers) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["", "h", "http://h", "mqtt://", "mqtt://a,,b", "mqtt://a:x", "mqtt://a/b", "mqtt://u:secret@h", "u:secret@h"]
+    "url",
+    ["", "h", "http://h", "mqtt://", "mqtt://a,,b", "mqtt://a:x", "mqtt://a/b", "mqtt://u:secret@h", "u:secret@h"],
 )
 def test_what_is_no_url_of_brokers_is_refused_and_tells_no_password(url: str) -> None:
     with pytest.raises(ValueError, match="mqtt://HOST:PORT") as error:
