@@ -351,7 +351,7 @@ class FleetFace:
 
     def status(self) -> dict[str, Any]:
         """Streams of runs."""
-        return {"streams": len(self._streams)}
+        return {"run_streams": len(self._streams)}
 
     def stream(self, run: Explained, caller: Caller) -> EventStream:
         """A run's events for one reader. Raises `Problem`."""

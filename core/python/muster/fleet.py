@@ -65,8 +65,8 @@ class Agent:
     ) -> None:
         """`url`: see `muster.brokers`; of several hosts, and of several addresses of a name, it takes any, and another one
         after a loss. `epoch` grows strictly with each start [ms since 1970]. After a loss it waits a random part of
-        `spread_s`, then longer: a broker that comes back is not overrun. `tls` may have the client's certificate; an empty password
-        is for brokers that go by that. Raises `ValueError` for a bad URL."""
+        `spread_s`, then longer: a broker that comes back is not overrun. `tls` may have the client's certificate; an
+        empty password is for brokers that go by that. Raises `ValueError` for a bad URL."""
         found = brokers(url)
         self.name, self.epoch = name, epoch or time.time_ns() // 1_000_000
         self.connected = False
