@@ -181,11 +181,11 @@ async def _broker_killed(folder: Folder, agents: list["Timed"], running: list[as
     went = await _went(record)
     began = time.monotonic()
     os.kill(next(each for each in record.programs or () if each.name == NAME).pid, signal.SIGKILL)
-    while any(agent.connected and agent.connects[-1] < began for agent in agents):  # noqa: ASYNC110 - until they see it
+    while any(agent.connects[-1] < began for agent in agents):  # noqa: ASYNC110 - until they see it
         await asyncio.sleep(LOOK_S)
     await _connected(agents, running, BACK_S)
     back_s = time.monotonic() - began
-    seconds = Counter(int(at - began) for agent in agents for at in agent.connects if at > began)
+    seconds = Counter(int(agent.connects[-1] - began) for agent in agents)
     await asyncio.sleep(AFTER_BACK_S)
     await _known(record, len(agents))
     return {BACK: back_s, MOST: max(seconds.values()), GONE: await _went(record) - went}
@@ -279,12 +279,17 @@ class Timed(Agent):
     """Remembers when it connected."""
 
     def __init__(self, *words: Any, **more: Any) -> None:
-        super().__init__(*words, **more)
         self.connects: list[float] = []
+        super().__init__(*words, **more)
 
-    def _hello(self) -> None:
-        self.connects.append(time.monotonic())
-        super()._hello()
+    async def _serve(self) -> None:
+        self.connects.append(float("inf"))  # not yet
+        await super()._serve()
+
+    def _beat_soon(self, part: float = 1.0) -> None:
+        if self.connected and self.connects[-1] == float("inf"):
+            self.connects[-1] = time.monotonic()
+        super()._beat_soon(part)
 
 
 def _agent(url: str, name: str, word: str, number: int) -> Timed:

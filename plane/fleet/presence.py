@@ -3,7 +3,7 @@
 Owns the order in which these are asked, and the moment a client is forgotten. It must not know runs, a broker, a socket or a
 clock: messages come in as topic and bytes, notices go out through `send`; times in ms of a steady clock come in. One message
 in, two notices out at most; a malformed message is counted by reason and dropped. Of several index nodes, which all hear
-all, one tells a client something: `speaks` says whether this one does.
+all, one tells a client something: `speaks` says whether this one does. Only a node that lacks a client asks for itself.
 """
 
 from collections import Counter, deque
@@ -64,6 +64,8 @@ class Presence:
         """(epoch, version) of each client's last hello."""
         self._left: deque[tuple[int, str, int]] = deque()
         """(when, client, epoch), the first that went first."""
+        self._absent: dict[str, tuple[int, dict[str, list[str]]]] = {}
+        """(epoch, attributes) of clients whose leases ended; a beat brings them back."""
 
     def receive(self, now_ms: int, topic: str, payload: bytes) -> None:
         """A message from the broker."""
@@ -131,6 +133,7 @@ class Presence:
             self._notify(client, Notice("refused", hello.epoch, str(error)))
             return
         self.came += not there
+        self._absent.pop(client, None)
         if self._speaks(client):
             self._changed(update, None if there else True, hello.attributes)
         self._said[client] = (hello.epoch, hello.version)
@@ -139,13 +142,24 @@ class Presence:
     def _beat(self, now_ms: int, client: str, beat: Beat) -> None:
         known = self._index.record(client)
         if known is None:  # no lease without a hello: a stranger's beats leave nothing behind
-            self._notify(client, Notice("unknown", beat.epoch))
+            self._send_notice(client, Notice("unknown", beat.epoch))  # the node that speaks may know it well
             return
         if self._leases.renew(now_ms, client, beat.epoch) is Renewal.STALE:
             self._notify(client, Notice("superseded", beat.epoch))
             return
         if known.epoch != beat.epoch or known.attributes is None:
             self._notify(client, Notice("unknown", beat.epoch))
+            self._back(client, known, beat.epoch)
+
+    def _back(self, client: str, known: Update, epoch: int) -> None:
+        """A client that only seemed to be gone, as while this node stood still, is as it was until its hello comes."""
+        was, attributes = self._absent.pop(client, (0, {}))
+        if was == epoch == known.epoch:
+            update = Update(client, epoch, known.version + 1, attributes)
+            self._index.apply(update)
+            self.came += 1
+            if self._speaks(client):
+                self._changed(update, True, attributes)
 
     def _gone(self, now_ms: int, client: str, epoch: int) -> None:
         known = self._index.record(client)
@@ -156,6 +170,7 @@ class Presence:
             if self._speaks(client):
                 self._changed(update, False, known.attributes)
             self._left.append((now_ms, client, epoch))
+            self._absent[client] = (epoch, known.attributes)
 
     def _forget(self, now_ms: int, client: str, epoch: int) -> None:
         known = self._index.record(client)
@@ -167,6 +182,7 @@ class Presence:
         self._picks.forget(self._index.forget(client))  # index, picks and leases together: the number is another's next
         self._leases.forget(client)
         self._said.pop(client, None)
+        self._absent.pop(client, None)
 
     def _next_version(self, client: str, epoch: int) -> int:
         """Of the index's record: a client's own version does not count its comings and goings."""
@@ -175,4 +191,7 @@ class Presence:
 
     def _notify(self, client: str, notice: Notice) -> None:
         if self._speaks(client):
-            self._send(schema.down(client, "notice"), schema.written(notice), schema.QOS["notice"])
+            self._send_notice(client, notice)
+
+    def _send_notice(self, client: str, notice: Notice) -> None:
+        self._send(schema.down(client, "notice"), schema.written(notice), schema.QOS["notice"])

@@ -32,6 +32,8 @@ KEEPALIVE_S: Final = 60
 CONNECT_S: Final = 10.0
 BEAT_MS: Final = 30_000
 """Until the plane says another time."""
+HELLO_BEATS: Final = 10
+"""In place of each tenth beat it says hello, so that a node that missed one learns it."""
 RESULTS_MAX: Final = 256
 """Answers that are kept for an order that comes again."""
 RUNNING_MAX: Final = 64
@@ -87,6 +89,7 @@ class Agent:
         self._beat_ms = BEAT_MS
         self._beating: asyncio.TimerHandle | None = None
         self._kept_at = 0.0
+        self._beats = 0
 
     def task(self, kind: str) -> Callable[[Do], Do]:
         """Have orders of this kind done by the function that follows; `*` stands for all other kinds."""
@@ -177,7 +180,11 @@ class Agent:
     def _beat(self) -> None:
         """A beat is a sign of life for the broker too; between long ones it is pinged."""
         if self._connection is not None:
-            self._send("beat", {"epoch": self.epoch}, 0)
+            self._beats += 1
+            if self._beats % HELLO_BEATS:
+                self._send("beat", {"epoch": self.epoch}, 0)
+            else:
+                self._hello()
             if time.monotonic() - self._kept_at >= KEEPALIVE_S / 2:
                 self._kept_at = time.monotonic()
                 self._connection.ping()

@@ -155,7 +155,7 @@ def test_of_two_clients_with_one_name_the_later_epoch_stays_and_both_are_told(fl
     assert (record.epoch, record.attributes) == (5, {"country": ["CN"]})
 
 
-def test_a_client_is_there_while_it_beats_and_comes_back_by_hello(fleet: Fleet) -> None:
+def test_a_client_is_there_while_it_beats_and_comes_back_by_a_beat_and_is_asked_for_a_hello(fleet: Fleet) -> None:
     for _ in range(10):
         fleet.tick(1500)
         fleet.say("c1", "beat", Beat(1))
@@ -164,9 +164,42 @@ def test_a_client_is_there_while_it_beats_and_comes_back_by_hello(fleet: Fleet) 
     assert fleet.index.online == 0
     fleet.say("c1", "beat", Beat(1))
     assert fleet.last("c1") == "unknown"
-    assert fleet.index.online == 0
+    assert fleet.index.online == 1
     fleet.hello("c1")
     assert (fleet.index.online, fleet.last("c1")) == (1, "beat")
+
+
+def test_a_node_that_stood_still_for_a_whole_lease_has_its_clients_back_with_their_beats() -> None:
+    """Also those for which another node speaks, which asks them nothing, as it knows them."""
+    told: list[str] = []
+    spoken = Whole(
+        MINUTE,
+        lambda topic, _payload, _quality: told.append(topic),
+        lambda _answer: None,
+        lambda _ended: None,
+        leases=Leases(lease_ms=5000, hint_ms=500),
+        runs=Runs(receipt_ms=100, result_ms=1000),
+        beat_ms=1500,
+        receipt_ms=100,
+        result_ms=1000,
+    )
+    spoken.presence._speaks = lambda client: False
+    spoken.receive(0, schema.up("c1", "hello"), schema.written(Hello(1, 1, {"country": ["CN"]})))
+    spoken.tick(5001, MINUTE)
+    assert spoken.index.online == 0
+    spoken.receive(5001, schema.up("c1", "beat"), schema.written(Beat(2)))  # of another life: that one says hello
+    assert spoken.index.online == 0
+    spoken.receive(5001, schema.up("c1", "beat"), schema.written(Beat(1)))
+    assert spoken.index.online == 0  # and the former life is over
+    spoken.tick(60_000, MINUTE)
+    spoken.receive(60_000, schema.up("c1", "hello"), schema.written(Hello(2, 1, {"country": ["CN"]})))
+    spoken.tick(66_000, MINUTE)
+    spoken.receive(66_000, schema.up("c1", "beat"), schema.written(Beat(2)))
+    assert spoken.index.online == 1
+    assert list(spoken.index.select(CHINA)) == [spoken.index.number("c1")]
+    assert not told
+    spoken.receive(66_000, schema.up("c2", "beat"), schema.written(Beat(1)))
+    assert told == [schema.down("c2", "notice")]  # whoever lacks a client asks
 
 
 def test_a_bye_is_a_hint_that_a_beat_takes_back(fleet: Fleet) -> None:
