@@ -55,14 +55,14 @@ class Link:
                 try:
                     connection = await self._connection(address)
                 except OSError as error:
-                    cause = f"{where}: {error or type(error).__name__}"
+                    cause = f"{where}: {str(error) or type(error).__name__}"
                     continue  # nothing was asked
                 try:
                     async with asyncio.timeout(timeout_s):
                         status = await connection.ask(self._head(address, question), body)
                         answer = await connection.body()
                 except (Broken, TimeoutError) as error:
-                    raise Unreachable(f"{where}: {error or 'no answer in time'}") from None
+                    raise Unreachable(f"{where}: {str(error) or 'no answer in time'}") from None
                 finally:
                     self._give_back(address, connection)
             return _decoded(status, answer, kind, where)
@@ -78,7 +78,7 @@ class Link:
         try:
             connection = await self._connection(places[0])
         except OSError as error:
-            raise Unreachable(f"{where}: {error or type(error).__name__}") from None
+            raise Unreachable(f"{where}: {str(error) or type(error).__name__}") from None
         self._streams.add(connection)
         try:
             async with asyncio.timeout(STREAM_S):
@@ -87,7 +87,7 @@ class Link:
                     _decoded(status, await connection.body(), kind, where)
             yield _pieces(connection, kind)
         except (Broken, TimeoutError) as error:
-            raise Unreachable(f"{where}: {error or 'it says nothing'}") from None
+            raise Unreachable(f"{where}: {str(error) or 'it says nothing'}") from None
         finally:
             self._streams.discard(connection)
             connection.abort()
@@ -121,9 +121,11 @@ class Link:
     def _head(self, address: tuple[str, int], question: str) -> bytes:
         """Of a request, without its length and its end."""
         host = f"[{address[0]}]" if ":" in address[0] else address[0]
-        return (
-            b"POST /%b HTTP/1.1\r\nhost: %b:%d\r\nauthorization: Bearer %b\r\n"
-            % (question.encode(), host.encode(), address[1], self._credential)
+        return b"POST /%b HTTP/1.1\r\nhost: %b:%d\r\nauthorization: Bearer %b\r\n" % (
+            question.encode(),
+            host.encode(),
+            address[1],
+            self._credential,
         )
 
 

@@ -368,4 +368,3 @@ class Center:
             session.closed = True
             session.wake.set()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-

@@ -93,7 +93,10 @@ def test_arrays_are_answered_as_their_entries_are(keeper: _core.ScheduleKeeper) 
     assert (len(ledger), ledger.held(3)) == (0, 0)
 
 
-@pytest.mark.parametrize("array", [b"", b"\x91", b"\x91\x90", b"\xdd\xff\xff\xff\xff", b"\x90\x90", b"\x91\x95\x01\x01\x01\x01\x01"])
+@pytest.mark.parametrize(
+    "array",
+    [b"", b"\x91", b"\x91\x90", b"\xdd\xff\xff\xff\xff", b"\x90\x90", b"\x91\x95\x01\x01\x01\x01\x01"],
+)
 def test_an_array_of_another_shape_is_a_value_error(keeper: _core.ScheduleKeeper, array: bytes) -> None:
     for ask in (keeper.insert_packed, keeper.settle):
         with pytest.raises(ValueError, match="malformed"):
@@ -247,7 +250,9 @@ def test_fires_become_callbacks_and_results(hook: str) -> None:
     first = msgspec.msgpack.decode(engine.piece(2), type=list[Result])
     engine.told(bytes([0, 1]))
     assert engine.waiting() == 4
-    assert msgspec.msgpack.decode(engine.piece(1), type=list[Result]) == first[:1], "it is told again, before the others"
+    assert msgspec.msgpack.decode(engine.piece(1), type=list[Result]) == first[:1], (
+        "it is told again, before the others"
+    )
     engine.tell(msgspec.msgpack.encode([Result(9, 1, 1, "deliver", None, 3, 0.5, "delivered")]))
     assert engine.waiting() == 5
     engine.close()

@@ -120,21 +120,21 @@ async def test_an_answer_that_does_not_come_in_time_is_not_taken_for_the_next_on
     assert await waiting == 2
 
 
-async def test_a_node_that_ends_in_the_middle_is_unreachable() -> None:
+@pytest.mark.parametrize("said", [b"", b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf", b"no HTTP at all\r\n\r\n"])
+async def test_a_node_that_ends_in_the_middle_is_unreachable(said: bytes) -> None:
     async def cut(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(said)
         await writer.drain()
         writer.close()
 
-    for said in (b"", b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf", b"no HTTP at all\r\n\r\n"):
-        server = await asyncio.start_server(cut, "127.0.0.1", 0)
-        link = Link("center", lambda server=server: [server.sockets[0].getsockname()[:2]], TOKEN)  # type: ignore[misc]
-        with pytest.raises(Unreachable):
-            await link.ask("double", [1], list[int])
-        await link.close()
-        server.close()
-        await server.wait_closed()
+    server = await asyncio.start_server(cut, "127.0.0.1", 0)
+    link = Link("center", lambda: [server.sockets[0].getsockname()[:2]], TOKEN)
+    with pytest.raises(Unreachable):
+        await link.ask("double", [1], list[int])
+    await link.close()
+    server.close()
+    await server.wait_closed()
 
 
 async def test_a_stream_gives_its_pieces_and_ends_at_either_end(node: Node, link: Link) -> None:

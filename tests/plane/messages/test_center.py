@@ -61,9 +61,7 @@ class World:
 
     async def results(self, session: Session, results: list[Result], weight: int = 1_000) -> list[bool]:
         """Which of them the center has."""
-        return list(
-            map(bool, await self.center.results(session.incarnation, weight, msgspec.msgpack.encode(results)))
-        )
+        return list(map(bool, await self.center.results(session.incarnation, weight, msgspec.msgpack.encode(results))))
 
     async def done(self, session: Session, fires: list[Fire]) -> list[bool]:
         results = [Result(each.number, each.topic, each.claim, "deliver", None, 1, 1.0) for each in fires]
