@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muster_callback::{
-    Answer as CallAnswer, Call, Caller, Failure, Guard, Limits, Outcome, Secret, Secrets, Settings as CallerSettings,
+    Answer as CallAnswer, Call, Caller, Guard, Limits, Outcome, Secret, Secrets, Settings as CallerSettings,
     TlsRoots, Why,
 };
 use muster_firing::{Firing, Topic};
