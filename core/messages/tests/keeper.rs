@@ -349,7 +349,10 @@ fn many_are_answered_together_in_their_order() {
         );
     }
     assert!(matches!(answers[40], Answer::Inserted(Inserted::Before(_))));
-    assert!(matches!(answers[41], Answer::Changed(Changed::Done(Step::Cancelled, _))));
+    assert!(matches!(
+        answers[41],
+        Answer::Changed(Changed::Done(Step::Cancelled, _))
+    ));
     assert_eq!(answers[42], Answer::Refused(Refusal::ClaimLost));
     drop(keeper);
     let keeper = start(folder.path());

@@ -66,9 +66,15 @@ proptest! {
 fn shapes_of_programs_are_read() {
     // [[7, 1, 1000, nil, b"x"]], ["id", "", "text/plain", 5, b"hi"]
     let new = new_messages(b"\x91\x95\x07\x01\xcd\x03\xe8\xc0\xc4\x01x").unwrap();
-    assert_eq!((new[0].number, new[0].due_at, new[0].expires_at, new[0].body), (7, 1_000, NEVER, &b"x"[..]));
+    assert_eq!(
+        (new[0].number, new[0].due_at, new[0].expires_at, new[0].body),
+        (7, 1_000, NEVER, &b"x"[..])
+    );
     let read = envelope(b"\x95\xa2id\xa0\xaatext/plain\x05\xc4\x02hi").unwrap();
-    assert_eq!((read.id, read.target, read.kind, read.body), ("id", "", "text/plain", &b"hi"[..]));
+    assert_eq!(
+        (read.id, read.target, read.kind, read.body),
+        ("id", "", "text/plain", &b"hi"[..])
+    );
     assert!(envelope(b"\x94\xa2id\xa0\xa0\x05").is_err());
 }
 
@@ -76,15 +82,42 @@ fn shapes_of_programs_are_read() {
 fn a_ledger_counts_what_is_held_until_it_ends_or_runs_out() {
     let mut ledger = Ledger::default();
     let begun = ledger.begin(&[fire(1, 1, 0), fire(2, 1, 900), fire(3, 2, 900)], 1_000, 500);
-    let counts: Vec<_> = begun.iter().map(|each| (each.topic, each.count, each.overdue)).collect();
+    let counts: Vec<_> = begun
+        .iter()
+        .map(|each| (each.topic, each.count, each.overdue))
+        .collect();
     assert_eq!(counts, [(1, 2, 1), (2, 1, 0)]);
-    assert_eq!((ledger.len(), ledger.held(1), ledger.held(2), ledger.held(9)), (3, 2, 1, 0));
+    assert_eq!(
+        (ledger.len(), ledger.held(1), ledger.held(2), ledger.held(9)),
+        (3, 2, 1, 0)
+    );
     // Another claim of the same message takes its place.
-    ledger.begin(&[Fire { claim: 4, until: 90_000, ..fire(3, 2, 900) }], 1_000, 500);
+    ledger.begin(
+        &[Fire {
+            claim: 4,
+            until: 90_000,
+            ..fire(3, 2, 900)
+        }],
+        1_000,
+        500,
+    );
     assert_eq!(ledger.held(2), 1);
-    let told = [outcome(1, Verb::Deliver, None), outcome(2, Verb::Release, Some(70_000)), outcome(3, Verb::Deliver, None)];
-    let sums = ledger.settle(&told, &[Said::Delivered, Said::Released, Said::Refused], 1_000, 5_000, &[3, 4]);
-    assert_eq!((sums[0].attempts, sums[0].fired, sums[0].took_ms, sums[0].freed), (2, 1, 3.0, true));
+    let told = [
+        outcome(1, Verb::Deliver, None),
+        outcome(2, Verb::Release, Some(70_000)),
+        outcome(3, Verb::Deliver, None),
+    ];
+    let sums = ledger.settle(
+        &told,
+        &[Said::Delivered, Said::Released, Said::Refused],
+        1_000,
+        5_000,
+        &[3, 4],
+    );
+    assert_eq!(
+        (sums[0].attempts, sums[0].fired, sums[0].took_ms, sums[0].freed),
+        (2, 1, 3.0, true)
+    );
     assert_eq!(sums[0].late, [0, 2, 0]);
     // The released one keeps its place until 5 s before it is due; the refused claim was not the ledger's.
     assert_eq!((ledger.held(1), ledger.held(2)), (1, 1));

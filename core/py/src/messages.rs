@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muster_callback::{
-    Answer as CallAnswer, Call, Caller, Guard, Limits, Outcome, Secret, Secrets, Settings as CallerSettings,
-    TlsRoots, Why,
+    Answer as CallAnswer, Call, Caller, Guard, Limits, Outcome, Secret, Secrets, Settings as CallerSettings, TlsRoots,
+    Why,
 };
 use muster_firing::{Firing, Topic};
 use muster_journal::{Options, Owner};
@@ -656,9 +656,7 @@ fn called(py: Python<'_>, answer: CallAnswer) -> PyResult<CallResult<'_>> {
             retry_after,
             body,
         } => ("refused", Some(status), PyBytes::new(py, &body).into_any(), retry_after),
-        Outcome::Failed(failure) => {
-            ("failed", None, failure.name().into_bound_py_any(py)?, None)
-        }
+        Outcome::Failed(failure) => ("failed", None, failure.name().into_bound_py_any(py)?, None),
         Outcome::NotMade { why, retry_in } => {
             let detail = match why {
                 Why::Held => "held",
@@ -699,7 +697,15 @@ impl FiringEngine {
         let settings = CallerSettings {
             guard: guard(&allowed)?,
             roots: TlsRoots::default(),
-            limits: limits(concurrency, rate, usual.burst, queue_max, wait_max, usual.failures_max, open_for)?,
+            limits: limits(
+                concurrency,
+                rate,
+                usual.burst,
+                queue_max,
+                wait_max,
+                usual.failures_max,
+                open_for,
+            )?,
             in_flight_max,
             calls_max,
         };
@@ -830,10 +836,20 @@ impl ClaimLedger {
         let said: Option<Vec<Said>> = said.iter().map(|byte| Said::of(*byte)).collect();
         let said = said.filter(|said| said.len() == outcomes.len());
         let said = said.ok_or_else(|| PyValueError::new_err("each result has one byte of an answer"))?;
-        let sums = self.ledger.settle(&outcomes, &said, now, grace_ms, &bounds_ms).into_iter();
+        let sums = self
+            .ledger
+            .settle(&outcomes, &said, now, grace_ms, &bounds_ms)
+            .into_iter();
         let named = sums.map(|sum| {
             (
-                sum.topic, sum.attempts, sum.took_ms, sum.fired, sum.retries, sum.dead, sum.late, sum.freed,
+                sum.topic,
+                sum.attempts,
+                sum.took_ms,
+                sum.fired,
+                sum.retries,
+                sum.dead,
+                sum.late,
+                sum.freed,
             )
         });
         Ok(named.collect())
