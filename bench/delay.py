@@ -1,12 +1,14 @@
 """Delayed messages: accepted durably, fired on time, and there again after a restart; beside a sorted set in Redis.
 
 The servers of both are on one core, the driver and a null server for callbacks on the other. Redis syncs its log with each
-command, as Muster's schedule does: else a positive answer would not be durable.
+command, as Muster's schedule does: else a positive answer would not be durable. Beside rates and times stand processor times
+for each message, by process: those of the null server are the receiver's, not the scheduler's.
 """
 
 import asyncio
 import itertools
 import json
+import os
 import re
 import select
 import statistics
@@ -14,16 +16,17 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import uvloop
 from redis.asyncio import Redis as RedisClient
 
-from bench import pin
+from bench import cpu, pin
 from bench.child import Child, ChildFailedError, free_port, listens, private_directory, python_environment
 from bench.delay_redis import BODIES, DUE, PUSH
 from bench.peers.redis import Redis
@@ -66,6 +69,8 @@ class Face:
     send: Callable[[Sequence[int]], Any]
     reset: Callable[[], Any]
     lanes: int
+    pids: Mapping[str, int]
+    """Its processes, by what they are."""
 
 
 def run(*, rounds: int, quick: bool, progress: Progress = silent) -> tuple[Case, ...]:
@@ -73,12 +78,12 @@ def run(*, rounds: int, quick: bool, progress: Progress = silent) -> tuple[Case,
     seconds = SECONDS_QUICK if quick else SECONDS
     with ExitStack() as stack:
         directory = Path(stack.enter_context(private_directory("delay")))
-        hook = _hook(stack, directory)
+        hook, receiver = _hook(stack, directory)
         faces = [_muster(stack, directory, hook), _redis(stack, directory, hook)]
         entries = [Entry("store", lambda: _store(STORE_QUICK if quick else STORE_TOTAL, directory))]
         entries += [Entry(f"accept, {face.name}", _accepting(face, seconds)) for face in faces]
-        entries += [Entry(f"fire, {face.name}", _firing(face, hook, spread=True)) for face in faces]
-        entries += [Entry(f"herd, {face.name}", _firing(face, hook, spread=False)) for face in faces]
+        entries += [Entry(f"fire, {face.name}", _firing(face, hook, receiver, spread=True)) for face in faces]
+        entries += [Entry(f"herd, {face.name}", _firing(face, hook, receiver, spread=False)) for face in faces]
         entries += [Entry("restart", lambda: _restart(PENDING_QUICK if quick else PENDING, directory))]
         return tuple(_cases(interleave(entries, rounds, progress), quick))
 
@@ -93,11 +98,12 @@ def _child(stack: ExitStack, name: str, core: int, directory: Path, *words: str,
     return child
 
 
-def _hook(stack: ExitStack, directory: Path) -> int:
+def _hook(stack: ExitStack, directory: Path) -> tuple[int, int]:
+    """Its port and its process."""
     port = free_port()
     child = _child(stack, "hook", pin.DRIVER_CORE, directory, "bench.delay_hook", str(port))
     child.wait_until(lambda: listens(port))
-    return port
+    return port, child.pid
 
 
 def _muster(stack: ExitStack, directory: Path, hook: int) -> Face:
@@ -150,7 +156,8 @@ def _muster(stack: ExitStack, directory: Path, hook: int) -> Face:
             writer.transport.abort()
         connections.clear()
 
-    return Face("muster", send, reset, IN_FLIGHT // 2)
+    pids = {process.role: process.pid for process in record.processes}
+    return Face("muster", send, reset, IN_FLIGHT // 2, pids)
 
 
 class _Durable(Redis):
@@ -166,8 +173,8 @@ class _Durable(Redis):
 def _redis(stack: ExitStack, directory: Path, hook: int) -> Face:
     redis = _Durable()
     stack.callback(redis.stop)
-    redis.start()
-    _child(
+    (served,) = redis.start()
+    pump = _child(
         stack,
         "pump",
         pin.SERVER_CORE,
@@ -192,7 +199,7 @@ def _redis(stack: ExitStack, directory: Path, hook: int) -> Face:
             await client.aclose()
         clients.clear()
 
-    return Face("redis", send, reset, IN_FLIGHT // 2)
+    return Face("redis", send, reset, IN_FLIGHT // 2, {"redis": served, "pump": pump.pid})
 
 
 # --- loads ------------------------------------------------------------------------------------------------------------
@@ -201,6 +208,7 @@ def _redis(stack: ExitStack, directory: Path, hook: int) -> Face:
 def _accepting(face: Face, seconds: float) -> Callable[[], Sample]:
     async def accept() -> Sample:
         count = 0
+        used = _Used(face.pids)
         began = time.monotonic()
 
         async def lane() -> None:
@@ -212,14 +220,27 @@ def _accepting(face: Face, seconds: float) -> Callable[[], Sample]:
 
         try:
             await asyncio.gather(*(lane() for _ in range(face.lanes)))
-            return Sample({"messages/s": count / (time.monotonic() - began)})
+            return Sample({"messages/s": count / (time.monotonic() - began), **used.each(count)})
         finally:
             await face.reset()
 
     return _on_driver(accept)
 
 
-def _firing(face: Face, hook: int, *, spread: bool) -> Callable[[], Sample]:
+class _Used:
+    """The processor time of processes from now on."""
+
+    def __init__(self, pids: Mapping[str, int]) -> None:
+        self._pids, self._before = pids, {name: cpu.process_ns(pid) for name, pid in pids.items()}
+
+    def each(self, count: int) -> dict[str, float]:
+        """Of each process for each of so many messages, in microseconds."""
+        used = {name: (cpu.process_ns(pid) - self._before[name]) / 1e3 / count for name, pid in self._pids.items()}
+        servers = sum(each for name, each in used.items() if name != RECEIVER)
+        return {CPU: servers, **{f"{CPU}, {name}": each for name, each in used.items()}}
+
+
+def _firing(face: Face, hook: int, receiver: int, *, spread: bool) -> Callable[[], Sample]:
     count = FIRED if spread else AT_ONCE
 
     async def fire() -> Sample:
@@ -232,9 +253,13 @@ def _firing(face: Face, hook: int, *, spread: bool) -> Callable[[], Sample]:
         finally:
             await face.reset()
         if time.time_ns() // 1_000_000 > at:
-            return Sample(dict.fromkeys(FIGURES, 0.0), void="the messages were not sent before they were due")
+            names = {**face.pids, RECEIVER: receiver}
+            nothing = dict.fromkeys((*FIGURES, CPU, *(f"{CPU}, {name}" for name in names)), 0.0)
+            return Sample(nothing, void="the messages were not sent before they were due")
         late: list[float] = []
         end = time.monotonic() + FIRES_S
+        await asyncio.sleep(max(0.0, at / 1_000 - 0.1 - time.time()))
+        used = _Used({**face.pids, RECEIVER: receiver})
         await asyncio.sleep(max(0.0, at / 1_000 + 1.0 - time.time()))
         while len(late) < count:
             late += await asyncio.to_thread(_late, hook)
@@ -243,11 +268,13 @@ def _firing(face: Face, hook: int, *, spread: bool) -> Callable[[], Sample]:
             await asyncio.sleep(0.1)
         hundredths = statistics.quantiles(late, n=100)
         figures = (hundredths[49], hundredths[98], max(late), float(sum(each < 0 for each in late)))
-        return Sample(dict(zip(FIGURES, figures, strict=True)))
+        return Sample({**dict(zip(FIGURES, figures, strict=True)), **used.each(count)})
 
     return _on_driver(fire)
 
 
+CPU: Final = "processor time each, µs"
+RECEIVER: Final = "receiver"
 FIGURES: Final = ("lateness p50, ms", "lateness p99, ms", "lateness max, ms", "early")
 
 
@@ -272,20 +299,28 @@ class _Store:
     def __init__(self, folder: Path) -> None:
         self.keeper = _core.ScheduleKeeper(path=str(folder), segment_bytes=64 << 20, checkpoint_bytes=256 << 20)
 
-    def insert(self, count: int, due: Callable[[int], int]) -> None:
-        """In batches, a few on their way at once."""
-        numbers = iter(range(1, count + 1))
-        asked = answered = 0
-        while answered < count:
-            while asked - answered < IN_FLIGHT * BATCH and (some := list(itertools.islice(numbers, BATCH))):
-                self.keeper.insert([(n, _id(n), 1, due(n), None, BODY % n) for n in some])
-                asked += len(some)
-            answered += self.take()
+    def insert(self, arrays: Iterator[bytes]) -> None:
+        """A few on their way at once; waits until all are durable."""
+        asked = 0
+        for number, array in enumerate(arrays):
+            if asked == IN_FLIGHT:
+                asked -= self.take()
+            self.keeper.insert_packed(number, array)
+            asked += 1
+        while asked:
+            asked -= self.take()
 
     def take(self) -> int:
         """Wait for replies."""
         select.select([self.keeper.fd()], [], [], 10.0)
         return len(self.keeper.take())
+
+
+def _arrays(count: int, due: Callable[[int], int]) -> Iterator[bytes]:
+    """So many messages in batches, as a receiver hands them to the schedule."""
+    numbers = iter(range(1, count + 1))
+    while some := list(itertools.islice(numbers, BATCH)):
+        yield msgspec.msgpack.encode([(_id(n), 1, due(n), None, BODY % n) for n in some])
 
 
 def _id(number: int) -> int:
@@ -296,11 +331,14 @@ def _store(count: int, directory: Path) -> Sample:
     with tempfile.TemporaryDirectory(dir=directory) as folder, pin.on(pin.SERVER_CORE):
         store = _Store(Path(folder))
         base = time.time_ns() // 1_000_000 + DAY_MS
+        arrays = list(_arrays(count, lambda number: base + number))  # the receivers' work
+        used = _Used({"store": os.getpid()})
         began = time.monotonic()
-        store.insert(count, lambda number: base + number)
+        store.insert(iter(arrays))
         taken = time.monotonic() - began
+        figures = {"messages/s": count / taken, CPU: used.each(count)[CPU]}
         store.keeper.close()
-    return Sample({"messages/s": count / taken})
+    return Sample(figures)
 
 
 def _restart(count: int, directory: Path) -> Sample:
@@ -308,7 +346,8 @@ def _restart(count: int, directory: Path) -> Sample:
     with tempfile.TemporaryDirectory(dir=directory) as folder, pin.on(pin.SERVER_CORE):
         store = _Store(Path(folder))
         now = time.time_ns() // 1_000_000
-        store.insert(count, lambda number: now + 1 if number == 1 else now + DAY_MS + number * 30 * DAY_MS // count)
+        far = now + DAY_MS
+        store.insert(_arrays(count, lambda number: now + 1 if number == 1 else far + number * 30 * DAY_MS // count))
         store.keeper.close()
         began = time.monotonic()
         store = _Store(Path(folder))
@@ -316,7 +355,7 @@ def _restart(count: int, directory: Path) -> Sample:
         fired = None
         while fired is None:
             for reply in store.keeper.take():
-                fired = time.monotonic() - began if reply[1] == "fire" else fired
+                fired = time.monotonic() - began if reply[1] == "fires" else fired
             time.sleep(0.000_5)
         whole: dict[str, Any] = {}
         while not whole.get("whole"):
@@ -337,13 +376,24 @@ def _cases(results: Results, quick: bool) -> Iterator[Case]:
     def case(name: str, entry: str, figure: str, goal: str) -> Case:
         return Case.limit(name, results.series(entry, figure), GOALS[goal], quick=quick)
 
+    def times(load: str, text: str) -> Iterator[Case]:
+        mine, other = f"{load}, muster", f"{load}, redis"
+        yield Case.compared(f"{text}: {CPU}, over Redis", results.series(mine, CPU), results.series(other, CPU))
+        for entry in (mine, other):
+            for figure in results.figures(entry):
+                if figure.startswith(f"{CPU}, "):
+                    name = f"{entry.partition(', ')[2]} {figure.removeprefix(f'{CPU}, ')}"
+                    yield Case.plain(f"{text}: {CPU}, {name}", results.series(entry, figure))
+
     yield case("accepted at the store, messages/s", "store", "messages/s", "store")
+    yield Case.plain(f"accepted at the store: {CPU}", results.series("store", CPU))
     yield case("accepted over HTTP in batches, messages/s", "accept, muster", "messages/s", "http")
     yield Case.compared(
         "accepted, messages/s, over a Redis script of the same batch",
         results.series("accept, muster", "messages/s"),
         results.series("accept, redis", "messages/s"),
     )
+    yield from times("accept", "accepted")
     for load, text in (("fire", f"{FIRED:,} in one second"), ("herd", f"{AT_ONCE:,} at one millisecond")):
         for figure in FIGURES:
             mine, other = results.series(f"{load}, muster", figure), results.series(f"{load}, redis", figure)
@@ -354,6 +404,7 @@ def _cases(results: Results, quick: bool) -> Iterator[Case]:
                 yield Case.limit(f"{text}: {figure}", mine, GOALS[goal], quick=quick)
             if goal != "early":
                 yield Case.compared(f"{text}: {figure}, over the Redis pump", mine, other)
+        yield from times(load, text)
     pending = f"{PENDING_QUICK if quick else PENDING:,} pending"
     yield case(f"{pending}: seconds to the first fire", "restart", "seconds to the first fire", "restart")
     yield case(f"{pending}: bytes of memory each", "restart", "bytes of memory for a message", "memory")

@@ -26,6 +26,7 @@ CRATES: Final = (
     "journal",
     "likes",
     "messages",
+    "firing",
     "presence",
 )
 DEPENDS: Final[Mapping[str, frozenset[str]]] = {
@@ -39,6 +40,7 @@ DEPENDS: Final[Mapping[str, frozenset[str]]] = {
     "messages": frozenset({"journal"}),
     "presence": frozenset({"planted", "transport"}),
     "callback": frozenset(),
+    "firing": frozenset({"callback", "messages"}),
 }
 """What a crate may use of the others; the rest stands above all of these."""
 LATER: Final = frozenset(

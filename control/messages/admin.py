@@ -23,11 +23,11 @@ from plane.messages.shapes import (
     Dead,
     Found,
     Listed,
+    Numbers,
     Query,
     Shown,
     Stats,
     Which,
-    number_of,
 )
 from plane.messages.topics import Book, NewTopic, Topic, TopicError, TopicsFile
 from plane.service import Context
@@ -136,7 +136,8 @@ class AdminService(MessagesService):
         name, ids = asked
         topic, key = self._topic(name), self.topics.key
         now = now_ms()
-        changes = [(number_of(key, topic.number, id), "replay", None, now) for id in ids]
+        numbers = Numbers(key, topic.number)
+        changes = [(numbers.of(id), "replay", None, now) for id in ids]
         replies = await self._asked(self._center.change(topic.number, changes))
         answers: list[Changed] = []
         for id, reply in zip(ids, replies, strict=True):

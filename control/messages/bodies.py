@@ -4,6 +4,7 @@ Owns these shapes, and what of a body is the message. Knows no route and no node
 """
 
 import datetime
+from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -115,6 +116,7 @@ class TopicShown(msgspec.Struct, frozen=True, kw_only=True):
 
 _POST: Final = msgspec.json.Decoder(Post)
 _POSTS: Final = msgspec.json.Decoder(list[Post])
+_PARTS: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _MOVE: Final = msgspec.json.Decoder(Move)
 
 
@@ -134,6 +136,14 @@ def batch(body: bytes) -> list[Send]:
     """An array of messages in JSON. Raises `Problem`."""
     try:
         return [_send(post) for post in _POSTS.decode(body)]
+    except msgspec.MsgspecError as error:
+        raise Problem("bad_body", str(error)) from None
+
+
+def count(body: bytes) -> int:
+    """The length of an array in JSON, whatever it holds. Raises `Problem`."""
+    try:
+        return len(_PARTS.decode(body))
     except msgspec.MsgspecError as error:
         raise Problem("bad_body", str(error)) from None
 
@@ -181,6 +191,11 @@ def accepted(answer: Sent | Refused) -> Accepted:
     if isinstance(answer, Refused):
         return Accepted(problem=Problem(answer.code, answer.detail).short())
     return Accepted(id=answer.id, due_at=answer.due_at, state=answer.state, duplicate=answer.duplicate)
+
+
+def accepted_batch(answers: Sequence[Sent | Refused]) -> bytes:
+    """All answers of a batch, in JSON."""
+    return msgspec.json.encode(AcceptedBatch(messages=[accepted(each) for each in answers]))
 
 
 def moved(changed: Changed) -> Moved:

@@ -15,11 +15,11 @@ from control.messages.refusal import Refusal
 from control.messages.service import MessagesService, answering
 from control.messages.system import Told
 from plane.messages.answers import Answers, LastAnswer
-from plane.messages.center import Center, now_ms
+from plane.messages.center import NO_FIRES, Center, now_ms
 from plane.messages.figures import rows
 from plane.messages.options import CenterOptions
-from plane.messages.schedule import EmbeddedSchedule, NewChange, NewMessage, Reply, StoreError
-from plane.messages.shapes import BACKLOG_MS, Fire, Found, Join, Results, Which
+from plane.messages.schedule import EmbeddedSchedule, NewChange, Reply, StoreError
+from plane.messages.shapes import BACKLOG_MS, Found, Join, Results, Which
 from plane.messages.topics import Topics
 from plane.service import Context, Figure
 from plane.spec import Spec
@@ -44,7 +44,7 @@ class CenterService(MessagesService):
         folder = Path(settings.schedule)
         self._schedule = EmbeddedSchedule(
             folder,
-            self._fire,
+            self._fires_claimed,
             segment_bytes=SEGMENT_BYTES,
             near_ms=options.near_s * 1_000,
             history_ms=options.history_hours * HOUR_MS,
@@ -58,8 +58,8 @@ class CenterService(MessagesService):
         self._stats: dict[str, Any] = {}
         self._steps = 0
 
-    def _fire(self, worker: int, reply: Reply) -> None:
-        self._center.on_fire(worker, reply)
+    def _fires_claimed(self, worker: int, fires: bytes) -> None:
+        self._center.on_fires(worker, fires)
 
     # --- life -----------------------------------------------------------------------------------------------------
 
@@ -118,7 +118,7 @@ class CenterService(MessagesService):
     def questions(self) -> Mapping[str, Question]:
         """Of receivers, workers and operators."""
         return {
-            "insert": answering(self._insert, list[NewMessage]),
+            "insert": answering(self._insert, msgspec.Raw),
             "change": answering(self._change, tuple[int, list[NewChange]]),
             "get": answering(self._get, list[int]),
             "list": answering(self._list, Which),
@@ -128,8 +128,8 @@ class CenterService(MessagesService):
             "fires": Question(Join, pieces=self._fires),
         }
 
-    async def _insert(self, messages: list[NewMessage]) -> list[Reply]:
-        return await self._asked(self._center.insert(messages))
+    async def _insert(self, messages: msgspec.Raw) -> msgspec.Raw:
+        return msgspec.Raw(await self._asked(self._center.insert(bytes(messages))))
 
     async def _change(self, asked: tuple[int, list[NewChange]]) -> list[Reply]:
         return await self._asked(self._center.change(*asked))
@@ -154,18 +154,18 @@ class CenterService(MessagesService):
     async def _figures(self, topic: int) -> list[dict[str, Any]]:
         return list(rows(self._center.figures.of(topic)))
 
-    async def _results(self, asked: Results) -> list[bool]:
-        return await self._asked(self._center.results(asked.incarnation, asked.weight, asked.results))
+    async def _results(self, asked: Results) -> bytes:
+        return await self._asked(self._center.results(asked.incarnation, asked.weight, bytes(asked.results)))
 
-    async def _fires(self, join: Join) -> AsyncIterator[list[Fire]]:
+    async def _fires(self, join: Join) -> AsyncIterator[msgspec.Raw]:
         session = self._center.join(join.incarnation, join.held_max)
         if session is None:
             raise Refusal("conflict", "a later process of this worker is known")
         self.log.info("a worker joined", node=session.node, incarnation=join.incarnation)
         try:
-            yield []  # the head of the answer leaves at once
-            async for piece in session.pieces():
-                yield piece
+            yield msgspec.Raw(NO_FIRES)  # the head of the answer leaves at once
+            async for fires in session.pieces():
+                yield msgspec.Raw(fires)
         finally:
             self._center.leave(session)
             self.log.info("a worker left", node=session.node, incarnation=join.incarnation)
@@ -175,6 +175,8 @@ class CenterService(MessagesService):
             return await answer
         except StoreError as error:
             raise Refusal("unavailable", f"the schedule failed: {error}; what was asked may be done") from None
+        except ValueError as error:  # an array of another shape
+            raise Refusal("bad_request", str(error)) from None
 
     # --- what it tells --------------------------------------------------------------------------------------------
 
@@ -183,7 +185,7 @@ class CenterService(MessagesService):
         return {
             "schedule": self._stats,
             "workers": [
-                {"node": each.node, "held": len(each.under_way), "weight": each.weight} for each in self._center.workers
+                {"node": each.node, "held": len(each.claims), "weight": each.weight} for each in self._center.workers
             ],
             "clock_steps": self._steps,
         }

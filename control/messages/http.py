@@ -38,6 +38,7 @@ from plane.messages.shapes import (
     Listed,
     Query,
     Refused,
+    Send,
     Sent,
     Shown,
     Stats,
@@ -203,24 +204,38 @@ async def send(
     async def do() -> Answer:
         is_batch = bodies.is_batch(body, kind)
         try:
-            sends = bodies.batch(body) if is_batch else [bodies.one(body, kind, request.query_params)]
-            if len(sends) > nodes.batch_max:
+            count = bodies.count(body) if is_batch else 1
+            one = None if is_batch else bodies.one(body, kind, request.query_params)
+            if count > nodes.batch_max:
                 raise Problem("too_long", f"a batch has at most {nodes.batch_max} messages")
-            caller.spend(len(sends))
+            caller.spend(count)
         except Problem as problem:
             raise Nothing(problem) from None
-        answers = await nodes.ask(RECEIVE, "send", (topic, sends), list[Sent | Refused])
-        refused = [each for each in answers if isinstance(each, Refused)]
-        nodes.count("accepted", len(answers) - len(refused))
-        nodes.count("refused", len(refused))
-        if is_batch:
-            made = bodies.AcceptedBatch(messages=[bodies.accepted(each) for each in answers])
-            return Answer(207 if refused else 200, msgspec.json.encode(made))
-        if refused:
-            raise Nothing(Problem(refused[0].code, refused[0].detail))
-        return Answer(200, msgspec.json.encode(bodies.accepted(answers[0])))
+        return await (_send_batch(nodes, topic, body) if one is None else _send_one(nodes, topic, one))
 
     return await _once(nodes, request, caller, body, do)
+
+
+async def _send_batch(nodes: MessagesFace, topic: str, body: bytes) -> Answer:
+    try:
+        asked = await nodes.ask(RECEIVE, "send_json", (topic, body), tuple[int, int, bytes])
+    except Problem as problem:
+        if problem.code == "bad_body":
+            raise Nothing(problem) from None
+        raise
+    accepted, refused, said = asked
+    nodes.count("accepted", accepted)
+    nodes.count("refused", refused)
+    return Answer(207 if refused else 200, said)
+
+
+async def _send_one(nodes: MessagesFace, topic: str, one: Send) -> Answer:
+    (answer,) = await nodes.ask(RECEIVE, "send", (topic, [one]), list[Sent | Refused])
+    if isinstance(answer, Refused):
+        nodes.count("refused", 1)
+        raise Nothing(Problem(answer.code, answer.detail))
+    nodes.count("accepted", 1)
+    return Answer(200, msgspec.json.encode(bodies.accepted(answer)))
 
 
 @get(

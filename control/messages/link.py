@@ -1,6 +1,7 @@
-"""How a node, or the command, asks nodes of the system: HTTP/1.1 to their listeners, by the library httpx2.
+"""How a node, or the command, asks nodes of the system: HTTP/1.1 to their listeners.
 
-Owns the choice among nodes, and what a failure means. It must not know what is asked.
+Owns the choice among nodes, connections that are kept for the next question, and what a failure means. It must not know what
+is asked.
 """
 
 import asyncio
@@ -8,9 +9,9 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
-import httpx2
 import msgspec
 
+from control.messages.connection import Broken, Connection, connect
 from control.messages.refusal import LENGTH_BYTES, Refusal
 from plane.messages.receiver import Unreachable
 from plane.messages.schedule import NewChange, NewMessage, Reply
@@ -20,6 +21,11 @@ CONNECT_S: Final = 2.0
 STREAM_S: Final = 15.0
 """A stream without a piece for so long is cut: its other end says something every 5 s."""
 PIECE_BYTES_MAX: Final = 512 << 20
+CONNECTIONS_MAX: Final = 64
+"""Questions at once; further ones wait."""
+IDLE_MAX: Final = 16
+IDLE_S: Final = 30.0
+"""A connection that was not used for so long is not used again: its other end closes it after 60 s."""
 MERGED_MAX: Final = 4_000
 LANES: Final = 2
 """Requests at once to the schedule, so that the next is on its way while one is made durable."""
@@ -33,29 +39,33 @@ class Link:
 
     def __init__(self, role: str, addresses: Addresses, token: bytes) -> None:
         self._role, self._addresses = role, addresses
-        self._headers = {"authorization": f"Bearer {token.decode('latin-1')}"}
-        self._client = httpx2.AsyncClient(
-            headers=self._headers,
-            timeout=httpx2.Timeout(ASK_S, connect=CONNECT_S),
-            limits=httpx2.Limits(max_connections=64, max_keepalive_connections=16, keepalive_expiry=30.0),
-            trust_env=False,
-            verify=False,  # the ports of fellows speak no TLS
-        )
+        self._credential = token
+        self._idle: dict[tuple[str, int], list[Connection]] = {}
+        self._places = asyncio.Semaphore(CONNECTIONS_MAX)
+        self._streams: set[Connection] = set()
         self._encoder = msgspec.msgpack.Encoder()
 
     async def ask(self, question: str, asked: Any, kind: type[T], *, timeout_s: float = ASK_S) -> T:
         """Ask, and decode the answer. Raises `Refusal`, and `Unreachable` if nobody answered."""
         body = self._encoder.encode(asked)
         cause = f"no {self._role} is known"
-        for host, port in self._addresses():
-            try:
-                answer = await self._client.post(_url(host, port, question), content=body, timeout=timeout_s)
-            except httpx2.ConnectError as error:
-                cause = f"{self._role} at {host}:{port}: {error}"
-                continue  # nothing was asked
-            except httpx2.HTTPError as error:
-                raise Unreachable(f"{self._role} at {host}:{port}: {error or type(error).__name__}") from None
-            return _decoded(answer.status_code, answer.content, kind, f"{self._role} at {host}:{port}")
+        for address in self._addresses():
+            where = f"{self._role} at {address[0]}:{address[1]}"
+            async with self._places:
+                try:
+                    connection = await self._connection(address)
+                except OSError as error:
+                    cause = f"{where}: {str(error) or type(error).__name__}"
+                    continue  # nothing was asked
+                try:
+                    async with asyncio.timeout(timeout_s):
+                        status = await connection.ask(self._head(address, question), body)
+                        answer = await connection.body()
+                except (Broken, TimeoutError) as error:
+                    raise Unreachable(f"{where}: {str(error) or 'no answer in time'}") from None
+                finally:
+                    self._give_back(address, connection)
+            return _decoded(status, answer, kind, where)
         raise Unreachable(cause)
 
     @contextlib.asynccontextmanager
@@ -64,21 +74,59 @@ class Link:
         places = self._addresses()
         if not places:
             raise Unreachable(f"no {self._role} is known")
-        host, port = places[0]
-        timeout = httpx2.Timeout(STREAM_S, connect=CONNECT_S)
+        where = f"{self._role} at {places[0][0]}:{places[0][1]}"
         try:
-            async with self._client.stream(
-                "POST", _url(host, port, question), content=self._encoder.encode(asked), timeout=timeout
-            ) as answer:
-                if answer.status_code != 200:
-                    _decoded(answer.status_code, await answer.aread(), kind, f"{self._role} at {host}:{port}")
-                yield _pieces(answer, kind)
-        except httpx2.HTTPError as error:
-            raise Unreachable(f"{self._role} at {host}:{port}: {error or type(error).__name__}") from None
+            connection = await self._connection(places[0])
+        except OSError as error:
+            raise Unreachable(f"{where}: {str(error) or type(error).__name__}") from None
+        self._streams.add(connection)
+        try:
+            async with asyncio.timeout(STREAM_S):
+                status = await connection.ask(self._head(places[0], question), self._encoder.encode(asked))
+                if status != 200:
+                    _decoded(status, await connection.body(), kind, where)
+            yield _pieces(connection, kind)
+        except (Broken, TimeoutError) as error:
+            raise Unreachable(f"{where}: {str(error) or 'it says nothing'}") from None
+        finally:
+            self._streams.discard(connection)
+            connection.abort()
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._client.aclose()
+        for connection in (*self._streams, *(each for idle in self._idle.values() for each in idle)):
+            connection.abort()
+        self._idle.clear()
+        await asyncio.sleep(0)  # the loop closes them
+
+    async def _connection(self, address: tuple[str, int]) -> Connection:
+        """One that is open. Raises `OSError`."""
+        idle = self._idle.get(address, [])
+        while idle:
+            connection = idle.pop()
+            if connection.open and asyncio.get_running_loop().time() - connection.used_at < IDLE_S:
+                return connection
+            connection.abort()
+        async with asyncio.timeout(CONNECT_S):
+            return await connect(*address)
+
+    def _give_back(self, address: tuple[str, int], connection: Connection) -> None:
+        """Keep it for the next question, unless it is in the middle of one."""
+        idle = self._idle.setdefault(address, [])
+        if connection.open and len(idle) < IDLE_MAX:
+            idle.append(connection)
+        else:
+            connection.abort()
+
+    def _head(self, address: tuple[str, int], question: str) -> bytes:
+        """Of a request, without its length and its end."""
+        host = f"[{address[0]}]" if ":" in address[0] else address[0]
+        return b"POST /%b HTTP/1.1\r\nhost: %b:%d\r\nauthorization: Bearer %b\r\n" % (
+            question.encode(),
+            host.encode(),
+            address[1],
+            self._credential,
+        )
 
 
 class CenterLink:
@@ -144,10 +192,6 @@ class Merged:
                 first += len(entries)
 
 
-def _url(host: str, port: int, question: str) -> str:
-    return f"http://[{host}]:{port}/{question}" if ":" in host else f"http://{host}:{port}/{question}"
-
-
 def _decoded(status: int, body: bytes, kind: type[T], where: str) -> T:
     if status == 200:
         return msgspec.msgpack.decode(body, type=kind)
@@ -158,11 +202,15 @@ def _decoded(status: int, body: bytes, kind: type[T], where: str) -> T:
     raise Refusal(code, detail)
 
 
-async def _pieces(answer: httpx2.Response, kind: type[T]) -> AsyncIterator[T]:
+async def _pieces(connection: Connection, kind: type[T]) -> AsyncIterator[T]:
     decoder = msgspec.msgpack.Decoder(kind)
     buffer = bytearray()
-    async for chunk in answer.aiter_raw():
-        buffer += chunk
+    while True:
+        async with asyncio.timeout(STREAM_S):
+            part = await connection.part()
+        if part is None:
+            return
+        buffer += part
         while len(buffer) >= LENGTH_BYTES:
             length = int.from_bytes(buffer[:LENGTH_BYTES], "big")
             if length > PIECE_BYTES_MAX:

@@ -130,26 +130,23 @@ class Listener:
     async def _stream(self, pieces: AsyncIterator[Any], receive: Callable[[], Awaitable[Any]], send: Any) -> None:
         """Until the pieces or the peer end."""
         await send({"type": "http.response.start", "status": 200, "headers": []})
-        gone = asyncio.create_task(_gone(receive))
+        tasks = [asyncio.create_task(each) for each in (self._pump(pieces, send), _gone(receive))]
         try:
-            async with contextlib.aclosing(pieces) as each:  # type: ignore[type-var]
-                following = asyncio.ensure_future(anext(each, None))
-                while True:
-                    await asyncio.wait([gone, following], return_when=asyncio.FIRST_COMPLETED)
-                    if not following.done():
-                        following.cancel()
-                        await asyncio.gather(following, return_exceptions=True)
-                        return
-                    piece = following.result()
-                    if piece is None:
-                        break
-                    encoded = self._encoder.encode(piece)
-                    framed = len(encoded).to_bytes(LENGTH_BYTES, "big") + encoded
-                    await send({"type": "http.response.body", "body": framed, "more_body": True})
-                    following = asyncio.ensure_future(anext(each, None))
-            await send({"type": "http.response.body", "body": b""})
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            gone.cancel()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        for task in done:
+            task.result()
+
+    async def _pump(self, pieces: AsyncIterator[Any], send: Any) -> None:
+        async with contextlib.aclosing(pieces) as each:  # type: ignore[type-var]
+            async for piece in each:
+                encoded = self._encoder.encode(piece)
+                framed = len(encoded).to_bytes(LENGTH_BYTES, "big") + encoded
+                await send({"type": "http.response.body", "body": framed, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
 
 
 async def _gone(receive: Callable[[], Awaitable[Any]]) -> None:

@@ -1,11 +1,13 @@
 """The receiver as a process: the questions of the HTTP face, the command and programs."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from control.http.problems import Problem
+from control.messages import bodies
 from control.messages.link import CenterLink, Link
 from control.messages.listener import Question
 from control.messages.refusal import Refusal
@@ -13,7 +15,7 @@ from control.messages.service import MessagesService, answering
 from control.messages.system import CENTER, Told
 from plane.messages.options import ReceiveOptions
 from plane.messages.receiver import NoTopic, Receiver, Unreachable
-from plane.messages.shapes import Change, Send
+from plane.messages.shapes import Change, Refused, Send, Sent
 from plane.messages.topics import Topics
 from plane.service import Context, Figure
 from plane.spec import Spec
@@ -47,16 +49,29 @@ class ReceiveService(MessagesService):
         """Each names its topic first."""
         return {
             "send": answering(self._send, tuple[str, list[Send]]),
+            "send_json": answering(self._send_json, tuple[str, bytes]),
             "change": answering(self._change, tuple[str, list[Change]]),
             "show": answering(self._show, tuple[str, list[str]]),
         }
 
-    async def _send(self, asked: tuple[str, list[Send]]) -> Any:
-        answers = await _told(self._receiver.send(*asked))
-        kept = sum(hasattr(each, "due_at") for each in answers)
+    async def _send(self, asked: tuple[str, list[Send]]) -> Sequence[Sent | Refused]:
+        answers: Sequence[Sent | Refused] = await _told(self._receiver.send(*asked))
+        kept = sum(isinstance(each, Sent) for each in answers)
         self._sent += kept
         self._refused += len(answers) - kept
         return answers
+
+    async def _send_json(self, asked: tuple[str, bytes]) -> tuple[int, int, bytes]:
+        """A batch as it came over HTTP, so that each message is decoded once. How many were accepted, how many refused,
+        and the answer in JSON."""
+        topic, body = asked
+        try:
+            sends = bodies.batch(body)
+        except Problem as problem:
+            raise Refusal(problem.code, problem.detail) from None
+        answers = await self._send((topic, sends))
+        kept = sum(isinstance(each, Sent) for each in answers)
+        return kept, len(answers) - kept, bodies.accepted_batch(answers)
 
     async def _change(self, asked: tuple[str, list[Change]]) -> Any:
         answers = await _told(self._receiver.change(*asked))

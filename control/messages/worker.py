@@ -22,7 +22,7 @@ from muster import _core
 from plane.messages.firing import RESULTS_MAX, Firing, PublishError
 from plane.messages.options import WorkerOptions
 from plane.messages.receiver import Unreachable
-from plane.messages.shapes import Fire, Join, Results
+from plane.messages.shapes import Join, Results
 from plane.messages.topics import Topics
 from plane.service import Context, Figure
 from plane.spec import Spec
@@ -72,13 +72,13 @@ class WorkerService(MessagesService):
             while True:
                 try:
                     async with self._link.stream(
-                        "fires", Join(self._incarnation, self._options.held_max), list[Fire]
+                        "fires", Join(self._incarnation, self._options.held_max), msgspec.Raw
                     ) as pieces:
                         async for fires in pieces:
                             if not self._joined:
                                 self._joined = True
                                 self.log.info("joined the center")
-                            self._firing.take(fires)
+                            self._firing.take(bytes(fires))
                 except Unreachable as error:
                     if self._joined:
                         self.log.warning("the center is away", why=str(error))
@@ -96,16 +96,20 @@ class WorkerService(MessagesService):
             await self._firing.results.wait()
             if self._firing.waiting < RESULTS_MAX:  # several go together: a question costs more than a result
                 await asyncio.sleep(GATHER_S)
-            piece = self._firing.piece()
+            piece = msgspec.Raw(self._firing.piece())
             weight = self._load.weight(self._firing.under_way / self._options.in_flight_max)
             try:
-                taken = await self._link.ask("results", Results(self._incarnation, weight, piece), list[bool])
+                taken = await self._link.ask("results", Results(self._incarnation, weight, piece), bytes)
             except (Unreachable, Refusal):
                 await asyncio.sleep(AGAIN_S)
                 continue
             self._firing.told(taken)
             if not all(taken):
                 await asyncio.sleep(AGAIN_S)
+
+    def topics_changed(self) -> None:
+        """Go by the topics that there are now."""
+        self._firing.topics_changed()
 
     async def drain(self) -> None:
         """Finish callbacks, and tell their results."""

@@ -2,7 +2,7 @@
 
 Owns which worker gets how many messages of which topic, and what is under way at each. The schedule is the truth: a claim is
 won there, and a result counts only under its claim. It must not know callbacks or sockets: fires leave through a session's
-outbox, results come in.
+outbox, results come in. Both are arrays in MessagePack, which only compiled code reads: no object is made for a fire.
 
 A credit is the right to one due message of one topic. The topic's policy chooses the worker of each credit; a result frees
 one. So a worker never holds more than `held_max` messages of a topic, and a topic whose target is slow holds up only itself.
@@ -12,16 +12,17 @@ import asyncio
 import random
 import sqlite3
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Final
 
+import msgspec
 import structlog
 
 from muster import _core
 from plane.messages.answers import Answers, LastAnswer
-from plane.messages.figures import Figures
-from plane.messages.schedule import NewChange, NewMessage, Reply, Schedule
+from plane.messages.figures import BOUNDS_MS, Figures
+from plane.messages.schedule import NewChange, Reply, Schedule
 from plane.messages.shapes import Fire, Result
 from plane.messages.topics import Topic, Topics
 
@@ -32,12 +33,13 @@ WAIT_MS: Final = 15_000
 SWEEP_MS: Final = 5_000
 """A claim that ran out so long ago has no result on its way."""
 BURST_S: Final = 1.0
-OUTBOX_MAX: Final = 256
-"""Fires in one piece of a stream."""
 REMEMBERED_MAX: Final = 64
 """Workers that left whose claims are still known."""
 ANSWER_BYTES_MAX: Final = 2_048
 """Of a target's last answer."""
+NO_FIRES: Final = msgspec.msgpack.encode([])
+TAKEN: Final = bytes(byte != ord("n") for byte in range(256))
+"""Whether the schedule has a result, by the byte that it said."""
 
 
 def now_ms() -> int:
@@ -58,11 +60,10 @@ class Session:
         self.weight = 1_000
         self.credit: dict[int, int] = {}
         """By topic: due messages that it may still take."""
-        self.under_way: dict[int, tuple[int, int, int]] = {}
-        """By message: topic, claim, and its end."""
-        self.held: dict[int, int] = {}
-        """By topic: the count of these."""
-        self.outbox: deque[Fire] = deque()
+        self.claims = _core.ClaimLedger()
+        """What it holds."""
+        self.outbox: deque[bytes] = deque()
+        """Arrays of `Fire`."""
         self.wake = asyncio.Event()
         self.streams = 0
         self.closed = False
@@ -74,38 +75,10 @@ class Session:
 
     def free(self, topic: int, part: float = 1.0) -> int:
         """Credits that it can take more, of this part of what it may hold."""
-        return max(1, round(self.held_max * part)) - self.credit.get(topic, 0) - self.held.get(topic, 0)
+        return max(1, round(self.held_max * part)) - self.credit.get(topic, 0) - self.claims.held(topic)
 
-    def begin(self, number: int, topic: int, claim: int, until: int) -> None:
-        """It holds one more."""
-        self.credit[topic] = max(0, self.credit.get(topic, 0) - 1)
-        if number not in self.under_way:
-            self.held[topic] = self.held.get(topic, 0) + 1
-        self.under_way[number] = topic, claim, until
-
-    def hold(self, number: int, claim: int, until: int) -> None:
-        """Its target takes none now: the message keeps its credit until then. So a target that is down, with ever so many
-        messages, costs no more than `held_max` claims each time."""
-        found = self.under_way.get(number)
-        if found is not None and found[1] == claim:
-            self.under_way[number] = found[0], claim, until - SWEEP_MS
-
-    def end(self, number: int, claim: int) -> None:
-        """It holds that one no more."""
-        found = self.under_way.get(number)
-        if found is not None and found[1] == claim:
-            del self.under_way[number]
-            self.held[found[0]] -= 1
-
-    def sweep(self, now: int) -> set[int]:
-        """Forget what it held under claims that ran out. Tells the topics."""
-        over = [(number, *rest) for number, rest in self.under_way.items() if rest[2] < now]
-        for number, _, claim, _ in over:
-            self.end(number, claim)
-        return {topic for _, topic, _, _ in over}
-
-    async def pieces(self) -> Any:
-        """What is to be fired, in pieces; an empty one now and then shows that the stream lives."""
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """What is to be fired, array by array; an empty one now and then shows that the stream lives."""
         while not self.closed:
             if not self.outbox:
                 self.wake.clear()
@@ -113,11 +86,10 @@ class Session:
                     async with asyncio.timeout(5.0):
                         await self.wake.wait()
                 except TimeoutError:
-                    yield []
+                    yield NO_FIRES
                     continue
-            piece = [self.outbox.popleft() for _ in range(min(len(self.outbox), OUTBOX_MAX))]
-            if piece:
-                yield piece
+            if self.outbox:
+                yield self.outbox.popleft()
 
 
 class Center:
@@ -196,12 +168,10 @@ class Center:
             session.wake.set()
             self._schedule.leave(incarnation)
         session = self._left.pop(incarnation, session)
-        if session is not None and session.under_way:
+        if session is not None and len(session.claims):
             now = self._wall()
-            self._log.info("a worker ended; what it held is due again", node=session.node, held=len(session.under_way))
-            self._later([(number, "release", claim, now) for number, (_, claim, _) in session.under_way.items()])
-            session.under_way.clear()
-            session.held.clear()
+            self._log.info("a worker ended; what it held is due again", node=session.node, held=len(session.claims))
+            self._later([(number, "release", claim, now) for number, claim in session.claims.drain()])
 
     def _later(self, changes: Sequence[NewChange]) -> None:
         task = asyncio.create_task(self._schedule.change(changes))
@@ -235,7 +205,7 @@ class Center:
                 kept = frozenset(sorted(kept)[:wanted])
             if len(kept) < wanted:
                 others = [self._sessions[each] for each in sorted(there - kept)]
-                among = [(each.incarnation, each.weight, len(each.under_way)) for each in others]
+                among = [(each.incarnation, each.weight, len(each.claims)) for each in others]
                 draws = [random.getrandbits(64) for _ in among]
                 chosen = _core.assign_workers("least-loaded", among, wanted - len(kept), draws)
                 kept |= {others[place].incarnation for place in chosen}
@@ -291,7 +261,7 @@ class Center:
             among = [session for session in free if shares.get(session, 0) < free[session]]
             if not among:
                 break
-            choices = [(each.incarnation, max(1, each.weight), len(each.under_way)) for each in among]
+            choices = [(each.incarnation, max(1, each.weight), len(each.claims)) for each in among]
             place = known[1].choose(choices, random.getrandbits(64))
             if place is None:
                 break
@@ -302,97 +272,85 @@ class Center:
         """Give back the credits of claims that ran out. Call it every second."""
         now = self._wall() - SWEEP_MS
         for session in (*self._sessions.values(), *self._left.values()):
-            self._dirty |= session.sweep(now)
+            self._dirty.update(session.claims.sweep(now))
         if self._dirty:
             self._soon()
 
     # --- fires and results --------------------------------------------------------------------------------------
 
-    def on_fire(self, worker: int, reply: Reply) -> None:
-        """The schedule claimed a message for a worker."""
-        _, message, topic, claim, until, body = reply
-        number, _, due_at, _, attempts, _, _ = message
-        session = self._sessions.get(worker)
-        if session is None:  # it left while the claim was won
-            self._later([(number, "release", claim, self._wall())])
+    def on_fires(self, worker: int, fires: bytes) -> None:
+        """The schedule claimed messages for a worker: an array of `Fire`."""
+        session, now = self._sessions.get(worker), self._wall()
+        if session is None:  # it left while the claims were won
+            claimed = msgspec.msgpack.decode(fires, type=list[Fire])
+            self._later([(each.number, "release", each.claim, now) for each in claimed])
             return
-        session.begin(number, topic, claim, until)
-        self._pace(topic, due_at, attempts)
-        session.outbox.append(Fire(number, topic, claim, until, due_at, attempts, body))
+        for topic, count, overdue in session.claims.begin(fires, now, OVERDUE_MS):
+            session.credit[topic] = max(0, session.credit.get(topic, 0) - count)
+            self._pace(topic, overdue)
+        session.outbox.append(fires)
         session.wake.set()
 
-    def _pace(self, topic: int, due_at: int, attempts: int) -> None:
-        """Count an overdue message against the rate."""
-        if attempts > 1 or self._wall() - due_at < OVERDUE_MS:
+    def _pace(self, topic: int, overdue: int) -> None:
+        """Count overdue messages against the rate."""
+        if not overdue:
             return
         now = self._monotonic()
-        self._full_at = max(self._full_at, now) + 1 / self._rate
+        self._full_at = max(self._full_at, now) + overdue / self._rate
         if self._full_at - now > BURST_S:
             self._paused[topic] = self._full_at - BURST_S
 
-    async def results(self, incarnation: int, weight: int, results: Sequence[Result]) -> list[bool]:
-        """Take what a worker did. False: tell it again later, nothing was changed."""
+    async def results(self, incarnation: int, weight: int, results: bytes) -> bytes:
+        """Take what a worker did: an array of `Result`. A byte for each; 0: tell it again later, nothing was changed."""
         session = self._sessions.get(incarnation) or self._left.get(incarnation)
         if session is not None:
             session.weight = weight
-        unwritten = await self._keep_answers([each for each in results if each.verb == "fail" and each.next is None])
-        taken = await self._take(session, [each for each in results if each not in unwritten])
-        return [taken.get((each.number, each.claim), False) for each in results]
+        dying = _core.dying_results(results)
+        if not dying or await self._keep_answers(dying):
+            return await self._take(session, results)
+        # The others are taken all the same.
+        told = msgspec.msgpack.decode(results, type=list[Result])
+        waiting = {place for place, *_ in dying}
+        others = [each for place, each in enumerate(told) if place not in waiting]
+        taken = iter(await self._take(session, msgspec.msgpack.encode(others)))
+        return bytes(0 if place in waiting else next(taken) for place in range(len(told)))
 
-    async def _keep_answers(self, dead: Sequence[Result]) -> Sequence[Result]:
-        """Write the last answers of letters that are about to die. Those that could not be written wait."""
-        if not dead:
-            return ()
+    async def _keep_answers(self, dying: Sequence[tuple[int, int, str, int | None, bytes]]) -> bool:
+        """Write the last answers of letters that are about to die. False: they could not be written."""
         now = self._wall()
         rows = [
-            LastAnswer(each.number, now, each.outcome, each.status, each.answer[:ANSWER_BYTES_MAX]) for each in dead
+            LastAnswer(number, now, outcome, status, answer[:ANSWER_BYTES_MAX])
+            for _, number, outcome, status, answer in dying
         ]
         try:
             await asyncio.to_thread(self._answers.keep, rows)
         except sqlite3.Error as error:
             self._log.error("last answers cannot be written; their messages wait", error=str(error))
-            return dead
-        return ()
+            return False
+        return True
 
-    async def _take(self, session: Session | None, results: Sequence[Result]) -> dict[tuple[int, int], bool]:
-        """By message and claim: whether the schedule has it."""
-        replies = await self._schedule.change([(each.number, each.verb, each.claim, each.next) for each in results])
+    async def _take(self, session: Session | None, results: bytes) -> bytes:
+        """A byte for each: whether the schedule has it."""
+        said = await self._schedule.settle(results)
         now = self._wall()
-        minute = now // 60_000
-        taken: dict[tuple[int, int], bool] = {}
-        counts: Counter[tuple[int, str]] = Counter()
-        for each, reply in zip(results, replies, strict=True):
-            done = reply[0] == "changed"
-            taken[each.number, each.claim] = reply[0] != "disk_full"
-            if reply[0] == "refused":
-                self.lost_claims += 1
-            if each.verb != "release" and reply[0] != "disk_full":
-                self.figures.attempt(each.topic, minute, each.lateness_ms, each.took_ms)
-            if done:
-                name = {"delivered": "fired", "retrying": "retries", "buried": "dead"}.get(reply[2])
-                if name is not None:
-                    counts[each.topic, name] += 1
-            if session is not None and taken[each.number, each.claim]:
-                if each.verb == "release" and done and (each.next or 0) > now:
-                    session.hold(each.number, each.claim, each.next or 0)
-                    continue
-                session.end(each.number, each.claim)
-                self._dirty.add(each.topic)
-        for (topic, name), count in counts.items():
-            self.figures.count(topic, minute, name, count)
+        self.lost_claims += said.count(b"x")
+        claims = _core.ClaimLedger() if session is None else session.claims
+        for sums in claims.settle(results, said, now, SWEEP_MS, BOUNDS_MS):
+            topic = sums[0]
+            self.figures.results(topic, now // 60_000, sums)
+            if session is not None and sums[-1]:
+                self._dirty.add(topic)
         if self._dirty:
             self._soon()
-        return taken
+        return said.translate(TAKEN)
 
     # --- messages -----------------------------------------------------------------------------------------------
 
-    async def insert(self, messages: Sequence[NewMessage]) -> list[Reply]:
-        """As the schedule's."""
-        replies = await self._schedule.insert(messages)
+    async def insert(self, messages: bytes) -> bytes:
+        """An array of `NewMessage` in MessagePack; an array of replies as the schedule's."""
+        replies, counts = await self._schedule.insert_packed(messages)
         minute = self._wall() // 60_000
-        for topic, count in _counted(
-            message[1] for message, reply in zip(messages, replies, strict=True) if reply[0] == "inserted"
-        ):
+        for topic, count in counts.items():
             self.figures.count(topic, minute, "accepted", count)
         return replies
 
@@ -410,10 +368,3 @@ class Center:
             session.closed = True
             session.wake.set()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-
-
-def _counted(topics: Iterable[int]) -> Iterable[tuple[int, int]]:
-    counts: dict[int, int] = {}
-    for topic in topics:
-        counts[topic] = counts.get(topic, 0) + 1
-    return counts.items()

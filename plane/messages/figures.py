@@ -3,7 +3,6 @@
 Owns the counts and how a lateness is read from them. It must not know clocks (minutes come in) or messages.
 """
 
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -14,6 +13,11 @@ MINUTES_MAX: Final = 120
 """Kept for each topic: two hours."""
 BOUNDS_MS: Final = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100, 200, 500, 1_000, 5_000, 60_000, 3_600_000)
 """Upper bounds of the buckets of lateness and of the time of callbacks."""
+
+
+Sums = tuple[int, int, float, int, int, int, Sequence[int], bool]
+"""Results of a topic: its number, attempts, the ms that they took, fired, retries, dead, first attempts by lateness, and
+whether places of its worker are free."""
 
 
 class Minute(msgspec.Struct):
@@ -69,13 +73,16 @@ class Figures:
         for each in (self.minute(topic, at), self.totals):
             setattr(each, name, getattr(each, name) + count)
 
-    def attempt(self, topic: int, at: int, lateness_ms: int, took_ms: float) -> None:
-        """Count one callback. A `lateness_ms` below 0 is that of no first attempt."""
+    def results(self, topic: int, at: int, sums: "Sums") -> None:
+        """Count the results of one topic."""
+        _, attempts, took_ms, fired, retries, dead, late, _ = sums
         for each in (self.minute(topic, at), self.totals):
-            each.attempts += 1
+            each.attempts += attempts
             each.took_ms += took_ms
-            if lateness_ms >= 0:
-                each.late[bisect_left(BOUNDS_MS, lateness_ms)] += 1
+            each.fired += fired
+            each.retries += retries
+            each.dead += dead
+            each.late = [one + other for one, other in zip(each.late, late, strict=True)]
 
     def of(self, topic: int) -> Sequence[Minute]:
         """The minutes of a topic in which something happened, oldest first."""

@@ -1,13 +1,13 @@
 """A worker's part: callbacks for the messages it holds, and what came of them.
 
-Owns what is under way here, the retry table of each topic, and results until the center has them. It must not know how
-fires come and results go. Nothing is fired unless its claim outlasts it, nor before it is due by the wall clock (I-7).
+Callbacks are the engine's, which reads arrays of fires and makes arrays of results: no Python runs for a callback. Here is
+what else a message may go to, and what waits. It must not know how fires come and results go. Nothing is fired unless its
+claim outlasts it, nor before it is due by the wall clock (I-7).
 """
 
 import asyncio
 import random
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
@@ -25,13 +25,11 @@ MARGIN_MS: Final = 1_000
 """A claim that ends sooner than this after the callback's own end is not used."""
 GONE_MS: Final = 60_000
 """A message of a topic that is not known here is due again after this."""
-AGAIN_MS: Final = 250
 RESULTS_MAX: Final = 500
 """In one piece to the center."""
-LASTING: Final = frozenset({"bad_url", "forbidden_address"})
-"""Causes that no retry mends: a dead letter at once."""
 
 _ENVELOPES: Final = msgspec.msgpack.Decoder(Envelope)
+_FIRES: Final = msgspec.msgpack.Decoder(list[Fire])
 
 Publish = Callable[[str, bytes], Awaitable[None]]
 """Publish to a room. Raises `PublishError`."""
@@ -42,7 +40,7 @@ class PublishError(Exception):
 
 
 class Firing:
-    """`open` once, `close` once. `changed` is called when there are results."""
+    """`open` once, `close` once. `results` is set while there are some."""
 
     def __init__(
         self,
@@ -51,24 +49,22 @@ class Firing:
         log: structlog.typing.FilteringBoundLogger,
         **client: Any,
     ) -> None:
-        """`client`: the settings of `_core.CallbackClient`."""
+        """`client`: the settings of `_core.FiringEngine`."""
         self._topics, self._publish, self._log = topics, publish, log
-        self._client_settings = client
-        self._client: _core.CallbackClient | None = None
-        self._calls: dict[int, tuple[Fire, Topic, int]] = {}
-        """By call: the fire, its topic, its lateness."""
-        self._number = 0
+        self._settings = client
+        self._engine: _core.FiringEngine | None = None
         self._plans: dict[tuple[tuple[int, ...], int], _core.RetryPlan] = {}
-        self._results: deque[Result] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._timers: set[asyncio.TimerHandle] = set()
         self.results = asyncio.Event()
-        self.made: dict[str, int] = dict.fromkeys(("delivered", "refused", "failed", "not_made", "out_of_time"), 0)
+        self._made: dict[str, int] = dict.fromkeys(("delivered", "refused", "failed", "not_made", "out_of_time"), 0)
+        """Those that the engine does not make."""
 
     def open(self) -> None:
         """Start the thread of callbacks."""
-        self._client = _core.CallbackClient(wait_max=PLACE_S, **self._client_settings)
-        asyncio.get_running_loop().add_reader(self._client.fd(), self._answered)
+        self._engine = _core.FiringEngine(wait_max=PLACE_S, **self._settings)
+        self.topics_changed()
+        asyncio.get_running_loop().add_reader(self._engine.fd(), self._answered)
 
     def close(self) -> None:
         """Cut off what is under way; the center learns it when the claims run out."""
@@ -76,27 +72,53 @@ class Firing:
             task.cancel()
         for timer in self._timers:
             timer.cancel()
-        if self._client is not None:
-            asyncio.get_running_loop().remove_reader(self._client.fd())
-            self._client.close()
-            self._client = None
+        if self._engine is not None:
+            asyncio.get_running_loop().remove_reader(self._engine.fd())
+            self._engine.close()
+            self._engine = None
+
+    def topics_changed(self) -> None:
+        """Go by the topics that there are now."""
+        if self._engine is not None:
+            self._engine.topics(
+                [
+                    (each.number, each.callback, each.secrets, each.timeout_s, each.retries_ms, each.jitter)
+                    for each in self._topics.all()
+                ]
+            )
 
     @property
     def under_way(self) -> int:
         """Callbacks that are not answered."""
-        return len(self._calls) + len(self._tasks) + len(self._timers)
+        calls = 0 if self._engine is None else self._engine.under_way()
+        return calls + len(self._tasks) + len(self._timers)
 
     @property
     def waiting(self) -> int:
         """Results that the center does not have."""
-        return len(self._results)
+        return 0 if self._engine is None else self._engine.waiting()
+
+    @property
+    def made(self) -> dict[str, int]:
+        """Attempts by outcome."""
+        made = {} if self._engine is None else self._engine.made()
+        return {name: count + made.get(name, 0) for name, count in self._made.items()}
 
     # --- in -----------------------------------------------------------------------------------------------------
 
-    def take(self, fires: Sequence[Fire]) -> None:
-        """Fire these, each at its time."""
+    def take(self, fires: bytes) -> None:
+        """Fire these, an array of `Fire`, each at its time."""
+        if self._engine is None:
+            return
+        back = self._engine.take(_wall(), fires)
+        if back is not None:
+            self._other(_FIRES.decode(back))
+        if self._engine.waiting():
+            self.results.set()
+
+    def _other(self, fires: Sequence[Fire]) -> None:
+        """Fires that the engine does not make."""
         now = _wall()
-        calls: list[tuple[int, str, str, str, bytes, list[str], float]] = []
         for fire in fires:
             wait = fire.due_at - now
             if wait > 0 and fire.attempts == 1:  # the clock of another machine
@@ -104,12 +126,13 @@ class Firing:
                 continue
             topic = self._topics.numbered(fire.topic)
             if topic is None and self._topics.look():
+                self.topics_changed()
                 topic = self._topics.numbered(fire.topic)
             if topic is None:
                 self._release(fire, now + GONE_MS)
                 continue
             if now + topic.timeout_s * 1_000 + MARGIN_MS > fire.until:
-                self.made["out_of_time"] += 1
+                self._made["out_of_time"] += 1
                 self._release(fire, now)
                 continue
             try:
@@ -121,35 +144,18 @@ class Firing:
             late = now - fire.due_at if fire.attempts == 1 else -1
             if target.kind == "room":
                 self._room(fire, topic, target, envelope.body, late)
-                continue
-            self._number += 1
-            self._calls[self._number] = fire, topic, late
-            calls.append(
-                (
-                    self._number,
-                    envelope.id,
-                    target.name,
-                    envelope.kind,
-                    envelope.body,
-                    list(topic.secrets),
-                    topic.timeout_s,
-                )
-            )
-        if calls and self._client is not None:
-            self._submit(calls)
+            elif self._take_again(fire):  # the engine did not know its topic
+                self._release(fire, now + GONE_MS)
 
-    def _submit(self, calls: list[tuple[int, str, str, str, bytes, list[str], float]]) -> None:
-        assert self._client is not None
-        taken = self._client.submit(calls)
-        for number, *_ in calls[taken:]:
-            fire, _, _ = self._calls.pop(number)
-            self.made["not_made"] += 1
-            self._release(fire, _wall() + AGAIN_MS)
+    def _take_again(self, fire: Fire) -> bool:
+        """Whether the engine still does not make it."""
+        assert self._engine is not None
+        return self._engine.take(_wall(), msgspec.msgpack.encode([fire])) is not None
 
     def _wait(self, fire: Fire, wait_ms: int) -> None:
         def due() -> None:
             self._timers.discard(timer)
-            self.take([fire])
+            self.take(msgspec.msgpack.encode([fire]))
 
         timer = asyncio.get_running_loop().call_later(wait_ms / 1_000, due)
         self._timers.add(timer)
@@ -161,11 +167,11 @@ class Firing:
                 async with asyncio.timeout(topic.timeout_s):
                     await self._publish(target.name, body)
             except (PublishError, TimeoutError) as error:
-                self.made["failed"] += 1
+                self._made["failed"] += 1
                 cause = str(error) or "timeout"
                 self._fail(fire, self._next(fire, topic, None), "failed", None, cause.encode(), late, began)
                 return
-            self.made["delivered"] += 1
+            self._made["delivered"] += 1
             self._deliver(fire, late, (time.monotonic() - began) * 1_000)
 
         task = asyncio.create_task(publish())
@@ -175,20 +181,10 @@ class Firing:
     # --- out ----------------------------------------------------------------------------------------------------
 
     def _answered(self) -> None:
-        assert self._client is not None
-        for number, outcome, status, detail, retry_in, took in self._client.take():
-            fire, topic, late = self._calls.pop(number)
-            self.made[outcome] += 1
-            if outcome == "delivered":
-                self._deliver(fire, late, took * 1_000, status)
-            elif outcome == "not_made":
-                self._release(fire, _wall() + max(AGAIN_MS, int((retry_in or 0.0) * 1_000)))
-            else:
-                answer = detail if isinstance(detail, bytes) else detail.encode()
-                lasting = outcome == "failed" and detail in LASTING
-                after = None if retry_in is None else int(retry_in * 1_000)
-                following = None if lasting else self._next(fire, topic, after)
-                self._fail(fire, following, outcome, status, answer, late, time.monotonic() - took)
+        assert self._engine is not None
+        self._engine.collect(_wall(), random.getrandbits(63))
+        if self._engine.waiting():
+            self.results.set()
 
     def _next(self, fire: Fire, topic: Topic, retry_after_ms: int | None) -> int | None:
         place = topic.retries_ms, topic.jitter
@@ -219,18 +215,19 @@ class Firing:
         self._tell(Result(fire.number, fire.topic, fire.claim, "release", following, -1, 0.0))
 
     def _tell(self, result: Result) -> None:
-        self._results.append(result)
-        self.results.set()
+        if self._engine is not None:
+            self._engine.tell(msgspec.msgpack.encode([result]))
+            self.results.set()
 
-    def piece(self) -> list[Result]:
-        """Results to tell the center, the oldest first. They stay here until `told`."""
-        return [self._results[place] for place in range(min(len(self._results), RESULTS_MAX))]
+    def piece(self) -> bytes:
+        """Results to tell the center, the oldest first: an array of `Result`. They stay here until `told`."""
+        return b"\x90" if self._engine is None else self._engine.piece(RESULTS_MAX)
 
-    def told(self, taken: Sequence[bool]) -> None:
-        """The center has these of the last piece; the others stay."""
-        kept = [self._results.popleft() for _ in taken]
-        self._results.extendleft(reversed([each for each, has in zip(kept, taken, strict=True) if not has]))
-        if not self._results:
+    def told(self, taken: bytes) -> None:
+        """The center has these of the last piece; those with 0 stay."""
+        if self._engine is not None:
+            self._engine.told(taken)
+        if not self.waiting:
             self.results.clear()
 
 

@@ -6,7 +6,7 @@ requests come or how the schedule is reached.
 
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Protocol
 
 import msgspec
@@ -17,12 +17,12 @@ from plane.messages.shapes import (
     Change,
     Changed,
     Envelope,
+    Numbers,
     Outcome,
     Refused,
     Send,
     Sent,
     Shown,
-    number_of,
 )
 from plane.messages.targets import TargetError, parse
 from plane.messages.topics import Topic, Topics
@@ -36,6 +36,9 @@ OUTCOMES: Final[dict[str, Outcome]] = {
     "unknown": "unknown",
 }
 """By the reason of the schedule."""
+
+
+_ENCODER: Final = msgspec.msgpack.Encoder()
 
 
 class Center(Protocol):
@@ -86,7 +89,9 @@ class Receiver:
         topic, now = self.topic(topic_name), self._wall()
         if len(sends) > BATCH_MAX:
             return [Refused(code="too_long", detail=f"a batch has at most {BATCH_MAX} messages")] * len(sends)
-        made = [self._made(topic, send, now) for send in sends]
+        names = _ids(len(sends))
+        numbers = Numbers(self._topics.key, topic.number)
+        made = [self._made(topic, numbers, send, send.id or next(names), now) for send in sends]
         there = [each for each in made if not isinstance(each, Refused)]
         replies = iter(await self._center.insert([message for message, _ in there]) if there else ())
         answers: list[Sent | Refused] = []
@@ -108,7 +113,9 @@ class Receiver:
                     answers[place] = Refused(code="conflict", detail=detail)
         return answers
 
-    def _made(self, topic: Topic, send: Send, now: int) -> tuple[NewMessage, Envelope] | Refused:
+    def _made(
+        self, topic: Topic, numbers: Numbers, send: Send, id: str, now: int
+    ) -> tuple[NewMessage, Envelope] | Refused:
         if len(send.body) > self._body_max:
             detail = f"{len(send.body)} bytes; a body has at most {self._body_max} (receive.body_bytes_max)"
             return Refused(code="too_long", detail=detail)
@@ -121,8 +128,7 @@ class Receiver:
                 parse(send.target)
             except TargetError as error:
                 return Refused(code="bad_request", detail=str(error))
-        id = send.id or secrets.token_hex(ID_BYTES)
-        number = number_of(self._topics.key, topic.number, id)
+        number = numbers.of(id)
         due_at = send.at if send.at is not None else now + (send.in_ms or 0)
         if send.in_ms is not None and not 0 <= send.in_ms <= self._delay_max:
             detail = f"a delay of {send.in_ms} ms is not 0 to {self._delay_max} (receive.delay_days_max)"
@@ -135,7 +141,7 @@ class Receiver:
         if send.expires_at is not None and send.expires_at <= due_at:
             return Refused(code="bad_request", detail="the message expires before it is due")
         envelope = Envelope(id, send.target, send.kind, now, send.body)
-        return (number, topic.number, due_at, send.expires_at, msgspec.msgpack.encode(envelope)), envelope
+        return (number, topic.number, due_at, send.expires_at, _ENCODER.encode(envelope)), envelope
 
     async def change(self, topic_name: str, changes: Sequence[Change]) -> list[Changed | Refused]:
         """Cancel, postpone or advance. Raises `NoTopic`, `Unreachable`."""
@@ -149,7 +155,7 @@ class Receiver:
         ]
 
     def _asked(self, topic: Topic, change: Change, now: int) -> NewChange | Refused:
-        number = number_of(self._topics.key, topic.number, change.id)
+        number = Numbers(self._topics.key, topic.number).of(change.id)
         if change.verb == "cancel":
             return number, "cancel", None, None
         if (change.at is None) == (change.by_ms is None):
@@ -168,11 +174,18 @@ class Receiver:
     async def show(self, topic_name: str, ids: Sequence[str]) -> list[Shown | None]:
         """The messages as they are; None: not known here, or forgotten. Raises `NoTopic`, `Unreachable`."""
         topic = self.topic(topic_name)
-        replies = await self._center.get([number_of(self._topics.key, topic.number, id) for id in ids])
+        numbers = Numbers(self._topics.key, topic.number)
+        replies = await self._center.get([numbers.of(id) for id in ids])
         return [
             shown(topic.name, reply) if reply[0] == "found" and _of(id, reply) else None
             for id, reply in zip(ids, replies, strict=True)
         ]
+
+
+def _ids(count: int) -> Iterator[str]:
+    """So many new ids, of one draw."""
+    drawn, chars = secrets.token_hex(ID_BYTES * count), 2 * ID_BYTES
+    return (drawn[place : place + chars] for place in range(0, chars * count, chars))
 
 
 def shown(topic: str, reply: Reply) -> Shown:

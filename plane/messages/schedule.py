@@ -5,11 +5,15 @@ Owns the match of requests and replies. It must not know topics' settings, callb
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+import msgspec
+
 from muster import _core
+from plane.messages.shapes import Result
 
 Reply = tuple[Any, ...]
 """As those of `_core.ScheduleKeeper`, without the number."""
@@ -17,11 +21,13 @@ NewMessage = tuple[int, int, int, int | None, bytes]
 """Id, topic, due_at, expires_at, body."""
 NewChange = tuple[int, str, int | None, int | None]
 """Id, verb, version or claim, time."""
-OnFire = Callable[[int, Reply], None]
-"""A worker, and `fire`, the message, topic, claim, until, body."""
+OnFires = Callable[[int, bytes], None]
+"""A worker, and an array of `Fire` in MessagePack: messages that were claimed for it."""
 
 AGAIN_S: Final = 0.02
 """A store that still reads its index is asked again after this."""
+SAID: Final = {"delivered": b"d", "retrying": b"r", "buried": b"b", "released": b"l"}
+"""What came of a result, by its step. `x`: refused, its claim is not the live one. `n`: not now, tell it again."""
 WORKERS_KEPT: Final = 4_096
 """Workers that left whose fires may still be on their way."""
 
@@ -36,8 +42,14 @@ class Schedule(Protocol):
     async def insert(self, messages: Sequence[NewMessage]) -> list[Reply]:
         """`inserted` or `before`, the message; or `refused`, `disk_full`, `body_too_long`."""
 
+    async def insert_packed(self, messages: bytes) -> tuple[bytes, Mapping[int, int]]:
+        """The same for an array of `NewMessage` in MessagePack: an array of replies, and the inserted ones by topic."""
+
     async def change(self, changes: Sequence[NewChange]) -> list[Reply]:
         """`changed`, the message, step; `ahead`; or `refused`, reason, value; `disk_full`."""
+
+    async def settle(self, results: bytes) -> bytes:
+        """Take an array of `Result` in MessagePack. One byte for each, see `SAID`."""
 
     async def get(self, ids: Sequence[int]) -> list[Reply]:
         """`found`, the message, topic, body; or `unknown`."""
@@ -58,6 +70,32 @@ class Schedule(Protocol):
         """Milliseconds by which the wall clock was set, each step once."""
 
 
+async def inserted(
+    insert: Callable[[Sequence[NewMessage]], Awaitable[list[Reply]]], messages: bytes
+) -> tuple[bytes, Mapping[int, int]]:
+    """`Schedule.insert_packed` by the `insert` of a store in Python."""
+    given = msgspec.msgpack.decode(messages, type=list[NewMessage])
+    return _packed(given, await insert(given))
+
+
+def _packed(messages: Sequence[NewMessage], replies: Sequence[Reply]) -> tuple[bytes, Mapping[int, int]]:
+    counts = Counter(each[1] for each, reply in zip(messages, replies, strict=True) if reply[0] == "inserted")
+    return msgspec.msgpack.encode(replies), counts
+
+
+async def settled(change: Callable[[Sequence[NewChange]], Awaitable[list[Reply]]], results: bytes) -> bytes:
+    """`Schedule.settle` by the `change` of a store in Python."""
+    told = msgspec.msgpack.decode(results, type=list[Result])
+    replies = await change([(each.number, each.verb, each.claim, each.next) for each in told])
+    return b"".join(map(_said, replies))
+
+
+def _said(reply: Reply) -> bytes:
+    if reply[0] == "changed":
+        return SAID[reply[2]]
+    return b"n" if reply[0] == "disk_full" else b"x"
+
+
 class _Batch:
     """Requests that are answered together."""
 
@@ -75,8 +113,8 @@ class _Batch:
 class EmbeddedSchedule:
     """In a folder, by the engine's own thread. `open` once, `close` once. `failed` is set when the store failed."""
 
-    def __init__(self, folder: Path, on_fire: OnFire, **settings: int) -> None:
-        self._folder, self._on_fire, self._settings = folder, on_fire, settings
+    def __init__(self, folder: Path, on_fires: OnFires, **settings: int) -> None:
+        self._folder, self._on_fires, self._settings = folder, on_fires, settings
         self._numbers = itertools.count(1)
         self._asked: dict[int, tuple[_Batch, int]] = {}
         self._number_of: dict[int, int] = {}
@@ -110,6 +148,24 @@ class EmbeddedSchedule:
         """As `Schedule`."""
         return await self._settled(messages, lambda keeper, numbered: keeper.insert(numbered))
 
+    async def insert_packed(self, messages: bytes) -> tuple[bytes, Mapping[int, int]]:
+        """As `Schedule`."""
+        reply = await self._one(lambda keeper, number: keeper.insert_packed(number, messages))
+        packed, counts, again = reply[1:]
+        if not again:
+            return packed, counts
+        # Some may be known: the store still reads its index.
+        replies = msgspec.msgpack.decode(packed, type=list[Reply])
+        places = [place for place, reply in enumerate(replies) if reply[0] == "rebuilding"]
+        given = msgspec.msgpack.decode(messages, type=list[NewMessage])
+        for place, reply in zip(places, await self.insert([given[place] for place in places]), strict=True):
+            replies[place] = reply
+        return _packed(given, replies)
+
+    async def settle(self, results: bytes) -> bytes:
+        """As `Schedule`."""
+        return bytes((await self._one(lambda keeper, number: keeper.settle(number, results)))[1])
+
     async def change(self, changes: Sequence[NewChange]) -> list[Reply]:
         """As `Schedule`."""
         return await self._settled(changes, lambda keeper, numbered: keeper.change(numbered))
@@ -120,14 +176,11 @@ class EmbeddedSchedule:
 
     async def find(self, topic: int | None, begin: int, end: int, states: Sequence[str], limit: int) -> Reply:
         """As `Schedule`."""
-        asked = [(topic, begin, end, states, limit)]
-        replies = await self._settled(asked, lambda keeper, numbered: keeper.find(*numbered[0]))
-        return replies[0]
+        return await self._one(lambda keeper, number: keeper.find(number, topic, begin, end, states, limit))
 
     async def stats(self) -> dict[str, Any]:
         """As `Schedule`."""
-        said = (await self._settled([()], lambda keeper, numbered: keeper.stats(numbered[0][0])))[0]
-        figures: dict[str, Any] = said[1]
+        figures: dict[str, Any] = (await self._one(lambda keeper, number: keeper.stats(number)))[1]
         return figures
 
     def serve(self, topic: int, worker: int, lease_ms: int, attempts_max: int, credit: int) -> None:
@@ -182,6 +235,18 @@ class EmbeddedSchedule:
             raise StoreError(self.failure or "the store failed")
         return replies
 
+    async def _one(self, submit: Callable[[_core.ScheduleKeeper, int], None]) -> Reply:
+        """Ask one question that has one answer."""
+        keeper = self._whole()
+        number = next(self._numbers)
+        batch = _Batch(1, asyncio.get_running_loop().create_future())
+        submit(keeper, number)
+        self._asked[number] = batch, 0
+        (reply,) = await batch.done
+        if reply[0] == "failed":
+            raise StoreError(self.failure or "the store failed")
+        return reply
+
     def _take(self) -> None:
         assert self._keeper is not None
         try:
@@ -195,7 +260,7 @@ class EmbeddedSchedule:
             if found is not None:
                 found[0].take(found[1], tuple(reply))
             elif number in workers:
-                self._on_fire(workers[number], tuple(reply))
+                self._on_fires(workers[number], reply[1])
         self._steps += self._keeper.clock_steps()
 
     def _fail(self, why: str) -> None:

@@ -170,11 +170,11 @@ class Join(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Results(msgspec.Struct, frozen=True, array_like=True):
-    """What a worker did."""
+    """What a worker did: an array of `Result`."""
 
     incarnation: int
     weight: int
-    results: list[Result]
+    results: msgspec.Raw
 
 
 class Which(msgspec.Struct, frozen=True, array_like=True):
@@ -216,10 +216,17 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     more: bool
 
 
-def number_of(key: bytes, topic: int, id: str) -> int:
-    """The number of a message in the schedule. Who does not know the key cannot find two ids with one number."""
-    digest = hashlib.blake2b(topic.to_bytes(4, "little") + id.encode(), digest_size=8, key=key)
-    return int.from_bytes(digest.digest(), "little")
+class Numbers:
+    """The numbers of a topic's messages in the schedule. Who does not know the key cannot find two ids with one number."""
+
+    def __init__(self, key: bytes, topic: int) -> None:
+        self._begun = hashlib.blake2b(topic.to_bytes(4, "little"), digest_size=8, key=key)
+
+    def of(self, id: str) -> int:
+        """The number of the message with this id."""
+        digest = self._begun.copy()
+        digest.update(id.encode())
+        return int.from_bytes(digest.digest(), "little")
 
 
 def is_id(text: str) -> bool:

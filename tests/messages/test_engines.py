@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
+import msgspec
 import pytest
 
 from muster import _core
+from plane.messages.shapes import Envelope, Fire, Result
 
 LIMIT = 20.0
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
@@ -44,15 +46,63 @@ def test_message_fires_when_due_and_is_done_after_delivery(keeper: _core.Schedul
     keeper.insert([(1, 7, 3, due_at, None, b"body")])
     assert replies(keeper, 1) == [(1, "inserted", (7, 1, due_at, None, 0, "scheduled", None))]
     keeper.serve(2, 3, 55, 60_000, 6, 10)
-    [(number, kind, message, topic, claim, until, body)] = replies(keeper, 1)
+    [(number, kind, array)] = replies(keeper, 1)
     assert now_ms() >= due_at
-    assert (number, kind, topic, body) == (2, "fire", 3, b"body")
-    assert message == (7, claim, due_at, None, 1, "firing", until)
+    [fire] = msgspec.msgpack.decode(array, type=list[Fire])
+    claim = fire.claim
+    assert (number, kind, fire) == (2, "fires", Fire(7, 3, claim, fire.until, due_at, 1, b"body"))
+    assert now_ms() < fire.until <= now_ms() + 60_000
     keeper.change([(3, 7, "cancel", None, None), (4, 7, "deliver", claim, None), (5, 7, "deliver", claim, None)])
     cancelled, delivered, again = replies(keeper, 3)
     assert cancelled == (3, "refused", "fired", None)
     assert delivered == (4, "changed", (7, claim + 1, due_at, None, 1, "done", None), "delivered")
     assert again == (5, "refused", "claim_lost", None)
+
+
+def test_arrays_are_answered_as_their_entries_are(keeper: _core.ScheduleKeeper) -> None:
+    now, later = now_ms(), now_ms() + 10_000_000
+    new = [(1, 3, now, None, b"one"), (2, 3, now, later, b"two"), (2, 4, now, None, b""), (3, 4, 1 << 63, None, b"")]
+    keeper.insert_packed(1, msgspec.msgpack.encode([*new, (4, 5, later, None, b"")]))
+    [(number, kind, array, counts, again)] = replies(keeper, 1)
+    assert (number, kind, counts, again) == (1, "packed", {3: 2, 5: 1}, False)
+    assert msgspec.msgpack.decode(array) == [
+        ["inserted", [1, 1, now, None, 0, "scheduled", None]],
+        ["inserted", [2, 1, now, later, 0, "scheduled", None]],
+        ["before", [2, 1, now, later, 0, "scheduled", None]],
+        ["refused", "bad_time"],
+        ["inserted", [4, 1, later, None, 0, "scheduled", None]],
+    ]
+    keeper.serve(2, 3, 55, 60_000, 6, 10)
+    fires: list[Fire] = []
+    while len(fires) < 2:
+        fires += msgspec.msgpack.decode(replies(keeper, 1)[0][2], type=list[Fire])
+    one, two = fires
+    results = [
+        Result(one.number, 3, one.claim, "deliver", None, 0, 1.5),
+        Result(one.number, 3, one.claim, "deliver", None, 0, 1.5),
+        Result(two.number, 3, two.claim, "fail", later, 5, 0.5, "refused", 500, b"no"),
+        Result(9, 3, 1, "release", later, -1, 0.0),
+    ]
+    keeper.settle(3, msgspec.msgpack.encode(results))
+    assert replies(keeper, 1) == [(3, "settled", b"dxrx")]
+    ledger = _core.ClaimLedger()
+    assert ledger.begin(msgspec.msgpack.encode(fires), now + 5_000, 5_000) == [(3, 2, 2)]
+    assert (len(ledger), ledger.held(3)) == (2, 2)
+    sums = ledger.settle(msgspec.msgpack.encode(results), b"dxrx", now, 0, [1, 5])
+    assert sums == [(3, 3, 3.5, 1, 1, 0, [2, 1, 0], True)]
+    assert (len(ledger), ledger.held(3)) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [b"", b"\x91", b"\x91\x90", b"\xdd\xff\xff\xff\xff", b"\x90\x90", b"\x91\x95\x01\x01\x01\x01\x01"],
+)
+def test_an_array_of_another_shape_is_a_value_error(keeper: _core.ScheduleKeeper, array: bytes) -> None:
+    for ask in (keeper.insert_packed, keeper.settle):
+        with pytest.raises(ValueError, match="malformed"):
+            ask(1, array)
+    with pytest.raises(ValueError, match="malformed"):
+        _core.ClaimLedger().begin(array, 0, 0)
 
 
 def test_changes_hold_after_the_folder_is_opened_again(tmp_path: Path) -> None:
@@ -151,6 +201,61 @@ def test_callback_to_a_private_address_is_refused_unless_allowed(hook: str) -> N
     client.close()
     with pytest.raises(ValueError, match="no network"):
         _core.CallbackClient(allowed=["here"])
+
+
+def test_fires_become_callbacks_and_results(hook: str) -> None:
+    engine = _core.FiringEngine(
+        allowed=["127.0.0.1/32"],
+        concurrency=4,
+        rate=None,
+        in_flight_max=10,
+        calls_max=10,
+        queue_max=10,
+        wait_max=1.0,
+    )
+    engine.topics([(1, f"{hook}/good", [SECRET], 5.0, [1_000], 0)])
+    now = now_ms()
+
+    def fire(number: int, topic: int, target: str, *, due_at: int = now, attempts: int = 1, until: int = 0) -> Fire:
+        envelope = msgspec.msgpack.encode(Envelope(f"message-{number}", target, "text/plain", now, b"hello"))
+        return Fire(number, topic, 5, until or now + 60_000, due_at, attempts, envelope)
+
+    mine = [
+        fire(1, 1, ""),
+        fire(2, 1, f"{hook}/bad"),
+        fire(3, 1, f"{hook}/bad", attempts=2),
+        fire(4, 1, "http://10.0.0.1/"),
+        fire(5, 1, "", until=now + 5_500),
+    ]
+    others = [fire(6, 2, ""), fire(7, 1, "room:lobby"), fire(8, 1, "", due_at=now + 60_000)]
+    back = engine.take(now, msgspec.msgpack.encode([*mine, *others]))
+    assert back is not None
+    assert msgspec.msgpack.decode(back, type=list[Fire]) == others
+    while engine.under_way():
+        select.select([engine.fd()], [], [], LIMIT)
+        engine.collect(now, 0)
+    results = {each.number: each for each in msgspec.msgpack.decode(engine.piece(100), type=list[Result])}
+    assert len(results) == engine.waiting() == 5
+    said = {number: (each.verb, each.next, each.outcome, each.status, each.answer) for number, each in results.items()}
+    assert said == {
+        1: ("deliver", None, "delivered", 200, b""),
+        2: ("fail", now + 7_000, "refused", 503, b"ok"),
+        3: ("fail", None, "refused", 503, b"ok"),
+        4: ("fail", None, "failed", None, b"forbidden_address"),
+        5: ("release", now, "", None, b""),
+    }
+    assert [each.lateness_ms for each in (results[1], results[3], results[5])] == [0, -1, -1]
+    assert all(each.claim == 5 and each.topic == 1 for each in results.values())
+    assert engine.made() == {"delivered": 1, "refused": 2, "failed": 1, "not_made": 0, "out_of_time": 1}
+    first = msgspec.msgpack.decode(engine.piece(2), type=list[Result])
+    engine.told(bytes([0, 1]))
+    assert engine.waiting() == 4
+    assert msgspec.msgpack.decode(engine.piece(1), type=list[Result]) == first[:1], (
+        "it is told again, before the others"
+    )
+    engine.tell(msgspec.msgpack.encode([Result(9, 1, 1, "deliver", None, 3, 0.5, "delivered")]))
+    assert engine.waiting() == 5
+    engine.close()
 
 
 def test_policies_are_those_of_the_engine() -> None:

@@ -17,6 +17,11 @@ use crate::guard::Guard;
 use crate::target::{Health, Limits, Micros, Targets, Why};
 use crate::{Answer, Call, Outcome};
 
+/// Answers are handed over together: so many, or all after this time. Each time wakes the other side, which costs more
+/// than a call.
+const TOLD_MAX: usize = 256;
+const TELL_AFTER: Duration = Duration::from_millis(1);
+
 /// Threads that resolve names. A name that hangs takes one until its resolver gives up.
 const RESOLVERS_MAX: usize = 32;
 
@@ -72,7 +77,12 @@ impl Caller {
         let (wake, other) = UnixStream::pair()?;
         wake.set_nonblocking(true)?;
         other.set_nonblocking(true)?;
-        let client = Client::new(Arc::new(settings.guard.clone()), &settings.roots).map_err(io::Error::other)?;
+        let client = Client::new(
+            Arc::new(settings.guard.clone()),
+            &settings.roots,
+            settings.limits.concurrency,
+        )
+        .map_err(io::Error::other)?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
             .enable_time()
@@ -153,10 +163,13 @@ impl Shared {
         self.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn answer(&self, answer: Answer) {
+    fn hand_over(&self, told: &mut Vec<Answer>) {
+        if told.is_empty() {
+            return;
+        }
         let mut answers = self.lock();
         let first = answers.ready.is_empty();
-        answers.ready.push(answer);
+        answers.ready.append(told);
         drop(answers);
         if first {
             // A full pipe wakes as well.
@@ -184,6 +197,9 @@ struct Engine {
     client: Client,
     shared: Arc<Shared>,
     begin: Instant,
+    /// Answers that are not handed over yet, and when they are.
+    told: Vec<Answer>,
+    tell_at: Option<Instant>,
 }
 
 impl Engine {
@@ -194,6 +210,8 @@ impl Engine {
             client,
             shared,
             begin: Instant::now(),
+            told: Vec::new(),
+            tell_at: None,
         }
     }
 
@@ -202,7 +220,9 @@ impl Engine {
         loop {
             self.begin_calls(&ended);
             let wake_at = self.targets.wake_at(self.now());
-            let wake = self.begin + Duration::from_micros(wake_at.unwrap_or(0));
+            let wake_at = wake_at.map(|at| self.begin + Duration::from_micros(at));
+            let wake_at = wake_at.into_iter().chain(self.tell_at).min();
+            let wake = wake_at.unwrap_or(self.begin);
             tokio::select! {
                 calls = inbox.recv() => match calls {
                     Some(calls) => self.take_in(calls),
@@ -216,10 +236,30 @@ impl Engine {
                 }
                 () = tokio::time::sleep_until(wake), if wake_at.is_some() => {}
             }
+            if self.told.len() >= TOLD_MAX || self.tell_at.is_some_and(|at| at <= Instant::now()) {
+                self.tell_at = None;
+                self.shared.hand_over(&mut self.told);
+            }
         }
-        for Placed { call, .. } in self.targets.drain() {
-            not_made(&self.shared, call.number, Why::Stopping, 0);
+        let left: Vec<u64> = self.targets.drain().map(|placed| placed.call.number).collect();
+        for number in left {
+            self.not_made(number, Why::Stopping, 0);
         }
+        self.shared.hand_over(&mut self.told);
+    }
+
+    fn tell(&mut self, answer: Answer) {
+        self.told.push(answer);
+        self.tell_at.get_or_insert_with(|| Instant::now() + TELL_AFTER);
+    }
+
+    fn not_made(&mut self, number: u64, why: Why, retry_in: Micros) {
+        let retry_in = Duration::from_micros(retry_in);
+        self.tell(Answer {
+            number,
+            outcome: Outcome::NotMade { why, retry_in },
+            took: Duration::ZERO,
+        });
     }
 
     fn now(&self) -> Micros {
@@ -230,7 +270,7 @@ impl Engine {
         let now = self.now();
         for call in calls {
             match Place::parse(&call.url, &self.guard) {
-                Err(failure) => self.shared.answer(Answer {
+                Err(failure) => self.tell(Answer {
                     number: call.number,
                     outcome: Outcome::Failed(failure),
                     took: Duration::ZERO,
@@ -238,7 +278,7 @@ impl Engine {
                 Ok(place) => {
                     let target = place.target.clone();
                     if let Err(back) = self.targets.push(now, &target, Placed { place, call }) {
-                        not_made(&self.shared, back.call.call.number, back.why, back.retry_in);
+                        self.not_made(back.call.call.number, back.why, back.retry_in);
                     }
                 }
             }
@@ -265,7 +305,7 @@ impl Engine {
             });
         }
         for back in back {
-            not_made(&self.shared, back.call.call.number, back.why, back.retry_in);
+            self.not_made(back.call.call.number, back.why, back.retry_in);
         }
     }
 
@@ -291,15 +331,6 @@ impl Engine {
         };
         let pause = pause.map(|pause| pause.as_micros() as Micros);
         self.targets.done(self.now(), &target, health, pause);
-        self.shared.answer(Answer { number, outcome, took });
+        self.tell(Answer { number, outcome, took });
     }
-}
-
-fn not_made(shared: &Shared, number: u64, why: Why, retry_in: Micros) {
-    let retry_in = Duration::from_micros(retry_in);
-    shared.answer(Answer {
-        number,
-        outcome: Outcome::NotMade { why, retry_in },
-        took: Duration::ZERO,
-    });
 }

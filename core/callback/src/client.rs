@@ -36,8 +36,6 @@ const DRAIN: Duration = Duration::from_millis(500);
 /// A pause that a target asks for counts up to a day.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(86_400);
 
-/// Idle connections of one target.
-const IDLE_MAX: usize = 32;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Why a call was not answered.
@@ -56,6 +54,21 @@ pub enum Failure {
     Timeout,
     /// The connection ended, or what came is not HTTP.
     Broken,
+}
+
+impl Failure {
+    /// As programs read it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Failure::BadUrl => "bad_url",
+            Failure::Unresolved => "unresolved",
+            Failure::ForbiddenAddress => "forbidden_address",
+            Failure::Connect => "connect",
+            Failure::Tls => "tls",
+            Failure::Timeout => "timeout",
+            Failure::Broken => "broken",
+        }
+    }
 }
 
 /// Which authorities sign the certificates of targets.
@@ -149,7 +162,9 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub fn new(guard: Arc<Guard>, roots: &TlsRoots) -> Result<Client, rustls::Error> {
+    /// `idle_max`: connections of one target that are kept for the next call. As many as there are calls at once: fewer
+    /// would be closed and opened again with each burst.
+    pub fn new(guard: Arc<Guard>, roots: &TlsRoots, idle_max: usize) -> Result<Client, rustls::Error> {
         let mut store = RootCertStore::empty();
         store.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
         for certificate in &roots.more {
@@ -169,7 +184,7 @@ impl Client {
             .enable_all_versions()
             .wrap_connector(http);
         let pool = Pool::builder(TokioExecutor::new())
-            .pool_max_idle_per_host(IDLE_MAX)
+            .pool_max_idle_per_host(idle_max)
             .pool_idle_timeout(IDLE_TIMEOUT)
             .pool_timer(TokioTimer::new())
             .timer(TokioTimer::new())

@@ -70,6 +70,8 @@ pub enum Ask {
     },
     Stats,
     List(Filter),
+    /// Inserts and changes that are answered together, in their order.
+    Many(Vec<Ask>),
 }
 
 #[derive(Clone, Debug)]
@@ -94,6 +96,7 @@ pub enum Answer {
     },
     Stats(Stats),
     Listed(Listing),
+    Many(Vec<Answer>),
     /// Too many listings are on their way.
     Busy,
     Refused(Refusal),
@@ -104,6 +107,25 @@ pub enum Answer {
     BodyTooLong,
     /// The store failed and this thread ends: what was asked may have happened or not.
     Failed,
+}
+
+impl Ask {
+    /// How many entries of a group it makes.
+    fn weight(&self) -> usize {
+        match self {
+            Ask::Many(asks) => asks.len(),
+            _ => 1,
+        }
+    }
+}
+
+impl Answer {
+    /// The disk was full: what was changed in memory of this group is not there.
+    fn not_written(&mut self) {
+        if matches!(self, Answer::Inserted(_) | Answer::Changed(_)) {
+            *self = Answer::DiskFull;
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -225,6 +247,11 @@ struct Turn {
     services: HashMap<u32, Vec<(Incarnation, Service)>>,
     /// Replies that leave with the next commit.
     replies: Vec<Reply>,
+    /// Answers of a [`Ask::Many`] that is being asked. Those from `open` on wait for the next commit.
+    many: Vec<Answer>,
+    open: usize,
+    /// The places from which on the last replies to such wait for the next commit, by their place among `replies`.
+    opens: HashMap<usize, usize>,
     /// Claims that leave with it: request, message, end of the claim.
     fires: Vec<(u64, Incarnation, Fire, Millis)>,
     jobs: Sender<Job<Folder>>,
@@ -252,6 +279,9 @@ impl Turn {
             begin: Instant::now(),
             services: HashMap::new(),
             replies: Vec::new(),
+            many: Vec::new(),
+            open: 0,
+            opens: HashMap::new(),
             fires: Vec::new(),
             jobs,
             finished,
@@ -295,8 +325,8 @@ impl Turn {
         };
         let now = self.now();
         while let Some(requests) = batch {
-            taken += requests.len();
             for request in requests {
+                taken += request.ask.weight();
                 self.ask(now, request)?;
             }
             batch = if taken < GROUP_MAX { inbox.try_recv().ok() } else { None };
@@ -336,8 +366,29 @@ impl Turn {
 
     fn ask(&mut self, now: Millis, request: Request) -> Result<(), String> {
         let Request { number, ask } = request;
+        let answer = match ask {
+            Ask::Many(asks) => {
+                for ask in asks {
+                    let answer = self.answer(now, number, &ask)?.unwrap_or(Answer::Busy);
+                    self.many.push(answer);
+                }
+                self.opens.insert(self.replies.len(), self.open);
+                self.open = 0;
+                Answer::Many(std::mem::take(&mut self.many))
+            }
+            ask => match self.answer(now, number, &ask)? {
+                Some(answer) => answer,
+                None => return Ok(()),
+            },
+        };
+        self.replies.push(Reply { number, answer });
+        Ok(())
+    }
+
+    /// The answer to one request; `None`: it comes later, or never.
+    fn answer(&mut self, now: Millis, number: u64, ask: &Ask) -> Result<Option<Answer>, String> {
         let answer = loop {
-            let answered = match &ask {
+            let answered = match ask {
                 Ask::Insert {
                     id,
                     topic,
@@ -375,22 +426,23 @@ impl Turn {
                         credit: left + credit,
                     };
                     services.push((*worker, service));
-                    return Ok(());
+                    return Ok(None);
                 }
                 Ask::Leave { worker } => {
                     for services in self.services.values_mut() {
                         services.retain(|(other, _)| other != worker);
                     }
                     self.services.retain(|_, services| !services.is_empty());
-                    return Ok(());
+                    return Ok(None);
                 }
                 Ask::Stats => Ok(Answer::Stats(self.store.stats())),
                 Ask::List(filter) => {
                     if self.store.ask_list(number, *filter) {
-                        return Ok(());
+                        return Ok(None);
                     }
                     Ok(Answer::Busy)
                 }
+                Ask::Many(_) => Ok(Answer::Busy),
             };
             match answered {
                 Ok(answer) => break answer,
@@ -405,8 +457,7 @@ impl Turn {
                 }
             }
         };
-        self.replies.push(Reply { number, answer });
-        Ok(())
+        Ok(Some(answer))
     }
 
     fn get(&mut self, id: MessageId) -> Result<Answer, Denied> {
@@ -475,17 +526,24 @@ impl Turn {
                         service.credit += 1;
                     }
                 }
-                for reply in &mut self.replies {
-                    if matches!(reply.answer, Answer::Inserted(_) | Answer::Changed(_)) {
-                        reply.answer = Answer::DiskFull;
+                for (place, reply) in self.replies.iter_mut().enumerate() {
+                    match &mut reply.answer {
+                        Answer::Many(answers) => {
+                            let open = self.opens.get(&place).copied().unwrap_or(0);
+                            answers[open..].iter_mut().for_each(Answer::not_written);
+                        }
+                        answer => answer.not_written(),
                     }
                 }
+                self.many[self.open..].iter_mut().for_each(Answer::not_written);
             }
             Err(error) => {
                 self.fail();
                 return Err(error.to_string());
             }
         }
+        self.open = self.many.len();
+        self.opens.clear();
         if !self.replies.is_empty() {
             self.shared.lock().replies.append(&mut self.replies);
             self.shared.wake();

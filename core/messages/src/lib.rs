@@ -1,7 +1,8 @@
 //! Delayed messages: when each is due, what may happen to it, and where it is kept until then.
 //!
 //! Start from [`keeper::Keeper`], a thread with the durable schedule; [`store::Store`], the schedule itself;
-//! [`schedule::Message`], the life of a message; and [`wheel::Wheel`], deadlines of 1 ms. [`dispatch`], [`retry`] and
+//! [`schedule::Message`], the life of a message; and [`wheel::Wheel`], deadlines of 1 ms. [`wire`] and
+//! [`ledger`]: fires and results by the thousand. [`dispatch`], [`retry`] and
 //! [`clock`] hold the policies. Only the keeper reads a clock. Must not know: sockets of a network, callbacks,
 //! settings of topics, other systems.
 #![forbid(unsafe_code)]
@@ -9,7 +10,9 @@
 pub mod clock;
 pub mod dispatch;
 pub mod keeper;
+pub mod ledger;
 pub mod retry;
 pub mod schedule;
 pub mod store;
 pub mod wheel;
+pub mod wire;

@@ -313,3 +313,59 @@ fn worker_that_left_is_given_no_more() {
         }
     ));
 }
+
+#[test]
+fn many_are_answered_together_in_their_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let keeper = start(folder.path());
+    let due_at = now() + 3_600_000;
+    // More than one group takes: parts of it are durable before the rest.
+    let body = vec![7; 300_000];
+    let big = |number: u64| Ask::Insert {
+        id: MessageId(number),
+        topic: 1,
+        due_at,
+        expires_at: NEVER,
+        body: body.clone(),
+    };
+    let mut asks: Vec<Ask> = (0..40).map(big).collect();
+    asks.push(big(7));
+    asks.push(change(0, 8, Change::Cancel).ask);
+    asks.push(change(0, 9, Change::Deliver { claim: 1 }).ask);
+    keeper.submit(vec![Request {
+        number: 77,
+        ask: Ask::Many(asks),
+    }]);
+    let reply = replies(&keeper, 1).remove(0);
+    assert_eq!(reply.number, 77);
+    let Answer::Many(answers) = reply.answer else {
+        panic!("{reply:?}")
+    };
+    assert_eq!(answers.len(), 43);
+    for (number, answer) in answers[..40].iter().enumerate() {
+        assert!(
+            matches!(answer, Answer::Inserted(Inserted::New(message)) if message.id.0 == number as u64),
+            "{number}"
+        );
+    }
+    assert!(matches!(answers[40], Answer::Inserted(Inserted::Before(_))));
+    assert!(matches!(
+        answers[41],
+        Answer::Changed(Changed::Done(Step::Cancelled, _))
+    ));
+    assert_eq!(answers[42], Answer::Refused(Refusal::ClaimLost));
+    drop(keeper);
+    let keeper = start(folder.path());
+    keeper.submit((0..40).map(|number| get(number, number)).collect());
+    for reply in replies(&keeper, 40) {
+        let Answer::Found(Some((message, ..))) = reply.answer else {
+            panic!("{}", reply.number)
+        };
+        assert_eq!(message.state == State::Cancelled, message.id.0 == 8);
+    }
+}
+
+fn get(number: u64, id: u64) -> Request {
+    let ask = Ask::Get { id: MessageId(id) };
+    Request { number, ask }
+}

@@ -7,15 +7,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muster_callback::{
-    Answer as CallAnswer, Call, Caller, Failure, Guard, Limits, Outcome, Secret, Secrets, Settings as CallerSettings,
-    TlsRoots, Why,
+    Answer as CallAnswer, Call, Caller, Guard, Limits, Outcome, Secret, Secrets, Settings as CallerSettings, TlsRoots,
+    Why,
 };
+use muster_firing::{Firing, Topic};
 use muster_journal::{Options, Owner};
 use muster_messages::dispatch::{Assignment, Dispatcher, Load, Policy, Worker};
 use muster_messages::keeper::{Answer, Ask, Keeper, Reply, Request};
+use muster_messages::ledger::{Ledger, Said};
 use muster_messages::retry::RetryTable;
-use muster_messages::schedule::{Change, Due, Incarnation, Message, MessageId, Refusal, State, Step, NEVER};
+use muster_messages::schedule::{Change, Due, Incarnation, Message, MessageId, Refusal, Step, NEVER};
 use muster_messages::store::{Changed, Filter, Inserted, OpenError, Settings, Stats};
+use muster_messages::wire::{self, Frame, Malformed, Verb};
 use pyo3::exceptions::{PyBlockingIOError, PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
@@ -26,7 +29,19 @@ use pyo3::IntoPyObjectExt;
 pub struct ScheduleKeeper {
     keeper: Option<Keeper>,
     steps: Vec<i64>,
+    /// What was asked in arrays and is not answered.
+    arrays: HashMap<u64, Array>,
 }
+
+enum Array {
+    /// New messages, by their topics.
+    Messages(Vec<u32>),
+    Results,
+}
+
+/// Fires in one array, and about how many bytes of them.
+const FIRES_MAX: usize = 256;
+const FIRES_BYTES: usize = 1 << 20;
 
 /// Number, id, topic, due_at, expires_at, body.
 type NewMessage = (u64, u64, u32, u64, Option<u64>, Vec<u8>);
@@ -80,6 +95,7 @@ impl ScheduleKeeper {
         Ok(ScheduleKeeper {
             keeper: Some(keeper),
             steps: Vec::new(),
+            arrays: HashMap::new(),
         })
     }
 
@@ -101,6 +117,49 @@ impl ScheduleKeeper {
                 },
             });
         self.keeper()?.submit(requests.collect());
+        Ok(())
+    }
+
+    fn insert_packed(&mut self, number: u64, messages: &[u8]) -> PyResult<()> {
+        let asks = wire::new_messages(messages).map_err(malformed)?;
+        let topics = asks.iter().map(|new| new.topic).collect();
+        let asks = asks.into_iter().map(|new| Ask::Insert {
+            id: MessageId(new.number),
+            topic: new.topic,
+            due_at: new.due_at,
+            expires_at: new.expires_at,
+            body: new.body.to_vec(),
+        });
+        let ask = Ask::Many(asks.collect());
+        self.keeper()?.submit(vec![Request { number, ask }]);
+        self.arrays.insert(number, Array::Messages(topics));
+        Ok(())
+    }
+
+    fn settle(&mut self, number: u64, results: &[u8]) -> PyResult<()> {
+        let asks = wire::outcomes(results).map_err(malformed)?;
+        let asks = asks.into_iter().map(|result| {
+            let claim = result.claim;
+            let change = match result.verb {
+                Verb::Deliver => Change::Deliver { claim },
+                Verb::Fail => Change::Fail {
+                    claim,
+                    next: result.next,
+                },
+                Verb::Release => Change::Release {
+                    claim,
+                    next: result.next.unwrap_or(0),
+                },
+            };
+            Ask::Change {
+                id: MessageId(result.number),
+                change,
+                expected: None,
+            }
+        });
+        let ask = Ask::Many(asks.collect());
+        self.keeper()?.submit(vec![Request { number, ask }]);
+        self.arrays.insert(number, Array::Results);
         Ok(())
     }
 
@@ -201,8 +260,56 @@ impl ScheduleKeeper {
             failed.map_err(PyOSError::new_err)?;
         }
         let list = PyList::empty(py);
+        // By number of a worker's requests: few.
+        let mut frames: Vec<(u64, Frame)> = Vec::new();
         for reply in replies {
-            list.append(answered(py, reply)?)?;
+            let number = reply.number;
+            match reply.answer {
+                Answer::Fire {
+                    message,
+                    topic,
+                    claim,
+                    until,
+                    body,
+                } => {
+                    let place = frames.iter().position(|(other, _)| *other == number);
+                    let place = place.unwrap_or_else(|| {
+                        frames.push((number, Frame::default()));
+                        frames.len() - 1
+                    });
+                    let frame = &mut frames[place].1;
+                    frame.push_fire(&wire::Fire {
+                        number: message.id.0,
+                        topic,
+                        claim,
+                        until,
+                        due_at: message.due_at,
+                        attempts: message.attempts,
+                        envelope: &body,
+                    });
+                    if frame.len() >= FIRES_MAX || frame.bytes() >= FIRES_BYTES {
+                        let frame = std::mem::take(frame).finish();
+                        list.append((number, "fires", PyBytes::new(py, &frame)))?;
+                    }
+                }
+                Answer::Many(answers) => match self.arrays.remove(&number) {
+                    Some(Array::Messages(topics)) => {
+                        let again = answers.iter().any(|answer| *answer == Answer::Rebuilding);
+                        let bytes = PyBytes::new(py, &packed(&answers));
+                        list.append((number, "packed", bytes, counts(&topics, &answers), again))?;
+                    }
+                    _ => {
+                        let said: Vec<u8> = answers.iter().map(|answer| said(answer).byte()).collect();
+                        list.append((number, "settled", PyBytes::new(py, &said)))?;
+                    }
+                },
+                answer => list.append(answered(py, Reply { number, answer })?)?,
+            }
+        }
+        for (number, frame) in frames {
+            if !frame.is_empty() {
+                list.append((number, "fires", PyBytes::new(py, &frame.finish())))?;
+            }
         }
         Ok(list)
     }
@@ -252,16 +359,52 @@ fn change((number, id, verb, version, time): NamedChange) -> PyResult<Request> {
     Ok(Request { number, ask })
 }
 
+fn malformed(error: Malformed) -> PyErr {
+    PyValueError::new_err(error.to_string())
+}
+
+/// What came of a result.
+fn said(answer: &Answer) -> Said {
+    match answer {
+        Answer::Changed(Changed::Done(Step::Delivered, _)) => Said::Delivered,
+        Answer::Changed(Changed::Done(Step::Retrying, _)) => Said::Retrying,
+        Answer::Changed(Changed::Done(Step::Buried, _)) => Said::Buried,
+        Answer::Changed(Changed::Done(Step::Released, _)) => Said::Released,
+        Answer::DiskFull | Answer::Rebuilding => Said::NotNow,
+        _ => Said::Refused,
+    }
+}
+
+/// How many of these messages are new, by topic.
+fn counts(topics: &[u32], answers: &[Answer]) -> HashMap<u32, usize> {
+    let mut counts = HashMap::new();
+    for (topic, answer) in topics.iter().zip(answers) {
+        if matches!(answer, Answer::Inserted(Inserted::New(_))) {
+            *counts.entry(*topic).or_default() += 1;
+        }
+    }
+    counts
+}
+
+/// What came of inserts: an array, each as `take` tells it.
+fn packed(answers: &[Answer]) -> Vec<u8> {
+    let mut frame = Frame::default();
+    for answer in answers {
+        match answer {
+            Answer::Inserted(Inserted::New(message)) => frame.push_inserted(message, false),
+            Answer::Inserted(Inserted::Before(message)) => frame.push_inserted(message, true),
+            Answer::Refused(refusal) => frame.push_words(&["refused", reason(*refusal).0]),
+            Answer::Rebuilding => frame.push_words(&["rebuilding"]),
+            Answer::DiskFull => frame.push_words(&["disk_full"]),
+            Answer::BodyTooLong => frame.push_words(&["body_too_long"]),
+            _ => frame.push_words(&["failed"]),
+        }
+    }
+    frame.finish()
+}
+
 fn message<'py>(py: Python<'py>, message: &Message) -> PyResult<Bound<'py, PyTuple>> {
-    let (state, time) = match message.state {
-        State::Scheduled => ("scheduled", None),
-        State::Firing { until, .. } => ("firing", Some(until)),
-        State::Retry { next } => ("retry", Some(next)),
-        State::Done => ("done", None),
-        State::Dead => ("dead", None),
-        State::Cancelled => ("cancelled", None),
-        State::Expired => ("expired", None),
-    };
+    let (state, time) = wire::named(message.state);
     let expires_at = (message.expires_at != NEVER).then_some(message.expires_at);
     (
         message.id.0,
@@ -299,16 +442,8 @@ fn answered<'py>(py: Python<'py>, reply: Reply) -> PyResult<Bound<'py, PyAny>> {
         Answer::Found(Some((found, topic, body))) => {
             (number, "found", message(py, &found)?, topic, PyBytes::new(py, &body)).into_bound_py_any(py)
         }
-        Answer::Fire {
-            message: fired,
-            topic,
-            claim,
-            until,
-            body,
-        } => {
-            let body = PyBytes::new(py, &body);
-            (number, "fire", message(py, &fired)?, topic, claim, until, body).into_bound_py_any(py)
-        }
+        // Told in arrays.
+        Answer::Fire { .. } | Answer::Many(_) => (number, "failed").into_bound_py_any(py),
         Answer::Stats(stats) => (number, "stats", stats_dict(py, &stats)?).into_bound_py_any(py),
         Answer::Listed(listing) => {
             let named = PyList::empty(py);
@@ -319,24 +454,28 @@ fn answered<'py>(py: Python<'py>, reply: Reply) -> PyResult<Bound<'py, PyAny>> {
         }
         Answer::Busy => (number, "busy").into_bound_py_any(py),
         Answer::Refused(refusal) => {
-            let (reason, value) = match refusal {
-                Refusal::Unknown => ("unknown", None),
-                Refusal::Fired => ("fired", None),
-                Refusal::Withdrawn => ("withdrawn", None),
-                Refusal::Expired => ("expired", None),
-                Refusal::Early { at } => ("early", Some(at)),
-                Refusal::Held { until } => ("held", Some(until)),
-                Refusal::ClaimLost => ("claim_lost", None),
-                Refusal::Version { current } => ("version", Some(u64::from(current))),
-                Refusal::NotDead => ("not_dead", None),
-                Refusal::BadTime => ("bad_time", None),
-            };
+            let (reason, value) = reason(refusal);
             (number, "refused", reason, value).into_bound_py_any(py)
         }
         Answer::Rebuilding => (number, "rebuilding").into_bound_py_any(py),
         Answer::DiskFull => (number, "disk_full").into_bound_py_any(py),
         Answer::BodyTooLong => (number, "body_too_long").into_bound_py_any(py),
         Answer::Failed => (number, "failed").into_bound_py_any(py),
+    }
+}
+
+fn reason(refusal: Refusal) -> (&'static str, Option<u64>) {
+    match refusal {
+        Refusal::Unknown => ("unknown", None),
+        Refusal::Fired => ("fired", None),
+        Refusal::Withdrawn => ("withdrawn", None),
+        Refusal::Expired => ("expired", None),
+        Refusal::Early { at } => ("early", Some(at)),
+        Refusal::Held { until } => ("held", Some(until)),
+        Refusal::ClaimLost => ("claim_lost", None),
+        Refusal::Version { current } => ("version", Some(u64::from(current))),
+        Refusal::NotDead => ("not_dead", None),
+        Refusal::BadTime => ("bad_time", None),
     }
 }
 
@@ -393,28 +532,11 @@ impl CallbackClient {
         in_flight_max: usize,
         calls_max: usize,
     ) -> PyResult<Self> {
-        let networks = allowed.iter().map(|network| {
-            network
-                .parse()
-                .map_err(|_| PyValueError::new_err(format!("{network} is no network, as 10.0.0.0/8 is one")))
-        });
-        if rate.is_some_and(|rate| rate.is_nan() || rate <= 0.0) || burst.is_nan() || burst < 1.0 {
-            return Err(PyValueError::new_err("rate must be above 0 and burst at least 1"));
-        }
+        let limits = limits(concurrency, rate, burst, queue_max, wait_max, failures_max, open_for)?;
         let settings = CallerSettings {
-            guard: Guard {
-                allowed: networks.collect::<PyResult<_>>()?,
-            },
+            guard: guard(&allowed)?,
             roots: TlsRoots { more: roots },
-            limits: Limits {
-                concurrency,
-                rate,
-                burst,
-                queue_max,
-                wait_max_us: seconds(wait_max)?.as_micros() as u64,
-                failures_max,
-                open_us: seconds(open_for)?.as_micros() as u64,
-            },
+            limits,
             in_flight_max,
             calls_max,
         };
@@ -464,9 +586,7 @@ impl CallbackClient {
         let secrets = match self.secrets.get(&secrets) {
             Some(parsed) => Arc::clone(parsed),
             None => {
-                let parsed: Result<_, _> = secrets.iter().map(|text| Secret::parse(text)).collect();
-                let parsed = parsed.map_err(|error| PyValueError::new_err(error.to_string()))?;
-                let parsed = Arc::new(Secrets(parsed));
+                let parsed = parsed(&secrets)?;
                 self.secrets.insert(secrets, Arc::clone(&parsed));
                 parsed
             }
@@ -483,6 +603,46 @@ impl CallbackClient {
     }
 }
 
+fn guard(allowed: &[String]) -> PyResult<Guard> {
+    let networks = allowed.iter().map(|network| {
+        network
+            .parse()
+            .map_err(|_| PyValueError::new_err(format!("{network} is no network, as 10.0.0.0/8 is one")))
+    });
+    Ok(Guard {
+        allowed: networks.collect::<PyResult<_>>()?,
+    })
+}
+
+fn limits(
+    concurrency: usize,
+    rate: Option<f64>,
+    burst: f64,
+    queue_max: usize,
+    wait_max: f64,
+    failures_max: u32,
+    open_for: f64,
+) -> PyResult<Limits> {
+    if rate.is_some_and(|rate| rate.is_nan() || rate <= 0.0) || burst.is_nan() || burst < 1.0 {
+        return Err(PyValueError::new_err("rate must be above 0 and burst at least 1"));
+    }
+    Ok(Limits {
+        concurrency,
+        rate,
+        burst,
+        queue_max,
+        wait_max_us: seconds(wait_max)?.as_micros() as u64,
+        failures_max,
+        open_us: seconds(open_for)?.as_micros() as u64,
+    })
+}
+
+fn parsed(secrets: &[String]) -> PyResult<Arc<Secrets>> {
+    let parsed: Result<_, _> = secrets.iter().map(|text| Secret::parse(text)).collect();
+    let parsed = parsed.map_err(|error| PyValueError::new_err(error.to_string()))?;
+    Ok(Arc::new(Secrets(parsed)))
+}
+
 fn seconds(seconds: f64) -> PyResult<Duration> {
     Duration::try_from_secs_f64(seconds).map_err(|_| PyValueError::new_err(format!("{seconds} is no time in seconds")))
 }
@@ -496,18 +656,7 @@ fn called(py: Python<'_>, answer: CallAnswer) -> PyResult<CallResult<'_>> {
             retry_after,
             body,
         } => ("refused", Some(status), PyBytes::new(py, &body).into_any(), retry_after),
-        Outcome::Failed(failure) => {
-            let detail = match failure {
-                Failure::BadUrl => "bad_url",
-                Failure::Unresolved => "unresolved",
-                Failure::ForbiddenAddress => "forbidden_address",
-                Failure::Connect => "connect",
-                Failure::Tls => "tls",
-                Failure::Timeout => "timeout",
-                Failure::Broken => "broken",
-            };
-            ("failed", None, detail.into_bound_py_any(py)?, None)
-        }
+        Outcome::Failed(failure) => ("failed", None, failure.name().into_bound_py_any(py)?, None),
         Outcome::NotMade { why, retry_in } => {
             let detail = match why {
                 Why::Held => "held",
@@ -519,6 +668,218 @@ fn called(py: Python<'_>, answer: CallAnswer) -> PyResult<CallResult<'_>> {
     };
     let retry_in = retry_in.map(|retry_in| retry_in.as_secs_f64());
     Ok((answer.number, outcome, status, detail, retry_in, took))
+}
+
+/// A worker's callbacks: arrays of fires in, arrays of results out.
+#[pyclass(module = "muster._core")]
+pub struct FiringEngine {
+    firing: Option<Firing>,
+}
+
+/// Number, callback, secrets, timeout in seconds, intervals of retries in ms, their jitter.
+type NewTopic = (u32, String, Vec<String>, f64, Vec<u64>, u32);
+
+#[pymethods]
+impl FiringEngine {
+    #[new]
+    #[pyo3(signature = (*, allowed, concurrency, rate, in_flight_max, calls_max, queue_max, wait_max))]
+    fn new(
+        allowed: Vec<String>,
+        concurrency: usize,
+        rate: Option<f64>,
+        in_flight_max: usize,
+        calls_max: usize,
+        queue_max: usize,
+        wait_max: f64,
+    ) -> PyResult<Self> {
+        let usual = Limits::default();
+        let open_for = usual.open_us as f64 / 1e6;
+        let settings = CallerSettings {
+            guard: guard(&allowed)?,
+            roots: TlsRoots::default(),
+            limits: limits(
+                concurrency,
+                rate,
+                usual.burst,
+                queue_max,
+                wait_max,
+                usual.failures_max,
+                open_for,
+            )?,
+            in_flight_max,
+            calls_max,
+        };
+        let firing = Firing::start(settings).map_err(|error| PyOSError::new_err(error.to_string()))?;
+        Ok(FiringEngine { firing: Some(firing) })
+    }
+
+    fn fd(&self) -> PyResult<i32> {
+        Ok(self.firing()?.as_fd().as_raw_fd())
+    }
+
+    fn topics(&mut self, topics: Vec<NewTopic>) -> PyResult<()> {
+        let made = topics
+            .into_iter()
+            .map(|(number, callback, secrets, timeout, intervals, jitter)| {
+                let retries = RetryTable::new(intervals, jitter);
+                let topic = Topic {
+                    callback,
+                    secrets: parsed(&secrets)?,
+                    timeout: seconds(timeout)?,
+                    retries: retries.map_err(|error| PyValueError::new_err(error.to_string()))?,
+                };
+                Ok((number, topic))
+            });
+        let made = made.collect::<PyResult<Vec<_>>>()?;
+        self.firing_mut()?.set_topics(made);
+        Ok(())
+    }
+
+    fn take<'py>(&mut self, py: Python<'py>, now: u64, fires: &[u8]) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let back = self.firing_mut()?.take(now, fires).map_err(malformed)?;
+        Ok(back.map(|back| PyBytes::new(py, &back)))
+    }
+
+    fn collect(&mut self, now: u64, random: u64) -> PyResult<()> {
+        Ok(self.firing_mut()?.collect(now, random)?)
+    }
+
+    fn tell(&mut self, results: &[u8]) -> PyResult<()> {
+        self.firing_mut()?.tell(results).map_err(malformed)
+    }
+
+    fn piece<'py>(&self, py: Python<'py>, max: usize) -> PyResult<Bound<'py, PyBytes>> {
+        Ok(PyBytes::new(py, &self.firing()?.piece(max)))
+    }
+
+    fn told(&mut self, taken: &[u8]) -> PyResult<()> {
+        self.firing_mut()?.told(taken);
+        Ok(())
+    }
+
+    fn waiting(&self) -> PyResult<usize> {
+        Ok(self.firing()?.waiting())
+    }
+
+    fn under_way(&self) -> PyResult<usize> {
+        Ok(self.firing()?.under_way())
+    }
+
+    fn made(&self) -> PyResult<HashMap<&'static str, u64>> {
+        let made = self.firing()?.made();
+        Ok(HashMap::from([
+            ("delivered", made.delivered),
+            ("refused", made.refused),
+            ("failed", made.failed),
+            ("not_made", made.not_made),
+            ("out_of_time", made.out_of_time),
+        ]))
+    }
+
+    fn close(&mut self, py: Python<'_>) {
+        let firing = self.firing.take();
+        py.detach(|| drop(firing));
+    }
+}
+
+impl FiringEngine {
+    fn firing(&self) -> PyResult<&Firing> {
+        self.firing.as_ref().ok_or_else(closed)
+    }
+
+    fn firing_mut(&mut self) -> PyResult<&mut Firing> {
+        self.firing.as_mut().ok_or_else(closed)
+    }
+}
+
+/// The claims of one worker's life.
+#[pyclass(module = "muster._core")]
+#[derive(Default)]
+pub struct ClaimLedger {
+    ledger: Ledger,
+}
+
+/// Topic, attempts, milliseconds that they took, fired, retries, dead, by lateness, whether places are free.
+type NamedSum = (u32, u64, f64, u64, u64, u64, Vec<u64>, bool);
+
+#[pymethods]
+impl ClaimLedger {
+    #[new]
+    fn new() -> Self {
+        ClaimLedger::default()
+    }
+
+    fn __len__(&self) -> usize {
+        self.ledger.len()
+    }
+
+    fn held(&self, topic: u32) -> usize {
+        self.ledger.held(topic)
+    }
+
+    /// Topic, fires, overdue ones.
+    fn begin(&mut self, fires: &[u8], now: u64, overdue_ms: u64) -> PyResult<Vec<(u32, usize, usize)>> {
+        let fires = wire::fires(fires).map_err(malformed)?;
+        let begun = self.ledger.begin(&fires, now, overdue_ms).into_iter();
+        Ok(begun.map(|each| (each.topic, each.count, each.overdue)).collect())
+    }
+
+    fn settle(
+        &mut self,
+        results: &[u8],
+        said: &[u8],
+        now: u64,
+        grace_ms: u64,
+        bounds_ms: Vec<i64>,
+    ) -> PyResult<Vec<NamedSum>> {
+        let outcomes = wire::outcomes(results).map_err(malformed)?;
+        let said: Option<Vec<Said>> = said.iter().map(|byte| Said::of(*byte)).collect();
+        let said = said.filter(|said| said.len() == outcomes.len());
+        let said = said.ok_or_else(|| PyValueError::new_err("each result has one byte of an answer"))?;
+        let sums = self
+            .ledger
+            .settle(&outcomes, &said, now, grace_ms, &bounds_ms)
+            .into_iter();
+        let named = sums.map(|sum| {
+            (
+                sum.topic,
+                sum.attempts,
+                sum.took_ms,
+                sum.fired,
+                sum.retries,
+                sum.dead,
+                sum.late,
+                sum.freed,
+            )
+        });
+        Ok(named.collect())
+    }
+
+    fn sweep(&mut self, now: u64) -> Vec<u32> {
+        self.ledger.sweep(now)
+    }
+
+    fn drain(&mut self) -> Vec<(u64, u32)> {
+        self.ledger.drain()
+    }
+}
+
+/// Place, number, outcome, status, answer.
+type Dying<'py> = (usize, u64, String, Option<u16>, Bound<'py, PyBytes>);
+
+/// The results by which a message dies.
+#[pyfunction]
+pub fn dying_results<'py>(py: Python<'py>, results: &[u8]) -> PyResult<Vec<Dying<'py>>> {
+    let outcomes = wire::outcomes(results).map_err(malformed)?;
+    let dying = outcomes
+        .iter()
+        .enumerate()
+        .filter(|(_, each)| each.verb == Verb::Fail && each.next.is_none());
+    let named = dying.map(|(place, each)| {
+        let answer = PyBytes::new(py, each.answer);
+        (place, each.number, each.outcome.to_owned(), each.status, answer)
+    });
+    Ok(named.collect())
 }
 
 /// Whether a received callback is signed by this secret, and lately.

@@ -5,8 +5,10 @@ __all__ = [
     "SHARED_USER",
     "BrokerEngine",
     "CallbackClient",
+    "ClaimLedger",
     "ClientEngine",
     "FeedEngine",
+    "FiringEngine",
     "GatewayEngine",
     "Journal",
     "KnownRooms",
@@ -21,6 +23,7 @@ __all__ = [
     "ScheduleKeeper",
     "WorkerDispatch",
     "assign_workers",
+    "dying_results",
     "key_proves",
     "presence_ask",
     "presence_bucket",
@@ -359,7 +362,7 @@ _Message = tuple[int, int, int, int | None, int, str, int | None]
 # Each begins with the number of its request:
 #   "inserted", message · "before", message (it was there already) · "changed", message, step
 #   "ahead" (the change waits for its message) · "found", message, topic, body · "unknown"
-#   "fire", message, topic, claim, until, body · "stats", dict
+#   "fires", array · "settled", bytes · "packed", array, counts, whether to ask again · "stats", dict
 #   "refused", reason, value: "unknown", "fired", "withdrawn", "expired", "early" (value: due), "held" (until),
 #     "claim_lost", "version" (current), "not_dead", "bad_time"
 #   "listed", see `find` · "busy" (too many listings)
@@ -389,12 +392,19 @@ class ScheduleKeeper:
     def fd(self) -> int: ...  # readable when replies wait
     # Number, id, topic, due_at, expires_at, body (at most 1 MiB).
     def insert(self, messages: Sequence[tuple[int, int, int, int, int | None, bytes]]) -> None: ...
+    # Of an array of (id, topic, due_at, expires_at, body) in MessagePack. A "packed": an array of replies as of `insert`,
+    # without numbers; how many are new by topic; whether some are to be asked again.
+    def insert_packed(self, number: int, messages: bytes) -> None: ...
+    # Of an array of results in MessagePack, as `Result` in `plane/messages/shapes.py`. A "settled": one byte for each.
+    # d: delivered, r: retrying, b: buried, l: released, x: the claim is not the live one, n: tell it again later.
+    def settle(self, number: int, results: bytes) -> None: ...
     # Number, id, verb, version, time. With a version expected, or None: "cancel", "due_at" (time), "due_by" (ms later),
     # "replay" (time). With the version of a claim: "deliver", "fail" (time of the next attempt, None: dead),
     # "release" (time).
     def change(self, changes: Sequence[tuple[int, int, str, int | None, int | None]]) -> None: ...
     def get(self, messages: Sequence[tuple[int, int]]) -> None: ...  # number, id
-    # The worker takes `credit` messages of the topic more. Each comes as a "fire" with this number.
+    # The worker takes `credit` messages of the topic more. They come as "fires" with this number, in arrays in MessagePack
+    # of `Fire` in `plane/messages/shapes.py`.
     def serve(self, number: int, topic: int, worker: int, lease_ms: int, attempts_max: int, credit: int) -> None: ...
     def leave(self, worker: int) -> None: ...  # credits of the worker are void; not answered
     # Topic (None: all), times of the next attempt, states ("scheduled", "firing", "done", "dead", "withdrawn"), messages
@@ -433,6 +443,55 @@ class CallbackClient:
     #   "not_made", which is no attempt: "held", "busy", "stopping"
     def take(self) -> list[tuple[int, str, int | None, str | bytes, float | None, float]]: ...
     def close(self) -> None: ...  # cuts off the calls on their way
+
+# The callbacks of a worker, in a thread of their own. Fires and results are arrays in MessagePack, of `Fire` and `Result` in
+# `plane/messages/shapes.py`.
+@final
+class FiringEngine:
+    def __new__(
+        cls,
+        *,
+        allowed: Sequence[str],  # as for `CallbackClient`, as is all else
+        concurrency: int,
+        rate: float | None,
+        in_flight_max: int,
+        calls_max: int,
+        queue_max: int,
+        wait_max: float,
+    ) -> FiringEngine: ...
+    def fd(self) -> int: ...  # readable when there is something to collect
+    # Number, callback, secrets, timeout in seconds, retries after these ms, jitter in thousandths.
+    def topics(self, topics: Sequence[tuple[int, str, Sequence[str], float, Sequence[int], int]]) -> None: ...
+    # Calls back. Those that it does not make: not due, of an unknown topic, to no address, malformed. None: it makes all.
+    def take(self, now: int, fires: bytes) -> bytes | None: ...
+    def collect(self, now: int, random: int) -> None: ...  # takes answers in; OSError: the thread ended
+    def tell(self, results: bytes) -> None: ...  # adds results
+    def piece(self, max: int) -> bytes: ...  # the oldest results, which stay until they are told
+    def told(self, taken: bytes) -> None: ...  # a byte for each of the last piece; those with 0 stay
+    def waiting(self) -> int: ...  # results
+    def under_way(self) -> int: ...  # callbacks
+    def made(self) -> dict[str, int]: ...  # delivered, refused, failed, not_made, out_of_time
+    def close(self) -> None: ...  # cuts off the calls on their way
+
+# What one worker holds.
+@final
+class ClaimLedger:
+    def __new__(cls) -> ClaimLedger: ...
+    def __len__(self) -> int: ...
+    def held(self, topic: int) -> int: ...
+    # Of an array of fires, by topic: fires, and first attempts that are at least so much overdue.
+    def begin(self, fires: bytes, now: int, overdue_ms: int) -> list[tuple[int, int, int]]: ...
+    # Of an array of results and the bytes that the schedule said of them, by topic: attempts, ms that they took, fired,
+    # retries, dead, first attempts by lateness, whether claims ended. A released claim lasts until `grace_ms` before it
+    # is due again.
+    def settle(
+        self, results: bytes, said: bytes, now: int, grace_ms: int, bounds_ms: Sequence[int]
+    ) -> list[tuple[int, int, float, int, int, int, list[int], bool]]: ...
+    def sweep(self, now: int) -> list[int]: ...  # forgets claims that ran out; their topics
+    def drain(self) -> list[tuple[int, int]]: ...  # forgets all: message, claim
+
+# Of an array of results, those by which a message dies: place, number, outcome, status, answer.
+def dying_results(results: bytes) -> list[tuple[int, int, str, int | None, bytes]]: ...
 
 # Whether a received callback is signed by `secret`, at most 300 s from `now`.
 def webhook_verify(secret: str, id: str, time: int, body: bytes, signature: str, now: int) -> bool: ...

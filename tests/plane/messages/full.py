@@ -9,7 +9,7 @@ from pathlib import Path
 
 from plane.messages.center import now_ms
 from plane.messages.shapes import Result
-from tests.plane.messages.test_center import World, taken
+from tests.plane.messages.test_center import World, sent, taken
 from tests.waiting import until
 
 BODY = b"x" * 4_096
@@ -32,29 +32,29 @@ async def run(folder: Path) -> dict[str, object]:
     world.answers.open()
     topic, session = world.topic(), world.worker(1)
     await world.send(topic, 5)
-    await until(lambda: len(session.outbox) == 5)
+    await until(lambda: len(sent(session)) == 5)
     fires = taken(session)
     filler = folder / "filler"
     fill(filler)
     accepted, refused = 0, ""
     while not refused:
         some = [(next(world.numbers), topic, now_ms() + LATER_MS, None, BODY) for _ in range(AT_ONCE)]
-        replies = await world.center.insert(some)
+        replies = await world.insert(some)
         accepted += sum(reply[0] == "inserted" for reply in replies)
         refused = next((reply[0] for reply in replies if reply[0] != "inserted"), "")
     results = [Result(each.number, topic, each.claim, "deliver", None, 1, 1.0) for each in fires]
-    kept = await world.center.results(session.incarnation, 1_000, results)
+    kept = await world.results(session, results)
     dead = [Result(fires[0].number, topic, fires[0].claim, "fail", None, 1, 1.0, "refused", 500, b"x" * 2_000)]
-    died = await world.center.results(session.incarnation, 1_000, dead) if not all(kept) else [False]
+    died = await world.results(session, dead) if not all(kept) else [False]
     os.remove(filler)
     again: list[bool] = []
     async with asyncio.timeout(30):
         while not again or not all(again):
-            again = await world.center.results(session.incarnation, 1_000, results)
+            again = await world.results(session, results)
             await asyncio.sleep(0.01)
         more = ""
         while more != "inserted":
-            ((more, *_),) = await world.center.insert([(1 << 40, topic, now_ms() + LATER_MS, None, BODY)])
+            ((more, *_),) = await world.insert([(1 << 40, topic, now_ms() + LATER_MS, None, BODY)])
     found = await world.schedule.get([each.number for each in fires])
     said = await world.schedule.find(topic, 0, 1 << 62, ["scheduled"], 0)
     await world.center.close()

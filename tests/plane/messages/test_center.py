@@ -7,12 +7,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import structlog
 
 from plane.messages.answers import Answers
 from plane.messages.center import Center, Session, now_ms
-from plane.messages.schedule import EmbeddedSchedule, Reply
+from plane.messages.schedule import EmbeddedSchedule, NewMessage, Reply
 from plane.messages.shapes import Fire, Result
 from plane.messages.topics import NewTopic, TopicsFile
 from tests.waiting import until
@@ -34,8 +35,8 @@ class World:
         )
         self.numbers = iter(range(1, ENDLESS))
 
-    def _fire(self, worker: int, reply: Reply) -> None:
-        self.center.on_fire(worker, reply)
+    def _fire(self, worker: int, fires: bytes) -> None:
+        self.center.on_fires(worker, fires)
 
     def topic(self, **settings: Any) -> int:
         made = self.topics.create(NewTopic(name="orders", callback="https://shop.example/hook", **settings))
@@ -49,17 +50,32 @@ class World:
 
     async def send(self, topic: int, count: int, due_at: int = 0) -> None:
         at = due_at or now_ms()
-        replies = await self.center.insert([(next(self.numbers), topic, at, None, b"") for _ in range(count)])
+        replies = await self.insert([(next(self.numbers), topic, at, None, b"") for _ in range(count)])
         assert {reply[0] for reply in replies} == {"inserted"}
+
+    async def insert(self, messages: list[NewMessage]) -> list[Reply]:
+        replies: list[Reply] = msgspec.msgpack.decode(
+            await self.center.insert(msgspec.msgpack.encode(messages)), type=list[Reply]
+        )
+        return replies
+
+    async def results(self, session: Session, results: list[Result], weight: int = 1_000) -> list[bool]:
+        """Which of them the center has."""
+        return list(map(bool, await self.center.results(session.incarnation, weight, msgspec.msgpack.encode(results))))
 
     async def done(self, session: Session, fires: list[Fire]) -> list[bool]:
         results = [Result(each.number, each.topic, each.claim, "deliver", None, 1, 1.0) for each in fires]
-        return await self.center.results(session.incarnation, 1_000, results)
+        return await self.results(session, results)
+
+
+def sent(session: Session) -> list[Fire]:
+    """What is on its way to a worker."""
+    return [fire for array in session.outbox for fire in msgspec.msgpack.decode(array, type=list[Fire])]
 
 
 def taken(session: Session) -> list[Fire]:
-    """What is on its way to a worker."""
-    fires = list(session.outbox)
+    """The same, and it arrives."""
+    fires = sent(session)
     session.outbox.clear()
     return fires
 
@@ -78,12 +94,12 @@ async def test_a_worker_holds_no_more_than_it_may_and_gets_more_for_results(worl
     topic = world.topic()
     session = world.worker(1)
     await world.send(topic, 25)
-    await until(lambda: len(session.outbox) == HELD_MAX)
+    await until(lambda: len(sent(session)) == HELD_MAX)
     fires = taken(session)
     assert await world.done(session, fires) == [True] * HELD_MAX
-    await until(lambda: len(session.outbox) == HELD_MAX)
+    await until(lambda: len(sent(session)) == HELD_MAX)
     await world.done(session, taken(session))
-    await until(lambda: len(session.outbox) == 5)
+    await until(lambda: len(sent(session)) == 5)
     minute = world.center.figures.of(topic)[-1]
     assert (minute.accepted, minute.fired) == (25, 20)
 
@@ -102,12 +118,12 @@ async def test_a_result_counts_once_and_only_under_its_claim(world: World) -> No
 async def test_a_later_life_of_a_worker_gives_back_what_the_former_one_held(world: World) -> None:
     topic, session = world.topic(), world.worker(1)
     await world.send(topic, 3)
-    await until(lambda: len(session.outbox) == 3)
+    await until(lambda: len(sent(session)) == 3)
     stale = taken(session)
     world.center.leave(session)
     assert await world.schedule.stats() is not None
     again = world.worker(1, epoch=2)
-    await until(lambda: len(again.outbox) == 3)
+    await until(lambda: len(sent(again)) == 3)
     fresh = taken(again)
     assert {each.number for each in fresh} == {each.number for each in stale}
     assert all(each.attempts == 1 for each in fresh), "an attempt that was not made is none"
@@ -126,13 +142,13 @@ async def test_a_former_life_of_a_worker_is_refused(world: World) -> None:
 async def test_a_worker_that_comes_back_to_its_stream_goes_on(world: World) -> None:
     topic, session = world.topic(), world.worker(1)
     await world.send(topic, 2)
-    await until(lambda: len(session.outbox) == 2)
+    await until(lambda: len(sent(session)) == 2)
     fires = taken(session)
     world.center.leave(session)
     assert world.worker(1) is session
     assert await world.done(session, fires) == [True, True]
     await world.send(topic, HELD_MAX)
-    await until(lambda: len(session.outbox) == HELD_MAX)
+    await until(lambda: len(sent(session)) == HELD_MAX)
 
 
 @pytest.mark.parametrize(("policy", "parts"), [("round-robin", (0.5, 0.5)), ("weighted-round-robin", (0.25, 0.75))])
@@ -151,7 +167,7 @@ async def test_the_policy_of_a_topic_spreads_its_messages(
             fires = taken(session)
             counts[place] += len(fires)
             results = [Result(each.number, each.topic, each.claim, "deliver", None, 1, 1.0) for each in fires]
-            await world.center.results(session.incarnation, weight, results)
+            await world.results(session, results, weight)
     for count, part in zip(counts, parts, strict=True):
         assert count / 2_000 == pytest.approx(part, abs=0.15)
 
@@ -160,13 +176,13 @@ async def test_a_topic_with_fewer_workers_keeps_to_them_and_goes_on_without_one(
     topic = world.topic(workers=1)
     sessions = [world.worker(1), world.worker(2)]
     await world.send(topic, 5)
-    await until(lambda: sum(len(each.outbox) for each in sessions) == 5)
+    await until(lambda: sum(len(sent(each)) for each in sessions) == 5)
     (mine,) = [each for each in sessions if each.outbox]
     (other,) = [each for each in sessions if each is not mine]
     await world.done(mine, taken(mine))
     world.center.leave(mine)
     await world.send(topic, 5)
-    await until(lambda: len(other.outbox) == 5)
+    await until(lambda: len(sent(other)) == 5)
 
 
 async def test_overdue_messages_are_fired_oldest_first_under_the_rate(tmp_path: Path) -> None:
@@ -196,7 +212,7 @@ async def test_the_last_answer_is_written_before_its_message_dies(
 ) -> None:
     topic, session = world.topic(), world.worker(1)
     await world.send(topic, 2)
-    await until(lambda: len(session.outbox) == 2)
+    await until(lambda: len(sent(session)) == 2)
     one, two = taken(session)
     results = [Result(one.number, topic, one.claim, "fail", None, 1, 1.0, "refused", 500, b"no")]
     results += [Result(two.number, topic, two.claim, "deliver", None, 1, 1.0)]
@@ -206,10 +222,10 @@ async def test_the_last_answer_is_written_before_its_message_dies(
 
     with monkeypatch.context() as patch:
         patch.setattr(world.answers, "keep", full)
-        assert await world.center.results(session.incarnation, 1_000, results) == [False, True]
+        assert await world.results(session, results) == [False, True]
     (found,) = await world.schedule.get([one.number])
     assert found[1][5] == "firing"
-    assert await world.center.results(session.incarnation, 1_000, results[:1]) == [True]
+    assert await world.results(session, results[:1]) == [True]
     (found,) = await world.schedule.get([one.number])
     assert found[1][5] == "dead"
     assert world.answers.find([one.number, two.number])[one.number][2:] == ("refused", 500, b"no")
@@ -218,17 +234,17 @@ async def test_the_last_answer_is_written_before_its_message_dies(
 async def test_messages_whose_target_takes_none_keep_their_credits_until_they_are_due_again(world: World) -> None:
     topic, session = world.topic(), world.worker(1)
     await world.send(topic, 2 * HELD_MAX)
-    await until(lambda: len(session.outbox) == HELD_MAX)
+    await until(lambda: len(sent(session)) == HELD_MAX)
     again = now_ms() + 600
     held = [Result(each.number, topic, each.claim, "release", again, -1, 0.0) for each in taken(session)]
-    assert await world.center.results(session.incarnation, 1_000, held) == [True] * HELD_MAX
+    assert await world.results(session, held) == [True] * HELD_MAX
     await world.schedule.stats()
     world.center.sweep()
-    assert (session.free(topic), len(session.outbox)) == (0, 0), "a target that is down costs one claim a message"
+    assert (session.free(topic), len(sent(session))) == (0, 0), "a target that is down costs one claim a message"
     await until(lambda: now_ms() > again)
     world.center.sweep()
-    await until(lambda: len(session.outbox) == HELD_MAX)
-    assert all(each.attempts == 1 for each in session.outbox)
+    await until(lambda: len(sent(session)) == HELD_MAX)
+    assert all(each.attempts == 1 for each in sent(session))
 
 
 async def test_a_message_that_expired_while_no_worker_was_there_does_not_fire_and_is_counted(world: World) -> None:
@@ -261,10 +277,10 @@ async def test_a_message_whose_workers_all_died_is_a_dead_letter_and_counted(tmp
 async def test_credits_of_claims_that_ran_out_come_back(world: World) -> None:
     topic, session = world.topic(), world.worker(1)
     await world.send(topic, HELD_MAX)
-    await until(lambda: len(session.outbox) == HELD_MAX)
+    await until(lambda: len(sent(session)) == HELD_MAX)
     taken(session)
     assert session.free(topic) == 0
-    session.sweep(now_ms() + 3_600_000)
+    session.claims.sweep(now_ms() + 3_600_000)
     assert session.free(topic) == HELD_MAX
 
 

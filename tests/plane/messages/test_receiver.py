@@ -8,7 +8,7 @@ import pytest
 
 from plane.messages.receiver import NoTopic, Receiver
 from plane.messages.schedule import EmbeddedSchedule, NewChange, NewMessage, Reply
-from plane.messages.shapes import Change, Changed, Refused, Send, Sent, number_of
+from plane.messages.shapes import Change, Changed, Numbers, Refused, Send, Sent
 from plane.messages.targets import TargetError, parse
 from plane.messages.topics import NewTopic, TopicError, Topics, TopicsFile
 
@@ -125,9 +125,9 @@ async def test_an_unknown_topic_is_told_apart(receiver: Receiver) -> None:
 
 
 def test_numbers_of_ids_are_keyed() -> None:
-    assert number_of(b"k" * 32, 1, "a") != number_of(b"l" * 32, 1, "a")
-    assert number_of(b"k" * 32, 1, "a") != number_of(b"k" * 32, 2, "a")
-    assert 0 <= number_of(b"k" * 32, 1, "a") < 1 << 64
+    assert Numbers(b"k" * 32, 1).of("a") != Numbers(b"l" * 32, 1).of("a")
+    assert Numbers(b"k" * 32, 1).of("a") != Numbers(b"k" * 32, 2).of("a")
+    assert 0 <= Numbers(b"k" * 32, 1).of("a") < 1 << 64
 
 
 @pytest.mark.parametrize(

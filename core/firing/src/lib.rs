@@ -1,0 +1,263 @@
+//! A worker's part of delayed messages: arrays of fires in, callbacks, arrays of results out.
+//!
+//! Start from [`Firing`]. It makes the callbacks of messages whose topic is known, that are due, whose claim outlasts
+//! the call, and whose target is an address; it gives back all other fires. It reads no clock: the wall clock comes in.
+//! Must not know: how fires come and results go, rooms, files of topics.
+#![forbid(unsafe_code)]
+
+mod results;
+mod topic;
+
+pub use results::Record;
+pub use topic::Topic;
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use muster_callback::{Answer, Call, Caller, Failure, Outcome as Answered, Settings};
+use muster_messages::schedule::Version;
+use muster_messages::wheel::Millis;
+use muster_messages::wire::{envelope, fires, Fire, Frame, Malformed, Verb};
+
+use results::Results;
+
+/// A claim that ends sooner than this after the callback's own end is not used.
+const MARGIN_MS: Millis = 1_000;
+
+/// A call that its target cannot take now is due again after this at least.
+const AGAIN_MS: Millis = 250;
+
+/// Callbacks by what came of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Made {
+    pub delivered: u64,
+    pub refused: u64,
+    pub failed: u64,
+    pub not_made: u64,
+    /// Not made either: the claim does not outlast the call.
+    pub out_of_time: u64,
+}
+
+/// A fire that is being called back for.
+struct Held {
+    number: u64,
+    topic_number: u32,
+    claim: Version,
+    attempts: u16,
+    lateness_ms: i64,
+    topic: Arc<Topic>,
+}
+
+/// What is under way at a worker, and results until the center has them. Bounded by what the center lets it hold.
+pub struct Firing {
+    caller: Caller,
+    topics: HashMap<u32, Arc<Topic>>,
+    calls: HashMap<u64, Held>,
+    /// Of the last call.
+    number: u64,
+    results: Results,
+    made: Made,
+    /// Reused.
+    answers: Vec<Answer>,
+}
+
+impl Firing {
+    /// Starts the thread of callbacks.
+    pub fn start(settings: Settings) -> io::Result<Firing> {
+        Ok(Firing {
+            caller: Caller::start(settings)?,
+            topics: HashMap::new(),
+            calls: HashMap::new(),
+            number: 0,
+            results: Results::default(),
+            made: Made::default(),
+            answers: Vec::new(),
+        })
+    }
+
+    /// The topics in force, by number. Calls under way keep theirs.
+    pub fn set_topics(&mut self, topics: impl IntoIterator<Item = (u32, Topic)>) {
+        self.topics = topics
+            .into_iter()
+            .map(|(number, topic)| (number, Arc::new(topic)))
+            .collect();
+    }
+
+    /// Calls back for an array of fires. The array of those that it does not make; `None`: there are none.
+    pub fn take(&mut self, now: Millis, array: &[u8]) -> Result<Option<Vec<u8>>, Malformed> {
+        let mut back = Frame::default();
+        let mut calls = Vec::new();
+        for fire in fires(array)? {
+            match self.call(now, &fire) {
+                Some(call) => calls.extend(call),
+                None => back.push_fire(&fire),
+            }
+        }
+        for call in self.caller.submit(calls) {
+            let held = self.calls.remove(&call.number).expect("it was just kept");
+            self.made.not_made += 1;
+            self.release(&held, now + AGAIN_MS);
+        }
+        Ok((!back.is_empty()).then(|| back.finish()))
+    }
+
+    /// The call of a fire; `Some(None)`: there is no time for it. `None`: it is not made here.
+    fn call(&mut self, now: Millis, fire: &Fire<'_>) -> Option<Option<Call>> {
+        let first = fire.attempts <= 1;
+        if first && fire.due_at > now {
+            return None;
+        }
+        let topic = self.topics.get(&fire.topic)?;
+        let message = envelope(fire.envelope).ok()?;
+        let url = if message.target.is_empty() {
+            topic.callback.as_str()
+        } else {
+            message.target
+        };
+        if !url.starts_with("https://") && !url.starts_with("http://") {
+            return None;
+        }
+        let held = Held {
+            number: fire.number,
+            topic_number: fire.topic,
+            claim: fire.claim,
+            attempts: fire.attempts,
+            lateness_ms: if first { (now - fire.due_at) as i64 } else { -1 },
+            topic: Arc::clone(topic),
+        };
+        if now + topic.timeout.as_millis() as Millis + MARGIN_MS > fire.until {
+            self.made.out_of_time += 1;
+            self.release(&held, now);
+            return Some(None);
+        }
+        self.number += 1;
+        let call = Call {
+            number: self.number,
+            id: message.id.to_owned(),
+            url: url.to_owned(),
+            content_type: message.kind.to_owned(),
+            body: message.body.to_vec().into(),
+            secrets: Arc::clone(&topic.secrets),
+            timeout: topic.timeout,
+        };
+        self.calls.insert(self.number, held);
+        Some(Some(call))
+    }
+
+    /// Takes the answers that are there. `random`: any number, for the jitter of retries. An error: the thread ended.
+    pub fn collect(&mut self, now: Millis, random: u64) -> io::Result<()> {
+        let mut answers = std::mem::take(&mut self.answers);
+        self.caller.take(&mut answers);
+        if answers.is_empty() && !self.caller.is_running() {
+            return Err(io::Error::other("the thread of callbacks ended"));
+        }
+        for answer in answers.drain(..) {
+            self.answered(now, random, answer);
+        }
+        self.answers = answers;
+        Ok(())
+    }
+
+    fn answered(&mut self, now: Millis, random: u64, answer: Answer) {
+        let held = self.calls.remove(&answer.number).expect("each call is answered once");
+        let record = Record {
+            lateness_ms: held.lateness_ms,
+            took_ms: answer.took.as_secs_f64() * 1_000.0,
+            ..Record::of(held.number, held.topic_number, held.claim)
+        };
+        // Any number for each message of one burst: they are not to come back together.
+        let random = random ^ held.number;
+        let next = |after: Option<Millis>| held.topic.retries.next(held.attempts, now, after, random);
+        let record = match answer.outcome {
+            Answered::Delivered { status } => {
+                self.made.delivered += 1;
+                Record {
+                    verb: Verb::Deliver,
+                    outcome: "delivered".into(),
+                    status: Some(status),
+                    ..record
+                }
+            }
+            Answered::Refused {
+                status,
+                retry_after,
+                body,
+            } => {
+                self.made.refused += 1;
+                Record {
+                    verb: Verb::Fail,
+                    next: next(retry_after.map(|pause| pause.as_millis() as Millis)),
+                    outcome: "refused".into(),
+                    status: Some(status),
+                    answer: body.to_vec(),
+                    ..record
+                }
+            }
+            Answered::Failed(failure) => {
+                self.made.failed += 1;
+                // No retry mends these.
+                let lasting = matches!(failure, Failure::BadUrl | Failure::ForbiddenAddress);
+                Record {
+                    verb: Verb::Fail,
+                    next: if lasting { None } else { next(None) },
+                    outcome: "failed".into(),
+                    answer: failure.name().as_bytes().to_vec(),
+                    ..record
+                }
+            }
+            Answered::NotMade { retry_in, .. } => {
+                self.made.not_made += 1;
+                self.release(&held, now + AGAIN_MS.max(retry_in.as_millis() as Millis));
+                return;
+            }
+        };
+        self.results.push(record);
+    }
+
+    fn release(&mut self, held: &Held, next: Millis) {
+        self.results.push(Record {
+            verb: Verb::Release,
+            next: Some(next),
+            lateness_ms: -1,
+            ..Record::of(held.number, held.topic_number, held.claim)
+        });
+    }
+
+    /// Adds results of fires that were given back.
+    pub fn tell(&mut self, array: &[u8]) -> Result<(), Malformed> {
+        self.results.extend(array)
+    }
+
+    /// An array of the oldest results, `max` of them. They stay here until [`Firing::told`].
+    pub fn piece(&self, max: usize) -> Vec<u8> {
+        self.results.piece(max)
+    }
+
+    /// The center has those of the last piece whose byte is not 0; the others stay.
+    pub fn told(&mut self, taken: &[u8]) {
+        self.results.told(taken);
+    }
+
+    /// Results that the center does not have.
+    pub fn waiting(&self) -> usize {
+        self.results.len()
+    }
+
+    /// Callbacks that are not answered.
+    pub fn under_way(&self) -> usize {
+        self.calls.len()
+    }
+
+    pub fn made(&self) -> Made {
+        self.made
+    }
+}
+
+impl AsFd for Firing {
+    /// Readable when there is something to collect.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.caller.as_fd()
+    }
+}
