@@ -153,9 +153,6 @@ class Agent:
                 if "refuses" in str(error) and "unavailable" not in str(error):
                     self._end = error
                 return
-            except BaseException:
-                made.abort()  # a broker that stands still: it shall not take this up later
-                raise
         self._connection, self.connected = made, True
         try:
             made.subscribe(f"fleet/{VERSION}/{self.name}/down/+")

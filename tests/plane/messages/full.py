@@ -38,7 +38,9 @@ async def run(folder: Path) -> dict[str, object]:
     fill(filler)
     accepted, refused = 0, ""
     while not refused:
-        some = [(next(world.numbers), topic, now_ms() + LATER_MS, None, BODY) for _ in range(AT_ONCE)]
+        some: list[tuple[int, int, int, int | None, bytes]] = [
+            (next(world.numbers), topic, now_ms() + LATER_MS, None, BODY) for _ in range(AT_ONCE)
+        ]
         replies = await world.insert(some)
         accepted += sum(reply[0] == "inserted" for reply in replies)
         refused = next((reply[0] for reply in replies if reply[0] != "inserted"), "")
