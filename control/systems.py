@@ -16,6 +16,7 @@ LISTED: Final = (
     "control.fleet",
     "control.messages",
     "control.likes",
+    "control.presence",
 )
 MORE: Final = "MUSTER_SYSTEMS"
 """Packages of further systems, separated by commas: each has a module `system` with a `SYSTEM`."""

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from control.cluster.instance import Process
-from plane.fleet.calls import CallError, Peer
+from plane.calls import CallError, Peer
 from plane.fleet.index_node import chosen
 from plane.fleet.questions import Ping, Pong
 from plane.fleet.selector import parse

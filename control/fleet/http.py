@@ -27,7 +27,7 @@ from control.http.face import AnyRequest, Base
 from control.http.idempotency import Answer, Nothing
 from control.http.problems import CONTENT_TYPE, Problem
 from control.http.streams import EventStream
-from plane.fleet.calls import CallError, key_of
+from plane.calls import CallError, key_of
 from plane.fleet.questions import (
     ClientPage,
     Clients,

@@ -10,7 +10,7 @@ from control.console import common
 from control.console.found import LocalNodes, Target, found
 from control.errors import FAILURE, TRY_LATER, UNAVAILABLE, USAGE, UserError
 from control.fleet.asking import INDEX, SCHEDULER, Asking, asking
-from plane.fleet.calls import CallError, key_of
+from plane.calls import CallError, key_of
 from plane.spec import SpecError, secret
 
 CODES: Final = {"selector": USAGE, "pick": USAGE, "task": USAGE, "order": USAGE, "away": UNAVAILABLE, "late": TRY_LATER}

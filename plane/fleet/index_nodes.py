@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 import structlog
 
-from plane.fleet.calls import CallError, Peer
+from plane.calls import CallError, Peer
 from plane.fleet.index_node import ROLE, chosen
 from plane.fleet.questions import Averages, Follow, Picked, PickOne, Ping, Pong, Release
 from plane.fleet.selector import parse

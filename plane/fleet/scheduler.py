@@ -20,7 +20,7 @@ import msgspec
 
 from muster.instance import start_time
 from plane.fleet import replay, schema
-from plane.fleet.calls import CallError, Server, key_of
+from plane.calls import CallError, Server, key_of
 from plane.fleet.dispatcher import SEED_STEP, Answer, Dispatcher
 from plane.fleet.index_nodes import IndexNodes, running
 from plane.fleet.mqtt import Link, LinkError

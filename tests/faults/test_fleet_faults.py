@@ -16,7 +16,7 @@ import pytest
 
 from control.cluster.instance import find
 from control.fleet.asking import Asking
-from plane.fleet.calls import CallError, key_of
+from plane.calls import CallError, key_of
 from plane.fleet.questions import Event, Explain, Explained, RunNow
 from plane.spec import secret
 from tests import strikes

@@ -1,4 +1,4 @@
-"""Questions among the processes of a fleet, and of its commands: frames of MessagePack over TCP.
+"""Questions among the processes of a system, and of its commands: frames of MessagePack over TCP.
 
 Owns frames, the proof that both ends know the cluster's secret, and the life of a connection. It must not know what is
 asked: questions are tagged structs, each served by a function. Nothing of a peer is decoded before it has proved the secret,
@@ -50,7 +50,7 @@ Serve = Callable[[Any], Awaitable[Any] | AsyncIterator[Any]]
 
 def key_of(secret: bytes) -> bytes:
     """The key of these connections, from the cluster's secret."""
-    return blake2b(secret, digest_size=32, person=b"muster fleet").digest()
+    return blake2b(secret, digest_size=32, person=b"muster calls").digest()
 
 
 class Server:

@@ -1,0 +1,1 @@
+"""Presence: which device of which user is online at which gateway, and messages to one user."""

@@ -1,0 +1,71 @@
+"""Makes the machines of presence: thin shells around the engines of `muster._core`, which touch every packet.
+
+Apart from the descriptors, which every command reads: only a node needs the imports of this file.
+"""
+
+from functools import partial
+from typing import Any, Final, Protocol
+
+from muster import _core
+from plane.engine import Engine, Node, Placement
+from plane.keys import cluster_keys
+from plane.presence.options import PresenceSettings
+from plane.presence.place import place_of
+from plane.role import Role
+from plane.spec import Spec, SpecError
+
+MILLISECOND: Final = 1_000
+
+
+class PresenceEngine(Engine, Protocol):
+    """An engine of any role of presence."""
+
+    def placement(self, epoch: int, nodes: list[Node], partitions: tuple[int, int]) -> None:
+        """Use a newer placement; an older epoch changes nothing. No role of presence has partitions."""
+
+
+def placing(engine: PresenceEngine, placement: Placement) -> None:
+    """Give an engine of presence the map."""
+    engine.placement(placement.epoch, placement.nodes, (1, 1))
+
+
+def writer(spec: Spec, settings: PresenceSettings) -> Role:
+    """Make a writer, which binds its socket. Raises `SpecError`, and `OSError` when an address is taken."""
+    place = place_of(spec, settings)
+    engine = _core.OnlineWriterEngine(
+        **link_options(spec),
+        site=place.site,
+        shards=place.shards,
+        shard=place.shard,
+        grace_us=settings.grace_ms * MILLISECOND,
+        lease_us=settings.lease_ms * MILLISECOND,
+    )
+    return Role(engine, place=partial(placing, engine))
+
+
+def proxy(spec: Spec, settings: PresenceSettings) -> Role:
+    """Make an online proxy, which binds its socket."""
+    raise SpecError("not built yet")
+
+
+def unicast(spec: Spec, settings: PresenceSettings) -> Role:
+    """Make a unicast service, which binds its socket."""
+    raise SpecError("not built yet")
+
+
+def link_options(spec: Spec) -> dict[str, Any]:
+    """The arguments of every engine. Raises `SpecError`."""
+    keys = cluster_keys(spec)
+    return {
+        "node": spec.node,
+        "epoch": spec.epoch,
+        "link_bind": spec.link_bind,
+        "cluster_key": keys.current,
+        "cluster_other": keys.other,
+        "cluster_allow": keys.allow,
+        "seed": spec.seed,
+        "recv_buffer": spec.recv_buffer,
+        "send_buffer": spec.send_buffer,
+        "payload_bytes": spec.payload_bytes,
+        "faults": spec.faults,
+    }

@@ -1,0 +1,26 @@
+"""The descriptor of the role `online-proxy`; its engine is made in `build.py`."""
+
+from typing import Final
+
+from plane.kind import Pods, RoleKind, numbers
+from plane.presence.options import OnlineProxy, PresenceSettings, settle
+
+PROXY: Final = RoleKind(
+    name="online-proxy",
+    process="machine",
+    numbers=numbers(20),
+    about="takes gateways' packets to every writer of every site",
+    options=OnlineProxy,
+    settings=PresenceSettings,
+    settle=settle,
+    build="plane.presence.build:proxy",
+    dials=("gateway", "online-writer"),
+    secrets=frozenset({"cluster"}),
+    wanted=lambda section: 0,  # per_site, once it is built
+    ends=35,
+    row=60,
+    pods=Pods(port=7441),
+    received="muster_presence_reports_total",
+    sent="muster_presence_shares_total",
+    carried="muster_presence_shares_total",
+)

@@ -1,0 +1,28 @@
+"""The descriptor of the role `online-reader`; its service is made in `control/presence/reader.py`."""
+
+from typing import Final
+
+from plane.kind import Pods, RoleKind, numbers
+from plane.presence.lacks import lacks
+from plane.presence.options import OnlineReader, PresenceSettings, per_site, settle
+
+READER: Final = RoleKind(
+    name="online-reader",
+    process="edge",
+    numbers=numbers(22),
+    about="looks up who is online, in its own site",
+    options=OnlineReader,
+    settings=PresenceSettings,
+    settle=settle,
+    build="control.presence.reader:build",
+    secrets=frozenset({"cluster"}),
+    registers="serving",
+    wanted=per_site,
+    ends=33,
+    row=62,
+    pods=Pods(port=7443, keys={"presence.redis": "redis://redis:6379/0"}),
+    received="muster_presence_lookups_total",
+    sent="muster_presence_users_found_total",
+    carried="muster_presence_lookups_total",
+    check=lacks,
+)

@@ -1,0 +1,29 @@
+"""The descriptor of the role `online-writer`; its engine is made in `build.py`."""
+
+from typing import Final
+
+from plane.kind import Pods, RoleKind, numbers
+from plane.presence.lacks import lacks
+from plane.presence.options import OnlineWriter, PresenceSettings, per_shard, settle
+
+WRITER: Final = RoleKind(
+    name="online-writer",
+    process="machine",
+    numbers=numbers(21),
+    about="keeps one shard of a site's store true",
+    options=OnlineWriter,
+    settings=PresenceSettings,
+    settle=settle,
+    build="plane.presence.build:writer",
+    companion="control.presence.keeper:companion",
+    dials=("gateway",),
+    secrets=frozenset({"cluster"}),
+    wanted=per_shard,
+    ends=36,
+    row=61,
+    pods=Pods(port=7440, replicas=1, memory_max="4Gi", disk="16Gi", keys={"presence.redis": "redis://redis:6379/0"}),
+    received="muster_presence_events_total",
+    sent="muster_presence_users_written_total",
+    carried="muster_presence_events_total",
+    check=lacks,
+)
