@@ -1,6 +1,6 @@
 //! The kinds of frames that presence and unicast have.
 //!
-//! Owns the codes 24 to 35. Knows no layout.
+//! Owns the codes 24 to 36. Knows no layout.
 
 use muster_transport::{FrameKind, FrameKinds};
 
@@ -28,11 +28,23 @@ pub const SUPERSEDE: FrameKind = FrameKind::new(33);
 pub const UNICAST: FrameKind = FrameKind::new(34);
 /// What became of it, gateway to unicast service.
 pub const UNICAST_ANSWER: FrameKind = FrameKind::new(35);
+/// Where a node works, between any two nodes of presence.
+pub const HERE: FrameKind = FrameKind::new(36);
 
 /// Those that fill paths: a status must cover them, so that their sender sees loss.
 pub const ELICITING: [FrameKind; 4] = [REPORT, SHARE, CHUNK, UNICAST];
 /// Those that are asked for or told again by clocks of presence.
-pub const SILENT: [FrameKind; 8] = [EMPTY, BEAT, ASK, TOO_OLD, FULL_ASK, WAIT, SUPERSEDE, UNICAST_ANSWER];
+pub const SILENT: [FrameKind; 9] = [
+    EMPTY,
+    BEAT,
+    ASK,
+    TOO_OLD,
+    FULL_ASK,
+    WAIT,
+    SUPERSEDE,
+    UNICAST_ANSWER,
+    HERE,
+];
 
 /// What machines of presence understand.
 pub const ALL: FrameKinds = FrameKinds::TRANSPORT.with(&ELICITING, false).with(&SILENT, true);

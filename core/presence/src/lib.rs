@@ -5,24 +5,29 @@
 //! - [`Writer`] keeps one shard's view and says what its store is to take; [`Record`] is what the store has of a user.
 //! - [`Deliveries`] stands in a gateway too: messages of unicast services to the devices that are there.
 //! - [`Message`] is any frame of these.
+//! - [`Post`] is a node that has links and does one [`Task`] with their frames: [`Keeping`] is a writer's.
 //!
 //! No I/O, no clock, no threads, no random source: `now` comes in from outside.
 #![forbid(unsafe_code)]
 
 mod access;
+mod apart;
 mod assembly;
 mod batch;
 mod bucket;
 mod device;
 mod event;
 mod fulls;
+mod keeping;
 pub mod kinds;
 mod limits;
 mod map;
 mod places;
 pub mod planted;
 mod policy;
+mod post;
 mod ring;
+pub mod role;
 mod split;
 mod tracker;
 mod unicast;
@@ -31,20 +36,23 @@ mod wire;
 mod writer;
 
 pub use access::{AccessCounters, AccessPoint, AccessSettings, Closing, To, TooManyDevices};
+pub use apart::Apart;
 pub use batch::{Applied, Batch, UserChange};
 pub use bucket::{bucket, Held, Record};
 pub use device::Device;
 pub use event::{Entry, Event, Reason, State};
+pub use keeping::{Keeping, KeepingCounters};
 pub use limits::{BODY_BYTES_MAX, CHUNKS_MAX, DEVICES_MAX, DEVICE_BYTES_MAX, FRAME_BYTES_MAX, RANGES_MAX, WINDOW};
 pub use map::{ShardMap, Target};
 pub use places::{Change, ChangeId, Key, SYNTHETIC};
 pub use policy::{Policies, Policy};
+pub use post::{Mail, MailCounters, Post, PostConfig, Task};
 pub use split::{Framed, Splitter};
 pub use tracker::{Gap, Gaps, Took};
 pub use unicast::{Deliveries, DeliveryCounters, DeliverySettings, Push};
 pub use version::after;
 pub use wire::{
-    Ask, Beat, Chunk, Empty, Entries, Events, FullAsk, Message, MessageId, Origin, Outcome, Ranges, Report, Shard,
+    Ask, Beat, Chunk, Empty, Entries, Events, FullAsk, Here, Message, MessageId, Origin, Outcome, Ranges, Report, Shard,
     Share, Supersede, TooOld, Unicast, UnicastAnswer, Wait,
 };
 pub use writer::{

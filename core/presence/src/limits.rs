@@ -18,6 +18,13 @@ pub const RANGES_MAX: usize = 32;
 /// Bytes of a device's name: a kind, a colon and a number of 64 bits in hex (6 + 1 + 16).
 pub const DEVICE_BYTES_MAX: usize = 23;
 
+// ---- Nodes ---------------------------------------------------------------------------------------------------------
+
+/// Bytes of frames that wait for one link: what a window of a busy link takes in a second, beyond a full state's own pace.
+pub const MAIL_BYTES_MAX: usize = 4 * KIB * KIB;
+/// A node tells its peers so often where it works.
+pub const HERE_EVERY: Micros = SECOND;
+
 // ---- Access point ------------------------------------------------------------------------------------------------
 
 /// Devices of one user at one gateway: their outcomes fit one answer of unicast, 32 * 25 B. A user with more is refused at the door.

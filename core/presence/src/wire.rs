@@ -240,6 +240,15 @@ pub struct UnicastAnswer {
     pub outcomes: Vec<(Option<Device>, Outcome)>,
 }
 
+/// Where a node works: its site, and a writer's shard.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Here {
+    /// From 1 on.
+    pub site: u16,
+    /// On the wire 0 and 0 where there is none.
+    pub shard: Option<Shard>,
+}
+
 /// Any frame of presence or unicast, borrowed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Message<'a> {
@@ -255,6 +264,7 @@ pub enum Message<'a> {
     Supersede(Supersede),
     Unicast(Unicast<'a>),
     UnicastAnswer(UnicastAnswer),
+    Here(Here),
 }
 
 fn read_ranges(r: &mut Reader<'_>) -> Option<Ranges> {
@@ -348,6 +358,7 @@ impl<'a> Message<'a> {
                 ap: r.u32()?,
                 outcomes: outcomes(r)?,
             }),
+            kinds::HERE => Message::Here(here(r)?),
             _ => return None,
         };
         reader.is_empty().then_some(message)
@@ -367,6 +378,7 @@ impl<'a> Message<'a> {
             Message::Supersede(_) => kinds::SUPERSEDE,
             Message::Unicast(_) => kinds::UNICAST,
             Message::UnicastAnswer(_) => kinds::UNICAST_ANSWER,
+            Message::Here(_) => kinds::HERE,
         }
     }
 
@@ -449,9 +461,22 @@ impl<'a> Message<'a> {
                     w.u8(*outcome as u8);
                 }
             }
+            Message::Here(here) => {
+                let shard = here.shard.map_or((0, 0), |shard| (shard.of, shard.index));
+                w.u16(here.site).u16(shard.0).u16(shard.1);
+            }
         }
         true
     }
+}
+
+fn here(r: &mut Reader<'_>) -> Option<Here> {
+    let (site, of, index) = (r.u16()?, r.u16()?, r.u16()?);
+    let shard = match of {
+        0 => None,
+        of => Some(Shard { of, index }),
+    };
+    (site > 0 && (index < of || of + index == 0)).then_some(Here { site, shard })
 }
 
 fn events<'a>(r: &mut Reader<'a>) -> Option<&'a [u8]> {

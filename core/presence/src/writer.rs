@@ -464,7 +464,7 @@ impl Writer {
 
     /// Does what is due: leases, and devices that did not come back.
     pub fn expire(&mut self, now: Micros) {
-        let ended: Vec<u32> = self.ended(now);
+        let ended = self.silent(now);
         // A writer that hears no one of several gateways is more likely cut off itself.
         self.is_deaf = ended.len() > 1 && ended.len() == self.sources.len();
         if !self.is_deaf {
@@ -474,6 +474,12 @@ impl Writer {
         let sources = &self.sources;
         self.places
             .forget_where(|ap| sources.get(&ap).is_none_or(|source| source.gaps.gaps().is_empty()));
+    }
+
+    /// Gateways whose lease is over, and whose users are lost unless the writer is deaf.
+    pub fn silent(&self, now: Micros) -> Vec<u32> {
+        let ended = self.sources.iter().filter(|(_, source)| source.lease_ends <= now);
+        ended.map(|(ap, _)| *ap).collect()
     }
 
     /// These gateways are gone, says the registry: their users are lost.
@@ -723,11 +729,5 @@ impl Writer {
             version: held.version,
             index: held.index,
         }));
-    }
-
-    /// Gateways whose lease is over.
-    fn ended(&self, now: Micros) -> Vec<u32> {
-        let ended = self.sources.iter().filter(|(_, source)| source.lease_ends <= now);
-        ended.map(|(ap, _)| *ap).collect()
     }
 }

@@ -1,0 +1,137 @@
+//! An online writer's node: what comes by its links goes to its writer, and its questions leave by them.
+//!
+//! Owns: [`Keeping`], the task. Until its store has been read it takes nothing: what it misses it asks for. Knows no store.
+
+use crate::limits::SOURCES_MAX;
+use crate::post::{Mail, Task};
+use crate::role;
+use crate::wire::{Here, Message, Shard};
+use crate::writer::{Verdict, Writer};
+use muster_transport::{Identity, Micros, Placement, Role};
+use std::collections::BTreeSet;
+
+muster_transport::counters! {
+    /// What a writer's node takes beyond its writer.
+    pub struct KeepingCounters {
+        /// Frames of presence dropped: the store is not read yet.
+        presence_dropped_early,
+        /// Older sessions that a newer one at another gateway ends.
+        presence_supersedes,
+    }
+}
+
+/// The task of an online writer.
+pub struct Keeping {
+    site: u16,
+    shard: Shard,
+    /// The role of gateways.
+    gateway: Role,
+    pub writer: Writer,
+    is_open: bool,
+    placed: BTreeSet<u32>,
+    pub counters: KeepingCounters,
+}
+
+impl Keeping {
+    pub fn new(site: u16, shard: Shard, gateway: Role, writer: Writer) -> Self {
+        Keeping {
+            site,
+            shard,
+            gateway,
+            writer,
+            is_open: false,
+            placed: BTreeSet::new(),
+            counters: KeepingCounters::default(),
+        }
+    }
+
+    /// The store has been read: from now on gateways are heard.
+    pub fn open(&mut self, now: Micros) {
+        self.is_open = true;
+        self.expect(now);
+    }
+
+    pub fn is_open(&self) -> bool {
+        self.is_open
+    }
+
+    fn expect(&mut self, now: Micros) {
+        let gateways: Vec<u32> = self.placed.iter().copied().take(SOURCES_MAX).collect();
+        self.writer.expect(now, &gateways);
+    }
+}
+
+impl Task for Keeping {
+    fn here(&self) -> Here {
+        Here {
+            site: self.site,
+            shard: Some(self.shard),
+        }
+    }
+
+    fn not_ready(&self) -> Option<&'static str> {
+        (!self.is_open).then_some("the store is not read yet")
+    }
+
+    fn placed(&mut self, now: Micros, placement: &Placement, _mail: &mut Mail) {
+        self.placed = placement.of(self.gateway).map(|node| node.node).collect();
+        if self.is_open {
+            self.expect(now);
+        }
+    }
+
+    fn message(&mut self, now: Micros, peer: Identity, message: &Message<'_>, _mail: &mut Mail) -> bool {
+        if !self.is_open {
+            self.counters.presence_dropped_early += 1;
+            return true;
+        }
+        let own = |ap: u32| peer.role == self.gateway && peer.node == ap;
+        let passes = |ap: u32| peer.role == role::ONLINE_PROXY || own(ap);
+        let writer = &mut self.writer;
+        let _verdict: Verdict = match message {
+            Message::Share(share) if passes(share.origin.ap) => writer.share(now, share),
+            Message::Empty(empty) if passes(empty.origin.ap) => writer.empty(now, empty),
+            Message::Beat(beat) if passes(beat.origin.ap) => writer.beat(now, beat),
+            Message::TooOld(old) if own(old.origin.ap) => writer.too_old(now, old),
+            Message::Chunk(chunk) if own(chunk.origin.ap) => writer.chunk(now, chunk),
+            // It is asked again when its time is over.
+            Message::Wait(wait) => return own(wait.origin.ap),
+            Message::Here(_) => return true,
+            _ => return false,
+        };
+        true
+    }
+
+    fn flush(&mut self, _now: Micros, mail: &mut Mail) {
+        for one in self.writer.take_supersedes() {
+            self.counters.presence_supersedes += 1;
+            mail.send(one.origin.ap, Message::Supersede(one).to_frame());
+        }
+    }
+
+    fn expire(&mut self, now: Micros, _mail: &mut Mail) {
+        if !self.is_open {
+            return;
+        }
+        self.writer.expire(now);
+        // Gateways that left the map are gone, also where the writer hears no one else.
+        let placed = &self.placed;
+        let gone: Vec<u32> = self
+            .writer
+            .silent(now)
+            .into_iter()
+            .filter(|ap| !placed.contains(ap))
+            .collect();
+        if !gone.is_empty() {
+            self.writer.remove(now, &gone);
+        }
+    }
+
+    fn deadline(&self, now: Micros) -> Option<Micros> {
+        self.is_open.then(|| self.writer.deadline(now)).flatten()
+    }
+
+    fn stalled(&mut self, now: Micros) {
+        self.writer.stalled(now);
+    }
+}

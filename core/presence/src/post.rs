@@ -1,0 +1,440 @@
+//! A node of presence: its links with other nodes, and the task that takes what comes by them.
+//!
+//! Owns: [`Post`], which joins frames into datagrams and keeps those that wait for a link's window, and [`Mail`], what waits. A frame that finds no
+//! room is dropped and counted: presence and unicast ask again for all that they miss. Knows no frame's meaning: that is the [`Task`]'s.
+
+use crate::kinds;
+use crate::limits::{HERE_EVERY, MAIL_BYTES_MAX};
+use crate::wire::{Here, Message};
+use muster_transport::{
+    Access, Arrival, ClusterKeys, Control, ControlRecord, Door, DoorKey, Encode, Entropy, Frames, HasLinks, Identity,
+    Inbox, LinkChange, Links, Machine, Micros, Node, Outbox, Placement, Records, ResetSecret, Role, SystemRecord,
+    Writer, HEADER,
+};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Bytes of control records that a link may have unacknowledged: nodes of presence tell each other no records of their own.
+const LOG_BYTES: usize = 4_096;
+
+/// How a node is set up.
+pub struct PostConfig {
+    pub me: Identity,
+    pub payload: usize,
+    pub cluster: ClusterKeys,
+    pub reset_secret: [u8; 32],
+    /// Nodes of these roles are dialled.
+    pub dials: Vec<Role>,
+}
+
+/// What a node does with its frames.
+pub trait Task: Send {
+    /// Where it works; every peer is told.
+    fn here(&self) -> Here;
+
+    /// Why it cannot serve yet.
+    fn not_ready(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// A newer map is in force.
+    fn placed(&mut self, _now: Micros, _placement: &Placement, _mail: &mut Mail) {}
+
+    /// A link came up or went down.
+    fn link(&mut self, _now: Micros, _peer: Identity, _up: bool, _mail: &mut Mail) {}
+
+    /// Takes a frame. `false`: it is not this peer's to send.
+    fn message(&mut self, now: Micros, peer: Identity, message: &Message<'_>, mail: &mut Mail) -> bool;
+
+    /// All datagrams of the turn have been taken.
+    fn flush(&mut self, _now: Micros, _mail: &mut Mail) {}
+
+    /// Does what is due.
+    fn expire(&mut self, _now: Micros, _mail: &mut Mail) {}
+
+    /// When [`Task::expire`] has something to do.
+    fn deadline(&self, _now: Micros) -> Option<Micros> {
+        None
+    }
+
+    /// The node stood still: silence of that time is no peer's.
+    fn stalled(&mut self, _now: Micros) {}
+}
+
+muster_transport::counters! {
+    /// A node's frames.
+    pub struct MailCounters {
+        /// Frames of presence and unicast taken.
+        presence_frames_received,
+        /// Frames of presence and unicast sent.
+        presence_frames_sent,
+        /// Frames dropped: their link was down.
+        presence_dropped_unlinked,
+        /// Frames dropped: too much waited for their link.
+        presence_dropped_full,
+    }
+}
+
+/// A record of a link: nodes of presence tell each other no others.
+struct LinkRecord<'a>(ControlRecord<'a>);
+
+impl Encode for LinkRecord<'_> {
+    fn write(&self, writer: &mut Writer<'_>) -> bool {
+        self.0.write(writer)
+    }
+}
+
+impl<'a> SystemRecord<'a> for LinkRecord<'a> {
+    fn read(bytes: &'a [u8]) -> Option<Self> {
+        ControlRecord::read(bytes).map(LinkRecord)
+    }
+
+    fn control(&self) -> Option<&ControlRecord<'a>> {
+        Some(&self.0)
+    }
+
+    fn access(&self) -> Access {
+        Access::Open
+    }
+
+    fn is_free(&self) -> bool {
+        true
+    }
+}
+
+/// Frames for one peer.
+#[derive(Default)]
+struct Queue {
+    frames: VecDeque<Vec<u8>>,
+    bytes: usize,
+}
+
+/// Frames that wait for their links.
+#[derive(Default)]
+pub struct Mail {
+    queues: BTreeMap<u32, Queue>,
+    /// Peers whose queues are no longer empty.
+    begun: Vec<u32>,
+    pub counters: MailCounters,
+}
+
+impl Mail {
+    /// Sends a whole frame to a linked node; to others, or where too much waits, it is dropped.
+    pub fn send(&mut self, node: u32, frame: Vec<u8>) {
+        let Some(queue) = self.queues.get_mut(&node) else {
+            self.counters.presence_dropped_unlinked += 1;
+            return;
+        };
+        if queue.bytes + frame.len() > MAIL_BYTES_MAX {
+            self.counters.presence_dropped_full += 1;
+            return;
+        }
+        if queue.frames.is_empty() {
+            self.begun.push(node);
+        }
+        queue.bytes += frame.len();
+        queue.frames.push_back(frame);
+    }
+
+    /// Nodes that are linked, in the order of their numbers.
+    pub fn linked(&self) -> impl Iterator<Item = u32> + '_ {
+        self.queues.keys().copied()
+    }
+
+    pub fn is_linked(&self, node: u32) -> bool {
+        self.queues.contains_key(&node)
+    }
+
+    /// Frames that wait.
+    pub fn waiting(&self) -> usize {
+        self.queues.values().map(|queue| queue.frames.len()).sum()
+    }
+
+    fn open(&mut self, node: u32) {
+        self.queues.insert(node, Queue::default());
+    }
+
+    fn close(&mut self, node: u32) {
+        let dropped = self.queues.remove(&node).map_or(0, |queue| queue.frames.len());
+        self.counters.presence_dropped_unlinked += dropped as u64;
+    }
+}
+
+/// A node with its task.
+pub struct Post<T> {
+    node: Node,
+    links: Links,
+    dials: Vec<Role>,
+    placement: Placement,
+    is_placed: bool,
+    records: Records,
+    mail: Mail,
+    here_at: Micros,
+    /// The last time that came in.
+    now: Micros,
+    events: VecDeque<LinkChange>,
+    pub task: T,
+}
+
+impl<T: Task> Post<T> {
+    pub fn new(config: PostConfig, seed: u64, mut entropy: Box<dyn Entropy>, task: T) -> Self {
+        let door = Door::new(
+            DoorKey::Cluster(Box::new(config.cluster.clone())),
+            ResetSecret::new(config.reset_secret),
+            entropy.as_mut(),
+        );
+        Post {
+            node: Node::new(config.me, config.payload, seed, entropy),
+            links: Links::new(door, config.cluster, LOG_BYTES),
+            dials: config.dials,
+            placement: Placement::default(),
+            is_placed: false,
+            records: Records::default(),
+            mail: Mail::default(),
+            here_at: 0,
+            now: 0,
+            events: VecDeque::new(),
+            task,
+        }
+    }
+
+    /// Takes the control plane's placement; one older than the present changes nothing.
+    pub fn set_placement(&mut self, now: Micros, placement: Placement) {
+        if placement.epoch() < self.placement.epoch() {
+            return;
+        }
+        let me = self.node.me.node;
+        self.is_placed = true;
+        self.node.stamp.placement = placement.epoch();
+        self.links.place(placement.numbers());
+        let dialled = self.dials.iter().flat_map(|role| placement.of(*role));
+        let dialled: Vec<_> = dialled
+            .filter(|node| node.node != me)
+            .map(|node| (node.node, node.role, node.addr))
+            .collect();
+        self.links.dial(now, dialled.into_iter());
+        self.placement = placement;
+        self.task.placed(now, &self.placement, &mut self.mail);
+        self.wake();
+    }
+
+    /// Why the node cannot serve yet, if it cannot.
+    pub fn not_ready(&self) -> Option<&'static str> {
+        match self.is_placed {
+            false => Some("there is no placement yet"),
+            true => self.task.not_ready(),
+        }
+    }
+
+    /// Whether all that the placement asks is done.
+    pub fn settled(&self) -> bool {
+        self.not_ready().is_none()
+    }
+
+    /// What waits for links; what `with` puts there leaves with the next turn.
+    pub fn with<R>(&mut self, with: impl FnOnce(&mut T, &mut Mail) -> R) -> R {
+        let given = with(&mut self.task, &mut self.mail);
+        self.wake();
+        given
+    }
+
+    pub fn mail(&self) -> &Mail {
+        &self.mail
+    }
+
+    pub fn placement(&self) -> &Placement {
+        &self.placement
+    }
+
+    fn take_link(&mut self, now: Micros, arrival: Arrival, datagram: &mut [u8]) {
+        let received = self.links.receive(now, &mut self.node, arrival, datagram);
+        self.link_changes(now);
+        let Some((slot, len)) = received else { return };
+        let Some(peer) = self.links.table.get(slot).map(|link| link.data.peer) else {
+            return;
+        };
+        let mut elicits = false;
+        let mut records = std::mem::take(&mut self.records);
+        for frame in Frames::new(&datagram[HEADER..HEADER + len], kinds::ALL) {
+            let Ok(frame) = frame else {
+                self.links.counters.link_dropped_frame += 1;
+                break;
+            };
+            elicits |= kinds::ALL.elicits(frame.kind);
+            match self.links.control(now, slot, &frame, &mut records) {
+                Control::Other => {
+                    let message = Message::read(frame.kind, frame.body);
+                    let taken =
+                        message.is_some_and(|message| self.task.message(now, peer, &message, &mut self.mail));
+                    self.mail.counters.presence_frames_received += u64::from(taken);
+                    self.links.counters.link_dropped_frame += u64::from(!taken);
+                }
+                Control::Heard(_) => self.links.table.mark(slot), // a window may have opened
+                Control::Closed(_) => break,
+                _ => {}
+            }
+        }
+        for bytes in records.iter() {
+            let record = LinkRecord::read(bytes);
+            if !record.is_some_and(|record| self.links.link_record(slot, &record)) {
+                self.links.counters.link_dropped_frame += 1;
+            }
+        }
+        self.links.after(now, slot, elicits);
+        self.link_changes(now);
+        records.clear();
+        self.records = records;
+    }
+
+    fn link_changes(&mut self, now: Micros) {
+        while let Some(change) = self.links.change() {
+            match change {
+                LinkChange::Up { peer, .. } => {
+                    self.mail.open(peer.node);
+                    let here = Message::Here(self.task.here()).to_frame();
+                    self.mail.send(peer.node, here);
+                    self.task.link(now, peer, true, &mut self.mail);
+                }
+                LinkChange::Down { peer, .. } => {
+                    // Another link to the node may have come up before.
+                    if self.links.to(peer.node).is_none() {
+                        self.mail.close(peer.node);
+                        self.task.link(now, peer, false, &mut self.mail);
+                    }
+                }
+                _ => {}
+            }
+            self.events.push_back(change);
+        }
+    }
+
+    /// Links with new mail have their turn.
+    fn wake(&mut self) {
+        for node in std::mem::take(&mut self.mail.begun) {
+            if let Some(slot) = self.links.to(node) {
+                self.links.table.mark(slot);
+            }
+        }
+    }
+
+    fn serve(&mut self, now: Micros, slot: u32, outbox: &mut Outbox) {
+        let payload = self.node.payload;
+        loop {
+            let Some(link) = self.links.table.get_mut(slot) else {
+                return;
+            };
+            let node = link.data.peer.node;
+            let probe = std::mem::take(&mut link.data.probe);
+            let free = link.conn.flow.available(payload);
+            let due = probe || link.conn.control_due(now);
+            let queue = self.mail.queues.get_mut(&node);
+            let waits = queue.as_ref().is_some_and(|queue| !queue.frames.is_empty());
+            if !due && !(waits && free > 0) {
+                return;
+            }
+            if outbox.room() == 0 {
+                link.data.probe = probe;
+                self.links.table.mark(slot);
+                return;
+            }
+            let (mut none, mut sent) = (Queue::default(), 0);
+            let queue = queue.unwrap_or(&mut none);
+            let left = self.links.send(now, &mut self.node, slot, outbox, |writer, _| {
+                let mut elicits = false;
+                while let Some(frame) = queue.frames.front().filter(|_| free > 0) {
+                    if frame.len() > writer.spare().len() {
+                        break;
+                    }
+                    elicits |= is_eliciting(frame);
+                    writer.put(frame);
+                    queue.bytes -= frame.len();
+                    queue.frames.pop_front();
+                    sent += 1;
+                }
+                elicits
+            });
+            self.mail.counters.presence_frames_sent += sent;
+            if !left {
+                return;
+            }
+        }
+    }
+}
+
+/// Whether a status must cover a frame.
+fn is_eliciting(frame: &[u8]) -> bool {
+    frame
+        .first()
+        .is_some_and(|code| kinds::ELICITING.iter().any(|kind| kind.code() == *code))
+}
+
+impl<T> HasLinks for Post<T> {
+    fn links(&self) -> &Links {
+        &self.links
+    }
+
+    fn links_mut(&mut self) -> (&mut Links, &mut Node) {
+        (&mut self.links, &mut self.node)
+    }
+}
+
+impl<T: Task> Machine for Post<T> {
+    type Event = LinkChange;
+
+    fn receive(&mut self, now: Micros, inbox: &mut Inbox<'_>) {
+        self.now = now;
+        for index in 0..inbox.arrivals.len() {
+            let (arrival, datagram) = inbox.datagram(index);
+            self.take_link(now, arrival, datagram);
+        }
+        self.task.flush(now, &mut self.mail);
+        self.wake();
+    }
+
+    fn expire(&mut self, now: Micros) {
+        self.now = now;
+        self.links.expire(now, &mut self.node);
+        self.link_changes(now);
+        if now >= self.here_at {
+            self.here_at = now + HERE_EVERY;
+            let here = Message::Here(self.task.here()).to_frame();
+            let linked: Vec<u32> = self.mail.linked().collect();
+            linked
+                .into_iter()
+                .for_each(|node| self.mail.send(node, here.clone()));
+        }
+        self.task.expire(now, &mut self.mail);
+        self.wake();
+        self.node.sweep(now);
+    }
+
+    fn transmit(&mut self, now: Micros, outbox: &mut Outbox) -> bool {
+        let mut more = self.links.transmit(now, &mut self.node, outbox);
+        let mut turns = self.links.table.ready_len();
+        while turns > 0 && outbox.room() > 0 {
+            turns -= 1;
+            let Some(slot) = self.links.table.next_ready() else {
+                break;
+            };
+            self.serve(now, slot, outbox);
+        }
+        more |= self.links.table.ready_len() > 0;
+        more
+    }
+
+    fn deadline(&self) -> Option<Micros> {
+        let due = [
+            self.links.deadline(),
+            Some(self.here_at),
+            self.task.deadline(self.now),
+        ];
+        due.into_iter().flatten().min()
+    }
+
+    fn drain_events(&mut self, events: &mut Vec<LinkChange>) {
+        events.extend(self.events.drain(..));
+    }
+
+    fn stalled(&mut self, now: Micros) {
+        self.task.stalled(now);
+    }
+}
