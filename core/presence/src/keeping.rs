@@ -3,6 +3,7 @@
 //! Owns: [`Keeping`], the task. Until its store has been read it takes nothing: what it misses it asks for. Knows no store.
 
 use crate::limits::SOURCES_MAX;
+use crate::pack::{pack, Packed};
 use crate::post::{Mail, Task};
 use crate::role;
 use crate::wire::{Here, Message, Shard};
@@ -53,6 +54,12 @@ impl Keeping {
 
     pub fn is_open(&self) -> bool {
         self.is_open
+    }
+
+    /// What the store is to take next, packed for its script.
+    pub fn batch(&mut self, users_max: usize, buckets: u32) -> Option<Packed> {
+        let shard = self.shard;
+        self.writer.batch(users_max).map(|batch| pack(batch, shard, buckets))
     }
 
     fn expect(&mut self, now: Micros) {

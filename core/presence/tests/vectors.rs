@@ -95,6 +95,10 @@ fn fields(message: &Message<'_>) -> Value {
             json!({"server": one.id.server, "epoch": one.id.epoch, "sequence": one.id.sequence, "ap": one.ap,
                 "outcomes": outcomes.map(outcome).collect::<Value>()})
         }
+        Message::Here(one) => {
+            let shard = one.shard.map_or((0, 0), |shard| (shard.of, shard.index));
+            json!({"site": one.site, "of": shard.0, "shard": shard.1})
+        }
     }
 }
 

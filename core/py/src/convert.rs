@@ -49,8 +49,15 @@ pub fn host_port(addr: Addr) -> (String, u16) {
     (address.ip().to_string(), address.port())
 }
 
+/// A role with links of any system.
 pub fn role(name: &str) -> PyResult<Role> {
-    role::named(name).ok_or_else(|| PyValueError::new_err(format!("no such role: {name}")))
+    let known = role::named(name).or_else(|| muster_presence::role::named(name));
+    known.ok_or_else(|| PyValueError::new_err(format!("no such role: {name}")))
+}
+
+/// Its name.
+pub fn role_name(role: Role) -> &'static str {
+    muster_presence::role::name(role).unwrap_or_else(|| role::name(role))
 }
 
 /// This node's own private key, the list (node, role, public key), and how strictly it is applied.
@@ -198,15 +205,15 @@ pub fn faults(seed: u64, rules: Option<Vec<FaultRule>>, public: Option<SocketId>
 /// A link's coming or going as an event.
 pub fn link_event<'py>(py: Python<'py>, change: &LinkChange) -> PyResult<Bound<'py, PyTuple>> {
     match change {
-        LinkChange::Up { peer, .. } => ("link_up", peer.node, role::name(peer.role), peer.epoch).into_pyobject(py),
+        LinkChange::Up { peer, .. } => ("link_up", peer.node, role_name(peer.role), peer.epoch).into_pyobject(py),
         LinkChange::Down { peer, reason, .. } => {
-            ("link_down", peer.node, role::name(peer.role), *reason).into_pyobject(py)
+            ("link_down", peer.node, role_name(peer.role), *reason).into_pyobject(py)
         }
-        LinkChange::Refused { node, role } => ("link_refused", *node, role::name(*role), "").into_pyobject(py),
+        LinkChange::Refused { node, role } => ("link_refused", *node, role_name(*role), "").into_pyobject(py),
         LinkChange::Mistaken { node, role, found } => {
-            ("link_mistaken", *node, role::name(*role), *found).into_pyobject(py)
+            ("link_mistaken", *node, role_name(*role), *found).into_pyobject(py)
         }
-        LinkChange::Unlisted { node, role } => ("link_unlisted", *node, role::name(*role), "").into_pyobject(py),
+        LinkChange::Unlisted { node, role } => ("link_unlisted", *node, role_name(*role), "").into_pyobject(py),
         LinkChange::Stranger { node, why } => ("link_stranger", *node, "", why.name()).into_pyobject(py),
     }
 }
@@ -224,7 +231,7 @@ pub fn links<'py>(
         let entry = PyDict::new(py);
         let measured = Some(link.conn.flow.measured()).filter(|rtt| *rtt > 0);
         entry.set_item("node", node)?;
-        entry.set_item("role", role::name(link.data.peer.role))?;
+        entry.set_item("role", role_name(link.data.peer.role))?;
         entry.set_item("epoch", link.data.peer.epoch)?;
         entry.set_item("address", format!("{:?}", link.conn.addr))?;
         entry.set_item("key_id", link.conn.key_id())?;
@@ -280,7 +287,7 @@ pub fn links_lost<'py>(py: Python<'py>, links: &Links, now: Micros) -> PyResult<
     for (node, role, known) in links.lost(now) {
         let entry = PyDict::new(py);
         entry.set_item("node", node)?;
-        entry.set_item("role", role::name(role))?;
+        entry.set_item("role", role_name(role))?;
         past(&entry, known, now)?;
         list.append(entry)?;
     }

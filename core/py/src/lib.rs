@@ -7,6 +7,7 @@ mod keys;
 mod likes;
 mod load;
 mod messages;
+mod online;
 mod presence;
 mod server;
 
@@ -43,9 +44,13 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<messages::RetryPlan>()?;
     module.add_class::<messages::ScheduleKeeper>()?;
     module.add_class::<messages::WorkerDispatch>()?;
+    module.add_class::<online::OnlineWriterEngine>()?;
+    module.add_class::<online::PresenceGatewayEngine>()?;
+    module.add_function(wrap_pyfunction!(presence::presence_answers, module)?)?;
     module.add_function(wrap_pyfunction!(presence::presence_ask, module)?)?;
     module.add_function(wrap_pyfunction!(presence::presence_bucket, module)?)?;
     module.add_function(wrap_pyfunction!(presence::presence_full_ask, module)?)?;
+    module.add_function(wrap_pyfunction!(presence::presence_questions, module)?)?;
     module.add_function(wrap_pyfunction!(presence::presence_record, module)?)?;
     module.add_function(wrap_pyfunction!(presence::presence_split, module)?)?;
     module.add_class::<presence::PresenceAccess>()?;

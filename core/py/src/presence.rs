@@ -1,7 +1,7 @@
 //! Presence and unicast: a gateway's access point, the split of an online proxy, a shard's writer, a user's record.
 
 use muster_presence::{
-    bucket, kinds, AccessPoint, AccessSettings, Applied, Ask, Device, FullAsk, Message, Origin, Ranges, Reason, Record,
+    answers, bucket, kinds, questions, AccessPoint, AccessSettings, Applied, Ask, Device, FullAsk, Message, Origin, Ranges, Reason, Record,
     Refusal, Shard, ShardMap, Splitter, Standing, State, To, Verdict, Why, Writer, WriterSettings,
 };
 use muster_transport::Frames;
@@ -9,6 +9,12 @@ use pyo3::exceptions::{PyOverflowError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
+/// Devices of a user (device, gateway, since when in ms), and when an offline user was last seen in ms.
+type Seen = (Vec<(String, u32, u64)>, Option<u64>);
+/// Gateway, its epoch, whether it is followed, highest complete version, highest seen, missing versions.
+pub type SourceEntry = (u32, u32, bool, u64, u64, u64);
+/// Gateway, why its full state is needed, the transaction that asks, chunks that are missing.
+pub type FullEntry = (u32, &'static str, Option<u64>, Ranges);
 /// Gateway, its epoch, device, version, index, state, time of the event.
 type Held = (u32, u32, String, u64, u16, &'static str, u64);
 /// Gateway, its epoch, version, index, device, state, time of the event.
@@ -18,7 +24,7 @@ type WholeBatch<'py> = (Vec<(u64, Bound<'py, PyBytes>, Vec<Told>)>, Vec<(u32, u3
 /// Site, shards, shard, frame.
 type Framed<'py> = (u16, u16, u16, Bound<'py, PyBytes>);
 
-fn device(name: &str) -> PyResult<Device> {
+pub fn device(name: &str) -> PyResult<Device> {
     Device::new(name.as_bytes()).ok_or_else(|| PyValueError::new_err(format!("invalid device {name:?}")))
 }
 
@@ -26,7 +32,7 @@ fn name(device: &Device) -> String {
     String::from_utf8_lossy(device.name()).into_owned()
 }
 
-fn reason(name: &str) -> PyResult<Reason> {
+pub fn reason(name: &str) -> PyResult<Reason> {
     let found = Reason::ALL.into_iter().find(|reason| reason.name() == name);
     found.ok_or_else(|| PyValueError::new_err(format!("unknown reason {name:?}")))
 }
@@ -38,7 +44,7 @@ fn state(state: State) -> &'static str {
     }
 }
 
-fn shard(shards: u16, index: u16) -> PyResult<Shard> {
+pub fn shard(shards: u16, index: u16) -> PyResult<Shard> {
     match index < shards {
         true => Ok(Shard { of: shards, index }),
         false => Err(PyValueError::new_err(format!("no shard {index} of {shards}"))),
@@ -229,6 +235,31 @@ fn checked(ranges: &Ranges) -> PyResult<()> {
     }
 }
 
+/// What a look-up asks of the store, for users of one shard.
+#[pyfunction]
+pub fn presence_questions<'py>(
+    py: Python<'py>,
+    users: Vec<u64>,
+    shards: u16,
+    buckets: u32,
+) -> Bound<'py, PyBytes> {
+    PyBytes::new(py, &questions(&users, shards, buckets))
+}
+
+/// What the store answered: devices that are online, and when an offline user was last seen.
+#[pyfunction]
+pub fn presence_answers(bytes: &[u8]) -> PyResult<Vec<Seen>> {
+    let malformed = || PyValueError::new_err("the store's answer is malformed");
+    let found = answers(bytes).ok_or_else(malformed)?.into_iter().map(|found| {
+        let record = found.record.ok_or_else(malformed)?;
+        let online = record.0.iter().filter(|held| held.state == State::Online);
+        let devices = online.map(|held| (name(&held.device), held.origin.ap, held.at_ms));
+        let seen = (found.last_seen_s > 0).then_some(u64::from(found.last_seen_s) * 1_000);
+        Ok((devices.collect(), seen))
+    });
+    found.collect()
+}
+
 /// The devices of a record in the store.
 #[pyfunction]
 pub fn presence_record(bytes: &[u8]) -> PyResult<Vec<Held>> {
@@ -253,6 +284,66 @@ pub fn presence_record(bytes: &[u8]) -> PyResult<Vec<Held>> {
 #[pyfunction]
 pub fn presence_bucket(user: u64, shards: u16, buckets: u32) -> u32 {
     bucket(user, shards, buckets)
+}
+
+/// Gateways with versions to ask for.
+pub fn due(writer: &Writer, now: u64) -> Vec<(u32, u32, Ranges)> {
+    let due = writer.due(now).into_iter();
+    due.map(|due| (due.origin.ap, due.origin.epoch, due.ranges)).collect()
+}
+
+/// Gateways whose full state is needed.
+pub fn fulls(writer: &Writer) -> Vec<FullEntry> {
+    let fulls = writer.fulls().into_iter().map(|full| {
+        let why = match full.why {
+            Why::Unknown => "unknown",
+            Why::NewEpoch => "new_epoch",
+            Why::Jump => "jump",
+            Why::TooOld => "too_old",
+        };
+        (full.ap, why, full.asked, full.missing)
+    });
+    fulls.collect()
+}
+
+/// Whether the shard may be read; and the gateway that it is behind of.
+pub fn standing(writer: &mut Writer, now: u64) -> (&'static str, Option<u32>) {
+    match writer.standing(now) {
+        Standing::InSync => ("in_sync", None),
+        Standing::Starting => ("starting", None),
+        Standing::Deaf => ("deaf", None),
+        Standing::Behind { ap } => ("behind", Some(ap)),
+    }
+}
+
+/// What a writer knows of each gateway.
+pub fn sources(writer: &Writer) -> Vec<SourceEntry> {
+    let sources = writer.sources().map(|one| {
+        let Origin { ap, epoch } = one.origin;
+        (ap, epoch, one.resync.is_none(), one.complete, one.highest, one.missing)
+    });
+    sources.collect()
+}
+
+/// A writer's counters: name, help and value.
+pub fn writer_counters(writer: &Writer) -> [(&'static str, &'static str, u64); 14] {
+    let counters = writer.counters();
+    [
+        ("presence_events", "Events applied", counters.events),
+        ("presence_packets", "Packets with events applied", counters.packets),
+        ("presence_empty_versions", "Versions without events applied", counters.empty_versions),
+        ("presence_duplicates", "Packets dropped: they came by the other path", counters.duplicates),
+        ("presence_held", "Packets that waited for a full state", counters.held),
+        ("presence_held_dropped", "Packets dropped while a full state came; they are asked for", counters.held_dropped),
+        ("presence_old_epoch", "Frames refused: of an earlier life of the gateway", counters.old_epoch),
+        ("presence_wrong_shard", "Frames refused: split for another shard", counters.wrong_shard),
+        ("presence_malformed", "Frames refused: malformed", counters.malformed),
+        ("presence_too_many_sources", "Frames refused: too many gateways", counters.too_many_sources),
+        ("presence_unasked", "Frames refused: nobody asked for them", counters.unasked),
+        ("presence_resyncs", "Gateways whose full state became necessary", counters.resyncs),
+        ("presence_fulls", "Full states put in force", counters.fulls),
+        ("presence_lost", "Gateways that were lost with their users", counters.lost),
+    ]
 }
 
 /// One shard's view of all gateways.
@@ -331,8 +422,7 @@ impl PresenceWriter {
     }
 
     fn due(&self, now: u64) -> Vec<(u32, u32, Ranges)> {
-        let due = self.0.due(now).into_iter();
-        due.map(|due| (due.origin.ap, due.origin.epoch, due.ranges)).collect()
+        due(&self.0, now)
     }
 
     fn asked(&mut self, ap: u32, ranges: Ranges, transaction: u64) {
@@ -347,17 +437,8 @@ impl PresenceWriter {
         self.0.release(ap, transaction);
     }
 
-    fn fulls(&self) -> Vec<(u32, &'static str, Option<u64>, Ranges)> {
-        let fulls = self.0.fulls().into_iter().map(|full| {
-            let why = match full.why {
-                Why::Unknown => "unknown",
-                Why::NewEpoch => "new_epoch",
-                Why::Jump => "jump",
-                Why::TooOld => "too_old",
-            };
-            (full.ap, why, full.asked, full.missing)
-        });
-        fulls.collect()
+    fn fulls(&self) -> Vec<FullEntry> {
+        fulls(&self.0)
     }
 
     fn full_asked(&mut self, ap: u32, transaction: u64) {
@@ -408,12 +489,7 @@ impl PresenceWriter {
 
     /// The second: the gateway that the shard is behind of.
     fn standing(&mut self, now: u64) -> (&'static str, Option<u32>) {
-        match self.0.standing(now) {
-            Standing::InSync => ("in_sync", None),
-            Standing::Starting => ("starting", None),
-            Standing::Deaf => ("deaf", None),
-            Standing::Behind { ap } => ("behind", Some(ap)),
-        }
+        standing(&mut self.0, now)
     }
 
     fn online(&self) -> Vec<(u64, String, u32)> {
@@ -421,34 +497,14 @@ impl PresenceWriter {
         online.map(|(user, device, ap)| (user, name(&device), ap)).collect()
     }
 
-    fn sources(&self) -> Vec<(u32, u32, bool, u64, u64, u64)> {
-        let sources = self.0.sources().map(|one| {
-            let Origin { ap, epoch } = one.origin;
-            (ap, epoch, one.resync.is_none(), one.complete, one.highest, one.missing)
-        });
-        sources.collect()
+    fn sources(&self) -> Vec<SourceEntry> {
+        sources(&self.0)
     }
 
     fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let counters = self.0.counters();
         let dict = PyDict::new(py);
-        for (name, count) in [
-            ("events", counters.events),
-            ("packets", counters.packets),
-            ("empty_versions", counters.empty_versions),
-            ("duplicates", counters.duplicates),
-            ("held", counters.held),
-            ("held_dropped", counters.held_dropped),
-            ("old_epoch", counters.old_epoch),
-            ("wrong_shard", counters.wrong_shard),
-            ("malformed", counters.malformed),
-            ("too_many_sources", counters.too_many_sources),
-            ("unasked", counters.unasked),
-            ("resyncs", counters.resyncs),
-            ("fulls", counters.fulls),
-            ("lost", counters.lost),
-        ] {
-            dict.set_item(name, count)?;
+        for (name, _, count) in writer_counters(&self.0) {
+            dict.set_item(name.trim_start_matches("presence_"), count)?;
         }
         Ok(dict)
     }

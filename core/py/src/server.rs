@@ -306,8 +306,8 @@ const INTEREST_MAX: &str = "Rooms wanted, once per gateway, that there is place 
 const LINGER_US: Micros = 2_000;
 
 /// A driver, and its news since the last look.
-struct Running<M: RoleMachine> {
-    driver: Driver<M>,
+pub(crate) struct Running<M: RoleMachine> {
+    pub(crate) driver: Driver<M>,
     events: Vec<M::Event>,
     ready: Option<bool>,
     ready_changed: bool,
@@ -316,7 +316,7 @@ struct Running<M: RoleMachine> {
 }
 
 impl<M: RoleMachine> Running<M> {
-    fn new(machine: M, sockets: Vec<Socket>, faults: Option<muster_driver::Faults>) -> PyResult<Self> {
+    pub(crate) fn new(machine: M, sockets: Vec<Socket>, faults: Option<muster_driver::Faults>) -> PyResult<Self> {
         let mut driver = Driver::new(machine, sockets)?;
         let bytes: Vec<u32> = driver
             .sockets()
@@ -338,7 +338,7 @@ impl<M: RoleMachine> Running<M> {
         })
     }
 
-    fn turn(&mut self) -> u8 {
+    pub(crate) fn turn(&mut self) -> u8 {
         let turn = self.driver.turn();
         self.driver.events(&mut self.events);
         let ready = self.driver.machine().not_ready().is_none();
@@ -350,7 +350,7 @@ impl<M: RoleMachine> Running<M> {
         u8::from(turn.more) | u8::from(!self.events.is_empty() || self.ready_changed || stalled) << 1
     }
 
-    fn events<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+    pub(crate) fn events<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let list = PyList::empty(py);
         for event in self.events.drain(..) {
             list.append(M::event(py, event)?)?;
@@ -368,7 +368,7 @@ impl<M: RoleMachine> Running<M> {
         Ok(list)
     }
 
-    fn counters(&self) -> Vec<(String, String, u64)> {
+    pub(crate) fn counters(&self) -> Vec<(String, String, u64)> {
         let mut list = Vec::new();
         let mut add = |prefix: &str, name: &str, help: &str, value: u64| {
             list.push((format!("{prefix}{name}"), help.to_string(), value));
@@ -398,7 +398,7 @@ impl<M: RoleMachine> Running<M> {
         list
     }
 
-    fn gauges(&self) -> Vec<(String, String, f64)> {
+    pub(crate) fn gauges(&self) -> Vec<(String, String, f64)> {
         let mut list = Vec::new();
         self.driver
             .machine()
@@ -406,7 +406,7 @@ impl<M: RoleMachine> Running<M> {
         list
     }
 
-    fn status<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+    pub(crate) fn status<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let status = PyDict::new(py);
         status.set_item("not_ready", self.driver.machine().not_ready())?;
         status.set_item("faults_injected", self.driver.fault_counters().is_some())?;
@@ -431,20 +431,20 @@ impl<M: RoleMachine> Running<M> {
     }
 
     /// Sockets as Python counts them: that for clients first.
-    fn sockets(&self) -> impl Iterator<Item = &Socket> {
+    pub(crate) fn sockets(&self) -> impl Iterator<Item = &Socket> {
         self.driver.sockets().iter().rev()
     }
 }
 
-fn closed() -> PyErr {
+pub(crate) fn closed() -> PyErr {
     PyRuntimeError::new_err("the engine is closed")
 }
 
 /// A secret of the cluster, and its id.
-type ClusterKey = (u8, Vec<u8>);
+pub(crate) type ClusterKey = (u8, Vec<u8>);
 
 /// The cluster's secrets: that of new links, and another one that is accepted; and the list of nodes that may link.
-fn cluster(key: &ClusterKey, other: Option<&ClusterKey>, allow: Option<Allow>) -> PyResult<ClusterKeys> {
+pub(crate) fn cluster(key: &ClusterKey, other: Option<&ClusterKey>, allow: Option<Allow>) -> PyResult<ClusterKeys> {
     let read = |key: &ClusterKey| array(&key.1, "a cluster secret").map(|secret| (key.0, secret));
     let (current, other) = (read(key)?, other.map(read).transpose()?);
     if other.is_some_and(|(id, _)| id == current.0) {
@@ -636,6 +636,8 @@ macro_rules! engine {
     };
 }
 
+pub(crate) use engine;
+
 engine!(
     /// Holds end clients and gives each member of a room its messages.
     GatewayEngine, Gateway, answers
@@ -653,13 +655,13 @@ engine!(
     RouterEngine, Router, silent
 );
 
-type HostPort = (String, u16);
+pub(crate) type HostPort = (String, u16);
 /// Rooms, and the place at which others follow.
 type RoomsPage<'py> = (Bound<'py, PyList>, Option<usize>);
 /// (gateway, room id) each, and from where on others follow.
 type InterestPage = (Vec<(u32, u64)>, Option<(u32, u64)>);
 
-fn sockets(addresses: &[&HostPort], recv_buffer: usize, send_buffer: usize) -> PyResult<Vec<Socket>> {
+pub(crate) fn sockets(addresses: &[&HostPort], recv_buffer: usize, send_buffer: usize) -> PyResult<Vec<Socket>> {
     let options = convert::socket_options(recv_buffer, send_buffer);
     let mut sockets = Vec::new();
     for (host, port) in addresses {

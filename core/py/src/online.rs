@@ -1,0 +1,377 @@
+//! The engines of presence: an online writer's node, and a gateway without sessions for benches and tests.
+
+use std::os::fd::AsRawFd;
+
+use muster_presence::{
+    page, AccessPoint, AccessSettings, Apart, Applied, Keeping, Origin, Post, PostConfig, Ranges, Task, Writer,
+    WriterSettings,
+};
+use muster_transport::{Denied, HasLinks, Identity, LinkChange, Machine, ResetSecret};
+use muster_udp::{monotonic_now, KernelEntropy};
+use pyo3::exceptions::{PyOverflowError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
+
+use crate::convert::{self, Allow, FaultRule};
+use crate::presence::{self, FullEntry, SourceEntry};
+use crate::server::{closed, cluster, engine, sockets, ClusterKey, HostPort, RoleMachine, Running};
+
+/// What a node of presence tells operators beyond what every node does.
+pub trait Told: Task {
+    fn each_counter(&self, each: &mut dyn FnMut(&'static str, &'static str, u64));
+    fn each_gauge(&self, each: &mut dyn FnMut(&'static str, &'static str, f64));
+}
+
+impl<T: Told> RoleMachine for Post<T> {
+    fn not_ready(&self) -> Option<&'static str> {
+        Post::not_ready(self)
+    }
+
+    fn set_buffers(&mut self, bytes: &[u32]) {
+        self.set_link_buffer(bytes[0]);
+    }
+
+    fn event<'py>(py: Python<'py>, event: LinkChange) -> PyResult<Bound<'py, PyTuple>> {
+        convert::link_event(py, &event)
+    }
+
+    fn each_counter(&self, each: &mut dyn FnMut(&'static str, &'static str, u64)) {
+        self.mail().counters.each(&mut *each);
+        self.task.each_counter(each);
+    }
+
+    fn each_gauge(&self, each: &mut dyn FnMut(&'static str, &'static str, f64)) {
+        each(
+            "presence_waiting",
+            "Frames that wait for a link's window",
+            self.mail().waiting() as f64,
+        );
+        self.task.each_gauge(each);
+    }
+}
+
+impl Told for Keeping {
+    fn each_counter(&self, each: &mut dyn FnMut(&'static str, &'static str, u64)) {
+        self.counters.each(&mut *each);
+        for (name, help, value) in presence::writer_counters(&self.writer) {
+            each(name, help, value);
+        }
+    }
+
+    fn each_gauge(&self, each: &mut dyn FnMut(&'static str, &'static str, f64)) {
+        let writer = &self.writer;
+        each("presence_online", "Devices online in this shard", writer.online_len() as f64);
+        each(
+            "presence_gateways",
+            "Gateways that this writer follows",
+            writer.sources().count() as f64,
+        );
+        let missing: u64 = writer.sources().map(|source| source.missing).sum();
+        each("presence_missing", "Versions of gateways that are missing", missing as f64);
+    }
+}
+
+impl Told for Apart {
+    fn each_counter(&self, _each: &mut dyn FnMut(&'static str, &'static str, u64)) {}
+
+    fn each_gauge(&self, each: &mut dyn FnMut(&'static str, &'static str, f64)) {
+        let online = self.access.devices().count();
+        each("presence_online", "Devices online here", online as f64);
+    }
+}
+
+type WriterNode = Post<Keeping>;
+type GatewayNode = Post<Apart>;
+
+/// Users, changes for the feed, and the three arguments of the store's script.
+type PackedBatch<'py> = (usize, usize, Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py, PyBytes>);
+
+engine!(
+    /// Keeps one shard of a site's store true.
+    OnlineWriterEngine, WriterNode, silent
+);
+engine!(
+    /// A gateway without sessions, whose devices come and go by calls.
+    PresenceGatewayEngine, GatewayNode, silent
+);
+
+#[pymethods]
+impl OnlineWriterEngine {
+    #[new]
+    #[pyo3(signature = (*, node, epoch, link_bind, cluster_key, seed, recv_buffer, send_buffer, payload_bytes, faults, site, shards, shard,
+        grace_us, lease_us, reorder_us = 30_000, late_us = 2_000_000, cluster_other = None, cluster_allow = None))]
+    #[allow(clippy::too_many_arguments)]
+    fn new(
+        node: u32,
+        epoch: u32,
+        link_bind: HostPort,
+        cluster_key: ClusterKey,
+        seed: u64,
+        recv_buffer: usize,
+        send_buffer: usize,
+        payload_bytes: usize,
+        faults: Option<Vec<FaultRule>>,
+        site: u16,
+        shards: u16,
+        shard: u16,
+        grace_us: u64,
+        lease_us: u64,
+        reorder_us: u64,
+        late_us: u64,
+        cluster_other: Option<ClusterKey>,
+        cluster_allow: Option<Allow>,
+    ) -> PyResult<Self> {
+        let cluster = cluster(&cluster_key, cluster_other.as_ref(), cluster_allow)?;
+        let reset_secret = ResetSecret::of_node(cluster.reset_root(), node); // it has no file for it
+        let config = PostConfig {
+            me: Identity {
+                node,
+                role: muster_presence::role::ONLINE_WRITER,
+                epoch,
+            },
+            payload: payload_bytes,
+            cluster,
+            reset_secret,
+            dials: vec![muster_rooms::role::GATEWAY],
+        };
+        let settings = WriterSettings {
+            grace: grace_us,
+            lease: lease_us,
+            reorder: reorder_us,
+            late: late_us,
+            policies: None,
+        };
+        let shard = presence::shard(shards, shard)?;
+        let writer = Writer::new(shard, epoch, settings);
+        let keeping = Keeping::new(site, shard, muster_rooms::role::GATEWAY, writer);
+        let sockets = sockets(&[&link_bind], recv_buffer, send_buffer)?;
+        let machine = Post::new(config, seed, Box::new(KernelEntropy), keeping);
+        Ok(OnlineWriterEngine {
+            running: Some(Running::new(machine, sockets, convert::faults(seed, faults, None)?)?),
+        })
+    }
+
+    /// The time that all calls of this engine go by.
+    fn now(&self) -> u64 {
+        monotonic_now()
+    }
+
+    // ---- What the store had
+
+    fn restore_applied(&mut self, ap: u32, epoch: u32, version: u64) -> PyResult<()> {
+        let version = Some(version);
+        let applied = Applied { ap, epoch, version };
+        self.with(|keeping| keeping.writer.restore_applied(monotonic_now(), &applied))
+    }
+
+    /// A page of records. The first: users read; the second: users whose record is none of this format or shard.
+    fn restore_users(&mut self, bytes: &[u8]) -> PyResult<(usize, Vec<u64>)> {
+        let users = page(bytes).ok_or_else(|| PyValueError::new_err("the store's page is malformed"))?;
+        let now = monotonic_now();
+        self.with(|keeping| {
+            let wrong = users
+                .iter()
+                .filter(|(user, record)| !keeping.writer.restore_user(now, *user, record));
+            let wrong: Vec<u64> = wrong.map(|(user, _)| *user).collect();
+            (users.len() - wrong.len(), wrong)
+        })
+    }
+
+    /// The store has been read.
+    fn open(&mut self) -> PyResult<()> {
+        self.with(|keeping| keeping.open(monotonic_now()))
+    }
+
+    fn rewrite(&mut self) -> PyResult<()> {
+        self.with(|keeping| keeping.writer.rewrite())
+    }
+
+    // ---- For the compensation runner
+
+    fn due(&self, now: u64) -> PyResult<Vec<(u32, u32, Ranges)>> {
+        Ok(presence::due(self.writer()?, now))
+    }
+
+    fn asked(&mut self, ap: u32, ranges: Ranges, transaction: u64) -> PyResult<()> {
+        self.with(|keeping| keeping.writer.asked(ap, &ranges, transaction))
+    }
+
+    fn waits(&self, ap: u32, transaction: u64) -> PyResult<u64> {
+        Ok(self.writer()?.waits(ap, transaction))
+    }
+
+    fn release(&mut self, ap: u32, transaction: u64) -> PyResult<()> {
+        self.with(|keeping| keeping.writer.release(ap, transaction))
+    }
+
+    fn fulls(&self) -> PyResult<Vec<FullEntry>> {
+        Ok(presence::fulls(self.writer()?))
+    }
+
+    fn full_asked(&mut self, ap: u32, transaction: u64) -> PyResult<()> {
+        self.with(|keeping| keeping.writer.full_asked(ap, transaction))
+    }
+
+    /// Sends a frame to a linked node.
+    fn send(&mut self, node: u32, frame: Vec<u8>) -> PyResult<()> {
+        let running = self.get_mut()?;
+        running.driver.machine_mut().with(|_, mail| mail.send(node, frame));
+        running.driver.kick();
+        Ok(())
+    }
+
+    // ---- For the store
+
+    /// What the store is to take next; the same again until `written`.
+    fn batch<'py>(
+        &mut self,
+        py: Python<'py>,
+        users_max: usize,
+        buckets: u32,
+    ) -> PyResult<Option<PackedBatch<'py>>> {
+        let packed = self.with(|keeping| keeping.batch(users_max, buckets))?;
+        Ok(packed.map(|packed| {
+            let bytes = |bytes: &[u8]| PyBytes::new(py, bytes);
+            (
+                packed.users_len,
+                packed.feed_len,
+                bytes(&packed.users),
+                bytes(&packed.vector),
+                bytes(&packed.feed),
+            )
+        }))
+    }
+
+    fn written(&mut self) -> PyResult<()> {
+        self.with(|keeping| keeping.writer.written())
+    }
+
+    fn is_written(&self) -> PyResult<bool> {
+        Ok(self.writer()?.is_written())
+    }
+
+    fn standing(&mut self) -> PyResult<(&'static str, Option<u32>)> {
+        self.with(|keeping| presence::standing(&mut keeping.writer, monotonic_now()))
+    }
+
+    fn sources(&self) -> PyResult<Vec<SourceEntry>> {
+        Ok(presence::sources(self.writer()?))
+    }
+
+    fn online_len(&self) -> PyResult<usize> {
+        Ok(self.writer()?.online_len())
+    }
+}
+
+impl OnlineWriterEngine {
+    fn writer(&self) -> PyResult<&Writer> {
+        Ok(&self.get()?.driver.machine().task.writer)
+    }
+
+    fn with<R>(&mut self, with: impl FnOnce(&mut Keeping) -> R) -> PyResult<R> {
+        Ok(self.get_mut()?.driver.machine_mut().with(|keeping, _| with(keeping)))
+    }
+}
+
+#[pymethods]
+impl PresenceGatewayEngine {
+    #[new]
+    #[pyo3(signature = (*, node, epoch, link_bind, cluster_key, seed, recv_buffer, send_buffer, payload_bytes, faults, version = 0,
+        window_us = 50_000, ring_bytes = 4 << 20, full_bytes_per_second = 8 << 20, cluster_other = None, cluster_allow = None))]
+    #[allow(clippy::too_many_arguments)]
+    fn new(
+        node: u32,
+        epoch: u32,
+        link_bind: HostPort,
+        cluster_key: ClusterKey,
+        seed: u64,
+        recv_buffer: usize,
+        send_buffer: usize,
+        payload_bytes: usize,
+        faults: Option<Vec<FaultRule>>,
+        version: u64,
+        window_us: u64,
+        ring_bytes: usize,
+        full_bytes_per_second: u64,
+        cluster_other: Option<ClusterKey>,
+        cluster_allow: Option<Allow>,
+    ) -> PyResult<Self> {
+        let cluster = cluster(&cluster_key, cluster_other.as_ref(), cluster_allow)?;
+        let reset_secret = ResetSecret::of_node(cluster.reset_root(), node);
+        let config = PostConfig {
+            me: Identity {
+                node,
+                role: muster_rooms::role::GATEWAY,
+                epoch,
+            },
+            payload: payload_bytes,
+            cluster,
+            reset_secret,
+            dials: Vec::new(),
+        };
+        let settings = AccessSettings {
+            window: window_us,
+            ring_bytes,
+            full_bytes_per_second,
+            ..AccessSettings::default()
+        };
+        let origin = Origin { ap: node, epoch };
+        let access = AccessPoint::new(origin, version, settings, monotonic_now());
+        let sockets = sockets(&[&link_bind], recv_buffer, send_buffer)?;
+        let machine = Post::new(config, seed, Box::new(KernelEntropy), Apart::new(access));
+        Ok(PresenceGatewayEngine {
+            running: Some(Running::new(machine, sockets, convert::faults(seed, faults, None)?)?),
+        })
+    }
+
+    fn online(&mut self, wall_ms: u64, users: Vec<u64>, device_name: &str, session: u64) -> PyResult<()> {
+        let device = presence::device(device_name)?;
+        self.with(|apart| {
+            for user in users {
+                let opened = apart.access.online(monotonic_now(), wall_ms, user, device, session);
+                opened.map_err(|_| PyOverflowError::new_err("too many devices of one user"))?;
+            }
+            Ok(())
+        })?
+    }
+
+    fn offline(
+        &mut self,
+        wall_ms: u64,
+        users: Vec<u64>,
+        device_name: &str,
+        session: u64,
+        why: &str,
+    ) -> PyResult<()> {
+        let (device, reason) = (presence::device(device_name)?, presence::reason(why)?);
+        self.with(|apart| {
+            for user in users {
+                apart
+                    .access
+                    .offline(monotonic_now(), wall_ms, user, device, session, reason);
+            }
+        })
+    }
+
+    fn drain_devices(&mut self, wall_ms: u64) -> PyResult<()> {
+        self.with(|apart| apart.access.drain(monotonic_now(), wall_ms))
+    }
+
+    fn devices_len(&self) -> PyResult<usize> {
+        Ok(self.get()?.driver.machine().task.access.devices().count())
+    }
+}
+
+impl PresenceGatewayEngine {
+    /// Changes leave with the next turn.
+    fn with<R>(&mut self, with: impl FnOnce(&mut Apart) -> R) -> PyResult<R> {
+        let running = self.get_mut()?;
+        let given = running.driver.machine_mut().with(|apart, mail| {
+            let given = with(apart);
+            apart.leave(mail);
+            given
+        });
+        running.driver.kick();
+        Ok(given)
+    }
+}
