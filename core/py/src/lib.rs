@@ -3,11 +3,11 @@
 mod client;
 mod convert;
 mod journal;
+mod keeping;
 mod keys;
 mod likes;
 mod load;
 mod messages;
-mod online;
 mod presence;
 mod server;
 
@@ -44,8 +44,8 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<messages::RetryPlan>()?;
     module.add_class::<messages::ScheduleKeeper>()?;
     module.add_class::<messages::WorkerDispatch>()?;
-    module.add_class::<online::OnlineWriterEngine>()?;
-    module.add_class::<online::PresenceGatewayEngine>()?;
+    module.add_class::<keeping::OnlineWriterEngine>()?;
+    module.add_class::<keeping::PresenceGatewayEngine>()?;
     module.add_function(wrap_pyfunction!(presence::presence_answers, module)?)?;
     module.add_function(wrap_pyfunction!(presence::presence_ask, module)?)?;
     module.add_function(wrap_pyfunction!(presence::presence_bucket, module)?)?;

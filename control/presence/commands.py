@@ -1,0 +1,195 @@
+"""The work of the words of presence. Data on stdout; a reader's refusal is one line and an exit code."""
+
+import asyncio
+import itertools
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from rich.table import Table
+
+from control.console import common
+from control.console.found import Target
+from control.errors import FAILURE, USAGE, UserError
+from control.host.shown import one_line
+from control.presence.asking import Readers
+from control.presence.reach import reaching, user_of
+from plane.presence.questions import ShardStats, User
+
+BATCH: Final = 1_000
+"""Users of one question."""
+AGAIN_S: Final = 1.0
+
+
+def asked(users: Sequence[str], file: Path | None) -> list[int]:
+    """The users of a word. Raises `UserError`."""
+    named = [user_of(text) for text in users]
+    if file is not None:
+        try:
+            lines = file.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"{file}: {error}", USAGE) from None
+        named += [user_of(line.strip()) for line in lines if line.strip()]
+    if not named:
+        raise UserError("no user is given; see --help", USAGE)
+    return named
+
+
+async def who(where: Target, users: Sequence[str], file: Path | None, site: int | None, as_json: bool) -> int:
+    """Look users up."""
+    numbers = asked(users, file)
+
+    async def work(readers: Readers) -> int:
+        batches = [numbers[at : at + BATCH] for at in range(0, len(numbers), BATCH)]
+        found = [await readers.who(batch, site) for batch in batches]
+        with common.verdict_after():
+            for user in itertools.chain.from_iterable(each.users for each in found):
+                if as_json:
+                    common.print_json(shown(user), line=True)
+                else:
+                    _show(user)
+        return 0
+
+    return await reaching(where, work)
+
+
+def shown(user: User) -> dict[str, Any]:
+    """A user as JSON has it: numbers of 64 bits as text, times in ms since 1970."""
+    return {
+        "user": str(user.user),
+        "online": bool(user.devices),
+        "devices": [
+            {"device": each.device, "gateway": each.gateway, "since": each.since_ms}
+            for each in sorted(user.devices, key=lambda each: (each.device, each.gateway))
+        ],
+        "last_seen": user.last_seen_ms,
+    }
+
+
+def _show(user: User) -> None:
+    console = common.out()
+    if not user.devices:
+        seen = "" if user.last_seen_ms is None else f", last seen {_when(user.last_seen_ms)}"
+        console.print(f"{user.user}: not online{seen}")
+        return
+    parts = [
+        f"{one_line(each.device)} at gateway {each.gateway} since {_when(each.since_ms)}"
+        for each in sorted(user.devices, key=lambda each: (each.device, each.gateway))
+    ]
+    console.print(f"{user.user}: online: {'; '.join(parts)}", soft_wrap=True)
+
+
+def _when(at_ms: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_ms / 1_000))
+
+
+async def watch(where: Target, users: Sequence[str], file: Path | None, site: int | None, as_json: bool) -> int:
+    """Show changes until the end of the program."""
+    numbers = asked(users, file)
+
+    async def work(readers: Readers) -> int:
+        async for change in readers.watch(numbers, site):
+            if not change:
+                if not as_json:
+                    common.screen().print(f"watching {common.counted(len(numbers), 'user')}")
+                continue
+            told = msgspec.json.decode(change)
+            if as_json:
+                common.print_json(told, line=True)
+            else:
+                reason = f" ({told['reason']})" if told["reason"] else ""
+                device = one_line(told["device"])
+                print(f"{told['user']}: {device} {told['state']}{reason} at gateway {told['gateway']}", flush=True)
+        return 0
+
+    return await reaching(where, work)
+
+
+async def stats(where: Target, again: bool, as_json: bool) -> int:
+    """Show how all shards stand."""
+
+    async def work(readers: Readers) -> int:
+        while True:
+            shards = await readers.stats()
+            with common.verdict_after():
+                if as_json:
+                    common.print_json([_told(each) for each in shards], line=again)
+                else:
+                    common.out().print(_table(shards))
+                    for line in _gateways(shards):
+                        common.out().print(line, soft_wrap=True)
+            if not again:
+                return FAILURE if any(each.why for each in shards) else 0
+            await asyncio.sleep(AGAIN_S)
+
+    return await reaching(where, work)
+
+
+def _told(shard: ShardStats) -> dict[str, Any]:
+    writer = shard.writer
+    told: dict[str, Any] = {
+        "site": shard.site,
+        "shard": shard.shard,
+        "shards": shard.shards,
+        "serving": not shard.why,
+        "why": shard.why,
+        "age_ms": shard.age_ms,
+    }
+    if writer is not None:
+        told |= {
+            "writer": writer.node,
+            "epoch": writer.epoch,
+            "online": writer.online,
+            "gateways": [
+                {
+                    "gateway": each.gateway,
+                    "epoch": each.epoch,
+                    "followed": each.followed,
+                    "applied": each.complete,
+                    "lag": each.highest - each.complete,
+                    "missing": each.missing,
+                }
+                for each in writer.gateways
+            ],
+            "asks": writer.asks,
+            "fulls": writer.fulls,
+            "asked": writer.asked,
+            "fulls_asked": writer.fulls_asked,
+            "unpublished": writer.unpublished,
+        }
+    return told
+
+
+def _table(shards: Sequence[ShardStats]) -> Table:
+    table = Table(box=None, header_style="bold")
+    for name in ("site", "shard", "devices", "gateways", "gaps", "asks", "full states", "unpublished"):
+        table.add_column(name, justify="right")
+    table.add_column("state")
+    for each in shards:
+        writer = each.writer
+        state = "serves" if not each.why else f"refused: {each.why}"
+        place = (str(each.site), f"{each.shard} of {each.shards}")
+        if writer is None:
+            table.add_row(*place, *[""] * 6, state)
+            continue
+        table.add_row(
+            *place,
+            str(writer.online),
+            str(len(writer.gateways)),
+            str(sum(source.missing for source in writer.gateways)),
+            f"{writer.asks} ({writer.asked})",
+            f"{writer.fulls} ({writer.fulls_asked})",
+            str(writer.unpublished),
+            state,
+        )
+    return table
+
+
+def _gateways(shards: Sequence[ShardStats]) -> Iterator[str]:
+    for each in shards:
+        for source in each.writer.gateways if each.writer else ():
+            lag = source.highest - source.complete
+            how = f"version {source.complete}, lag {lag}" if source.followed else "its full state is on its way"
+            yield f"site {each.site}, shard {each.shard}: gateway {source.gateway} (epoch {source.epoch}): {how}"

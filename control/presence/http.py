@@ -1,0 +1,173 @@
+"""Presence over HTTP: where users are online, many in one call.
+
+Keys and limits are the base's (`control/http/`); the question is that of the command. `send.py` adds the messages to users.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import Annotated, Any, Final
+
+import msgspec
+from litestar import MediaType, Response, Router, post
+from litestar.di import NamedDependency, Provide
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.types import ControllerRouterHandler
+
+import muster
+from control.cluster.instance import Process
+from control.errors import UserError
+from control.http.access import Action, Caller
+from control.http.face import AnyRequest, Base
+from control.http.problems import CONTENT_TYPE, Problem
+from control.presence.asking import ROLE, Readers
+from plane.calls import CallError, key_of
+from plane.presence.questions import User
+from plane.spec import SpecError, secret
+
+ACTIONS: Final = (Action("presence", "see where these users are online", None),)
+LOOK_S: Final = 1.0
+USERS_MAX: Final = 1_000
+CODES: Final = {"question": "bad_request", "late": "timeout"}
+
+Number = Annotated[str, msgspec.Meta(pattern=r"^(0|[1-9][0-9]{0,19})\Z")]
+
+
+class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A question for users; a number of 64 bits is text."""
+
+    users: Annotated[list[Number], msgspec.Meta(min_length=1, max_length=USERS_MAX)]
+    site: Annotated[int, msgspec.Meta(ge=1)] | None = None
+
+
+class OnlineDevice(msgspec.Struct, frozen=True):
+    """A device that is online; `since` in ms since 1970."""
+
+    device: str
+    gateway: int
+    since: int
+
+
+class OnlineUser(msgspec.Struct, frozen=True):
+    """A user; `last_seen` in ms since 1970."""
+
+    user: str
+    online: bool
+    devices: list[OnlineDevice]
+    last_seen: int | None
+
+
+class Said(msgspec.Struct, frozen=True):
+    """The users in the order of the question, as one site knows them."""
+
+    site: int
+    users: list[OnlineUser]
+
+
+def _problems(*codes: int) -> dict[int, ResponseSpec]:
+    return {
+        code: ResponseSpec(dict[str, Any], generate_examples=False, media_type=CONTENT_TYPE, description="A problem")
+        for code in codes
+    }
+
+
+@post(
+    "/presence",
+    status_code=200,
+    responses={
+        200: ResponseSpec(Said, generate_examples=False, description="The users, in the order of the question"),
+        **_problems(400, 401, 403, 413, 429, 503, 504),
+    },
+)
+async def who(
+    request: AnyRequest, caller: NamedDependency[Caller], presence: NamedDependency["PresenceFace"]
+) -> Response[bytes]:
+    """Where users are online: `{"users": ["7", "8"]}`; `"site": 1` asks that site only."""
+    try:
+        asked = msgspec.json.decode(await request.body(), type=Asked)
+    except msgspec.MsgspecError as error:
+        raise Problem("bad_body", str(error)) from None
+    for user in asked.users:
+        caller.need("presence", user)
+    try:
+        found = await (await presence.readers()).who([int(user) for user in asked.users], asked.site)
+    except CallError as error:
+        raise Problem(CODES.get(error.code, "unavailable"), str(error)[:400]) from None
+    said = Said(found.site, [shown(user) for user in found.users])
+    return Response(msgspec.json.encode(said) + b"\n", media_type=MediaType.JSON)
+
+
+def shown(user: User) -> OnlineUser:
+    """A user as JSON has it."""
+    devices = sorted(user.devices, key=lambda each: (each.device, each.gateway))
+    return OnlineUser(
+        str(user.user),
+        bool(devices),
+        [OnlineDevice(each.device, each.gateway, each.since_ms) for each in devices],
+        user.last_seen_ms,
+    )
+
+
+class PresenceFace:
+    """Presence's part of the HTTP face. It is ready also where no presence runs: its routes say so."""
+
+    ready: Final = True
+
+    def __init__(self, base: Base) -> None:
+        self.base = base
+        self._nodes: Sequence[Process] = ()
+        self._looked = 0.0
+        self._readers: Readers | None = None
+
+    def routes(self) -> Sequence[ControllerRouterHandler]:
+        """As `Face.routes`."""
+
+        def presence(caller: NamedDependency[Caller]) -> PresenceFace:  # after it: at once costs tasks a request
+            return self
+
+        provided = {"presence": Provide(presence, sync_to_thread=False)}
+        return [Router("/api/v1", route_handlers=[who], dependencies=provided, tags=["presence"])]
+
+    async def start(self) -> None:
+        """Readers are looked for with the first request."""
+
+    def redirect(self, address: muster.Address) -> None:
+        """Look for the readers again."""
+        self._looked = 0.0
+
+    def access_changed(self) -> None:
+        """Nothing lasts."""
+
+    def drain(self) -> None:
+        """Nothing lasts."""
+
+    async def stop(self) -> None:
+        """Close all."""
+        if self._readers is not None:
+            await self._readers.close()
+
+    def status(self) -> dict[str, Any]:
+        """Nothing of its own."""
+        return {}
+
+    async def readers(self) -> Readers:
+        """Raises `Problem`."""
+        if time.monotonic() - self._looked > LOOK_S:
+            try:
+                self._nodes = await self.base.nodes()
+            except UserError as error:
+                raise Problem("unavailable", str(error)) from None
+            self._looked = time.monotonic()
+        if self._readers is None:
+            try:
+                key = key_of(secret(self.base.cluster_secret_file, 32))
+            except SpecError as error:
+                raise Problem("unavailable", str(error)) from None
+            self._readers = Readers(
+                lambda: [each.bind for each in self._nodes if each.role == ROLE and each.bind and each.ready], key
+            )
+        return self._readers
+
+
+def face(base: Base) -> PresenceFace:
+    """As `control.http.face.Module`."""
+    return PresenceFace(base)

@@ -1,0 +1,116 @@
+"""The relay: changes from the store's stream to a durable log, at least once, in the order of the stream.
+
+Owns how far it has come. A user's changes are all in one partition of one site's log, so their order stays. Must not know
+what a change says.
+"""
+
+import asyncio
+import contextlib
+from typing import Final
+
+import structlog
+
+from plane.log import Batch, Log, LogError, Logs
+from plane.presence.store import Shard, StoreError
+
+PAGE: Final = 1_000
+LOOK_S: Final = 0.5
+"""Without a call to wake up."""
+AGAIN_S: Final = 1.0
+KEPT: Final = 1_000_000
+"""Records of the log that stay for consumers, 250 B each."""
+TRIM_EACH: Final = 50_000
+
+
+class Relay:
+    """Runs until it is cancelled; then `close`."""
+
+    waiting_max: Final = 1_900_000
+    """Changes in the stream from which on the oldest go (`store.FEED_MAX` less some)."""
+
+    def __init__(
+        self, store: Shard, logs: Logs, name: str, partition: int, log: structlog.typing.FilteringBoundLogger
+    ) -> None:
+        self._store, self._logs, self._name, self._partition, self._log = store, logs, name, partition, log
+        self.published = ""
+        """The place of the last change that the log has."""
+        self.count = 0
+        self.lag = 0
+        """Changes that were seen and are not in the log yet."""
+        self.why = "starting"
+        """Why nothing is published; empty: all is."""
+        self._opened: Log | None = None
+        self._streams = 0
+        """How often the stream was made anew."""
+        self._stopped = False
+        self._woken = asyncio.Event()
+        self._trimmed = 0
+
+    def wake(self) -> None:
+        """The stream has more."""
+        self._woken.set()
+
+    def begin_anew(self) -> None:
+        """The stream was made anew: it begins with what the log may lack."""
+        self.published, self._streams = "", self._streams + 1
+        self.wake()
+
+    def stop(self) -> None:
+        """Another writer has the shard, and its relay goes on."""
+        self._stopped = True
+        self.wake()
+
+    async def close(self) -> None:
+        """Close the log."""
+        if self._opened is not None:
+            await self._opened.close()
+            self._opened = None
+        await self._logs.close()
+
+    async def run(self, epoch: int, published: str) -> None:
+        """Publish what comes after a place of the stream. `epoch`: the writer's."""
+        said, self.published = "", published
+        while not self._stopped:
+            try:
+                if self._opened is None:
+                    self._opened = await self._logs.open(self._name, self._partition)
+                if not await self._step(epoch):
+                    self._woken.clear()
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self._woken.wait(), LOOK_S)
+                self.why = said = ""
+            except (LogError, StoreError) as error:
+                self.why = str(error)
+                if said != str(error):
+                    said = str(error)
+                    self._log.warning("changes wait: they are not published", cause=said)
+                if isinstance(error, LogError):
+                    await self._reopen()
+                await asyncio.sleep(AGAIN_S)
+
+    async def _step(self, epoch: int) -> bool:
+        """Whether there was anything."""
+        assert self._opened is not None
+        changes = await self._store.changes(self.published, PAGE)
+        self.lag = len(changes)
+        if not changes:
+            return False
+        stream = self._streams
+        await self._opened.append(Batch.of([change.told for change in changes]))
+        self.count += len(changes)
+        if stream == self._streams:
+            self.published = changes[-1].place
+            await self._store.published(epoch, self.published)
+        self.lag = 0
+        if self._opened.end - self._trimmed > TRIM_EACH:
+            self._trimmed = self._opened.end
+            await self._opened.truncate(max(0, self._opened.end - KEPT))
+        return len(changes) == PAGE
+
+    async def _reopen(self) -> None:
+        if self._opened is not None:
+            opened, self._opened = self._opened, None
+            try:
+                await opened.close()
+            except LogError as error:
+                self._log.debug("the log did not close", cause=str(error))

@@ -1,0 +1,110 @@
+"""What is asked of an online reader, and its answers; and how a writer says that its shard stands."""
+
+import msgspec
+
+
+class Ping(msgspec.Struct, frozen=True, tag=True):
+    """Where the reader works."""
+
+
+class Pong(msgspec.Struct, frozen=True):
+    """It is there."""
+
+    site: int
+
+
+class Who(msgspec.Struct, frozen=True, tag=True):
+    """Are these users online?"""
+
+    users: list[int]
+
+
+class Device(msgspec.Struct, frozen=True):
+    """A device that is online."""
+
+    device: str
+    gateway: int
+    since_ms: int
+    """By the gateway's wall clock, since 1970."""
+
+
+class User(msgspec.Struct, frozen=True):
+    """One user."""
+
+    user: int
+    devices: list[Device]
+    """Empty: not online."""
+    last_seen_ms: int | None
+    """By the store's clock, since 1970: of an online user the shard's keepalive; None: not known."""
+
+
+class Found(msgspec.Struct, frozen=True):
+    """The users in the order of the question, as one site knows them."""
+
+    site: int
+    users: list[User]
+
+
+class Watch(msgspec.Struct, frozen=True, tag=True):
+    """Changes of these users from now on, one answer each."""
+
+    users: list[int]
+
+
+class Told(msgspec.Struct, frozen=True):
+    """A change, in JSON; empty: the reader is there, and nothing changed."""
+
+    change: bytes
+
+
+class Stats(msgspec.Struct, frozen=True, tag=True):
+    """How the site's shards stand."""
+
+
+class SourceStats(msgspec.Struct, frozen=True, array_like=True):
+    """A gateway as a writer knows it."""
+
+    gateway: int
+    epoch: int
+    followed: bool
+    """False: its full state is on its way."""
+    complete: int
+    highest: int
+    missing: int
+
+
+class WriterStats(msgspec.Struct, frozen=True):
+    """How a writer's shard stands."""
+
+    site: int
+    shards: int
+    shard: int
+    node: int
+    epoch: int
+    why: str
+    """Why it is not to be read; empty: it is."""
+    online: int
+    """Devices."""
+    gateways: list[SourceStats]
+    asks: int
+    fulls: int
+    """Both in flight."""
+    asked: int
+    fulls_asked: int
+    """Both since the writer's start."""
+    batches: int
+    unpublished: int
+
+
+class ShardStats(msgspec.Struct, frozen=True):
+    """A shard as its reader finds it."""
+
+    site: int
+    shards: int
+    shard: int
+    why: str
+    """Why the reader refuses it; empty: it answers."""
+    age_ms: int | None
+    """Of the keepalive; None: there is none."""
+    writer: WriterStats | None
+    """What the writer said last."""

@@ -1,0 +1,223 @@
+"""A shard's store in Redis: what its writer and its readers do there.
+
+Owns the calls of the scripts and the words of their refusals. Must not know how a writer decides, nor what a record says. A
+call that was cut short may have been done: the next one's answer tells.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import NoScriptError, RedisError
+
+from plane.presence import scripts
+
+BUCKETS: Final = 32_768
+"""Of one shard: 30 users each of a million."""
+PAGE_BUCKETS: Final = 1_024
+WAIT_S: Final = 2.0
+FEED_MAX: Final = 2_000_000
+"""Changes that wait to be published, 250 B each; older ones are dropped and counted."""
+
+
+class StoreError(Exception):
+    """The store does not do it. One line."""
+
+
+class Away(StoreError):
+    """It does not answer. A call may have been done."""
+
+
+class Fenced(StoreError):
+    """A later writer has the shard."""
+
+
+class WentBack(StoreError):
+    """It has not what was written last: it came back empty, or older."""
+
+
+class Begun(NamedTuple):
+    """What a writer finds."""
+
+    count: int
+    published: str
+
+
+class Looked(NamedTuple):
+    """What a look-up finds; times in ms of the store's clock."""
+
+    now: int
+    alive: int
+    """0: never."""
+    epoch: str
+    count: str
+    answers: bytes
+
+
+class Change(NamedTuple):
+    """An entry of the stream."""
+
+    place: str
+    user: int
+    told: bytes
+
+
+class Shard:
+    """One shard's store. All calls from one loop; `close` ends it."""
+
+    def __init__(self, url: str, password: str, *, instance: str, site: int, shards: int, shard: int) -> None:
+        self.name = f"site {site}, shard {shard} of {shards}"
+        self.shards = shards
+        self._prefix = f"{{muster:{instance}:presence:{site}:{shards}.{shard}}}:"
+        self._keys = [f"{self._prefix}{name}" for name in ("meta", "vector", "feed")]
+        self._redis = Redis.from_url(
+            url,
+            password=password or None,
+            socket_timeout=WAIT_S,
+            socket_connect_timeout=WAIT_S,
+            retry=Retry(NoBackoff(), 0),
+        )
+        self._shas: dict[str, str] = {}
+
+    async def close(self) -> None:
+        """Close its connections."""
+        await self._redis.aclose()
+
+    # ---- Of its writer
+
+    async def begin(self, epoch: int) -> Begun:
+        """A writer of this epoch begins. Raises `Fenced` and `Away`."""
+        in_force, count, published = await self._run(scripts.BEGIN, epoch)
+        if int(in_force) != epoch:
+            raise Fenced(f"{self.name}: a writer of epoch {int(in_force)} has it, and this one has {epoch}")
+        return Begun(int(count), published.decode())
+
+    async def vector(self) -> list[tuple[int, int, int]]:
+        """The applied vector: gateway, epoch, version. Raises `Away`."""
+        try:
+            found = await self._redis.hgetall(self._keys[1])
+        except (RedisError, OSError) as error:
+            raise _away(self.name, error) from None
+        split = ((int(gateway), *map(int, value.split())) for gateway, value in found.items())
+        return [(gateway, epoch, version) for gateway, epoch, version in split]
+
+    async def pages(self) -> AsyncIterator[bytes]:
+        """All records, packed. Raises `Away`."""
+        for first in range(0, BUCKETS, PAGE_BUCKETS):
+            yield await self._run(scripts.PAGE, first, first + PAGE_BUCKETS, self._prefix)
+
+    async def write(self, epoch: int, count: int, users: bytes, vector: bytes, feed: bytes) -> str:
+        """Write batch number `count`; the last change's place in the stream. Raises `WentBack`, `Fenced`, `Away`."""
+        said = await self._run(scripts.WRITE, epoch, count - 1, count, users, vector, feed, self._prefix)
+        self._check(epoch, count, said)
+        return said[0].decode() if len(said) == 1 else ""
+
+    async def keep_alive(self, epoch: int, count: int, stats: bytes, *, alive: bool) -> int:
+        """Tell readers that the shard is whole, and how it stands; the number of changes in the stream.
+
+        Raises `WentBack`, `Fenced`, `Away`.
+        """
+        said = await self._run(scripts.ALIVE, epoch, count, int(alive), stats)
+        self._check(epoch, count, said)
+        return int(said[0])
+
+    def _check(self, epoch: int, count: int, said: list[bytes]) -> None:
+        if len(said) == 1:
+            return
+        has = (int(said[0] or 0), int(said[1] or -1))
+        if has == (epoch, count):
+            return  # done by a call that was cut short
+        if has[0] > epoch:
+            raise Fenced(f"{self.name}: a writer of epoch {has[0]} has it, and this one has {epoch}")
+        raise WentBack(f"{self.name}: has batch {has[1]} of epoch {has[0]}, not what was written last")
+
+    async def wipe(self, epoch: int) -> None:
+        """Empty it, to be written anew: from here on it passes as whole to nobody. Raises `Fenced` and `Away`."""
+        said = await self._run(scripts.WIPE, epoch)
+        if len(said) > 1:
+            raise Fenced(f"{self.name}: a writer of epoch {int(said[0])} has it, and this one has {epoch}")
+        for first in range(0, BUCKETS, PAGE_BUCKETS):
+            await self._run(scripts.EMPTY, first, first + PAGE_BUCKETS, self._prefix)
+        await self.begin(epoch)
+
+    async def drop_feed(self) -> int:
+        """Drop the oldest changes beyond `FEED_MAX`; how many. Raises `Away`."""
+        try:
+            return int(await self._redis.xtrim(self._keys[2], maxlen=FEED_MAX, approximate=True))
+        except (RedisError, OSError) as error:
+            raise _away(self.name, error) from None
+
+    # ---- Of the change feed
+
+    async def changes(self, after: str, limit: int) -> list[Change]:
+        """Changes after a place, empty for the first ones. Raises `Away`."""
+        try:
+            found = await self._redis.xrange(self._keys[2], min=f"({after}" if after else "-", count=limit)
+        except (RedisError, OSError) as error:
+            raise _away(self.name, error) from None
+        return _changes(found)
+
+    async def published(self, epoch: int, place: str) -> None:
+        """Changes up to this one are in the log. Raises `Away`."""
+        await self._run(scripts.PUBLISHED, epoch, place)
+
+    async def newest(self) -> str:
+        """The place of the newest change. Raises `Away`."""
+        try:
+            found = await self._redis.xrevrange(self._keys[2], count=1)
+        except (RedisError, OSError) as error:
+            raise _away(self.name, error) from None
+        return found[0][0].decode() if found else "0-0"
+
+    async def coming(self, after: str, wait_s: float) -> list[Change]:
+        """Changes after a place, as soon as there is one, or none after a while. Raises `Away`."""
+        try:
+            found = await self._redis.xread({self._keys[2]: after}, count=1_000, block=round(wait_s * 1_000))
+        except (RedisError, OSError) as error:
+            raise _away(self.name, error) from None
+        entries = found.values() if isinstance(found, dict) else (part for _, part in found or [])
+        return [change for part in entries for change in _changes(part)]
+
+    # ---- Of readers
+
+    async def look(self, questions: bytes) -> Looked:
+        """Look users up. Raises `Away`."""
+        now, alive, epoch, count, answers = await self._run(scripts.LOOK, questions, self._prefix)
+        return Looked(int(now), int(alive), epoch.decode(), count.decode(), answers)
+
+    async def stats(self) -> bytes:
+        """How its writer says that it stands, in JSON; empty: none ever did. Raises `Away`."""
+        try:
+            return bytes(await self._redis.hget(self._keys[0], "stats") or b"")
+        except (RedisError, OSError) as error:
+            raise _away(self.name, error) from None
+
+    async def _run(self, script: str, *arguments: Any) -> Any:
+        """Run a script; Redis is sent its text once. Raises `Away`."""
+        try:
+            sha = self._shas.get(script)
+            if sha is not None:
+                try:
+                    return await self._redis.evalsha(sha, len(self._keys), *self._keys, *arguments)
+                except NoScriptError:
+                    pass
+            self._shas[script] = (await self._redis.script_load(script)).decode()
+            return await self._redis.evalsha(self._shas[script], len(self._keys), *self._keys, *arguments)
+        except (RedisError, OSError) as error:
+            raise _away(self.name, error) from None
+
+
+def password(file: str) -> str:
+    """The password in a file. Raises `OSError`."""
+    return Path(file).read_text(encoding="utf-8").strip() if file else ""
+
+
+def _changes(found: Sequence[tuple[bytes, dict[bytes, bytes]]]) -> list[Change]:
+    return [Change(place.decode(), int(entry[b"u"]), entry[b"c"]) for place, entry in found if entry]
+
+
+def _away(name: str, error: Exception) -> Away:
+    return Away(f"{name}: the store does not answer: {str(error) or type(error).__name__}")
