@@ -27,9 +27,11 @@ __all__ = [
     "assign_workers",
     "dying_results",
     "key_proves",
+    "presence_answers",
     "presence_ask",
     "presence_bucket",
     "presence_full_ask",
+    "presence_questions",
     "presence_record",
     "presence_split",
     "public_key",
@@ -690,7 +692,29 @@ class PresenceWriter:
 # An online writer's node, as `plane.engine.Engine`, and what its keeper does with it.
 @final
 class OnlineWriterEngine(_Engine):
-    def __new__(cls, **options: Any) -> OnlineWriterEngine: ...
+    def __new__(
+        cls,
+        *,
+        node: int,
+        epoch: int,
+        link_bind: tuple[str, int],
+        cluster_key: tuple[int, bytes],
+        seed: int,
+        recv_buffer: int,
+        send_buffer: int,
+        payload_bytes: int,
+        faults: Sequence[_Fault] | None,
+        site: int,
+        shards: int,
+        shard: int,
+        grace_us: int,
+        lease_us: int,
+        reorder_us: int = ...,
+        late_us: int = ...,
+        cluster_other: tuple[int, bytes] | None = ...,
+        cluster_allow: _Allow | None = ...,
+    ) -> OnlineWriterEngine: ...
+    def answer(self, _question_id: int, _user: int | None, _denied: str = ...) -> None: ...
     def now(self) -> int: ...
     def restore_applied(self, ap: int, epoch: int, version: int) -> None: ...
     def restore_users(self, bytes: bytes) -> tuple[int, list[int]]: ...
@@ -714,7 +738,26 @@ class OnlineWriterEngine(_Engine):
 # A gateway without sessions, for benches and tests of writers.
 @final
 class PresenceGatewayEngine(_Engine):
-    def __new__(cls, **options: Any) -> PresenceGatewayEngine: ...
+    def __new__(
+        cls,
+        *,
+        node: int,
+        epoch: int,
+        link_bind: tuple[str, int],
+        cluster_key: tuple[int, bytes],
+        seed: int,
+        recv_buffer: int,
+        send_buffer: int,
+        payload_bytes: int,
+        faults: Sequence[_Fault] | None,
+        version: int = ...,
+        window_us: int = ...,
+        ring_bytes: int = ...,
+        full_bytes_per_second: int = ...,
+        cluster_other: tuple[int, bytes] | None = ...,
+        cluster_allow: _Allow | None = ...,
+    ) -> PresenceGatewayEngine: ...
+    def answer(self, _question_id: int, _user: int | None, _denied: str = ...) -> None: ...
     def online(self, wall_ms: int, users: list[int], device_name: str, session: int) -> None: ...
     def offline(self, wall_ms: int, users: list[int], device_name: str, session: int, why: str) -> None: ...
     def drain_devices(self, wall_ms: int) -> None: ...

@@ -1,0 +1,315 @@
+"""Presence as processes: real writers and readers, a real Redis for each site, and gateways without sessions in this process.
+
+A process is killed, stopped and started as a test likes. The view that readers tell is compared with what gateways have.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from subprocess import DEVNULL
+from types import TracebackType
+from typing import Final, Self
+
+import msgspec
+import structlog
+
+from control.presence.asking import Readers
+from muster._core import PresenceGatewayEngine
+from plane.calls import CallError, key_of
+from plane.kinds import kind
+from plane.presence.options import PresenceSettings
+from plane.presence.questions import ShardStats
+from plane.role import Role
+from plane.server import Server
+from plane.spec import Spec
+from tests.documents import ROOT
+from tests.ports import free_ports
+
+SECRET: Final = "07" * 32
+PATIENT_S: Final = 20.0
+Place = tuple[int, str, int]
+"""User, device, gateway."""
+
+
+class Process:
+    """A process that a test starts, kills and starts again."""
+
+    def __init__(self, words: Sequence[str], log: Path) -> None:
+        self._words, self._log = words, log
+        self.process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        """Start it; whether it serves is for others to see."""
+        with self._log.open("ab") as log:
+            self.process = await asyncio.create_subprocess_exec(
+                *self._words, stdin=asyncio.subprocess.PIPE, stdout=log, stderr=log, cwd=ROOT
+            )
+
+    def signal(self, number: int) -> None:
+        """Send it a signal."""
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    async def kill(self) -> None:
+        """End it as kill -9 does."""
+        if self.process is not None and self.process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self.process.kill()
+            await self.process.wait()
+        if self.process is not None and self.process.stdin is not None:
+            self.process.stdin.close()
+            with contextlib.suppress(OSError):
+                await self.process.stdin.wait_closed()
+
+
+class Redis(Process):
+    """A redis-server that may come back empty, or as it was."""
+
+    def __init__(self, folder: Path) -> None:
+        (self.port,) = free_ports(1)
+        self.folder = folder / f"redis-{self.port}"
+        self.folder.mkdir()
+        words = ["redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
+        super().__init__([*words, "--save", "", "--dbfilename", "dump.rdb"], self.folder / "log")
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    async def serves(self) -> None:
+        """Return once it accepts connections."""
+        await self.start()
+        async with asyncio.timeout(PATIENT_S):
+            while True:
+                try:
+                    _, writer = await asyncio.open_connection("127.0.0.1", self.port)
+                except OSError:
+                    await asyncio.sleep(0.01)
+                    continue
+                writer.close()
+                await writer.wait_closed()
+                return
+
+    async def told(self, *words: str) -> None:
+        """Have it do something by redis-cli."""
+        cli = await asyncio.create_subprocess_exec("redis-cli", "-p", str(self.port), *words, stdout=DEVNULL)
+        assert await cli.wait() == 0
+
+
+class Gateway:
+    """A gateway without sessions, which this process runs."""
+
+    def __init__(self, node: int, epoch: int, port: int, version: int = 0) -> None:
+        self.node, self.epoch, self.port = node, epoch, port
+        self.devices: set[Place] = set()
+        self._engine = PresenceGatewayEngine(
+            node=node,
+            epoch=epoch,
+            link_bind=("127.0.0.1", port),
+            cluster_key=(1, bytes.fromhex(SECRET)),
+            seed=node,
+            recv_buffer=0,
+            send_buffer=0,
+            payload_bytes=1_200,
+            faults=None,
+            version=version,
+        )
+        self._engine.placement(1, [], (1, 1))
+        self._stop = asyncio.Event()
+        self._running = asyncio.create_task(
+            Server(Role(self._engine), structlog.get_logger()).run(self._stop, 0.0), name=f"gateway {node}"
+        )
+
+    def online(self, users: Sequence[int], device: str = "phone", session: int = 1) -> None:
+        """These users come."""
+        self._engine.online(time.time_ns() // 1_000_000, list(users), device, session)
+        self.devices |= {(user, device, self.node) for user in users}
+
+    def offline(self, users: Sequence[int], device: str = "phone", session: int = 1, why: str = "closed") -> None:
+        """These users go."""
+        self._engine.offline(time.time_ns() // 1_000_000, list(users), device, session, why)
+        self.devices -= {(user, device, self.node) for user in users}
+
+    async def end(self) -> None:
+        """End it without a word, as a kill does."""
+        self._stop.set()
+        await self._running
+
+
+class Rig:
+    """Sites with their processes. `async with` starts and ends all."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        writers: Sequence[int] = (1, 1),
+        gateways: int = 2,
+        lease_ms: int = 10_000,
+        grace_ms: int = 5_000,
+        log: str = "",
+    ) -> None:
+        self.folder, self.writers_of = folder, list(writers)
+        self.redis = [Redis(folder) for _ in writers]
+        self._numbers = list(range(1, 1 + gateways))
+        self._lease_ms, self._grace_ms, self._feed = lease_ms, grace_ms, log
+        self._epochs = itertools.count(int(time.time()))
+        self._secret = folder / "cluster.secret"
+        self._secret.write_text(SECRET)
+        self._secret.chmod(0o600)
+        self.gateways: dict[int, Gateway] = {}
+        ports = free_ports(gateways + 2 * sum(writers) + 2 * len(writers))
+        self._ports: Iterator[int] = iter(ports)
+        self._gateway_ports = {number: next(self._ports) for number in self._numbers}
+        self.writers: dict[tuple[int, int], Process] = {}
+        """By site and shard."""
+        self.readers: dict[int, Process] = {}
+        self._addresses: dict[int, tuple[str, int]] = {}
+        self.asking = Readers(lambda: list(self._addresses.values()), key_of(bytes.fromhex(SECRET)))
+
+    @property
+    def settings(self) -> PresenceSettings:
+        """What all nodes are told."""
+        return PresenceSettings(
+            writers=self.writers_of,
+            redis=[[each.url] for each in self.redis],
+            password_files=[""] * len(self.redis),
+            log=self._feed,
+            folder=str(self.folder),
+            site=1,
+            shard=0,
+            instance="test",
+            grace_ms=self._grace_ms,
+            lease_ms=self._lease_ms,
+            fresh_ms=3_000,
+        )
+
+    async def __aenter__(self) -> Self:
+        for redis in self.redis:
+            await redis.serves()
+        for number in self._numbers:
+            self.begin_gateway(number)
+        index = 0
+        for site, count in enumerate(self.writers_of, 1):
+            for shard in range(count):
+                self.writers[site, shard] = self._node("online-writer", index)
+                index += 1
+            self.readers[site] = self._node("online-reader", site - 1)
+        for process in (*self.writers.values(), *self.readers.values()):
+            await process.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        trace: TracebackType | None = None,
+    ) -> None:
+        await self.asking.close()
+        for gateway in self.gateways.values():
+            await gateway.end()
+        for process in (*self.writers.values(), *self.readers.values(), *self.redis):
+            with contextlib.suppress(ProcessLookupError):
+                if process.process is not None and process.process.returncode is None:
+                    process.signal(signal.SIGCONT)
+            await process.kill()
+
+    def begin_gateway(self, number: int, version: int = 0) -> Gateway:
+        """A gateway's next life."""
+        made = Gateway(number, next(self._epochs), self._gateway_ports[number], version)
+        self.gateways[number] = made
+        return made
+
+    async def end_gateway(self, number: int) -> None:
+        """A gateway ends as a kill ends it."""
+        await self.gateways.pop(number).end()
+
+    def _node(self, role: str, index: int) -> Process:
+        of = kind(role)
+        name = f"{role}-{index}"
+        file = self.folder / f"{name}.json"
+        own, admin = next(self._ports), next(self._ports)
+        address = ("127.0.0.1", own)
+        if not of.linked:
+            self._addresses[index + 1] = address
+        nodes = [(number, "gateway", "127.0.0.1", port, 0, "running") for number, port in self._gateway_ports.items()]
+        spec = Spec(
+            instance="test",
+            role=role,
+            node=of.numbers[index],
+            epoch=0,
+            bind=None if of.linked else address,
+            link_bind=address if of.linked else None,
+            admin=("127.0.0.1", admin),
+            placement_epoch=1,
+            nodes=nodes,
+            layers={},
+            key_id=1,
+            cluster_secret_file=str(self._secret),
+            name_key_file="",
+            server_key_file=None,
+            reset_secret_file=None,
+            token_file=None,
+            recv_buffer=0,
+            send_buffer=0,
+            payload_bytes=1_200,
+            faults=None,
+            seed=index + 1,
+            drain_ms=200,
+            log_level="info",
+            log_format="text",
+            settings=self.settings,
+        )
+
+        class Node(Process):
+            async def start(process) -> None:  # noqa: N805 - the rig is self
+                file.write_bytes(msgspec.json.encode(msgspec.structs.replace(spec, epoch=next(self._epochs))))
+                await super().start()
+
+        words = [sys.executable, "-m", "control.node", "--spec", str(file), "--parent", str(os.getpid())]
+        return Node(words, self.folder / f"{name}.log")
+
+    # ---- What is seen
+
+    @property
+    def truth(self) -> set[Place]:
+        """What the gateways have."""
+        return {place for gateway in self.gateways.values() for place in gateway.devices}
+
+    async def view(self, users: Sequence[int], site: int) -> set[Place] | None:
+        """What a site says of users; None: it refuses, or does not answer."""
+        try:
+            found = await self.asking.who(users, site)
+        except CallError:
+            return None
+        return {(user.user, each.device, each.gateway) for user in found.users for each in user.devices}
+
+    async def right(self, users: Sequence[int], seconds: float = PATIENT_S) -> None:
+        """Return once every site tells what the gateways have. Raises `TimeoutError`."""
+        wanted = {place for place in self.truth if place[0] in set(users)}
+        for site in range(1, 1 + len(self.writers_of)):
+            async with asyncio.timeout(seconds):
+                while await self.view(users, site) != wanted:
+                    await asyncio.sleep(0.02)
+
+    async def refused(self, site: int, seconds: float = PATIENT_S) -> str:
+        """Return the code with which a site refuses, once it does."""
+        async with asyncio.timeout(seconds):
+            while True:
+                try:
+                    await self.asking.who([0, 1, 2], site)
+                except CallError as error:
+                    return error.code
+                await asyncio.sleep(0.02)
+
+    async def stats(self) -> dict[tuple[int, int], ShardStats]:
+        """How the shards stand, by site and shard."""
+        return {(each.site, each.shard): each for each in await self.asking.stats()}
+
