@@ -12,7 +12,8 @@ from plane.spec import SpecError
 SITES_MAX: Final = 4
 SHARDS_MAX: Final = 64
 """Of one site."""
-STORE: Final = r"rediss?://(?:[^:@/]+@)?[^:@/]+:\d+(?:/\d+)?"
+_HOSTS: Final = r"(?:[^:@/|]+@)?[^:@/|]+:\d+(?:\|[^:@/|]+:\d+)*"
+STORE: Final = rf"rediss?://(?:[^:@/]+@)?[^:@/]+:\d+(?:/\d+)?|redis\+sentinel://{_HOSTS}/[\w.-]+(?:/\d+)?|redis\+cluster://{_HOSTS}"
 PROGRAM: Final = "presence-redis-{}"
 """The redis-server of a site beside the nodes of `muster up`."""
 SECRET: Final = "password"
@@ -32,8 +33,8 @@ class Presence(Section, frozen=True):
     redis: Annotated[
         str,
         key(
-            "Stores: `redis://[USER@]HOST:PORT/DB` or `rediss://…`, `+` between those of one site's shards, commas "
-            "between sites",
+            "Stores: `redis://[USER@]HOST:PORT/DB`, `rediss://…`, `redis+sentinel://HOST:PORT|HOST:PORT/SERVICE`, "
+            "`redis+cluster://HOST:PORT`; blanks between those of one site's shards, commas between sites",
             "empty: `muster up` runs a redis-server for each site",
         ),
     ] = ""
@@ -117,12 +118,13 @@ def stores(presence: Presence) -> list[list[str]]:
     """The stores of each site; empty: none is named. Raises `ValueError`."""
     if not presence.redis:
         return []
-    sites = [[each.strip() for each in site.split("+")] for site in presence.redis.split(",")]
+    sites = [site.split() for site in presence.redis.split(",")]
     if len(sites) != presence.sites:
         raise ValueError(f"presence.redis: stores of {len(sites)} sites, and presence.sites = {presence.sites}")
     for url in (each for site in sites for each in site):
         if not re.fullmatch(STORE, url):
-            raise ValueError(f"presence.redis: {url!r} is not redis://[USER@]HOST:PORT[/DB] nor rediss://…")
+            raise ValueError(f"presence.redis: {url!r} is not redis://[USER@]HOST:PORT[/DB], rediss://…, "
+                             "redis+sentinel://… nor redis+cluster://…")
     return sites
 
 

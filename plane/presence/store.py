@@ -7,6 +7,7 @@ call that was cut short may have been done: the next one's answer tells.
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
 
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
@@ -73,13 +74,7 @@ class Shard:
         self.shards = shards
         self._prefix = f"{{muster:{instance}:presence:{site}:{shards}.{shard}}}:"
         self._keys = [f"{self._prefix}{name}" for name in ("meta", "vector", "feed")]
-        self._redis = Redis.from_url(
-            url,
-            password=password or None,
-            socket_timeout=WAIT_S,
-            socket_connect_timeout=WAIT_S,
-            retry=Retry(NoBackoff(), 0),
-        )
+        self._redis: Any = connected(url, password)
         self._shas: dict[str, str] = {}
 
     async def close(self) -> None:
@@ -208,6 +203,36 @@ class Shard:
             return await self._redis.evalsha(self._shas[script], len(self._keys), *self._keys, *arguments)
         except (RedisError, OSError) as error:
             raise _away(self.name, error) from None
+
+
+def connected(url: str, password: str) -> Any:
+    """A client of a Redis, of the one that sentinels name, or of a cluster. Connects to nothing yet."""
+    parts = urlsplit(url)
+    options: dict[str, Any] = {
+        "username": parts.username,
+        "password": password or None,
+        "socket_timeout": WAIT_S,
+        "socket_connect_timeout": WAIT_S,
+    }
+    kind = parts.scheme.partition("+")[2]
+    if kind == "sentinel":
+        from redis.asyncio.sentinel import Sentinel
+
+        service, _, database = parts.path.strip("/").partition("/")
+        sentinels = [_split(each) for each in parts.netloc.rpartition("@")[2].split("|")]
+        sentinel = Sentinel(sentinels, sentinel_kwargs={"socket_timeout": WAIT_S, "socket_connect_timeout": WAIT_S})
+        return sentinel.master_for(service, db=int(database or 0), retry=Retry(NoBackoff(), 0), **options)
+    if kind == "cluster":
+        from redis.asyncio.cluster import ClusterNode, RedisCluster
+
+        nodes = [ClusterNode(*_split(each)) for each in parts.netloc.rpartition("@")[2].split("|")]
+        return RedisCluster(startup_nodes=nodes, **options)
+    return Redis.from_url(url, retry=Retry(NoBackoff(), 0), **{**options, "username": options["username"] or None})
+
+
+def _split(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host, int(port)
 
 
 def password(file: str) -> str:

@@ -70,10 +70,11 @@ impl Task for Apart {
     }
 
     fn link(&mut self, _now: Micros, peer: Identity, up: bool, _mail: &mut Mail) {
-        match up {
-            true if peer.role == role::ONLINE_WRITER => self.writers.insert(peer.node, None).is_some(),
-            _ => self.writers.remove(&peer.node).is_some(),
-        };
+        if up && peer.role == role::ONLINE_WRITER {
+            self.writers.insert(peer.node, None);
+        } else {
+            self.writers.remove(&peer.node);
+        }
     }
 
     fn message(&mut self, now: Micros, peer: Identity, message: &Message<'_>, _mail: &mut Mail) -> bool {

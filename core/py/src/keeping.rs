@@ -6,7 +6,7 @@ use muster_presence::{
     page, AccessPoint, AccessSettings, Apart, Applied, Keeping, Origin, Post, PostConfig, Ranges, Task, Writer,
     WriterSettings,
 };
-use muster_transport::{Denied, HasLinks, Identity, LinkChange, Machine, ResetSecret};
+use muster_transport::{HasLinks, Identity, LinkChange, ResetSecret};
 use muster_udp::{monotonic_now, KernelEntropy};
 use pyo3::exceptions::{PyOverflowError, PyValueError};
 use pyo3::prelude::*;
@@ -213,9 +213,12 @@ impl OnlineWriterEngine {
     }
 
     /// Sends a frame to a linked node.
-    fn send(&mut self, node: u32, frame: Vec<u8>) -> PyResult<()> {
+    fn send(&mut self, node: u32, frame: &[u8]) -> PyResult<()> {
         let running = self.get_mut()?;
-        running.driver.machine_mut().with(|_, mail| mail.send(node, frame));
+        running
+            .driver
+            .machine_mut()
+            .with(|_, mail| mail.send(node, frame.to_vec()));
         running.driver.kick();
         Ok(())
     }
