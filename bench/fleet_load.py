@@ -36,8 +36,8 @@ from control.console import common
 from control.errors import UserError
 from control.fleet.asking import asking
 from muster.fleet import Agent
-from plane.fleet.broker import NAME, enroll
 from plane.calls import key_of
+from plane.fleet.broker import NAME, enroll
 from plane.fleet.questions import Event, RunNow
 from plane.spec import secret
 

@@ -23,7 +23,7 @@ from plane.log import connect
 from plane.presence.options import PresenceSettings
 from plane.presence.place import Place, place_of
 from plane.presence.questions import SourceStats, WriterStats
-from plane.presence.store import BUCKETS, Away, Fenced, Shard, StoreError, WentBack, password
+from plane.presence.store import BUCKETS, Fenced, Shard, StoreError, WentBack, password
 from plane.spec import Spec, SpecError
 
 TICK_S: Final = 0.02
@@ -135,7 +135,7 @@ class Keeper:
                     said = self._why = str(error)
                 self._failed += 1
                 await asyncio.sleep(AGAIN_S)
-        self._count = begun.count
+        self._count = begun.batches
         users = 0
         for ap, epoch, version in vector:
             self._engine.restore_applied(ap, epoch, version)
@@ -325,9 +325,7 @@ def companion(
         raise SpecError(f"presence: the password of the store: {error}") from None
 
     def begin(engine: object, log: structlog.typing.FilteringBoundLogger, partitions: Callable[[], int]) -> Keeper:
-        store = Shard(
-            url, word, instance=settings.instance, site=place.site, shards=place.shards, shard=place.shard
-        )
+        store = Shard(url, word, instance=settings.instance, site=place.site, shards=place.shards, shard=place.shard)
         logs = connect(settings.log, Path(settings.folder) / "presence", partitions=place.shards)
         relay = Relay(store, logs, f"presence-site{place.site}", place.shard, log)
         return Keeper(cast(Engine, engine), store, relay, place, spec.node, spec.epoch, log)

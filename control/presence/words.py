@@ -67,8 +67,10 @@ def stats(
     registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
-    """Show each site and shard: devices, gateways with versions and lag, what is asked for, whether it serves. Exit code 1 if
-    a shard is refused."""
+    """Show each site and shard: devices, gateways with versions and lag, what is asked for, whether it serves.
+
+    Exit code 1 if a shard is refused.
+    """
     from control.console import common
     from control.console.found import Target
     from control.presence.commands import stats as run

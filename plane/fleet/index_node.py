@@ -17,8 +17,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from plane.fleet import index, picks, schema
 from plane.calls import CallError, Peer, Server, key_of
+from plane.fleet import index, picks, schema
 from plane.fleet.index import Index, Update, UpdateError
 from plane.fleet.leases import Leases
 from plane.fleet.mqtt import Link, LinkError

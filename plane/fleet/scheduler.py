@@ -19,8 +19,8 @@ from typing import Any, Final
 import msgspec
 
 from muster.instance import start_time
-from plane.fleet import replay, schema
 from plane.calls import CallError, Server, key_of
+from plane.fleet import replay, schema
 from plane.fleet.dispatcher import SEED_STEP, Answer, Dispatcher
 from plane.fleet.index_nodes import IndexNodes, running
 from plane.fleet.mqtt import Link, LinkError

@@ -123,8 +123,10 @@ def stores(presence: Presence) -> list[list[str]]:
         raise ValueError(f"presence.redis: stores of {len(sites)} sites, and presence.sites = {presence.sites}")
     for url in (each for site in sites for each in site):
         if not re.fullmatch(STORE, url):
-            raise ValueError(f"presence.redis: {url!r} is not redis://[USER@]HOST:PORT[/DB], rediss://…, "
-                             "redis+sentinel://… nor redis+cluster://…")
+            raise ValueError(
+                f"presence.redis: {url!r} is not redis://[USER@]HOST:PORT[/DB], rediss://…, "
+                "redis+sentinel://… nor redis+cluster://…"
+            )
     return sites
 
 

@@ -3,8 +3,8 @@
 Owns what lies in the store. `core/presence/src/pack.rs` packs what they take and give; `store.py` calls them. All keys of a
 shard have one hash tag, so that a cluster of Redis keeps them together.
 
-- `meta`: a hash with `epoch` (of the writer), `count` (its batches), `at` (the keepalive, in ms of the store's own clock), `relay`
-  (the last change that was published) and `stats`.
+- `meta`: a hash with `epoch` (of the writer), `count` (its batches), `at` (the keepalive, in ms of the store's own clock),
+  `relay` (the last change that was published) and `stats`.
 - `vector`: a hash of gateways; a value is the epoch and the highest version that is applied with all before it.
 - `feed`: a stream of changes, until they are published and a minute more.
 - `b:N`: a hash of the users of one bucket with their records. `s:N`: when those that went offline were last seen.
@@ -124,7 +124,8 @@ while at <= #asked do
   end
 end
 local time = redis.call('TIME')
-return {time[1] * 1000 + math.floor(time[2] / 1000), tonumber(meta[1] or 0), meta[2] or '', meta[3] or '', table.concat(parts)}
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+return {now, tonumber(meta[1] or 0), meta[2] or '', meta[3] or '', table.concat(parts)}
 """
 """Some users, with what says how fresh they are: now and the keepalive in ms of one clock, epoch, number of batches."""
 

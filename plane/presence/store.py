@@ -43,7 +43,7 @@ class WentBack(StoreError):
 class Begun(NamedTuple):
     """What a writer finds."""
 
-    count: int
+    batches: int
     published: str
 
 
@@ -54,7 +54,7 @@ class Looked(NamedTuple):
     alive: int
     """0: never."""
     epoch: str
-    count: str
+    batches: str
     answers: bytes
 
 
@@ -218,9 +218,10 @@ def connected(url: str, password: str) -> Any:
     if kind == "sentinel":
         from redis.asyncio.sentinel import Sentinel
 
+        made: Any = Sentinel
         service, _, database = parts.path.strip("/").partition("/")
         sentinels = [_split(each) for each in parts.netloc.rpartition("@")[2].split("|")]
-        sentinel = Sentinel(sentinels, sentinel_kwargs={"socket_timeout": WAIT_S, "socket_connect_timeout": WAIT_S})
+        sentinel = made(sentinels, sentinel_kwargs={"socket_timeout": WAIT_S, "socket_connect_timeout": WAIT_S})
         return sentinel.master_for(service, db=int(database or 0), retry=Retry(NoBackoff(), 0), **options)
     if kind == "cluster":
         from redis.asyncio.cluster import ClusterNode, RedisCluster

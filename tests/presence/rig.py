@@ -1,4 +1,4 @@
-"""Presence as processes: real writers and readers, a real Redis for each site, and gateways without sessions in this process.
+"""Presence as processes: real writers and readers, a real Redis for each site, and gateways in this process.
 
 A process is killed, stopped and started as a test likes. The view that readers tell is compared with what gateways have.
 """
@@ -269,7 +269,7 @@ class Rig:
         )
 
         class Node(Process):
-            async def start(process) -> None:  # noqa: N805 - the rig is self
+            async def start(process) -> None:
                 file.write_bytes(msgspec.json.encode(msgspec.structs.replace(spec, epoch=next(self._epochs))))
                 await super().start()
 
@@ -296,7 +296,7 @@ class Rig:
         wanted = {place for place in self.truth if place[0] in set(users)}
         for site in range(1, 1 + len(self.writers_of)):
             async with asyncio.timeout(seconds):
-                while await self.view(users, site) != wanted:
+                while await self.view(users, site) != wanted:  # noqa: ASYNC110 - it happens in other processes
                     await asyncio.sleep(0.02)
 
     async def refused(self, site: int, seconds: float = PATIENT_S) -> str:
@@ -312,4 +312,3 @@ class Rig:
     async def stats(self) -> dict[tuple[int, int], ShardStats]:
         """How the shards stand, by site and shard."""
         return {(each.site, each.shard): each for each in await self.asking.stats()}
-

@@ -54,8 +54,8 @@ pub use tracker::{Gap, Gaps, Took};
 pub use unicast::{Deliveries, DeliveryCounters, DeliverySettings, Push};
 pub use version::after;
 pub use wire::{
-    Ask, Beat, Chunk, Empty, Entries, Events, FullAsk, Here, Message, MessageId, Origin, Outcome, Ranges, Report, Shard,
-    Share, Supersede, TooOld, Unicast, UnicastAnswer, Wait,
+    Ask, Beat, Chunk, Empty, Entries, Events, FullAsk, Here, Message, MessageId, Origin, Outcome, Ranges, Report,
+    Shard, Share, Supersede, TooOld, Unicast, UnicastAnswer, Wait,
 };
 pub use writer::{
     Due, FullNeeded, Refusal, SourceView, Standing, Verdict, Why, Writer, WriterCounters, WriterSettings,

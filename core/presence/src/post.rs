@@ -7,9 +7,9 @@ use crate::kinds;
 use crate::limits::{HERE_EVERY, MAIL_BYTES_MAX};
 use crate::wire::{Here, Message};
 use muster_transport::{
-    Access, Arrival, ClusterKeys, Control, ControlRecord, Door, DoorKey, Encode, Entropy, Frames, HasLinks, Identity,
-    Inbox, LinkChange, Links, Machine, Micros, Node, Outbox, Placement, Records, ResetSecret, Role, SystemRecord,
-    Writer, HEADER,
+    Access, Arrival, ClusterKeys, Code, Control, ControlRecord, Door, DoorKey, Encode, Entropy, Frames, HasLinks,
+    Identity, Inbox, LinkChange, Links, Machine, Micros, Node, Outbox, Placement, Records, ResetSecret, Role,
+    SystemRecord, Writer, HEADER,
 };
 use std::collections::{BTreeMap, VecDeque};
 
@@ -98,6 +98,10 @@ impl<'a> SystemRecord<'a> for LinkRecord<'a> {
 
     fn is_free(&self) -> bool {
         true
+    }
+
+    fn refusal(&self, _code: Code, _after_ms: u32) -> Option<Self> {
+        None
     }
 }
 
@@ -263,8 +267,7 @@ impl<T: Task> Post<T> {
             match self.links.control(now, slot, &frame, &mut records) {
                 Control::Other => {
                     let message = Message::read(frame.kind, frame.body);
-                    let taken =
-                        message.is_some_and(|message| self.task.message(now, peer, &message, &mut self.mail));
+                    let taken = message.is_some_and(|message| self.task.message(now, peer, &message, &mut self.mail));
                     self.mail.counters.presence_frames_received += u64::from(taken);
                     self.links.counters.link_dropped_frame += u64::from(!taken);
                 }
@@ -398,9 +401,7 @@ impl<T: Task> Machine for Post<T> {
             self.here_at = now + HERE_EVERY;
             let here = Message::Here(self.task.here()).to_frame();
             let linked: Vec<u32> = self.mail.linked().collect();
-            linked
-                .into_iter()
-                .for_each(|node| self.mail.send(node, here.clone()));
+            linked.into_iter().for_each(|node| self.mail.send(node, here.clone()));
         }
         self.task.expire(now, &mut self.mail);
         self.wake();
@@ -422,11 +423,7 @@ impl<T: Task> Machine for Post<T> {
     }
 
     fn deadline(&self) -> Option<Micros> {
-        let due = [
-            self.links.deadline(),
-            Some(self.here_at),
-            self.task.deadline(self.now),
-        ];
+        let due = [self.links.deadline(), Some(self.here_at), self.task.deadline(self.now)];
         due.into_iter().flatten().min()
     }
 

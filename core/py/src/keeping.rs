@@ -60,14 +60,22 @@ impl Told for Keeping {
 
     fn each_gauge(&self, each: &mut dyn FnMut(&'static str, &'static str, f64)) {
         let writer = &self.writer;
-        each("presence_online", "Devices online in this shard", writer.online_len() as f64);
+        each(
+            "presence_online",
+            "Devices online in this shard",
+            writer.online_len() as f64,
+        );
         each(
             "presence_gateways",
             "Gateways that this writer follows",
             writer.sources().count() as f64,
         );
         let missing: u64 = writer.sources().map(|source| source.missing).sum();
-        each("presence_missing", "Versions of gateways that are missing", missing as f64);
+        each(
+            "presence_missing",
+            "Versions of gateways that are missing",
+            missing as f64,
+        );
     }
 }
 
@@ -84,7 +92,13 @@ type WriterNode = Post<Keeping>;
 type GatewayNode = Post<Apart>;
 
 /// Users, changes for the feed, and the three arguments of the store's script.
-type PackedBatch<'py> = (usize, usize, Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py, PyBytes>);
+type PackedBatch<'py> = (
+    usize,
+    usize,
+    Bound<'py, PyBytes>,
+    Bound<'py, PyBytes>,
+    Bound<'py, PyBytes>,
+);
 
 engine!(
     /// Keeps one shard of a site's store true.
@@ -226,12 +240,7 @@ impl OnlineWriterEngine {
     // ---- For the store
 
     /// What the store is to take next; the same again until `written`.
-    fn batch<'py>(
-        &mut self,
-        py: Python<'py>,
-        users_max: usize,
-        buckets: u32,
-    ) -> PyResult<Option<PackedBatch<'py>>> {
+    fn batch<'py>(&mut self, py: Python<'py>, users_max: usize, buckets: u32) -> PyResult<Option<PackedBatch<'py>>> {
         let packed = self.with(|keeping| keeping.batch(users_max, buckets))?;
         Ok(packed.map(|packed| {
             let bytes = |bytes: &[u8]| PyBytes::new(py, bytes);
@@ -338,14 +347,7 @@ impl PresenceGatewayEngine {
         })?
     }
 
-    fn offline(
-        &mut self,
-        wall_ms: u64,
-        users: Vec<u64>,
-        device_name: &str,
-        session: u64,
-        why: &str,
-    ) -> PyResult<()> {
+    fn offline(&mut self, wall_ms: u64, users: Vec<u64>, device_name: &str, session: u64, why: &str) -> PyResult<()> {
         let (device, reason) = (presence::device(device_name)?, presence::reason(why)?);
         self.with(|apart| {
             for user in users {

@@ -1,8 +1,9 @@
 //! Presence and unicast: a gateway's access point, the split of an online proxy, a shard's writer, a user's record.
 
 use muster_presence::{
-    answers, bucket, kinds, questions, AccessPoint, AccessSettings, Applied, Ask, Device, FullAsk, Message, Origin, Ranges, Reason, Record,
-    Refusal, Shard, ShardMap, Splitter, Standing, State, To, Verdict, Why, Writer, WriterSettings,
+    answers, bucket, kinds, questions, AccessPoint, AccessSettings, Applied, Ask, Device, FullAsk, Message, Origin,
+    Ranges, Reason, Record, Refusal, Shard, ShardMap, Splitter, Standing, State, To, Verdict, Why, Writer,
+    WriterSettings,
 };
 use muster_transport::Frames;
 use pyo3::exceptions::{PyOverflowError, PyValueError};
@@ -237,12 +238,7 @@ fn checked(ranges: &Ranges) -> PyResult<()> {
 
 /// What a look-up asks of the store, for users of one shard.
 #[pyfunction]
-pub fn presence_questions<'py>(
-    py: Python<'py>,
-    users: Vec<u64>,
-    shards: u16,
-    buckets: u32,
-) -> Bound<'py, PyBytes> {
+pub fn presence_questions<'py>(py: Python<'py>, users: Vec<u64>, shards: u16, buckets: u32) -> Bound<'py, PyBytes> {
     PyBytes::new(py, &questions(&users, shards, buckets))
 }
 
@@ -331,18 +327,54 @@ pub fn writer_counters(writer: &Writer) -> [(&'static str, &'static str, u64); 1
     [
         ("presence_events", "Events applied", counters.events),
         ("presence_packets", "Packets with events applied", counters.packets),
-        ("presence_empty_versions", "Versions without events applied", counters.empty_versions),
-        ("presence_duplicates", "Packets dropped: they came by the other path", counters.duplicates),
+        (
+            "presence_empty_versions",
+            "Versions without events applied",
+            counters.empty_versions,
+        ),
+        (
+            "presence_duplicates",
+            "Packets dropped: they came by the other path",
+            counters.duplicates,
+        ),
         ("presence_held", "Packets that waited for a full state", counters.held),
-        ("presence_held_dropped", "Packets dropped while a full state came; they are asked for", counters.held_dropped),
-        ("presence_old_epoch", "Frames refused: of an earlier life of the gateway", counters.old_epoch),
-        ("presence_wrong_shard", "Frames refused: split for another shard", counters.wrong_shard),
+        (
+            "presence_held_dropped",
+            "Packets dropped while a full state came; they are asked for",
+            counters.held_dropped,
+        ),
+        (
+            "presence_old_epoch",
+            "Frames refused: of an earlier life of the gateway",
+            counters.old_epoch,
+        ),
+        (
+            "presence_wrong_shard",
+            "Frames refused: split for another shard",
+            counters.wrong_shard,
+        ),
         ("presence_malformed", "Frames refused: malformed", counters.malformed),
-        ("presence_too_many_sources", "Frames refused: too many gateways", counters.too_many_sources),
-        ("presence_unasked", "Frames refused: nobody asked for them", counters.unasked),
-        ("presence_resyncs", "Gateways whose full state became necessary", counters.resyncs),
+        (
+            "presence_too_many_sources",
+            "Frames refused: too many gateways",
+            counters.too_many_sources,
+        ),
+        (
+            "presence_unasked",
+            "Frames refused: nobody asked for them",
+            counters.unasked,
+        ),
+        (
+            "presence_resyncs",
+            "Gateways whose full state became necessary",
+            counters.resyncs,
+        ),
         ("presence_fulls", "Full states put in force", counters.fulls),
-        ("presence_lost", "Gateways that were lost with their users", counters.lost),
+        (
+            "presence_lost",
+            "Gateways that were lost with their users",
+            counters.lost,
+        ),
     ]
 }
 

@@ -11,10 +11,10 @@ import msgspec
 import pytest
 import structlog
 
+from plane.calls import CallError
 from plane.database.url import location
 from plane.fleet import scheduler as module
 from plane.fleet import schema
-from plane.calls import CallError
 from plane.fleet.database.store import SqlStore
 from plane.fleet.options import Fleet, FleetSettings
 from plane.fleet.questions import Draw, Picked, PickOne, TaskRow
