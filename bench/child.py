@@ -30,6 +30,7 @@ class Child:
         core: int,
         directory: Path,
         environment: Mapping[str, str] | None = None,
+        stdin: int = subprocess.DEVNULL,
     ) -> None:
         self.name = name
         self.log = directory / f"{name}.log"
@@ -41,7 +42,7 @@ class Child:
         with pin.on(core), self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 argv,
-                stdin=subprocess.DEVNULL,
+                stdin=stdin,
                 stdout=log,
                 stderr=log,
                 cwd=directory,
@@ -69,6 +70,8 @@ class Child:
 
     def stop(self) -> None:
         """End it with SIGTERM, after 3 s with SIGKILL."""
+        if self.process.stdin is not None:
+            self.process.stdin.close()
         if self.process.poll() is not None:
             return
         self.process.terminate()

@@ -520,6 +520,29 @@ def _likes(options: Options, progress: Progress, _label: str) -> tuple[Case, ...
     return likes_bench.run(rounds=options.rounds_wanted, quick=options.quick, progress=progress)
 
 
+@app.command(epilog="Example: muster bench presence --quick")
+def presence(
+    json: Json = False,
+    check: Check = False,
+    quick: Quick = False,
+    rounds: Rounds = None,
+    no_progress: NoProgress = False,
+) -> None:
+    """Presence: events into the store, look-ups of 1,000 users, a writer's restart, bytes a user; beside redis-py.
+
+    1,000,000 users for the bytes (50,000 if quick).
+    """
+    _run("presence", _presence, Options(json, check, quick, rounds, 0, Loopback.host, not no_progress))
+
+
+def _presence(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
+    try:
+        from bench import presence as presence_bench
+    except ModuleNotFoundError as error:
+        raise Missing(f"{error.name} is not installed; it comes with muster-server[presence]") from None
+    return presence_bench.run(rounds=options.rounds_wanted, quick=options.quick, progress=progress)
+
+
 @app.command(epilog="Example: muster bench table peers.json paced.json overload.json")
 def table(
     files: Annotated[

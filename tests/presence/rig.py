@@ -10,28 +10,23 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from subprocess import DEVNULL
 from types import TracebackType
 from typing import Final, Self
 
 import msgspec
-import structlog
 
+from bench.presence_nodes import SECRET, Gateway, settings, spec
 from control.presence.asking import Readers
-from muster._core import PresenceGatewayEngine
 from plane.calls import CallError, key_of
 from plane.kinds import kind
 from plane.presence.options import PresenceSettings
 from plane.presence.questions import ShardStats
-from plane.role import Role
-from plane.server import Server
-from plane.spec import Spec
 from tests.documents import ROOT
 from tests.ports import free_ports
 
-SECRET: Final = "07" * 32
 PATIENT_S: Final = 20.0
 Place = tuple[int, str, int]
 """User, device, gateway."""
@@ -40,12 +35,15 @@ Place = tuple[int, str, int]
 class Process:
     """A process that a test starts, kills and starts again."""
 
-    def __init__(self, words: Sequence[str], log: Path) -> None:
-        self._words, self._log = words, log
+    def __init__(self, words: Sequence[str], log: Path, prepare: Callable[[], object] = lambda: None) -> None:
+        self._words, self._log, self._prepare = words, log, prepare
         self.process: asyncio.subprocess.Process | None = None
+        self.epoch = 0
+        """Of a node's present life."""
 
     async def start(self) -> None:
         """Start it; whether it serves is for others to see."""
+        self._prepare()
         with self._log.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
                 *self._words, stdin=asyncio.subprocess.PIPE, stdout=log, stderr=log, cwd=ROOT
@@ -103,46 +101,6 @@ class Redis(Process):
         assert await cli.wait() == 0
 
 
-class Gateway:
-    """A gateway without sessions, which this process runs."""
-
-    def __init__(self, node: int, epoch: int, port: int, version: int = 0) -> None:
-        self.node, self.epoch, self.port = node, epoch, port
-        self.devices: set[Place] = set()
-        self._engine = PresenceGatewayEngine(
-            node=node,
-            epoch=epoch,
-            link_bind=("127.0.0.1", port),
-            cluster_key=(1, bytes.fromhex(SECRET)),
-            seed=node,
-            recv_buffer=0,
-            send_buffer=0,
-            payload_bytes=1_200,
-            faults=None,
-            version=version,
-        )
-        self._engine.placement(1, [], (1, 1))
-        self._stop = asyncio.Event()
-        self._running = asyncio.create_task(
-            Server(Role(self._engine), structlog.get_logger()).run(self._stop, 0.0), name=f"gateway {node}"
-        )
-
-    def online(self, users: Sequence[int], device: str = "phone", session: int = 1) -> None:
-        """These users come."""
-        self._engine.online(time.time_ns() // 1_000_000, list(users), device, session)
-        self.devices |= {(user, device, self.node) for user in users}
-
-    def offline(self, users: Sequence[int], device: str = "phone", session: int = 1, why: str = "closed") -> None:
-        """These users go."""
-        self._engine.offline(time.time_ns() // 1_000_000, list(users), device, session, why)
-        self.devices -= {(user, device, self.node) for user in users}
-
-    async def end(self) -> None:
-        """End it without a word, as a kill does."""
-        self._stop.set()
-        await self._running
-
-
 class Rig:
     """Sites with their processes. `async with` starts and ends all."""
 
@@ -165,7 +123,7 @@ class Rig:
         self._secret.write_text(SECRET)
         self._secret.chmod(0o600)
         self.gateways: dict[int, Gateway] = {}
-        ports = free_ports(gateways + 2 * sum(writers) + 2 * len(writers))
+        ports = free_ports(gateways + 2 * (sum(writers) + 1) + 2 * len(writers))
         self._ports: Iterator[int] = iter(ports)
         self._gateway_ports = {number: next(self._ports) for number in self._numbers}
         self.writers: dict[tuple[int, int], Process] = {}
@@ -177,18 +135,13 @@ class Rig:
     @property
     def settings(self) -> PresenceSettings:
         """What all nodes are told."""
-        return PresenceSettings(
+        return settings(
+            [each.url for each in self.redis],
+            str(self.folder),
             writers=self.writers_of,
-            redis=[[each.url] for each in self.redis],
-            password_files=[""] * len(self.redis),
-            log=self._feed,
-            folder=str(self.folder),
-            site=1,
-            shard=0,
-            instance="test",
-            grace_ms=self._grace_ms,
             lease_ms=self._lease_ms,
-            fresh_ms=3_000,
+            grace_ms=self._grace_ms,
+            log=self._feed,
         )
 
     async def __aenter__(self) -> Self:
@@ -231,50 +184,43 @@ class Rig:
         """A gateway ends as a kill ends it."""
         await self.gateways.pop(number).end()
 
-    def _node(self, role: str, index: int) -> Process:
+    def another_writer(self) -> Process:
+        """A second process for the first shard of the first site."""
+        return self._node("online-writer", 0, "-later")
+
+    @staticmethod
+    def epoch(stats: Mapping[tuple[int, int], ShardStats]) -> int:
+        """The epoch of the writer of the first shard of the first site; 0: none has said anything."""
+        writer = stats[1, 0].writer
+        return 0 if writer is None else writer.epoch
+
+    def _node(self, role: str, index: int, more: str = "") -> Process:
         of = kind(role)
-        name = f"{role}-{index}"
+        name = f"{role}-{index}{more}"
         file = self.folder / f"{name}.json"
         own, admin = next(self._ports), next(self._ports)
         address = ("127.0.0.1", own)
         if not of.linked:
             self._addresses[index + 1] = address
-        nodes = [(number, "gateway", "127.0.0.1", port, 0, "running") for number, port in self._gateway_ports.items()]
-        spec = Spec(
-            instance="test",
-            role=role,
-            node=of.numbers[index],
-            epoch=0,
-            bind=None if of.linked else address,
-            link_bind=address if of.linked else None,
-            admin=("127.0.0.1", admin),
-            placement_epoch=1,
-            nodes=nodes,
-            layers={},
-            key_id=1,
-            cluster_secret_file=str(self._secret),
-            name_key_file="",
-            server_key_file=None,
-            reset_secret_file=None,
-            token_file=None,
-            recv_buffer=0,
-            send_buffer=0,
-            payload_bytes=1_200,
-            faults=None,
-            seed=index + 1,
-            drain_ms=200,
-            log_level="info",
-            log_format="text",
-            settings=self.settings,
-        )
+        ports, told, secret = self._gateway_ports, self.settings, str(self._secret)
 
-        class Node(Process):
-            async def start(process) -> None:
-                file.write_bytes(msgspec.json.encode(msgspec.structs.replace(spec, epoch=next(self._epochs))))
-                await super().start()
+        def prepare() -> None:
+            process.epoch = next(self._epochs)
+            made = spec(
+                role,
+                index,
+                epoch=process.epoch,
+                told=told,
+                secret_file=secret,
+                port=own,
+                admin=admin,
+                gateways=ports,
+            )
+            file.write_bytes(msgspec.json.encode(made))
 
         words = [sys.executable, "-m", "control.node", "--spec", str(file), "--parent", str(os.getpid())]
-        return Node(words, self.folder / f"{name}.log")
+        process = Process(words, self.folder / f"{name}.log", prepare)
+        return process
 
     # ---- What is seen
 

@@ -1,13 +1,19 @@
 """Presence as real processes: writers, readers, Redis; what readers tell is what gateways have, or nothing."""
 
+import asyncio
+import json
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
 
+from plane.log import connect
 from tests.presence.rig import Rig
 
 pytestmark = pytest.mark.skipif(not shutil.which("redis-server"), reason="needs redis-server")
+
+USERS = range(200)
 
 
 async def test_every_site_tells_where_users_are(tmp_path: Path) -> None:
@@ -19,8 +25,141 @@ async def test_every_site_tells_where_users_are(tmp_path: Path) -> None:
         assert [user.user for user in found.users] == [9, 7, 8], "in the order of the question"
         assert [len(user.devices) for user in found.users] == [0, 1, 2]
         assert found.users[0].last_seen_ms is None
+        largest = (1 << 64) - 1
+        rig.gateways[1].online([largest])
         rig.gateways[1].offline([7])
-        await rig.right([7, 8, 9])
+        await rig.right([7, 8, 9, largest])
         stats = await rig.stats()
         assert set(stats) == {(1, 0), (2, 0), (2, 1)}
         assert all(not each.why and each.writer and each.writer.fulls == 0 for each in stats.values())
+
+
+async def test_a_killed_writer_begins_with_its_store_and_asks_for_what_it_missed(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.gateways[1].online(USERS)
+        await rig.right(USERS)
+        writer = rig.writers[1, 0]
+        await writer.kill()
+        rig.gateways[1].offline(USERS[:50])
+        rig.gateways[2].online(USERS[:20], "laptop")
+        assert await rig.refused(1) == "stale"
+        assert await rig.view(USERS, 2) is not None, "the other site answers meanwhile"
+        await writer.start()
+        await rig.right(USERS)
+        stats = (await rig.stats())[1, 0].writer
+        assert stats is not None
+        assert stats.fulls_asked == 0, "its store and the gateways' recent packets are enough"
+
+
+async def test_a_store_that_comes_back_empty_is_refused_and_written_anew(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.gateways[1].online(USERS)
+        await rig.right(USERS)
+        store = rig.redis[0]
+        await store.kill()
+        rig.gateways[1].offline(USERS[:50])
+        assert await rig.refused(1) == "store"
+        await store.serves()
+        assert await rig.view(USERS, 1) in (None, rig.truth)
+        await rig.right(USERS)
+
+
+async def test_a_store_that_comes_back_older_is_refused_and_written_anew(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.gateways[1].online(USERS)
+        await rig.right(USERS)
+        store = rig.redis[0]
+        await store.told("SAVE")
+        rig.gateways[1].offline(USERS[:50])
+        await rig.right(USERS)
+        older = {(user, "phone", 1) for user in USERS}
+        await store.kill()
+        await asyncio.sleep(3.1)  # longer than an answer may be old: what the older store says is a lie by now
+        await store.serves()
+        seen = [await rig.view(USERS, 1) for _ in range(50)]
+        assert older not in seen
+        await rig.right(USERS)
+
+
+async def test_users_of_a_dead_gateway_go_after_its_lease_once_at_every_site(tmp_path: Path) -> None:
+    async with Rig(tmp_path, lease_ms=2_000, grace_ms=0) as rig:
+        rig.gateways[1].online([7])
+        rig.gateways[2].online([8])
+        await rig.right([7, 8])
+        told: list[dict[str, object]] = []
+
+        async def follow(site: int) -> None:
+            async for change in rig.asking.watch([7, 8], site):
+                if change:
+                    told.append({"site": site, **json.loads(change)})
+
+        watching = [asyncio.create_task(follow(site)) for site in (1, 2)]
+        await asyncio.sleep(0.3)  # the watches are open
+        await rig.end_gateway(1)
+        await rig.right([7, 8])
+        rig.gateways[2].offline([8])
+        await rig.right([7, 8])
+        async with asyncio.timeout(5):
+            while len(told) < 4:  # noqa: ASYNC110 - it happens in other processes
+                await asyncio.sleep(0.01)
+        for task in watching:
+            task.cancel()
+        await asyncio.gather(*watching, return_exceptions=True)
+        said = sorted((each["site"], each["user"], each["state"], each["reason"]) for each in told)
+        assert said == [
+            (site, user, "offline", why) for site in (1, 2) for user, why in (("7", "lost"), ("8", "closed"))
+        ]
+
+
+async def test_a_gateway_that_starts_again_is_asked_for_its_full_state(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.gateways[1].online(USERS)
+        await rig.right(USERS)
+        await rig.end_gateway(1)
+        rig.begin_gateway(1, version=(1 << 64) - 3)
+        rig.gateways[1].online(USERS[100:], "laptop")
+        await rig.right(USERS)
+        for each in (await rig.stats()).values():
+            assert each.writer is not None
+            assert each.writer.fulls_asked == 1
+
+
+async def test_of_two_writers_of_a_shard_the_later_one_fences_the_first(tmp_path: Path) -> None:
+    async with Rig(tmp_path, writers=(1,)) as rig:
+        rig.gateways[1].online([7])
+        await rig.right([7])
+        writer = rig.writers[1, 0]
+        writer.signal(signal.SIGSTOP)
+        later = rig.another_writer()
+        await later.start()
+        async with asyncio.timeout(20):
+            while await rig.view([7], 1) != rig.truth or rig.epoch(await rig.stats()) != later.epoch:
+                await asyncio.sleep(0.05)
+        writer.signal(signal.SIGCONT)
+        await asyncio.sleep(1.5)  # a keepalive of the first one would come now
+        assert rig.epoch(await rig.stats()) == later.epoch
+        await later.kill()
+
+
+async def test_net_changes_are_in_the_log_in_order_once_for_each_id(tmp_path: Path) -> None:
+    async with Rig(tmp_path, writers=(1,), grace_ms=400) as rig:
+        rig.gateways[1].online([7, 9])
+        await rig.right([7, 9])
+        rig.gateways[1].offline([7])
+        rig.gateways[2].online([7])  # within the grace time: it has moved
+        await rig.right([7, 9])
+        await rig.writers[1, 0].kill()
+        await rig.writers[1, 0].start()
+        rig.gateways[2].offline([7])
+        await rig.right([7, 9])
+        await asyncio.sleep(1.5)  # the grace time, and the relay's own
+        await rig.writers[1, 0].kill()
+        logs = connect("", tmp_path / "presence")
+        log = await logs.open("presence-site1", 0)
+        found = [json.loads(record) async for _, batch in log.read(0) for record in batch.records()]
+        await log.close()
+        await logs.close()
+        by_id = {each["id"]: each for each in found}
+        told = [(each["user"], each["state"], each["gateway"]) for each in by_id.values()]
+        assert sorted(told) == [("7", "offline", 2), ("7", "online", 1), ("9", "online", 1)]
+        assert [each[1] for each in told if each[0] == "7"] == ["online", "offline"]
