@@ -37,7 +37,7 @@ def place_of(spec: Spec, settings: PresenceSettings) -> Place:
         site = site_of(spec, settings)
         count = settings.writers[site - 1]
         if settings.shard >= count:
-            raise SpecError(f"online-writer.shard: {settings.shard} of {count} shards, which count from 0")
+            raise SpecError(f"online_writer.shard: {settings.shard} of {count} shards, which count from 0")
         return Place(site, count, settings.shard)
     index = numbers.index(spec.node)
     for site, count in enumerate(settings.writers, 1):

@@ -7,6 +7,7 @@ from plane.presence.options import OnlineProxy, PresenceSettings, settle
 
 PROXY: Final = RoleKind(
     name="online-proxy",
+    section="online_proxy",
     process="machine",
     numbers=numbers(20),
     about="takes gateways' packets to every writer of every site",

@@ -8,6 +8,7 @@ from plane.presence.options import OnlineReader, PresenceSettings, per_site, set
 
 READER: Final = RoleKind(
     name="online-reader",
+    section="online_reader",
     process="edge",
     numbers=numbers(22),
     about="looks up who is online, in its own site",

@@ -8,6 +8,7 @@ from plane.presence.options import OnlineWriter, PresenceSettings, per_shard, se
 
 WRITER: Final = RoleKind(
     name="online-writer",
+    section="online_writer",
     process="machine",
     numbers=numbers(21),
     about="keeps one shard of a site's store true",

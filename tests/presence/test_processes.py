@@ -89,9 +89,9 @@ async def test_users_of_a_dead_gateway_go_after_its_lease_once_at_every_site(tmp
         told: list[dict[str, object]] = []
 
         async def follow(site: int) -> None:
+            nonlocal told
             async for change in rig.asking.watch([7, 8], site):
-                if change:
-                    told.append({"site": site, **json.loads(change)})
+                told += [{"site": site, **json.loads(change)}] if change else []
 
         watching = [asyncio.create_task(follow(site)) for site in (1, 2)]
         await asyncio.sleep(0.3)  # the watches are open
@@ -133,7 +133,7 @@ async def test_of_two_writers_of_a_shard_the_later_one_fences_the_first(tmp_path
         later = rig.another_writer()
         await later.start()
         async with asyncio.timeout(20):
-            while await rig.view([7], 1) != rig.truth or rig.epoch(await rig.stats()) != later.epoch:
+            while await rig.view([7], 1) != rig.truth or rig.epoch(await rig.stats()) != later.epoch:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         writer.signal(signal.SIGCONT)
         await asyncio.sleep(1.5)  # a keepalive of the first one would come now
