@@ -5,7 +5,7 @@ another site. Must not know what is done with an answer.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Final, TypeVar
 
 import msgspec
@@ -14,6 +14,7 @@ from plane.calls import CallError, Peer
 from plane.presence.questions import Found, Ping, Pong, ShardStats, Stats, Told, Watch, Who
 
 ROLE: Final = "online-reader"
+USER_MAX: Final = (1 << 64) - 1
 ANSWER_S: Final = 2.0
 ELSEWHERE: Final = frozenset({"away", "late", "stale", "store", "busy"})
 """Codes with which another reader may answer."""
@@ -56,17 +57,16 @@ class Readers:
             raise why
         return [found[place] for place in sorted(found)]
 
-    async def watch(self, users: Sequence[int], site: int | None = None) -> AsyncIterator[bytes]:
-        """Changes of these users in JSON, as they come; the first, empty one says that the watch is open."""
+    async def watch(self, users: Sequence[int], site: int | None = None) -> AsyncGenerator[bytes]:
+        """Changes of these users in JSON, as they come; an empty one, first and each second, says that it is open."""
         why = CallError("away", AWAY)
         for address in await self._order(site):
             opened = False
             stream = self._peer(address).stream(Watch(list(users)), Told)
             try:
                 async for told in stream:
-                    if told.change or not opened:
-                        yield told.change
                     opened = True
+                    yield told.change
                 return
             except CallError as error:
                 if opened or error.code not in ELSEWHERE:

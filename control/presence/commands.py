@@ -90,10 +90,12 @@ async def watch(where: Target, users: Sequence[str], file: Path | None, site: in
     numbers = asked(users, file)
 
     async def work(readers: Readers) -> int:
+        said = False
         async for change in readers.watch(numbers, site):
             if not change:
-                if not as_json:
+                if not said and not as_json:
                     common.screen().print(f"watching {common.counted(len(numbers), 'user')}")
+                said = True
                 continue
             told = msgspec.json.decode(change)
             if as_json:

@@ -3,14 +3,17 @@
 Keys and limits are the base's (`control/http/`); the question is that of the command. `send.py` adds the messages to users.
 """
 
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
-from litestar import MediaType, Response, Router, post
+from litestar import MediaType, Response, Router, get, post
 from litestar.di import NamedDependency, Provide
 from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import QueryParameter
+from litestar.response import Stream
 from litestar.types import ControllerRouterHandler
 
 import muster
@@ -19,7 +22,7 @@ from control.errors import UserError
 from control.http.access import Action, Caller
 from control.http.face import AnyRequest, Base
 from control.http.problems import CONTENT_TYPE, Problem
-from control.presence.asking import ROLE, Readers
+from control.presence.asking import ROLE, USER_MAX, Readers
 from plane.calls import CallError, key_of
 from plane.presence.questions import User
 from plane.spec import SpecError, secret
@@ -29,7 +32,10 @@ LOOK_S: Final = 1.0
 USERS_MAX: Final = 1_000
 CODES: Final = {"question": "bad_request", "late": "timeout"}
 
-Number = Annotated[str, msgspec.Meta(pattern=r"^(0|[1-9][0-9]{0,19})\Z")]
+NUMBER: Final = r"0|[1-9][0-9]{0,19}"
+EVENTS: Final = "text/event-stream"
+
+Number = Annotated[str, msgspec.Meta(pattern=rf"^({NUMBER})\Z")]
 
 
 class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -86,6 +92,8 @@ async def who(
         asked = msgspec.json.decode(await request.body(), type=Asked)
     except msgspec.MsgspecError as error:
         raise Problem("bad_body", str(error)) from None
+    if any(int(user) > USER_MAX for user in asked.users):
+        raise Problem("bad_body", "users: numbers of 64 bits")
     for user in asked.users:
         caller.need("presence", user)
     try:
@@ -94,6 +102,34 @@ async def who(
         raise Problem(CODES.get(error.code, "unavailable"), str(error)[:400]) from None
     said = Said(found.site, [shown(user) for user in found.users])
     return Response(msgspec.json.encode(said) + b"\n", media_type=MediaType.JSON)
+
+
+@get(
+    "/presence/changes",
+    responses={
+        200: ResponseSpec(str, generate_examples=False, media_type=EVENTS, description="Changes, an event each"),
+        **_problems(400, 401, 403, 429, 503),
+    },
+)
+async def changes(
+    request: AnyRequest,
+    caller: NamedDependency[Caller],
+    presence: NamedDependency["PresenceFace"],
+    users: Annotated[str, QueryParameter(description="Up to 1,000 users, separated by commas")],
+) -> Stream:
+    """Changes of users as they come, until the client goes: a comment a second says that the stream lives."""
+    numbers = users.split(",")
+    if len(numbers) > USERS_MAX or not all(re.fullmatch(NUMBER, user) and int(user) <= USER_MAX for user in numbers):
+        raise Problem("bad_request", f"users: up to {USERS_MAX} numbers of 64 bits, separated by commas")
+    for user in numbers:
+        caller.need("presence", user)
+    told = (await presence.readers()).watch([int(user) for user in numbers])
+    try:
+        await anext(told)
+    except CallError as error:
+        raise Problem(CODES.get(error.code, "unavailable"), str(error)[:400]) from None
+    presence.base.ongoing(request).stream()
+    return Stream(presence.events(told, caller, numbers), media_type=EVENTS, headers={"cache-control": "no-store"})
 
 
 def shown(user: User) -> OnlineUser:
@@ -117,6 +153,7 @@ class PresenceFace:
         self._nodes: Sequence[Process] = ()
         self._looked = 0.0
         self._readers: Readers | None = None
+        self._draining = False
 
     def routes(self) -> Sequence[ControllerRouterHandler]:
         """As `Face.routes`."""
@@ -125,7 +162,7 @@ class PresenceFace:
             return self
 
         provided = {"presence": Provide(presence, sync_to_thread=False)}
-        return [Router("/api/v1", route_handlers=[who], dependencies=provided, tags=["presence"])]
+        return [Router("/api/v1", route_handlers=[who, changes], dependencies=provided, tags=["presence"])]
 
     async def start(self) -> None:
         """Readers are looked for with the first request."""
@@ -135,10 +172,11 @@ class PresenceFace:
         self._looked = 0.0
 
     def access_changed(self) -> None:
-        """Nothing lasts."""
+        """Streams look themselves."""
 
     def drain(self) -> None:
-        """Nothing lasts."""
+        """End the streams of changes, within a second."""
+        self._draining = True
 
     async def stop(self) -> None:
         """Close all."""
@@ -148,6 +186,19 @@ class PresenceFace:
     def status(self) -> dict[str, Any]:
         """Nothing of its own."""
         return {}
+
+    async def events(self, told: AsyncGenerator[bytes], caller: Caller, users: Sequence[str]) -> AsyncGenerator[bytes]:
+        """Changes as events; ends where the process drains, or the caller may not see a user any more."""
+        try:
+            yield b":\n\n"
+            async for change in told:
+                if self._draining or not all(caller.may("presence", user) for user in users):
+                    return
+                yield b"data: " + change + b"\n\n" if change else b":\n\n"
+        except CallError:
+            return
+        finally:
+            await told.aclose()
 
     async def readers(self) -> Readers:
         """Raises `Problem`."""

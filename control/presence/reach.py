@@ -7,14 +7,13 @@ from typing import Final
 from control.cluster import instance, specs
 from control.console.found import LocalNodes, Target, found
 from control.errors import FAILURE, TRY_LATER, UNAVAILABLE, USAGE, UserError
-from control.presence.asking import ROLE, Address, Readers
+from control.presence.asking import ROLE, USER_MAX, Address, Readers
 from plane.calls import CallError, key_of
 from plane.spec import SpecError, secret
 
 CODES: Final = {"question": USAGE, "away": UNAVAILABLE}
 LATER: Final = frozenset({"late", "stale", "store", "busy", "slow"})
 NONE_RUNS: Final = "no presence runs here; start it: muster up --with presence"
-USER_MAX: Final = (1 << 64) - 1
 
 
 async def reaching(where: Target, work: Callable[[Readers], Awaitable[int]]) -> int:

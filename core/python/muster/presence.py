@@ -1,0 +1,178 @@
+"""Presence over HTTP, for any program: where users are online, and changes as they come. Needs nothing beside Python.
+
+Owns connections to a Muster HTTP face, and the shapes of its answers (`docs/presence.md`). It must not know rooms.
+"""
+
+import http.client
+import json
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Literal
+from urllib.parse import urlsplit
+
+from .errors import Invalid, Refused, TimedOut, Unavailable
+
+TIMEOUT_S: Final = 30.0
+BATCH_MAX: Final = 1_000
+IDLE_S: Final = 5.0
+"""A connection that was idle for longer is opened anew: a face closes idle ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device that is online. `since`: seconds since 1970, by its gateway."""
+
+    device: str
+    gateway: int
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """One user; no device: not online. `last_seen`: seconds since 1970, None where it is not known."""
+
+    user: int
+    devices: tuple[Device, ...]
+    last_seen: float | None
+
+    @property
+    def online(self) -> bool:
+        """Whether a device is online."""
+        return bool(self.devices)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A device came or went. `id` is the same each time that the change is told."""
+
+    user: int
+    device: str
+    state: Literal["online", "offline"]
+    reason: str | None
+    """Why it is offline: `closed`, `lost`, `drained`, `replaced` or `kicked`."""
+    gateway: int
+    at: float
+    id: str
+
+
+class Presence:
+    """Asks an HTTP face; calls of several threads follow one another, a watch has a connection of its own."""
+
+    def __init__(self, url: str, *, key: str, timeout: float = TIMEOUT_S) -> None:
+        """`url`: `http://host:port` or `https://…`, of the face or the proxy before it. Raises `Invalid`."""
+        parts = urlsplit(url)
+        if parts.scheme not in {"http", "https"} or not parts.hostname or parts.path.strip("/"):
+            raise Invalid(f"{url!r:.80} is no address of an HTTP face, as http://127.0.0.1:8080 is one")
+        self._kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        self._host, self._port, self._timeout = parts.hostname, parts.port, timeout
+        self._headers = {"x-api-key": key, "content-type": "application/json"}
+        self._connection = self._opened()
+        self._lock = threading.Lock()
+        self._used = 0.0
+
+    def __enter__(self) -> "Presence":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection. Another call opens it again."""
+        with self._lock:
+            self._connection.close()
+
+    def who(self, users: Sequence[int], *, site: int | None = None) -> list[User]:
+        """Look up to 1,000 users up, at one site or at any; the answers are in this order.
+
+        Raises `Refused`, `Unavailable` (no site may answer now: try again), `TimedOut`.
+        """
+        if len(users) > BATCH_MAX:
+            raise Invalid(f"{len(users)} users; a question has at most {BATCH_MAX}")
+        if not users:
+            return []
+        asked: dict[str, Any] = {"users": [str(user) for user in users]}
+        if site is not None:
+            asked["site"] = site
+        return [_user(each) for each in self._ask("/api/v1/presence", asked)["users"]]
+
+    def watch(self, users: Sequence[int]) -> Iterator[Change]:
+        """Changes of up to 1,000 users from now on, without end. Raises as `who`, also later: then watch again, and look up
+        what was missed."""
+        if not 1 <= len(users) <= BATCH_MAX:
+            raise Invalid(f"{len(users)} users; a watch has 1 to {BATCH_MAX}")
+        connection = self._opened()
+        try:
+            path = "/api/v1/presence/changes?users=" + ",".join(str(user) for user in users)
+            connection.request("GET", path, headers=self._headers)
+            answer = connection.getresponse()
+            if answer.status >= 400:
+                raise _problem(_read(answer))
+            while line := answer.readline():
+                if line.startswith(b"data: "):
+                    yield _change(json.loads(line.removeprefix(b"data: ")))
+            raise Unavailable("the HTTP face ended the watch")
+        except TimeoutError:
+            raise Unavailable("the HTTP face says nothing any more") from None
+        except (http.client.HTTPException, OSError) as error:
+            raise Unavailable(f"the HTTP face does not answer: {error or type(error).__name__}") from None
+        finally:
+            connection.close()
+
+    def _opened(self) -> http.client.HTTPConnection:
+        return self._kind(self._host, self._port, timeout=self._timeout)
+
+    def _ask(self, path: str, document: Any) -> Any:
+        body = json.dumps(document, separators=(",", ":")).encode()
+        with self._lock:
+            if time.monotonic() - self._used > IDLE_S:
+                self._connection.close()
+            try:
+                self._connection.request("POST", path, body, self._headers)
+                answer = self._connection.getresponse()
+                said = _read(answer)
+            except TimeoutError:
+                self._connection.close()
+                raise TimedOut("no answer in time") from None
+            except (http.client.HTTPException, OSError) as error:
+                self._connection.close()
+                raise Unavailable(f"the HTTP face does not answer: {error or type(error).__name__}") from None
+            self._used = time.monotonic()
+        if answer.status >= 400:
+            raise _problem(said)
+        return said
+
+
+def _read(answer: http.client.HTTPResponse) -> Any:
+    try:
+        return json.loads(answer.read())
+    except ValueError:
+        raise Unavailable(f"answer {answer.status} is none of an HTTP face") from None
+
+
+def _user(said: Any) -> User:
+    devices = (Device(each["device"], each["gateway"], each["since"] / 1_000) for each in said["devices"])
+    return User(int(said["user"]), tuple(devices), None if said["last_seen"] is None else said["last_seen"] / 1_000)
+
+
+def _change(said: Any) -> Change:
+    return Change(
+        user=int(said["user"]),
+        device=said["device"],
+        state=said["state"],
+        reason=said["reason"],
+        gateway=said["gateway"],
+        at=said["at_ms"] / 1_000,
+        id=said["id"],
+    )
+
+
+def _problem(said: Any) -> Exception:
+    code, detail = str(said.get("code", "unavailable")), str(said.get("detail", ""))
+    if code == "timeout":
+        return TimedOut(detail)
+    if code in {"unavailable", "draining"}:
+        return Unavailable(detail)
+    return Refused(detail, code, said.get("retry_after"))
