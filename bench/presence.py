@@ -14,7 +14,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
@@ -56,7 +56,7 @@ GOALS: Final = {
     "late": Goal("PF-24", "<=", 2),
     "users": Goal("PF-24", ">=", 5),
 }
-Run = Callable[[Awaitable[Any]], Any]
+Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
 
 class Nodes:

@@ -4,6 +4,7 @@ Owns the calls of the scripts and the words of their refusals. Must not know how
 call that was cut short may have been done: the next one's answer tells.
 """
 
+import hashlib
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -22,6 +23,12 @@ PAGE_BUCKETS: Final = 1_024
 WAIT_S: Final = 2.0
 FEED_MAX: Final = 2_000_000
 """Changes that wait to be published, 250 B each; older ones are dropped and counted."""
+
+_SHAS: Final = {
+    script: hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest()
+    for script in vars(scripts).values()
+    if isinstance(script, str)
+}
 
 
 class StoreError(Exception):
@@ -75,7 +82,6 @@ class Shard:
         self._prefix = f"{{muster:{instance}:presence:{site}:{shards}.{shard}}}:"
         self._keys = [f"{self._prefix}{name}" for name in ("meta", "vector", "feed")]
         self._redis: Any = connected(url, password)
-        self._shas: dict[str, str] = {}
 
     async def close(self) -> None:
         """Close its connections."""
@@ -191,16 +197,14 @@ class Shard:
             raise _away(self.name, error) from None
 
     async def _run(self, script: str, *arguments: Any) -> Any:
-        """Run a script; Redis is sent its text once. Raises `Away`."""
+        """Run a script; Redis is sent its text where it does not have it. Raises `Away`."""
+        sha = _SHAS[script]
         try:
-            sha = self._shas.get(script)
-            if sha is not None:
-                try:
-                    return await self._redis.evalsha(sha, len(self._keys), *self._keys, *arguments)
-                except NoScriptError:
-                    pass
-            self._shas[script] = (await self._redis.script_load(script)).decode()
-            return await self._redis.evalsha(self._shas[script], len(self._keys), *self._keys, *arguments)
+            try:
+                return await self._redis.evalsha(sha, len(self._keys), *self._keys, *arguments)
+            except NoScriptError:
+                await self._redis.script_load(script)
+                return await self._redis.evalsha(sha, len(self._keys), *self._keys, *arguments)
         except (RedisError, OSError) as error:
             raise _away(self.name, error) from None
 
