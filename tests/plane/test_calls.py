@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from muster import fleet
-from plane.fleet.calls import NONCE, CallError, Peer, key_of
+from plane.calls import NONCE, CallError, Peer, key_of
 
 PATIENT_S = 20
 
