@@ -194,6 +194,11 @@ class Rig:
         writer = stats[1, 0].writer
         return 0 if writer is None else writer.epoch
 
+    @staticmethod
+    def fulls(shard: ShardStats) -> int:
+        """Full states that a writer has asked for since its start."""
+        return 0 if shard.writer is None else shard.writer.fulls_asked
+
     def _node(self, role: str, index: int, more: str = "") -> Process:
         of = kind(role)
         name = f"{role}-{index}{more}"
