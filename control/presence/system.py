@@ -1,18 +1,16 @@
-"""The system of presence: online proxies, writers with their stores, readers, and unicast services."""
+"""The system of presence: writers with their stores, and readers."""
 
 from typing import Final
 
 from plane.kind import System
 from plane.presence import redis_server
 from plane.presence.options import Presence
-from plane.presence.proxy import PROXY
 from plane.presence.reader import READER
-from plane.presence.unicast import UNICAST
 from plane.presence.writer import WRITER
 
 SYSTEM: Final = System(
     name="presence",
-    kinds=(WRITER, PROXY, READER, UNICAST),
+    kinds=(WRITER, READER),
     sections={"presence": Presence},
     programs=redis_server.PROGRAMS,
     commands="control.presence.words:add",

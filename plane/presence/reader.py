@@ -3,7 +3,7 @@
 from typing import Final
 
 from plane.kind import Pods, RoleKind, numbers
-from plane.presence.lacks import lacks
+from plane.presence.lacks import STORES, lacks
 from plane.presence.options import OnlineReader, PresenceSettings, per_site, settle
 
 READER: Final = RoleKind(
@@ -21,7 +21,7 @@ READER: Final = RoleKind(
     wanted=per_site,
     ends=33,
     row=62,
-    pods=Pods(port=7443, keys={"presence.redis": "redis://redis:6379/0"}),
+    pods=Pods(port=7443, keys={"presence.redis": STORES}),
     received="muster_presence_lookups_total",
     sent="muster_presence_users_found_total",
     carried="muster_presence_lookups_total",

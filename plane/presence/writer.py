@@ -3,7 +3,7 @@
 from typing import Final
 
 from plane.kind import Pods, RoleKind, numbers
-from plane.presence.lacks import lacks
+from plane.presence.lacks import STORES, lacks
 from plane.presence.options import OnlineWriter, PresenceSettings, per_shard, settle
 
 WRITER: Final = RoleKind(
@@ -22,7 +22,7 @@ WRITER: Final = RoleKind(
     wanted=per_shard,
     ends=36,
     row=61,
-    pods=Pods(port=7440, replicas=1, memory_max="4Gi", disk="16Gi", keys={"presence.redis": "redis://redis:6379/0"}),
+    pods=Pods(port=7440, replicas=1, memory_max="4Gi", disk="16Gi", keys={"presence.redis": STORES}),
     received="muster_presence_events_total",
     sent="muster_presence_users_written_total",
     carried="muster_presence_events_total",
