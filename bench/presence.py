@@ -8,6 +8,7 @@ other, each with its own call, as a gateway's callback would make them.
 import asyncio
 import contextlib
 import itertools
+import logging
 import os
 import signal
 import statistics
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+import structlog
 import uvloop
 from redis import Redis as RedisPy
 
@@ -59,13 +61,21 @@ GOALS: Final = {
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
 
+class Store(Redis):
+    """Redis as `muster up` sets it for presence."""
+
+    def command(self, binary: str, directory: Path) -> list[str]:
+        options = ["--hash-max-listpack-entries", "512", "--hash-max-listpack-value", "256"]
+        return [*super().command(binary, directory), *options]
+
+
 class Nodes:
     """Redis, a writer, a reader, and a gateway here. `async with` starts and ends them."""
 
     def __init__(self, stack: ExitStack) -> None:
         self._stack = stack
         self._folder = Path(stack.enter_context(private_directory("presence")))
-        self.redis = Redis()
+        self.redis = Store()
         stack.callback(self.redis.stop)
         (self.redis_pid,) = self.redis.start()
         self._secret = self._folder / "secret"
@@ -145,6 +155,7 @@ class Nodes:
 
 def run(*, rounds: int, quick: bool, progress: Progress = silent) -> tuple[Case, ...]:
     """All loads in turn, then bytes a user."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     with pin.on(pin.DRIVER_CORE), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         results = _measured(runner.run, rounds, quick, progress)
         sizes = runner.run(_sizes(SIZES_QUICK if quick else SIZES))

@@ -15,7 +15,7 @@ from typing import Final
 SEEN_S: Final = 7 * 86_400
 """A bucket's last-seen times go when none of them changed for so long."""
 SEEN_MAX: Final = 256
-"""Last-seen times of one bucket: with 32,768 buckets 8 million users. A bucket with more forgets all of them."""
+"""Last-seen times of one bucket: with 8,192 buckets 2 million users. A bucket with more forgets all of them."""
 
 BEGIN: Final = """
 local epoch = redis.call('HGET', KEYS[1], 'epoch')

@@ -17,8 +17,8 @@ from redis.exceptions import NoScriptError, RedisError
 
 from plane.presence import scripts
 
-BUCKETS: Final = 32_768
-"""Of one shard: 30 users each of a million."""
+BUCKETS: Final = 8_192
+"""Of one shard: 120 users each of a million, 12 of 100,000."""
 PAGE_BUCKETS: Final = 1_024
 WAIT_S: Final = 2.0
 FEED_MAX: Final = 2_000_000
