@@ -5,24 +5,21 @@ Callers then ask a reader of another site. Must not know how a shard is kept.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 import msgspec
 
-from muster._core import presence_answers, presence_questions
+from muster._core import presence_found, presence_questions
 from plane.calls import CallError, Server, key_of
 from plane.presence.options import PresenceSettings
 from plane.presence.place import site_of
 from plane.presence.questions import (
-    Device,
-    Found,
     Ping,
     Pong,
     ShardStats,
     Stats,
     Told,
-    User,
     Watch,
     Who,
     WriterStats,
@@ -83,8 +80,8 @@ class Reader:
     async def _ping(self, _: Ping) -> Pong:
         return Pong(self.site)
 
-    async def _who(self, asked: Who) -> Found:
-        """Raises `CallError`: `question`, `stale`, `store`."""
+    async def _who(self, asked: Who) -> msgspec.Raw:
+        """A `Found`, which compiled code writes. Raises `CallError`: `question`, `stale`, `store`."""
         users = asked.users
         if len(users) > USERS_MAX:
             raise CallError("question", f"{len(users)} users; {USERS_MAX} are the most of one question")
@@ -92,24 +89,19 @@ class Reader:
         places: list[list[int]] = [[] for _ in range(count)]
         for place, user in enumerate(users):
             places[user % count].append(place)
-        found: list[User | None] = [None] * len(users)
-        asked_of = [(shard, mine) for shard, mine in zip(self._shards, places, strict=True) if mine]
-        await asyncio.gather(*(self._fill(shard, users, mine, found) for shard, mine in asked_of))
-        self._lookups += 1
-        self._found += len(users)
-        return Found(self.site, [each for each in found if each is not None])
-
-    async def _fill(self, shard: Shard, users: Sequence[int], places: Sequence[int], found: list[User | None]) -> None:
-        looked = await self._looked(shard, [users[place] for place in places])
+        shards = [(shard, mine) for shard, mine in zip(self._shards, places, strict=True) if mine]
+        looked = await asyncio.gather(
+            *(self._looked(shard, [users[place] for place in mine]) for shard, mine in shards)
+        )
         try:
-            answers = presence_answers(looked.answers)
+            parts = [(each.answers, each.alive, mine) for each, (_, mine) in zip(looked, shards, strict=True)]
+            found = presence_found(self.site, users, parts)
         except ValueError as error:
             self._failed += 1
-            raise CallError("store", f"{shard.name}: {error}") from None
-        for place, (devices, seen) in zip(places, answers, strict=True):
-            found[place] = User(
-                users[place], [Device(*device) for device in devices], looked.alive if devices else seen
-            )
+            raise CallError("store", str(error)) from None
+        self._lookups += 1
+        self._found += len(users)
+        return msgspec.Raw(found)
 
     async def _looked(self, shard: Shard, users: list[int]) -> Looked:
         """Look up in one shard, which must be fresh. Raises `CallError`."""

@@ -1,4 +1,7 @@
-"""What is asked of an online reader, and its answers; and how a writer says that its shard stands."""
+"""What is asked of an online reader, and its answers; and how a writer says that its shard stands.
+
+`Found`, `User` and `Device` are written by `core/presence/src/pack.rs`, field by field.
+"""
 
 import msgspec
 
@@ -19,7 +22,7 @@ class Who(msgspec.Struct, frozen=True, tag=True):
     users: list[int]
 
 
-class Device(msgspec.Struct, frozen=True):
+class Device(msgspec.Struct, frozen=True, array_like=True):
     """A device that is online."""
 
     device: str
@@ -28,7 +31,7 @@ class Device(msgspec.Struct, frozen=True):
     """By the gateway's wall clock, since 1970."""
 
 
-class User(msgspec.Struct, frozen=True):
+class User(msgspec.Struct, frozen=True, array_like=True):
     """One user."""
 
     user: int
@@ -38,7 +41,7 @@ class User(msgspec.Struct, frozen=True):
     """By the store's clock, since 1970: of an online user the shard's keepalive; None: not known."""
 
 
-class Found(msgspec.Struct, frozen=True):
+class Found(msgspec.Struct, frozen=True, array_like=True):
     """The users in the order of the question, as one site knows them."""
 
     site: int

@@ -107,23 +107,20 @@ return table.concat(parts)
 
 LOOK: Final = """
 local meta = redis.call('HMGET', KEYS[1], 'at', 'epoch', 'count')
-local asked, prefix, parts, at = ARGV[1], ARGV[2], {}, 1
-local nobody = struct.pack('>I4', 0)
+local call, pack, unpack = redis.call, struct.pack, struct.unpack
+local asked, users, seen, parts, at, count = ARGV[1], ARGV[2] .. 'b:', ARGV[2] .. 's:', {}, 1, 0
 while at <= #asked do
   local bucket, user
-  bucket, user, at = struct.unpack('>I4I1c0', asked, at)
-  local record = redis.call('HGET', prefix .. 'b:' .. bucket, user)
+  bucket, user, at = unpack('>I4I1c0', asked, at)
+  local record = call('HGET', users .. bucket, user)
+  count = count + 1
   if record then
-    parts[#parts + 1] = struct.pack('>I4', #record)
-    parts[#parts + 1] = record
-    parts[#parts + 1] = nobody
+    parts[count] = pack('>I4c0I4', #record, record, 0)
   else
-    local seen = redis.call('HGET', prefix .. 's:' .. bucket, user)
-    parts[#parts + 1] = nobody
-    parts[#parts + 1] = seen and struct.pack('>I4', tonumber(seen)) or nobody
+    parts[count] = pack('>I4I4', 0, tonumber(call('HGET', seen .. bucket, user) or 0))
   end
 end
-local time = redis.call('TIME')
+local time = call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 return {now, tonumber(meta[1] or 0), meta[2] or '', meta[3] or '', table.concat(parts)}
 """

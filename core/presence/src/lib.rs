@@ -45,7 +45,7 @@ pub use event::{Entry, Event, Reason, State};
 pub use keeping::{Keeping, KeepingCounters};
 pub use limits::{BODY_BYTES_MAX, CHUNKS_MAX, DEVICES_MAX, DEVICE_BYTES_MAX, FRAME_BYTES_MAX, RANGES_MAX, WINDOW};
 pub use map::{ShardMap, Target};
-pub use pack::{answers, pack, page, questions, Found, Packed};
+pub use pack::{found, pack, page, questions, Packed, Part};
 pub use places::{Change, ChangeId, Key, SYNTHETIC};
 pub use policy::{Policies, Policy};
 pub use post::{Mail, MailCounters, Post, PostConfig, Task};

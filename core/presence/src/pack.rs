@@ -25,11 +25,11 @@ pub struct Packed {
 
 /// What a look-up found of one user.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Found {
+struct Found {
     /// `None`: the bytes are no record of this format.
-    pub record: Option<Record>,
+    record: Option<Record>,
     /// Seconds since 1970 at which an offline user's last device went; 0: not known.
-    pub last_seen_s: u32,
+    last_seen_s: u32,
 }
 
 /// Packs a batch for a store with so many buckets.
@@ -70,7 +70,7 @@ pub fn questions(users: &[u64], shards: u16, buckets: u32) -> Vec<u8> {
 }
 
 /// Reads the answers in the order of the questions: record (4 B of length), seconds (4 B). `None`: they are malformed.
-pub fn answers(bytes: &[u8]) -> Option<Vec<Found>> {
+fn answers(bytes: &[u8]) -> Option<Vec<Found>> {
     let mut found = Vec::new();
     let mut rest = bytes;
     while !rest.is_empty() {
@@ -82,6 +82,86 @@ pub fn answers(bytes: &[u8]) -> Option<Vec<Found>> {
         });
     }
     Some(found)
+}
+
+/// One shard's part of a look-up.
+pub struct Part<'a> {
+    /// What the store answered.
+    pub answers: &'a [u8],
+    /// The shard's keepalive in ms: when its online users were last seen.
+    pub alive_ms: u64,
+    /// The place of each of its users in the question.
+    pub places: Vec<usize>,
+}
+
+/// The whole answer of a site in MessagePack, as `plane/presence/questions.py` reads it: `[site, [[user, [[device, gateway,
+/// since_ms], …], last_seen_ms or nil], …]]`, users as in the question. `None`: a part is malformed, or lacks a user.
+pub fn found(site: u16, users: &[u64], parts: &[Part<'_>]) -> Option<Vec<u8>> {
+    let mut all: Vec<Option<(Found, u64)>> = users.iter().map(|_| None).collect();
+    for part in parts {
+        let answers = answers(part.answers)?;
+        if answers.len() != part.places.len() {
+            return None;
+        }
+        for (place, found) in part.places.iter().zip(answers) {
+            *all.get_mut(*place)? = Some((found, part.alive_ms));
+        }
+    }
+    let mut bytes = Vec::with_capacity(32 * users.len() + 16);
+    array(&mut bytes, 2);
+    unsigned(&mut bytes, u64::from(site));
+    array(&mut bytes, users.len());
+    for (user, found) in users.iter().zip(all) {
+        let (found, alive_ms) = found?;
+        let record = found.record?;
+        let online = || record.0.iter().filter(|held| held.state == State::Online);
+        let count = online().count();
+        array(&mut bytes, 3);
+        unsigned(&mut bytes, *user);
+        array(&mut bytes, count);
+        for held in online() {
+            array(&mut bytes, 3);
+            text(&mut bytes, held.device.name());
+            unsigned(&mut bytes, u64::from(held.origin.ap));
+            unsigned(&mut bytes, held.at_ms);
+        }
+        match (count, found.last_seen_s) {
+            (0, 0) => bytes.push(0xc0),
+            (0, seen) => unsigned(&mut bytes, u64::from(seen) * 1_000),
+            _ => unsigned(&mut bytes, alive_ms),
+        }
+    }
+    Some(bytes)
+}
+
+fn array(bytes: &mut Vec<u8>, len: usize) {
+    match len {
+        0..=15 => bytes.push(0x90 | len as u8),
+        _ => {
+            bytes.push(0xdd);
+            bytes.extend_from_slice(&(len as u32).to_be_bytes());
+        }
+    }
+}
+
+fn unsigned(bytes: &mut Vec<u8>, number: u64) {
+    match u32::try_from(number) {
+        Ok(number) if number < 128 => bytes.push(number as u8),
+        Ok(number) => {
+            bytes.push(0xce);
+            bytes.extend_from_slice(&number.to_be_bytes());
+        }
+        Err(_) => {
+            bytes.push(0xcf);
+            bytes.extend_from_slice(&number.to_be_bytes());
+        }
+    }
+}
+
+/// A device's name: at most 23 B of ASCII.
+fn text(bytes: &mut Vec<u8>, name: &[u8]) {
+    bytes.push(0xa0 | name.len() as u8);
+    bytes.extend_from_slice(name);
 }
 
 /// Reads a page of a shard's records: user, record (4 B of length). `None`: it is malformed.
@@ -199,6 +279,35 @@ mod tests {
         let json = br#"{"user":"18446744073709551615","device":"a\"b","state":"offline","reason":"lost","gateway":3,"at_ms":5,"id":"3-9-7-2"}"#;
         assert_eq!(&packed.feed[25..], json);
         assert_eq!((packed.users_len, packed.feed_len), (1, 1));
+    }
+
+    #[test]
+    fn a_site_s_answer_has_every_user_in_its_place_or_is_none() {
+        let held = crate::bucket::Held {
+            origin: Origin { ap: 300, epoch: 9 },
+            device: Device::new(b"tv").expect("a name"),
+            version: 1,
+            index: 0,
+            state: State::Online,
+            at_ms: 5,
+        };
+        let record = Record(vec![held]).encode();
+        let mut known = Vec::new();
+        long(&mut known, &record);
+        known.extend_from_slice(&[0; 4]);
+        let part = |answers, places: &[usize]| Part {
+            answers,
+            alive_ms: 7,
+            places: places.to_vec(),
+        };
+        let nobody = b"\0\0\0\0\0\0\0\x02";
+        let parts = [part(&known, &[1]), part(nobody, &[0])];
+        let told = found(1, &[8, 9], &parts).expect("well formed");
+        let wanted = b"\x92\x01\x92\x93\x08\x90\xce\0\0\x07\xd0\x93\x09\x91\x93\xa2tv\xce\0\0\x01\x2c\x05\x07";
+        assert_eq!(told, wanted);
+        assert!(found(1, &[8, 9], &parts[..1]).is_none(), "a user is missing");
+        assert!(found(1, &[8], &[part(&known, &[1])]).is_none(), "no such place");
+        assert!(found(1, &[8], &[part(&known[1..], &[0])]).is_none(), "malformed");
     }
 
     #[test]

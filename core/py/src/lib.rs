@@ -46,7 +46,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<messages::WorkerDispatch>()?;
     module.add_class::<keeping::OnlineWriterEngine>()?;
     module.add_class::<keeping::PresenceGatewayEngine>()?;
-    module.add_function(wrap_pyfunction!(presence::presence_answers, module)?)?;
+    module.add_function(wrap_pyfunction!(presence::presence_found, module)?)?;
     module.add_function(wrap_pyfunction!(presence::presence_ask, module)?)?;
     module.add_function(wrap_pyfunction!(presence::presence_bucket, module)?)?;
     module.add_function(wrap_pyfunction!(presence::presence_full_ask, module)?)?;

@@ -1,7 +1,7 @@
 //! Presence and unicast: a gateway's access point, the split of an online proxy, a shard's writer, a user's record.
 
 use muster_presence::{
-    answers, bucket, kinds, questions, AccessPoint, AccessSettings, Applied, Ask, Device, FullAsk, Message, Origin,
+    bucket, found, kinds, questions, AccessPoint, AccessSettings, Applied, Ask, Device, FullAsk, Message, Origin, Part,
     Ranges, Reason, Record, Refusal, Shard, ShardMap, Splitter, Standing, State, To, Verdict, Why, Writer,
     WriterSettings,
 };
@@ -10,8 +10,6 @@ use pyo3::exceptions::{PyOverflowError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
-/// Devices of a user (device, gateway, since when in ms), and when an offline user was last seen in ms.
-type Seen = (Vec<(String, u32, u64)>, Option<u64>);
 /// Gateway, its epoch, whether it is followed, highest complete version, highest seen, missing versions.
 pub type SourceEntry = (u32, u32, bool, u64, u64, u64);
 /// Gateway, why its full state is needed, the transaction that asks, chunks that are missing.
@@ -242,18 +240,25 @@ pub fn presence_questions<'py>(py: Python<'py>, users: Vec<u64>, shards: u16, bu
     PyBytes::new(py, &questions(&users, shards, buckets))
 }
 
-/// What the store answered: devices that are online, and when an offline user was last seen.
+/// The answer of a site in MessagePack, from what its shards answered: bytes, keepalive in ms, places of its users.
 #[pyfunction]
-pub fn presence_answers(bytes: &[u8]) -> PyResult<Vec<Seen>> {
-    let malformed = || PyValueError::new_err("the store's answer is malformed");
-    let found = answers(bytes).ok_or_else(malformed)?.into_iter().map(|found| {
-        let record = found.record.ok_or_else(malformed)?;
-        let online = record.0.iter().filter(|held| held.state == State::Online);
-        let devices = online.map(|held| (name(&held.device), held.origin.ap, held.at_ms));
-        let seen = (found.last_seen_s > 0).then_some(u64::from(found.last_seen_s) * 1_000);
-        Ok((devices.collect(), seen))
-    });
-    found.collect()
+pub fn presence_found<'py>(
+    py: Python<'py>,
+    site: u16,
+    users: Vec<u64>,
+    parts: Vec<(Bound<'py, PyBytes>, u64, Vec<usize>)>,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let parts: Vec<Part<'_>> = parts
+        .iter()
+        .map(|(answers, alive_ms, places)| Part {
+            answers: answers.as_bytes(),
+            alive_ms: *alive_ms,
+            places: places.clone(),
+        })
+        .collect();
+    let found = found(site, &users, &parts);
+    let found = found.ok_or_else(|| PyValueError::new_err("the store's answer is malformed"))?;
+    Ok(PyBytes::new(py, &found))
 }
 
 /// The devices of a record in the store.
