@@ -28,16 +28,16 @@ NONE_RUNS: Final = "no node of likes runs here; start one: muster up --with like
 
 
 def reach(record: Record, config: Config) -> Reach:
-    """The first node of likes, and how it lets this program in. Raises `UserError`."""
-    node = next((each for each in record.of("likes") if each.bind), None)
-    if node is None or not node.bind:
+    """The nodes of likes, and how they let this program in. Raises `UserError`."""
+    doors = [each.bind for each in record.of("likes") if each.bind]
+    if not doors:
         raise UserError(NONE_RUNS, UNAVAILABLE)
     options: LikesOptions = config.section("likes")
     try:
         user, password = account(absolute(options.users_file)) or (None, None)
     except OSError as error:
         raise UserError(f"likes.users_file: {error}") from None
-    return Reach(*node.bind, user, password, absolute(options.tls_cert_file))
+    return Reach(doors, user, password, absolute(options.tls_cert_file))
 
 
 @contextlib.asynccontextmanager

@@ -134,15 +134,15 @@ class LikesFace:
                     user, password = account(self._users_file) or (None, None)
                 except (UserError, OSError) as error:
                     raise Problem("unavailable", str(error)) from None
-                node = next((each for each in nodes if each.role == "likes" and each.bind), None)
-                if node is None or not node.bind:
+                doors = [each.bind for each in nodes if each.role == "likes" and each.bind]
+                if not doors:
                     self._looked = loop.time()
                     raise Problem("unavailable", "no node of likes runs")
                 if find_spec("redis") is None:
                     raise Problem("unavailable", MISSING)
                 from control.likes.client import Likes
 
-                self._likes = Likes(Reach(*node.bind, user, password, self._ca_file))
+                self._likes = Likes(Reach(doors, user, password, self._ca_file))
             return self._likes
 
     def routes(self) -> Sequence[ControllerRouterHandler]:

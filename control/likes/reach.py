@@ -3,6 +3,7 @@
 Loads no library of Redis: `client.py` does.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -41,10 +42,10 @@ class Denied(LikesError):
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Where a node is, and how it lets clients in. `ca_file`: the certificate it must show; empty: no TLS."""
+    """Where nodes are, and how they let clients in. `ca_file`: the certificate that they must show; empty: no TLS."""
 
-    host: str
-    port: int
+    doors: Sequence[tuple[str, int]]
+    """Each knows all nodes: the first one that answers is asked."""
     user: str | None = None
     password: str | None = None
     ca_file: str = ""

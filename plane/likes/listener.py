@@ -6,6 +6,7 @@ Owns connections and their number. Knows no command: the engine parses and answe
 import asyncio
 import ssl
 import time
+from collections.abc import Callable
 from typing import Any, Final, cast
 
 from muster._core import LikesEngine
@@ -18,21 +19,35 @@ WRITE_HIGH_BYTES: Final = 256 << 10
 
 
 class Listener:
-    """All clients of one engine. Call `start`, then `close`."""
+    """All clients of one engine. Call `start`, then `close`.
 
-    def __init__(self, engine: LikesEngine, connections_max: int, logged: Logged | None = None) -> None:
+    `logged`: of an engine whose log is elsewhere; `keeps`: whether it has a log at all. `guard` is called before the
+    engine may answer a question.
+    """
+
+    def __init__(
+        self,
+        engine: LikesEngine,
+        connections_max: int,
+        logged: Logged | None = None,
+        *,
+        keeps: bool = True,
+        guard: Callable[[], None] | None = None,
+    ) -> None:
         self.engine, self.connections_max, self._logged = engine, connections_max, logged
+        self.guard = guard
         self.clients: dict[int, Client] = {}
         self.accepted = self.refused = self.batches = 0
         self._server: asyncio.Server | None = None
+        self._watches = keeps and logged is None
         self._draining = False
 
     async def start(self, bind: tuple[str, int], tls: ssl.SSLContext | None) -> tuple[str, int]:
         """Listen; the bound address is the answer. Raises `OSError` when it is taken."""
         loop = asyncio.get_running_loop()
-        if self._logged is None:
+        if self._watches:
             loop.add_reader(self.engine.fileno(), self._durable)
-        else:
+        elif self._logged is not None:
             self._logged.done = self._answered
         self._server = await loop.create_server(lambda: Client(self), *bind, ssl=tls, backlog=BACKLOG)
         host, port = self._server.sockets[0].getsockname()[:2]
@@ -40,19 +55,35 @@ class Listener:
 
     async def drain(self, drain_s: float) -> None:
         """Take no more clients and no more bytes; wait until all that was taken is answered, for at most this long."""
-        self._draining = True
         self._stop_accepting()
+        await self.hold(drain_s)
+
+    async def hold(self, hold_s: float) -> None:
+        """Take no more bytes; wait until all that was taken is answered, for at most this long."""
+        self._draining = True
         for client in list(self.clients.values()):
-            client.stop_reading()
-        deadline = time.monotonic() + drain_s
+            client.follow()
+        deadline = time.monotonic() + hold_s
         while self.engine.pending() and time.monotonic() < deadline:  # noqa: ASYNC110 - the engine tells no one else
             await asyncio.sleep(0.001)
+
+    def go_on(self) -> None:
+        """Take bytes again, those first that came after `hold`."""
+        self._draining = False
+        for client in list(self.clients.values()):
+            client.go_on()
+
+    def unwatch(self) -> None:
+        """The engine's log is about to be closed."""
+        if self._watches:
+            self._watches = False
+            asyncio.get_running_loop().remove_reader(self.engine.fileno())
+        self._logged = None
 
     def close(self) -> None:
         """Close all connections, with what can be written at once."""
         self._stop_accepting()
-        if self._logged is None:
-            asyncio.get_running_loop().remove_reader(self.engine.fileno())
+        self.unwatch()
         for client in list(self.clients.values()):
             client.transport.close()
 
@@ -70,12 +101,18 @@ class Listener:
         if self._logged is not None:
             self._logged.begin()
 
+    def check(self) -> None:
+        """Have the guard look."""
+        if self.guard is not None:
+            self.guard()
+
     @property
     def draining(self) -> bool:
         """Whether no more bytes are taken."""
         return self._draining
 
     def _durable(self) -> None:
+        self.check()
         self.engine.durable(now_ms())
         self._answered()
 
@@ -93,6 +130,8 @@ class Client(asyncio.Protocol):
         self._listener, self._engine = listener, listener.engine
         self._number = -1
         self._slow = self._full = False
+        self._held = b""
+        """What came while no bytes were taken: of a new connection, or of TLS."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take it in, if there is a place."""
@@ -107,6 +146,7 @@ class Client(asyncio.Protocol):
         self.transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
         self._number = self._engine.connect()
         listener.clients[self._number] = self
+        self.follow()
 
     def connection_lost(self, _error: Exception | None) -> None:
         """Its changes that were taken stay."""
@@ -115,17 +155,28 @@ class Client(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """One call for all commands in it."""
-        if self._number < 0 or self._listener.draining:
+        if self._number < 0:
             return
+        if self._listener.draining:
+            self._held += data
+            return
+        self._listener.check()
         if self._engine.feed(self._number, data, now_ms()):
             self._full = True
-            self._follow()
+            self.follow()
         self._listener.write()
+
+    def go_on(self) -> None:
+        """Bytes are taken again."""
+        held, self._held = self._held, b""
+        if held:
+            self.data_received(held)
+        self.follow()
 
     def pause_writing(self) -> None:
         """The client does not read: no more replies, and so no more commands."""
         self._slow = True
-        self._follow()
+        self.follow()
 
     def resume_writing(self) -> None:
         """It reads again."""
@@ -137,18 +188,15 @@ class Client(asyncio.Protocol):
         """Write what is ready."""
         if self._slow or self.transport.is_closing():
             return
+        self._listener.check()
         replies, ends, self._full = self._engine.take(self._number, now_ms())
         self.transport.write(replies)
         if ends:
             self.transport.close()
         else:
-            self._follow()
+            self.follow()
 
-    def stop_reading(self) -> None:
-        """Take no more bytes."""
-        self._follow()
-
-    def _follow(self) -> None:
+    def follow(self) -> None:
         """Read only while there is room."""
         if self.transport.is_closing():
             return

@@ -45,7 +45,7 @@ class Logged:
             engine.batch_failed(f"MISCONF {error}", False, now_ms())
         except LogError as error:
             code = "CLUSTERDOWN" if isinstance(error, Fenced) else "MISCONF"
-            engine.suspend(f"{code} {error}")  # another owner may have changed what questions ask
+            engine.suspend(f"{code} {error}", True)  # another owner may have changed what questions ask
             engine.batch_failed(f"{code} {error}", True, now_ms())
         else:
             engine.batch_is_durable(offsets.start, now_ms())

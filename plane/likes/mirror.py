@@ -6,7 +6,7 @@ wait, all items are written again.
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -39,13 +39,20 @@ class Target:
 class Mirror:
     """Writes while `run` runs."""
 
-    def __init__(self, engine: LikesEngine, target: Target, log: structlog.typing.FilteringBoundLogger) -> None:
+    def __init__(
+        self,
+        engine: LikesEngine,
+        target: Target,
+        log: structlog.typing.FilteringBoundLogger,
+        mine: Callable[[bytes], bool] = lambda key: True,
+    ) -> None:
+        """`mine`: whether an item is the engine's, where other engines write there too."""
         self.waiting = Waiting()
         self.waiting.lost = True  # it may have the copy of an earlier life
         self.written = self.failed = 0
         self.error = ""
         """The error of the last attempt; empty after a success."""
-        self._engine, self._log = engine, log
+        self._engine, self._log, self._mine = engine, log, mine
         self._prefix = target.prefix.encode()
         self.where = target.url.rpartition("@")[2].rpartition("//")[2]
         more: dict[str, Any] = {} if target.password is None else {"password": target.password}
@@ -111,14 +118,16 @@ class Mirror:
         """Delete counts of items that the engine has not, and their places in rankings."""
         counts = self._prefix + b"count:"
         async for key in self._redis.scan_iter(match=_escaped(counts) + b"*", count=BATCH):
-            if not self._engine.modification(key.removeprefix(counts)):
+            item = key.removeprefix(counts)
+            if self._mine(item) and not self._engine.modification(item):
                 await self._redis.delete(key)
         async for key in self._redis.scan_iter(match=_escaped(self._prefix + b"rank") + b"*", count=BATCH):
             field = key.removeprefix(self._prefix + b"rank").removeprefix(b":")
             wrong = [
                 item
                 async for item, _ in self._redis.zscan_iter(key, count=BATCH)
-                if not self._engine.count(item) or (field and field not in self._engine.fields(item))
+                if self._mine(item)
+                and (not self._engine.count(item) or (field and field not in self._engine.fields(item)))
             ]
             for at in range(0, len(wrong), BATCH):
                 await self._redis.zrem(key, *wrong[at : at + BATCH])

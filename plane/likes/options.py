@@ -3,16 +3,22 @@
 Owns shapes and their defaults. Knows neither files nor sockets.
 """
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Final
 
 import msgspec
 
 from plane.kind import Around
+from plane.likes.slots import PARTITIONS_MAX
 from plane.log.place import URL
 from plane.options import EdgeOptions, key
 
 SQLITE = "sqlite"
-"""The database that needs no URL: a file in the node's folder."""
+"""The database that needs no URL: a file in the node's folder, one for each partition."""
+SEVERAL: Final = 16
+"""Partitions where several nodes run and no number is given."""
+KEPT: Final = "partitions"
+"""The file in the folder of the logs that has the number of partitions, if it is not 1."""
 
 
 class LikesOptions(EdgeOptions, frozen=True):
@@ -33,6 +39,25 @@ class LikesOptions(EdgeOptions, frozen=True):
             pattern=rf"^(|{URL})$",
         ),
     ] = ""
+    partitions: Annotated[
+        int,
+        key(
+            "Partitions over which nodes share the items, for good; more than 1: clients see a Redis Cluster",
+            "0: as before in this folder; else 16 where `up.likes` is above 1, else 1",
+            ge=0,
+            le=PARTITIONS_MAX,
+        ),
+    ] = 0
+    lease_ms: Annotated[
+        int,
+        key(
+            "Silence after which other nodes take a node's partitions over",
+            "shorter than 5 s, longer than a short stop of the machine",
+            "ms",
+            ge=500,
+            le=60_000,
+        ),
+    ] = 2_500
     segment_mib: Annotated[
         int,
         key("Size of one file of the log; it takes one more than its records need, and two spares", "", "MiB", ge=8),
@@ -125,7 +150,9 @@ class LikesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """Of the instance, where there is no registry."""
     instance: str
     """The name under which its rows are in the database."""
+    partitions: int = 1
     database: str
+    """Its URL; `{partition}` stands for a partition's number."""
     database_password_file: str
     redis_password_file: str
     users_file: str
@@ -138,16 +165,27 @@ def settle(options: LikesOptions, around: Around) -> LikesSettings:
     shared, absolute = around.section("database"), around.absolute
     folder = absolute(options.folder) or str(around.folder / "likes")
     url = options.database or shared.url or SQLITE
+    partitions = options.partitions or kept(Path(folder)) or (SEVERAL if around.section("up").likes > 1 else 1)
+    file = "likes.db" if partitions == 1 else "likes-{partition}.db"
     password_file = options.database_password_file or ("" if options.database else shared.password_file)
     return LikesSettings(
         options=options,
         folder=folder,
         instance_folder=str(around.folder),
         instance=around.instance,
-        database=f"sqlite:///{folder}/likes.db" if url == SQLITE else url,
+        partitions=partitions,
+        database=f"sqlite:///{folder}/{file}" if url == SQLITE else url,
         database_password_file=absolute(password_file),
         redis_password_file=absolute(options.redis_password_file),
         users_file=absolute(options.users_file),
         tls_cert_file=absolute(options.tls_cert_file),
         tls_key_file=absolute(options.tls_key_file),
     )
+
+
+def kept(folder: Path) -> int | None:
+    """The number of partitions of the logs in a folder; None if there are none."""
+    try:
+        return int((folder / KEPT).read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return 1 if (folder / "0").exists() else None

@@ -1,6 +1,6 @@
 """One partition of likes: its engine over its log, opened from the last snapshot, and what it has written behind.
 
-A node of one partition for now; items map to partitions by Redis Cluster's hash slots. Knows no socket.
+Items map to partitions by Redis Cluster's hash slots. Knows no socket.
 """
 
 import asyncio
@@ -43,10 +43,12 @@ async def opened(
     passwords: list[tuple[str, str]],
     store: Store,
     log: structlog.typing.FilteringBoundLogger,
+    epoch: int | None = None,
 ) -> Partition:
     """Start from the database's snapshot, then the log. Waits for the database, unless the log has all records.
 
-    Raises `OSError` when the log is locked, damaged, or its disk is full.
+    `epoch`: of the owner that a registry has appointed, who fences all earlier ones. Raises `OSError` when the log is
+    locked, damaged, or has a later owner, or its disk is full.
     """
     folder, options = folder_of(settings, number), settings.options
 
@@ -55,6 +57,7 @@ async def opened(
             LikesEngine,
             folder=str(folder),
             segment_bytes=options.segment_mib << 20,
+            epoch=epoch,
             snapshot=snapshot,
             items_by_user=options.items_by_user,
             passwords=passwords,
@@ -94,13 +97,14 @@ async def opened_elsewhere(
     store: Store,
     logs: Logs,
     log: structlog.typing.FilteringBoundLogger,
+    epoch: int | None = None,
 ) -> Partition:
     """The same with the log at `logs`, whose earlier owners are fenced at once. Waits for the database.
 
     Raises `OSError` when the log is damaged, away, or belongs to a later owner.
     """
     try:
-        shared = await logs.open(f"{settings.instance}.likes", number)
+        shared = await logs.open(f"{settings.instance}.likes", number, epoch)
     except LogError as error:
         raise OSError(f"likes.log: {error}") from None
     told = ""

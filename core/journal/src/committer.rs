@@ -2,6 +2,7 @@
 //!
 //! Owns the thread and the descriptor that wakes the loop. Knows no frame and no record.
 
+use crate::directory::Claims;
 use crate::error::{AppendError, ReadError};
 use crate::format::Group;
 use crate::reader::Reader;
@@ -36,6 +37,7 @@ pub struct Committer {
     wake: Arc<OwnedFd>,
     thread: Option<JoinHandle<Journal>>,
     shared: Arc<Shared<File>>,
+    claims: Claims,
     epoch: u64,
 }
 
@@ -46,6 +48,7 @@ impl Committer {
         let (tell, appended) = channel();
         let waker = Arc::clone(&wake);
         let (shared, epoch) = (journal.shared(), journal.epoch());
+        let claims = journal.storage().claims()?;
         let run = move || {
             for order in taken {
                 match order {
@@ -71,6 +74,7 @@ impl Committer {
             wake,
             thread: Some(thread),
             shared,
+            claims,
             epoch,
         })
     }
@@ -78,6 +82,11 @@ impl Committer {
     /// The epoch of this owner.
     pub fn epoch(&self) -> u64 {
         self.epoch
+    }
+
+    /// Whether no later owner has claimed the log: then nobody else has appended to it. Reads 16 bytes of a file that is in memory.
+    pub fn owns(&self) -> io::Result<bool> {
+        self.claims.are_latest()
     }
 
     /// The offset of the oldest record that the log still holds.

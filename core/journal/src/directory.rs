@@ -85,6 +85,19 @@ pub struct Directory {
     _lock: Lock,
 }
 
+/// Tells whether an owner is still the latest one, from any thread.
+pub(crate) struct Claims {
+    owner: File,
+    epoch: u64,
+}
+
+impl Claims {
+    /// Whether no later owner has claimed the log.
+    pub fn are_latest(&self) -> io::Result<bool> {
+        Ok(read_owner(&self.owner)?.is_some_and(|by| by <= self.epoch))
+    }
+}
+
 struct Filling {
     thread: JoinHandle<io::Result<PathBuf>>,
     stop: Arc<AtomicBool>,
@@ -130,6 +143,14 @@ impl Directory {
             filling: None,
             next_spare,
             _lock,
+        })
+    }
+
+    pub(crate) fn claims(&self) -> io::Result<Claims> {
+        let owner = self.owner.try_clone()?;
+        Ok(Claims {
+            owner,
+            epoch: self.epoch,
         })
     }
 

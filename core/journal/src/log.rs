@@ -125,6 +125,10 @@ impl<S: Storage> Log<S> {
         self.shared.durable.load(Ordering::Acquire)
     }
 
+    pub(crate) fn storage(&self) -> &S {
+        &self.storage
+    }
+
     pub(crate) fn shared(&self) -> Arc<Shared<S::File>> {
         Arc::clone(&self.shared)
     }

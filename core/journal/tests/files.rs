@@ -90,6 +90,21 @@ fn higher_epoch_fences_the_running_owner() {
 }
 
 #[test]
+fn committer_knows_of_a_later_owner_before_it_appends() {
+    let folder = tempfile::tempdir().unwrap();
+    let owned = |epoch| Options {
+        owner: Owner::Epoch(epoch),
+        ..SMALL
+    };
+    let committer = Committer::new(Journal::open(folder.path(), owned(5)).unwrap()).unwrap();
+    assert!(committer.owns().unwrap());
+    let next = Journal::open(folder.path(), owned(6)).unwrap();
+    assert!(!committer.owns().unwrap());
+    drop(next);
+    assert!(!committer.owns().unwrap(), "whether or not it still runs");
+}
+
+#[test]
 fn trimmed_segments_are_used_again_and_the_folder_stays_small() {
     let folder = tempfile::tempdir().unwrap();
     let mut journal = Journal::open(folder.path(), SMALL).unwrap();

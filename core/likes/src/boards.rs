@@ -139,6 +139,13 @@ impl Boards {
         .flatten()
     }
 
+    pub fn above(&mut self, which: Which, wanted: (ScoreBits, &[u8]), items: &Items) -> usize {
+        self.ask(which, items, |ranking, members, score| {
+            ranking.above(wanted, items, members, score)
+        })
+        .unwrap_or(0)
+    }
+
     pub fn page(&mut self, which: Which, from: usize, count: usize, items: &Items) -> Vec<(u32, ScoreBits)> {
         self.ask(which, items, |ranking, members, score| {
             ranking.page(from, count, items, members, score)

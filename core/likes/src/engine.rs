@@ -149,6 +149,10 @@ impl Engine {
         }
     }
 
+    pub fn options(&self) -> Options {
+        self.options
+    }
+
     /// Applies the record of `offset`, which must be the next one. An error but [`ApplyError::Gap`] passes the record over.
     pub fn apply(&mut self, offset: u64, record: &[u8]) -> Result<Answer, ApplyError> {
         if offset != self.offset {
@@ -306,6 +310,16 @@ impl Engine {
     pub fn rank(&mut self, ranking: &[u8], key: &[u8]) -> Option<usize> {
         let (which, slot) = (Which::parse(ranking)?, self.items.find(key)?);
         self.boards.rank(which, slot, &self.items)
+    }
+
+    /// How many items of a ranking by count stand above the place that `key` would have with this count; without the item of that key itself.
+    /// `None` for a ranking by a window.
+    pub fn above(&mut self, ranking: &[u8], count: u64, key: &[u8]) -> Option<usize> {
+        let which = Which::parse(ranking).filter(|which| which.by == 0)?;
+        let above = self.boards.above(which, (count, key), &self.items);
+        let own = self.items.find(key);
+        let own = own.and_then(|slot| self.boards.score(which, slot, &self.items));
+        Some(above - usize::from(own.is_some_and(|score| score > count)))
     }
 
     /// The score of an item in a ranking at `now_ms`.

@@ -111,6 +111,24 @@ impl Ranking {
         Some(above + hot.chunks[chunk].len() - 1 - at)
     }
 
+    /// How many items stand above the place that an item with this score and key would have.
+    pub fn above(
+        &mut self,
+        wanted: (ScoreBits, &[u8]),
+        items: &Items,
+        members: impl Iterator<Item = u32>,
+        score: impl Fn(u32) -> Option<ScoreBits>,
+    ) -> usize {
+        let hot = self.settled(items, members, score);
+        let below = |entry: &Entry| (entry.score, items.key(entry.slot)) <= wanted;
+        let chunk = hot.chunks.partition_point(|chunk| chunk.last().is_some_and(below));
+        let mut rest = hot.chunks[chunk..].iter();
+        let here = rest
+            .next()
+            .map_or(0, |entries| entries.len() - entries.partition_point(below));
+        here + rest.map(Vec::len).sum::<usize>()
+    }
+
     /// `count` items and their scores, from the one that has `from` above it.
     pub fn page(
         &mut self,

@@ -224,9 +224,30 @@ impl LikesEngine {
         })
     }
 
-    /// From now on items get `text`, which begins with an error's code, as every reply; None: they are served again.
-    fn suspend(&mut self, text: Option<String>) {
-        self.front.suspend(text);
+    /// Whether no later owner has claimed the log in the folder. Raises `OSError`.
+    fn owns(&self) -> PyResult<bool> {
+        self.committer()?
+            .owns()
+            .map_err(|error| PyOSError::new_err(error.to_string()))
+    }
+
+    /// Another node has the log from now on: everything is dropped. The log is closed, and nothing is pending.
+    fn forget(&mut self) -> PyResult<()> {
+        if self.committer.is_some() || self.front.is_pending() {
+            return Err(PyRuntimeError::new_err("the log is open, or changes wait for it"));
+        }
+        self.front.forget();
+        Ok(())
+    }
+
+    /// Users and passwords of later clients.
+    fn set_passwords(&mut self, passwords: Vec<(String, String)>) {
+        self.front.set_passwords(passwords);
+    }
+
+    /// From now on questions, and changes if `changes_too`, get `text`, which begins with an error's code, as their reply; None: they are served again.
+    fn suspend(&mut self, text: Option<String>, changes_too: bool) {
+        self.front.suspend(text, changes_too);
     }
 
     /// Nodes as (id, host, port, [(first slot, last slot)]), the place of this one, the table's epoch.

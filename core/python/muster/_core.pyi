@@ -553,8 +553,11 @@ class LikesEngine:
     def batch_is_durable(self, first: int, now_ms: int) -> None: ...
     def batch_failed(self, text: str, for_good: bool, now_ms: int) -> None: ...  # text: "CODE words"
     def replay(self, first: int, payload: bytes) -> None: ...
-    # Changes and questions get this reply; None: they are served again.
-    def suspend(self, text: str | None) -> None: ...
+    def owns(self) -> bool: ...  # no later owner has claimed the log in the folder; raises OSError
+    def forget(self) -> None: ...  # drop everything, once the log is closed and nothing is pending
+    def set_passwords(self, passwords: list[tuple[str, str]]) -> None: ...  # of later clients
+    # Questions, and changes if `changes_too`, get this reply; None: they are served again.
+    def suspend(self, text: str | None, changes_too: bool) -> None: ...
     def set_cluster(
         self, nodes: list[tuple[str, str, int, list[tuple[int, int]]]], me: int, epoch: int
     ) -> None: ...  # (id, host, port, [(first slot, last slot)])

@@ -51,7 +51,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
 
 @pytest.fixture
 async def likes(node: Node) -> AsyncIterator[Likes]:
-    async with Likes(Reach("127.0.0.1", node.port)) as client:
+    async with Likes(Reach([("127.0.0.1", node.port)])) as client:
         yield client
 
 

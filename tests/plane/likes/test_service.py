@@ -36,7 +36,7 @@ async def running(folder: Path, **options: Any) -> AsyncIterator[tuple[LikesServ
 
 
 async def test_node_comes_back_with_its_likes_and_tells_of_them(tmp_path: Path) -> None:
-    async with running(tmp_path) as (node, port), Likes(Reach("127.0.0.1", port)) as likes:
+    async with running(tmp_path) as (node, port), Likes(Reach([("127.0.0.1", port)])) as likes:
         assert await likes.put_all([(b"share:1", user, True) for user in range(100)]) == [False] * 100
         said = node.status()
         assert (said["state"], said["items"], said["users"], said["likes"]) == ("ready", 1, 100, 100)
@@ -45,7 +45,7 @@ async def test_node_comes_back_with_its_likes_and_tells_of_them(tmp_path: Path) 
         names = [name for name, _, _ in (*node.counters(), *node.gauges())]
         assert len(set(names)) == len(names)
         assert {name: value for name, _, value in node.counters()}["likes_commands"] >= 100
-    async with running(tmp_path) as (node, port), Likes(Reach("127.0.0.1", port)) as likes:
+    async with running(tmp_path) as (node, port), Likes(Reach([("127.0.0.1", port)])) as likes:
         assert await likes.counts([b"share:1"]) == [100]
         assert node.status()["write_behind"]["items_behind"] == 0, "the last pass wrote it"
 
@@ -68,7 +68,7 @@ async def test_clients_beyond_the_limit_are_refused_in_words(tmp_path: Path) -> 
         async with asyncio.timeout(10):
             while node.status()["connections"] == 2:  # noqa: ASYNC110 - the node tells no one
                 await asyncio.sleep(0.01)
-        async with Likes(Reach("127.0.0.1", port)) as likes:
+        async with Likes(Reach([("127.0.0.1", port)])) as likes:
             assert await likes.put(b"share:1", 1, True) is False
         for _, writer in opened:
             writer.close()
@@ -94,10 +94,10 @@ async def test_clients_speak_tls_and_know_the_certificate(tmp_path: Path) -> Non
     await asyncio.to_thread(subprocess.run, made, check=True, capture_output=True)
     files = {"tls_cert_file": str(certificate), "tls_key_file": str(key)}
     async with running(tmp_path / "likes", **files) as (_, port):
-        async with Likes(Reach("127.0.0.1", port, ca_file=str(certificate))) as likes:
+        async with Likes(Reach([("127.0.0.1", port)], ca_file=str(certificate))) as likes:
             assert await likes.put_all([(b"share:1", user, True) for user in range(3_000)]) == [False] * 3_000
             assert await likes.counts([b"share:1"]) == [3_000]
-        async with Likes(Reach("127.0.0.1", port)) as plain:
+        async with Likes(Reach([("127.0.0.1", port)])) as plain:
             with pytest.raises(Away):
                 await plain.counts([b"share:1"])
         async with Redis(host="127.0.0.1", port=port, ssl=True) as stranger:
@@ -110,10 +110,10 @@ async def test_wrong_password_is_denied(tmp_path: Path) -> None:
     users.write_text("web:s3cret:x\n\nreader:other\n")
     async with running(tmp_path / "likes", users_file=str(users)) as (_, port):
         for user, password in (("web", "wrong"), ("nobody", "s3cret:x"), (None, None)):
-            async with Likes(Reach("127.0.0.1", port, user, password)) as likes:
+            async with Likes(Reach([("127.0.0.1", port)], user, password)) as likes:
                 with pytest.raises(Denied):
                     await likes.counts([b"share:1"])
-        async with Likes(Reach("127.0.0.1", port, "reader", "other")) as likes:
+        async with Likes(Reach([("127.0.0.1", port)], "reader", "other")) as likes:
             assert await likes.put(b"share:1", 1, True) is False
 
 

@@ -90,6 +90,11 @@ struct Ids {
     next_segment: Option<u32>,
 }
 
+struct Suspension {
+    text: String,
+    changes_too: bool,
+}
+
 /// All clients of one log's likes.
 pub struct Front {
     engine: Engine,
@@ -106,7 +111,7 @@ pub struct Front {
     /// Why no change is taken any more.
     refusal: Option<String>,
     /// Why no item is served for now.
-    suspension: Option<String>,
+    suspension: Option<Suspension>,
     arguments: Arguments,
 }
 
@@ -157,12 +162,24 @@ impl Front {
         self.in_flight.is_some() || !self.collecting.operations.is_empty()
     }
 
-    /// From now on changes and questions get `text`, which begins with an error's code, as their reply; `None`: they are served again.
+    /// From now on questions, and changes if `changes_too`, get `text`, which begins with an error's code, as their reply; `None`: they are served again.
     ///
     /// For an owner that can't know whether it still is: another one may have changed what it would answer. Changes that are in batches are answered
     /// nevertheless, by their log.
-    pub fn suspend(&mut self, text: Option<String>) {
-        self.suspension = text;
+    pub fn suspend(&mut self, text: Option<String>, changes_too: bool) {
+        self.suspension = text.map(|text| Suspension { text, changes_too });
+    }
+
+    /// The log has another owner, or is served elsewhere: everything is dropped. Call it while nothing is pending.
+    pub fn forget(&mut self) {
+        assert!(!self.is_pending(), "every change has its reply");
+        self.engine = Engine::new(self.engine.options());
+        self.ids = Ids::default();
+    }
+
+    /// Users and passwords of later `AUTH`s; who is in stays in.
+    pub fn set_passwords(&mut self, passwords: Vec<(String, String)>) {
+        self.settings.passwords = passwords;
     }
 
     pub fn set_cluster(&mut self, cluster: Option<Cluster>) {
@@ -436,11 +453,19 @@ impl Front {
 
     /// Refuses what another node serves, and everything while it serves nothing.
     fn serves(&self, command: &Command, words: &[&[u8]]) -> Result<(), String> {
-        if let Some(text) = &self.suspension {
-            return Err(text.clone());
+        if let Some(suspension) = &self.suspension {
+            if suspension.changes_too || command.kind != Kind::Change {
+                return Err(suspension.text.clone());
+            }
         }
-        let (Some(cluster), Some((first, others))) = (&self.settings.cluster, command.keys(words).split_first()) else {
+        let Some(cluster) = &self.settings.cluster else {
             return Ok(());
+        };
+        let Some((first, others)) = command.keys(words).split_first() else {
+            return match cluster.nodes[cluster.me].slots.is_empty() {
+                true => Err("CLUSTERDOWN This port serves no slot: ask those of CLUSTER SLOTS".into()),
+                false => Ok(()),
+            };
         };
         if command.name.starts_with('Z') && cluster.nodes.len() > 1 && Engine::is_ranking(first) {
             return Err("CROSSSLOT A ranking spans all nodes: send LIKE.TOP to each, or use HTTP".into());
@@ -449,8 +474,10 @@ impl Front {
         if others.iter().any(|key| slot(key) != number) {
             return Err("CROSSSLOT Keys in request don't hash to the same slot".into());
         }
+        if cluster.nodes[cluster.me].serves(number) {
+            return Ok(());
+        }
         match cluster.owner(number) {
-            Some(owner) if owner == cluster.me => Ok(()),
             Some(owner) => {
                 let node = &cluster.nodes[owner];
                 Err(format!("MOVED {number} {}:{}", node.host, node.port))
@@ -563,8 +590,8 @@ impl Front {
         };
         let (replies, session) = (&mut connection.replies, &mut connection.session);
         let begin = replies.len();
-        let result = if let (Kind::Question, Some(text)) = (command.kind, &self.suspension) {
-            Err(text.clone()) // it waited behind a change meanwhile
+        let result = if let (Kind::Question, Some(suspension)) = (command.kind, &self.suspension) {
+            Err(suspension.text.clone()) // it waited behind a change meanwhile
         } else if command.kind == Kind::Question {
             let mut reply = Reply {
                 out: replies,

@@ -96,6 +96,16 @@ pub(crate) fn answer(
             list(reply, &engine.items_of(user, from, count));
         }
         "LIKE.TOP" => range(engine, true, &[arguments, &[b"WITHSCORES"]].concat(), now_ms, reply)?,
+        "LIKE.ABOVE" => {
+            let count = unsigned(arguments[2]).ok_or(NOT_AN_INTEGER)?;
+            ranking(engine, key)?;
+            let above = engine
+                .above(key, count, arguments[3])
+                .ok_or("ERR ranking is not one by count")?;
+            reply.array(2);
+            reply.integer(above as i64);
+            reply.integer(engine.ranking_len(key) as i64);
+        }
         "LIKE.TREND" => {
             item(key)?;
             reply.map(WINDOWS.len());

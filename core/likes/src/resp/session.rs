@@ -62,7 +62,7 @@ pub(crate) fn answer(
             session.quits = true;
             reply.simple("OK");
         }
-        "READONLY" | "READWRITE" => reply.simple("OK"),
+        "ASKING" | "READONLY" | "READWRITE" => reply.simple("OK"),
         "SELECT" => match signed(arguments[1]) {
             Some(0) => reply.simple("OK"),
             Some(_) => return Err("ERR DB index is out of range".into()),

@@ -16,6 +16,12 @@ pub struct Node {
     pub slots: Vec<(u16, u16)>,
 }
 
+impl Node {
+    pub fn serves(&self, slot: u16) -> bool {
+        self.slots.iter().any(|&(from, to)| (from..=to).contains(&slot))
+    }
+}
+
 /// All nodes of a cluster, and which of them this one is.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Cluster {
@@ -28,9 +34,7 @@ pub struct Cluster {
 impl Cluster {
     /// The node that serves a slot.
     pub fn owner(&self, slot: u16) -> Option<usize> {
-        self.nodes
-            .iter()
-            .position(|node| node.slots.iter().any(|&(from, to)| (from..=to).contains(&slot)))
+        self.nodes.iter().position(|node| node.serves(slot))
     }
 }
 

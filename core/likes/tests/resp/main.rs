@@ -162,6 +162,47 @@ fn nodes_are_told_a_line_each() {
 }
 
 #[test]
+fn port_without_slots_sends_clients_away_and_forgets_what_it_had() {
+    let mut node = Node::new(Settings::default());
+    let client = node.front.open();
+    assert_eq!(node.ask(client, &line("SETBIT bar 1 1")), b":0\r\n");
+    let mut cluster = first_of_two().cluster.unwrap();
+    cluster.nodes[0].slots.clear();
+    cluster.nodes[1].slots = vec![(0, 16_383)];
+    node.front.forget();
+    node.front.set_cluster(Some(cluster));
+    let ask = |node: &mut Node, text: &str| String::from_utf8(node.ask(client, &line(text))).unwrap();
+    for text in ["GETBIT bar 1", "SETBIT bar 1 1"] {
+        assert_eq!(ask(&mut node, text), "-MOVED 5061 127.0.0.1:7001\r\n");
+    }
+    for text in ["SCAN 0", "DBSIZE", "LIKE.ITEMS 1", "LIKE.TOP rank 0 9"] {
+        assert!(ask(&mut node, text).starts_with("-CLUSTERDOWN"), "{text}");
+    }
+    assert_eq!(ask(&mut node, "PING"), "+PONG\r\n");
+    assert_eq!(node.front.engine().item_count(), 0);
+}
+
+#[test]
+fn places_above_an_item_of_another_log_are_counted() {
+    talk(
+        Settings::default(),
+        &[
+            ("SETBIT share:1 1 1", ":0\n"),
+            ("SETBIT share:1 2 1", ":0\n"),
+            ("SETBIT share:2 1 1", ":0\n"),
+            ("SETBIT share:3 1 1", ":0\n"),
+            ("LIKE.ABOVE rank 0 other", "*2\n:3\n:3\n"),
+            ("LIKE.ABOVE rank:share 1 share:25", "*2\n:2\n:3\n"),
+            ("LIKE.ABOVE rank 2 share:0", "*2\n:1\n:3\n"),
+            ("LIKE.ABOVE rank 2 share:4", "*2\n:0\n:3\n"),
+            ("LIKE.ABOVE rank 1 share:1", "*2\n:2\n:3\n"),
+            ("LIKE.ABOVE rank:none 1 share:1", "*2\n:0\n:0\n"),
+            ("LIKE.ABOVE rank@1h 1 share:1", "-ERR ranking is not one by count\n"),
+        ],
+    );
+}
+
+#[test]
 fn keys_of_other_nodes_are_sent_there() {
     assert_eq!((slot(b"foo"), slot(b"bar"), slot(b"k3")), (12_182, 5_061, 4_576));
     talk(
@@ -190,7 +231,7 @@ fn owner_that_can_not_know_whether_it_still_is_answers_nothing_of_items() {
     node.front
         .feed(client, &[line("SETBIT a 2 1"), line("BITCOUNT a")].concat(), NOW_MS);
     assert!(node.begin());
-    node.front.suspend(Some("CLUSTERDOWN lease has ended".into()));
+    node.front.suspend(Some("CLUSTERDOWN lease has ended".into()), true);
     let error = "-CLUSTERDOWN lease has ended\r\n";
     for words in ["GETBIT a 1", "SETBIT a 3 1", "DBSIZE", "LIKE.ITEMS 1", "ZCARD rank"] {
         node.front.feed(client, &line(words), NOW_MS);
@@ -199,8 +240,11 @@ fn owner_that_can_not_know_whether_it_still_is_answers_nothing_of_items() {
     node.finish();
     let replies = String::from_utf8(node.front.take_replies(client)).unwrap();
     assert_eq!(replies, format!(":0\r\n{}+PONG\r\n", error.repeat(6)));
-    node.front.suspend(None);
+    node.front.suspend(None, true);
     assert_eq!(node.ask(client, &line("BITCOUNT a")), b":2\r\n");
+    node.front.suspend(Some("CLUSTERDOWN lease has ended".into()), false);
+    assert_eq!(node.ask(client, &line("SETBIT a 2 1")), b":1\r\n", "its log decides");
+    assert_eq!(node.ask(client, &line("GETBIT a 1")), error.as_bytes());
 }
 
 #[test]

@@ -1,0 +1,29 @@
+"""Which node should have which partition. No I/O and no clock: all nodes that know the same come to the same.
+
+Every node has as many partitions as any other, or one more. A partition stays where it is, unless its node has too many,
+or leaves.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+
+def planned(owners: Sequence[str], staying: Collection[str]) -> list[str]:
+    """The node that each partition should have; `owners` are the present ones, "" for none.
+
+    Without a node that stays, all is as it is.
+    """
+    if not staying:
+        return list(owners)
+    has = Counter(owner for owner in owners if owner in staying)
+    order = sorted(staying, key=lambda name: (-has[name], name))  # who has more keeps the one more
+    each, more = divmod(len(owners), len(order))
+    room = {name: each + (place < more) for place, name in enumerate(order)}
+    wanted: list[str] = []
+    for owner in owners:
+        stays = room.get(owner, 0) > 0
+        if stays:
+            room[owner] -= 1
+        wanted.append(owner if stays else "")
+    free = [name for name in order for _ in range(room[name])]
+    return [name or free.pop() for name in wanted]
