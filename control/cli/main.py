@@ -143,8 +143,12 @@ def up(
         typer.Option(
             metavar="URL",
             help="Redis of the fleet's sessions: redis://HOST:PORT/DB, redis+sentinel://…, redis+cluster://…, or none "
-            "[redis-server].",
+            "[redis-server]; likes have a copy there, if it is the first kind.",
         ),
+    ] = None,
+    log: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Log of likes, kafka://HOST:PORT,HOST:PORT/PREFIX [in the instance's folder]."),
     ] = None,
     loss: Chance = None,
     duplicate: Chance = None,
@@ -174,6 +178,8 @@ def up(
         "database.url": database,
         "fleet.mqtt": mqtt,
         "fleet.redis": redis,
+        "likes.redis": redis if redis is not None and redis.startswith(("redis://", "rediss://")) else None,
+        "likes.log": log,
         "faults.loss": chance("--loss", loss),
         "faults.duplicate": chance("--duplicate", duplicate),
         "faults.reorder": chance("--reorder", reorder),

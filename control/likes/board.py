@@ -11,6 +11,7 @@ Owns the records, and the rule by which a node is taken for dead. Knows no parti
 """
 
 import asyncio
+import contextlib
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -53,8 +54,9 @@ class Member(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Table(msgspec.Struct, frozen=True):
-    """All partitions."""
+    """All partitions, and the name of the folder of their logs; empty: Kafka."""
 
+    place: str
     parts: Annotated[list[Part], msgspec.Meta(min_length=1, max_length=PARTITIONS_MAX)]
 
 
@@ -63,7 +65,7 @@ class Evicted(Exception):
 
 
 class Mismatch(Exception):
-    """The registry has another number of partitions."""
+    """The registry has another number of partitions, or another place of their logs."""
 
 
 _TABLE: Final = msgspec.json.Decoder(Table)
@@ -80,14 +82,15 @@ class _Seen:
 class Board:
     """The view of one node. `name`: unique to this life of it. All calls raise `TreeError`."""
 
-    def __init__(self, tree: Tree, instance: str, name: str, me: Member, partitions: int, lease_s: float) -> None:
+    def __init__(self, tree: Tree, instance: str, name: str, me: Member, empty: Table, lease_s: float) -> None:
+        """`empty`: the table of an instance that has none yet."""
         self.name, self.me, self.lease = name, me, Lease()
-        self.table: Sequence[Part] = [Part()] * partitions
+        self.table: Sequence[Part] = empty.parts
         self.version = 0
         """Of the table."""
         self.members: Mapping[str, Member] = {}
         """All that have a record, dead ones included."""
-        self._tree, self._partitions, self._lease_s = tree, partitions, lease_s
+        self._tree, self._empty, self._lease_s = tree, empty, lease_s
         self._table = f"{ROOT}/{instance}/table"
         self._folder = f"{ROOT}/{instance}/members"
         self._seen: dict[str, _Seen] = {}
@@ -109,10 +112,8 @@ class Board:
     async def join(self) -> None:
         """Make the table, if there is none, and this node's record. Raises `Mismatch`."""
         async with self._turn:
-            try:
-                await self._tree.create(self._table, msgspec.json.encode(Table([Part()] * self._partitions)))
-            except NodeExists:
-                pass
+            with contextlib.suppress(NodeExists):
+                await self._tree.create(self._table, msgspec.json.encode(self._empty))
             await self._read_table()
             sent = now_s()
             await self._tree.create(self._path(self.name), msgspec.json.encode(self.me))
@@ -198,12 +199,15 @@ class Board:
         if entry is None:
             raise Unavailable("the registry has lost the table of likes")
         try:
-            parts = _TABLE.decode(entry.data).parts
+            table = _TABLE.decode(entry.data)
         except msgspec.MsgspecError as error:
             raise Mismatch(f"the registry's table of likes is damaged: {error}") from None
-        if len(parts) != self._partitions:
-            raise Mismatch(f"likes has {len(parts)} partitions, and not {self._partitions}: see likes.partitions")
-        self.table, self.version = parts, entry.version
+        parts, mine = len(table.parts), len(self._empty.parts)
+        if parts != mine:
+            raise Mismatch(f"likes has {parts} partitions, and not {mine}: see likes.partitions")
+        if table.place != self._empty.place:
+            raise Mismatch("the other nodes of likes have another folder of logs: several machines need likes.log")
+        self.table, self.version = table.parts, entry.version
 
     async def change(self, edit: Edit) -> bool:
         """Change the table. `edit` gets the present parts, maybe several times; it returns whether it changed them."""
@@ -213,7 +217,7 @@ class Board:
                 parts = list(self.table)
                 if not edit(parts):
                     return False
-                data = msgspec.json.encode(Table(parts))
+                data = msgspec.json.encode(Table(self._empty.place, parts))
                 try:
                     _, version = await self._tree.transaction(
                         [Check(self._path(self.name)), Set(self._table, data, self.version)]

@@ -72,14 +72,15 @@ class Holdings:
 
     async def open_door(self) -> tuple[str, int]:
         """Listen for clients. Raises `OSError` when the address is taken."""
-        nodes: list[Node] = [(_id("door", self._number), self._host, self._bind[1], [])]
-        self.door.engine.set_cluster(nodes, 0, 0)
-        return await self.door.start(self._bind, self._means.tls)
+        self.tell([], {}, 0)
+        self._bind = await self.door.start(self._bind, self._means.tls)
+        self.tell([], {}, 0)
+        return self._bind
 
     @property
     def busy(self) -> bool:
-        """Whether a partition is on its way here or elsewhere."""
-        return bool(self._opening or self._going)
+        """Whether a partition is on its way here or elsewhere, or clients wait for its next owner."""
+        return bool(self._opening or self._going) or any(not held.gone for held in self._parting)
 
     @property
     def moving(self) -> bool:

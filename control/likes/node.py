@@ -5,13 +5,15 @@ Owns the order of its turns. A node with one partition is alone, and needs nothi
 
 import asyncio
 import contextlib
+import os
+import tempfile
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 from control.host.addresses import split_address
-from control.host.files import write_atomically
-from control.likes.board import Board, Evicted, Member, Mismatch, Part, later
+from control.likes.board import Board, Evicted, Member, Mismatch, Part, Table, later
 from control.likes.holdings import Holdings
 from control.likes.plan import planned
 from control.node.enrolment import tree
@@ -32,6 +34,8 @@ SETTLE_S: Final = 1.0
 """Where nobody owns anything, nodes that start together wait for each other so long."""
 LEAVE_S: Final = 5.0
 """To hand everything over at the end."""
+HEARD_S: Final = 0.5
+"""After that, for clients to hear where everything is."""
 
 
 class LikesNode:
@@ -50,8 +54,8 @@ class LikesNode:
         self._registration = spec.registry
         self._bind = spec.bind or ("127.0.0.1", 0)
         self._means = Means(spec, settings, context)
-        if not settings.options.log:
-            _keep(Path(settings.folder), settings.partitions)
+        self._place = "" if settings.options.log else _kept(Path(settings.folder), settings.partitions)
+        """Which folder has the logs; empty: Kafka."""
         self._stirred = asyncio.Event()
         self._holdings: Holdings | None = None
         self._board: Board | None = None
@@ -70,16 +74,17 @@ class LikesNode:
         fixed = split_address(self._settings.options.bind)[1]
         holdings = Holdings(self._means, self._spec.node, self._bind, host, fixed, self._stirred.set)
         self._holdings = holdings
-        tasks = [asyncio.create_task(each) for each in self._means.lives()]
+        tasks: list[asyncio.Task[Any]] = [asyncio.create_task(each) for each in self._means.lives()]
         try:
             self._bind = await holdings.open_door()
             stopping = asyncio.create_task(stop.wait())
             tasks.append(stopping)
             living = asyncio.create_task(self._live(board_tree, holdings, host))
             tasks.append(living)
-            await asyncio.wait([stopping, living], return_when=asyncio.FIRST_COMPLETED)
-            if living.done():
-                living.result()
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                if task.done():
+                    task.result()
             self.draining = True
             living.cancel()
             await asyncio.wait([living])
@@ -133,7 +138,8 @@ class LikesNode:
         while True:
             self._lives += 1
             name = f"{self._spec.node}.{self._spec.epoch}.{self._lives}"
-            board = Board(board_tree, self._settings.instance, name, me, self._settings.partitions, lease_s)
+            empty = Table(self._place, [Part()] * self._settings.partitions)
+            board = Board(board_tree, self._settings.instance, name, me, empty, lease_s)
             try:
                 await board.join()
             except NodeExists:  # an attempt whose answer did not come
@@ -270,6 +276,7 @@ class LikesNode:
                 async with asyncio.timeout(LOOK_S):
                     await self._stirred.wait()
             self._stirred.clear()
+        await asyncio.sleep(HEARD_S)
 
     def _tell(self, board: Board, holdings: Holdings) -> None:
         doors = {member.number: (member.host, member.port) for member in board.members.values()}
@@ -374,15 +381,19 @@ def _added(figures: list[list[Figure]]) -> list[Figure]:
     return list(names.values())
 
 
-def _keep(folder: Path, partitions: int) -> None:
-    """Write the number of partitions beside their logs. Raises `SpecError` if it was another one."""
-    before = kept(folder)
-    if before == partitions:
-        return
-    if before is not None:
-        raise SpecError(f"likes.partitions: {folder} has {before}, not {partitions}; the number stays for good")
+def _kept(folder: Path, partitions: int) -> str:
+    """The name of a folder of logs; one that is new gets a name and its number of partitions. Raises `SpecError`."""
     try:
-        write_atomically(folder / KEPT, f"{partitions}\n".encode())
+        if kept(folder) is None:
+            with tempfile.NamedTemporaryFile("w", dir=folder) as file, contextlib.suppress(FileExistsError):
+                file.write(f"{partitions} {uuid.uuid4().hex}\n")
+                file.flush()
+                os.fsync(file.fileno())
+                os.link(file.name, folder / KEPT)  # whole, and by one node
+        before = kept(folder)
+        if before != partitions:
+            raise SpecError(f"likes.partitions: {folder} has {before}, not {partitions}; the number stays for good")
+        return (folder / KEPT).read_text(encoding="ascii").split()[1]
     except OSError as error:
         raise SpecError(f"likes.folder: {folder}: {error.strerror}") from None
 

@@ -19,6 +19,8 @@ from control.likes.reach import Away, Denied, Full, LikesError, Reach
 from plane.likes.slots import slot
 
 WAIT_S: Final = 5.0
+LOOK_S: Final = 1.0
+"""For the table of slots, of one node."""
 PATIENCE_S: Final = 6.0
 """A dead node's items are served again by then."""
 AGAIN_S: Final = 0.1
@@ -37,6 +39,8 @@ class Routes:
         self._slots: list[tuple[int, int, Address]] | None = None
         """None: unknown; empty: one node has all."""
         self._looking = asyncio.Lock()
+        self._failed = set[Address]()
+        """Addresses that did not answer since the table was read: it may be outdated."""
 
     async def close(self) -> None:
         """Close all connections."""
@@ -55,6 +59,8 @@ class Routes:
             except (RedisError, OSError) as error:
                 raise translated(error) from None
             return [translated(each) if isinstance(each, Exception) else each for each in said]
+        if self._failed:
+            await self._look()
         answers: list[Any] = [None] * len(commands)
         left = list(range(len(commands)))
         deadline = asyncio.get_running_loop().time() + PATIENCE_S
@@ -105,6 +111,7 @@ class Routes:
         try:
             return await self._told(owner, commands)
         except (RedisError, OSError) as error:
+            self._failed.add(owner)
             unsent = isinstance(error, (Unreachable, OSError)) and "connecting to" in str(error)
             if isinstance(error, (Unreachable, Late, OSError)) and (unsent or not changes):
                 return [ClusterDownError(f"CLUSTERDOWN {error}")] * len(commands)
@@ -146,20 +153,24 @@ class Routes:
         async with self._looking:
             if first and self._slots is not None:
                 return
-            known = sorted({owner for _, _, owner in self._slots or ()})
+            known = {owner for _, _, owner in self._slots or ()} - set(self._reach.doors)
+            addresses = sorted([*self._reach.doors, *known], key=lambda address: address in self._failed)
             failed: Exception | None = None
-            for address in (*self._reach.doors, *known):
+            for address in addresses:
                 try:
-                    said: Any = await self._client(address).execute_command("CLUSTER", "SLOTS")
+                    async with asyncio.timeout(LOOK_S):
+                        said: Any = await self._client(address).execute_command("CLUSTER", "SLOTS")
                 except ResponseError as error:
                     if ALONE not in str(error):
                         raise translated(error) from None
                     self._slots = []
                     return
-                except (RedisError, OSError) as error:
+                except (RedisError, OSError, TimeoutError) as error:
                     failed = error
+                    self._failed.add(address)
                     continue
                 self._slots = _parsed(said)
+                self._failed = set()
                 return
         assert failed is not None
         raise translated(failed)
@@ -178,7 +189,7 @@ def _text(raw: bytes | str) -> str:
 
 def translated(error: Exception) -> LikesError:
     """A failure in words of our own."""
-    text = str(error)
+    text = str(error) or type(error).__name__
     if isinstance(error, LikesError):
         return error
     if isinstance(error, AuthenticationError) or text.startswith(("NOAUTH", "WRONGPASS")):

@@ -18,7 +18,7 @@ SQLITE = "sqlite"
 SEVERAL: Final = 16
 """Partitions where several nodes run and no number is given."""
 KEPT: Final = "partitions"
-"""The file in the folder of the logs that has the number of partitions, if it is not 1."""
+"""The file in the folder of the logs with the number of partitions, if that is not 1, and a name of the folder."""
 
 
 class LikesOptions(EdgeOptions, frozen=True):
@@ -186,6 +186,6 @@ def settle(options: LikesOptions, around: Around) -> LikesSettings:
 def kept(folder: Path) -> int | None:
     """The number of partitions of the logs in a folder; None if there are none."""
     try:
-        return int((folder / KEPT).read_text(encoding="ascii"))
-    except (OSError, ValueError):
+        return int((folder / KEPT).read_text(encoding="ascii").split()[0])
+    except (OSError, ValueError, IndexError):
         return 1 if (folder / "0").exists() else None

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from control.likes.board import Board, Evicted, Member, Mismatch, Part, later
+from control.likes.board import Board, Evicted, Member, Mismatch, Part, Table, later
 from control.registry.tree import TreeError
 from tests.fakes.memory import Memory
 from tests.waiting import until
@@ -23,12 +23,13 @@ def memory() -> Memory:
 async def join(memory: Memory) -> AsyncIterator[Join]:
     trees = []
 
-    async def joined(number: int, life: int = 1, partitions: int = 4) -> Board:
+    async def joined(number: int, life: int = 1, partitions: int = 4, place: str = "a") -> Board:
         tree = memory.tree()
         await tree.start()
         trees.append(tree)
         me = Member(number, "127.0.0.1", 7_000 + number)
-        board = Board(tree, "muster", f"{number}.9.{life}", me, partitions, LEASE_S)
+        empty = Table(place, [Part()] * partitions)
+        board = Board(tree, "muster", f"{number}.9.{life}", me, empty, LEASE_S)
         await board.join()
         return board
 
@@ -109,6 +110,8 @@ async def test_other_number_of_partitions_is_refused(join: Join) -> None:
     await join(1)
     with pytest.raises(Mismatch, match="4 partitions, and not 8"):
         await join(2, partitions=8)
+    with pytest.raises(Mismatch, match="another folder"):
+        await join(2, place="b")
 
 
 async def test_after_a_silence_of_the_registry_members_get_their_whole_time(memory: Memory, join: Join) -> None:
