@@ -148,7 +148,9 @@ def up(
     ] = None,
     log: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="Log of likes, kafka://HOST:PORT,HOST:PORT/PREFIX [in the instance's folder]."),
+        typer.Option(
+            metavar="URL", help="Log of likes, kafka://HOST:PORT,HOST:PORT/PREFIX [in the instance's folder]."
+        ),
     ] = None,
     loss: Chance = None,
     duplicate: Chance = None,

@@ -142,11 +142,7 @@ class Likes:
             start += len(page)
             asked = [("GETBIT", other, user) for user in page for other in others]
             said = list(map(_raised, await self._ask_all(asked)))
-            found += [
-                user
-                for at, user in enumerate(page)
-                if all(said[at * len(others) : (at + 1) * len(others)])
-            ]
+            found += [user for at, user in enumerate(page) if all(said[at * len(others) : (at + 1) * len(others)])]
         return found[:PAGE]
 
     async def items(self, user: int, start: int, limit: int) -> list[bytes]:

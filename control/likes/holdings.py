@@ -246,7 +246,7 @@ class Holdings:
             if port:
                 nodes.append((_id("partition", partition), host, port, [slots_of(partition, len(parts))]))
         own = {self._number: (self._host, self._bind[1])}
-        for number, (host, port) in sorted((doors | own).items()):
+        for number, (host, port) in sorted({**doors, **own}.items()):
             nodes.append((_id("door", number), host, port, []))
         if nodes == self._told[0]:
             return

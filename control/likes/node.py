@@ -22,6 +22,7 @@ from plane.likes import service
 from plane.likes.lease import now_s
 from plane.likes.means import Means, passwords
 from plane.likes.options import KEPT, LikesSettings, kept
+from plane.likes.served import moves, serves
 from plane.service import Context, Figure, Service
 from plane.spec import Spec, SpecError
 
@@ -326,7 +327,9 @@ class LikesNode:
             "members": {name: member.number for name, member in board.members.items()},
             "registry": self._trouble,
             **({} if self._means.live is None else {"live_counts": self._means.live.status()}),
-            "notes": self._notes(holdings, board, [each.behind.note() for each in served.values() if each.behind.error]),
+            "notes": self._notes(
+                holdings, board, [each.behind.note() for each in served.values() if each.behind.error]
+            ),
         }
 
     def _notes(self, holdings: Holdings, board: Board, behind: list[str]) -> list[str]:
@@ -336,16 +339,14 @@ class LikesNode:
         return [serves, *([away] if self._trouble else []), *wrong, *behind]
 
     def counters(self) -> list[Figure]:
-        """Those of all its partitions added up, and of partitions that moved."""
+        """Those of all its partitions added up, and of the partitions themselves."""
         holdings = self._holdings
         if holdings is None:
             return []
         live = self._means.live
         return [
             *_added([held.served.counters() for held in holdings.held.values()]),
-            ("likes_partitions_opened", "Partitions that this node began to serve", holdings.taken),
-            ("likes_partitions_moved", "Partitions that this node handed over", holdings.moved),
-            ("likes_partitions_lost", "Partitions that others took over from this node", holdings.lost),
+            *moves(holdings.taken, holdings.moved, holdings.lost),
             *([] if live is None else live.counters()),
         ]
 
@@ -357,7 +358,7 @@ class LikesNode:
         live = self._means.live
         return [
             *_added([held.served.gauges() for held in holdings.held.values()]),
-            ("likes_partitions", "Partitions that this node serves", len(holdings.held)),
+            serves(len(holdings.held)),
             *([] if live is None else live.gauges()),
         ]
 

@@ -159,7 +159,7 @@ class Routes:
             for address in addresses:
                 try:
                     async with asyncio.timeout(LOOK_S):
-                        said: Any = await self._client(address).execute_command("CLUSTER", "SLOTS")
+                        said: Any = await self._client(address).execute_command("CLUSTER", "SLOTS")  # type: ignore[no-untyped-call]
                 except ResponseError as error:
                     if ALONE not in str(error):
                         raise translated(error) from None

@@ -165,6 +165,20 @@ class Served:
         ]
 
 
+def moves(opened: int, handed_over: int, taken_away: int) -> list[Figure]:
+    """Counters of a node's partitions."""
+    return [
+        ("likes_partitions_opened", "Partitions that this node began to serve", opened),
+        ("likes_partitions_handed_over", "Partitions that this node handed over to others", handed_over),
+        ("likes_partitions_taken_away", "Partitions that others took over from this node", taken_away),
+    ]
+
+
+def serves(partitions: int) -> Figure:
+    """The gauge of a node's partitions."""
+    return "likes_partitions", "Partitions that this node serves", partitions
+
+
 async def _watch(engine: LikesEngine) -> None:
     """Raise `OSError` once the log takes nothing any more: it has to be opened again."""
     while (why := engine.refusal()) is None:  # noqa: ASYNC110 - the engine tells no one else

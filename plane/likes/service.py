@@ -10,7 +10,7 @@ from typing import Any, Final
 from plane.likes.means import Means, passwords
 from plane.likes.options import LikesSettings
 from plane.likes.partition import Partition
-from plane.likes.served import Served
+from plane.likes.served import Served, moves, serves
 from plane.service import Context, Figure
 from plane.spec import Spec
 
@@ -91,12 +91,16 @@ class LikesService:
     def counters(self) -> list[Figure]:
         """Commands, batches, clients, passes."""
         live = self._means.live
-        return [] if self._served is None else [*self._served.counters(), *([] if live is None else live.counters())]
+        if self._served is None:
+            return []
+        return [*self._served.counters(), *moves(1, 0, 0), *([] if live is None else live.counters())]
 
     def gauges(self) -> list[Figure]:
         """Items, users, likes, and what waits."""
         live = self._means.live
-        return [] if self._served is None else [*self._served.gauges(), *([] if live is None else live.gauges())]
+        if self._served is None:
+            return []
+        return [*self._served.gauges(), serves(1), *([] if live is None else live.gauges())]
 
     def addresses(self) -> list[tuple[str, int]]:
         """Where it listens."""

@@ -14,7 +14,10 @@ from control.ids import DenseIds, RegistrySegments, Snowflakes, parts
 from control.ids.snowflake import EPOCH_MS, SEQUENCES, WORKERS
 from control.registry.server import RegistryServer
 from control.registry.tree import ANY, Entry, Tree, Unavailable
+from plane.database.counters import SqlSegments
+from plane.database.url import location
 from tests.control.registry.services import SESSION_S, Embedded, Service, connected
+from tests.databases import Database
 from tests.fakes.memory import Memory, MemoryTree
 
 NOW = EPOCH_MS + 1_000_000
@@ -68,6 +71,21 @@ async def test_planted_id_that_is_given_twice_is_found(memory: Make, monkeypatch
     monkeypatch.setattr(MemoryTree, "set", blindly)
     ids = await race(memory)
     assert len(set(ids)) < len(ids)
+
+
+async def test_dense_ids_from_a_database_are_given_once(database: Database) -> None:
+    stores = [SqlSegments(location(database.url)) for _ in range(3)]
+    takers = [DenseIds(store, "users", segment=50) for store in stores]
+    lists = await asyncio.gather(*(taker.take(30) for taker in takers for _ in range(4)))
+    ids = sorted(one for of in lists for one in of)
+    assert len(set(ids)) == len(ids)
+    assert ids[0] == 0
+    assert ids[-1] < 50 * (len(ids) // 50 + len(takers)), "no gap but at the ends"
+    assert await stores[0].take("items", 7) == range(7)
+    with pytest.raises(OverflowError, match="counter items"):
+        await stores[0].take("items", 1 << 63)
+    for store in stores:
+        await store.close()
 
 
 class Clock:

@@ -14,7 +14,8 @@ from redis.exceptions import ConnectionError as Refused
 
 from control.likes.client import Likes
 from control.likes.reach import Away, Denied, Reach
-from plane.likes.service import LikesService, passwords
+from plane.likes.means import passwords
+from plane.likes.service import LikesService
 from plane.spec import SpecError
 from tests.plane.likes.serve import service, settings
 

@@ -1,0 +1,5 @@
+"""Run by alembic: the steps of counters."""
+
+from plane.database.migrate import run
+
+run()
