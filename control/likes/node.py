@@ -31,6 +31,8 @@ BEATS: Final = 4
 LOOK_S: Final = 0.25
 """How often the board is read, beside news of the table."""
 AGAIN_S: Final = 0.25
+PATIENCE_S: Final = 2.0
+"""So long a start waits for the registry before it says so."""
 SETTLE_S: Final = 1.0
 """Where nobody owns anything, nodes that start together wait for each other so long."""
 LEAVE_S: Final = 5.0
@@ -136,6 +138,7 @@ class LikesNode:
     async def _joined(self, board_tree: Tree, host: str) -> Board:
         lease_s = self._settings.options.lease_ms / 1000
         me = Member(self._spec.node, host, self._bind[1])
+        began = now_s()
         while True:
             self._lives += 1
             name = f"{self._spec.node}.{self._spec.epoch}.{self._lives}"
@@ -148,7 +151,8 @@ class LikesNode:
             except Mismatch as mismatch:
                 raise SpecError(str(mismatch)) from None
             except TreeError as error:
-                self._complain(error)
+                if now_s() - began > PATIENCE_S:
+                    self._complain(error)
                 await asyncio.sleep(AGAIN_S)
                 continue
             self._board = board

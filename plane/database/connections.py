@@ -10,6 +10,7 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
+from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, Insert, Table
 from sqlalchemy.exc import SQLAlchemyError
@@ -25,6 +26,8 @@ CALL_S: Final = 15.0
 BUSY_MAX: Final = 8
 BUSY_S: Final = 0.05
 DISPOSE_S: Final = 0.5
+_UPGRADES: Final = WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]()
+"""By loop: alembic runs one upgrade of a process at a time."""
 
 
 class Connections:
@@ -60,7 +63,8 @@ class Connections:
         async with self._opening:
             if self._open:
                 return
-            await self.again(self._prepare)
+            async with _UPGRADES.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
+                await self.again(self._prepare)
             self._open = True
 
     def upsert(self, table: Table, order: Sequence[str]) -> Insert:

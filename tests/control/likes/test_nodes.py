@@ -20,7 +20,7 @@ from redis.asyncio import Redis
 from redis.asyncio.cluster import RedisCluster
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import MovedError, RedisError
+from redis.exceptions import ClusterCrossSlotError, MovedError, RedisError
 
 from control.likes.client import Likes
 from control.likes.reach import Reach
@@ -121,8 +121,8 @@ async def test_clients_of_redis_cluster_find_every_item(tmp_path: Path) -> None:
             assert await cluster.bitop("OR", "{share:1}.both", "share:1") > 0
         async with client(port) as door:
             assert isinstance(await said(door, "BITCOUNT", "share:1"), MovedError)
-            assert int((await said(door, "CLUSTER", "INFO"))["cluster_slots_assigned"]) == SLOTS
-            assert "CROSSSLOT" in str(await said(door, "DEL", "share:1", "share:2"))
+            assert b"cluster_slots_assigned:16384" in await said(door, "CLUSTER", "INFO")
+            assert isinstance(await said(door, "DEL", "share:1", "share:2"), ClusterCrossSlotError)
         async with Likes(Reach(made.doors)) as likes:
             assert await likes.put(b"share:7", 5, True) is False
             assert await likes.put(b"share:8", 5, True) is False
