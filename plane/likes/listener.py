@@ -101,18 +101,14 @@ class Listener:
         if self._logged is not None:
             self._logged.begin()
 
-    def check(self) -> None:
-        """Have the guard look."""
-        if self.guard is not None:
-            self.guard()
-
     @property
     def draining(self) -> bool:
         """Whether no more bytes are taken."""
         return self._draining
 
     def _durable(self) -> None:
-        self.check()
+        if self.guard is not None:
+            self.guard()
         self.engine.durable(now_ms())
         self._answered()
 
@@ -160,7 +156,8 @@ class Client(asyncio.Protocol):
         if self._listener.draining:
             self._held += data
             return
-        self._listener.check()
+        if self._listener.guard is not None:
+            self._listener.guard()
         if self._engine.feed(self._number, data, now_ms()):
             self._full = True
             self.follow()
@@ -188,7 +185,8 @@ class Client(asyncio.Protocol):
         """Write what is ready."""
         if self._slow or self.transport.is_closing():
             return
-        self._listener.check()
+        if self._listener.guard is not None:
+            self._listener.guard()
         replies, ends, self._full = self._engine.take(self._number, now_ms())
         self.transport.write(replies)
         if ends:

@@ -1,8 +1,10 @@
 """Likes beside a real instance: real Redis clients, the words of the command, kill -9 under load, a full disk."""
 
 import asyncio
+import contextlib
 import json
 import shutil
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -16,11 +18,13 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 import muster
+from tests.control.likes.crowd import Crowd
 from tests.faults.conftest import Make
 from tests.faults.instance import Instance, configuration
 from tests.kafka import Kafka
 from tests.plane.likes.load import Load
 from tests.plane.likes.test_mirror import Server
+from tests.waiting import until_asked
 
 SNOWFLAKE = 1_790_123_456_789_012_345
 
@@ -159,6 +163,37 @@ async def test_node_with_its_log_in_kafka_dies_and_another_machine_goes_on(
         await load.check(*address(other))
 
 
+async def test_three_nodes_share_the_items_though_one_dies_one_comes_and_one_goes(with_likes: Make) -> None:
+    instance = with_likes(up={"likes": 3}, likes={"segment_mib": 8, "partitions": 8})
+    with instance.running():
+
+        def doors() -> list[tuple[str, int]]:
+            return [process.bind for process in instance.record().of("likes") if process.bind]
+
+        crowd = Crowd(doors(), Random(35))
+        async with crowd.running():
+            await crowd.until(100)
+            dead = instance.kill("likes-1")
+            await crowd.until(100)
+            await instance.back("likes-1", dead)
+            added = said(instance, "cluster", "add", "likes")
+            crowd.doors = doors()
+            await until_asked(lambda: instance.metrics("likes-3")["likes_partitions"] == 2, 60)
+            await crowd.until(100)
+            done = await asyncio.to_thread(instance.ran, "cluster", "remove", str(instance.process("likes").node))
+            assert done.returncode == 0, (added, done.stderr)
+            crowd.doors = doors()
+            await crowd.until(100)
+        await crowd.check()
+        (top,) = said(instance, "rank", "share", "--top", "1")["top"]
+        shown = said(instance, "likes", "show", top["item"])
+        assert (shown["count"], shown["ranks"][1]["rank"]) == (top["score"], 0)
+        if shutil.which("redis-cli"):
+            host, port = doors()[0]
+            command = ["redis-cli", "-c", "-h", host, "-p", str(port), "BITCOUNT", top["item"]]
+            assert int(subprocess.run(command, capture_output=True, timeout=20, check=True).stdout) == shown["count"]
+
+
 async def test_bitmaps_of_a_redis_are_imported_by_the_command(with_likes: Make, tmp_path: Path) -> None:
     server = Server()
     await server.start()
@@ -181,7 +216,7 @@ async def test_users_file_lets_in_those_who_know_a_password(with_likes: Make, tm
     users.write_text("web:s3cret:x\nreader:other\n")
     users.chmod(0o600)
     instance = with_likes(likes={"segment_mib": 8, "users_file": str(users)})
-    with instance.running():
+    with instance.running() as running:
         for options in ({}, {"username": "web", "password": "wrong"}, {"username": "x", "password": "s3cret:x"}):
             async with client(instance, **options) as stranger:
                 with pytest.raises(RedisError, match=r"already authenticated|[Aa]uthentication|invalid username"):
@@ -189,6 +224,19 @@ async def test_users_file_lets_in_those_who_know_a_password(with_likes: Make, tm
         async with client(instance, username="web", password="s3cret:x", protocol=3) as known:
             assert await known.setbit("share:1", 1, 1) == 0
         assert said(instance, "likes", "show", "share:1")["count"] == 1
+        users.write_text("web:other\n")
+        running.send_signal(signal.SIGHUP)
+
+        async def let_in(password: str) -> bool:
+            async with client(instance, username="web", password=password) as redis:
+                with contextlib.suppress(RedisError):
+                    return bool(await redis.ping())
+            return False
+
+        async with asyncio.timeout(20):
+            while not await let_in("other"):  # noqa: ASYNC110 - another process reads the file
+                await asyncio.sleep(0.05)
+        assert not await let_in("s3cret:x")
 
 
 async def test_count_comes_into_the_room_of_its_item_at_most_ten_times_a_second(with_likes: Make) -> None:
