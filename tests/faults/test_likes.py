@@ -191,8 +191,8 @@ async def test_three_nodes_share_the_items_though_one_dies_one_comes_and_one_goe
         if shutil.which("redis-cli"):
             host, port = doors()[0]
             command = ["redis-cli", "-c", "-h", host, "-p", str(port), "BITCOUNT", top["item"]]
-            said = await asyncio.to_thread(subprocess.run, command, capture_output=True, timeout=20, check=True)
-            assert int(said.stdout) == shown["count"]
+            answer = await asyncio.to_thread(subprocess.run, command, capture_output=True, timeout=20, check=True)
+            assert int(answer.stdout) == shown["count"]
 
 
 async def test_bitmaps_of_a_redis_are_imported_by_the_command(with_likes: Make, tmp_path: Path) -> None:
