@@ -64,7 +64,7 @@ Cluster = Annotated[str, typer.Option(metavar="NAME", help="Cluster of the broke
 Node = Annotated[str, typer.Argument(metavar="ID", help="The node's number, or its name.")]
 
 
-FLAGS: Final = {"systems.enabled": "--with"}
+FLAGS: Final = {"systems.enabled": "--with", "presence.log": "--kafka"}
 """Flags that are called otherwise than their keys."""
 
 
@@ -152,6 +152,13 @@ def up(
             metavar="URL", help="Log of likes, kafka://HOST:PORT,HOST:PORT/PREFIX [in the instance's folder]."
         ),
     ] = None,
+    sites: Annotated[int | None, typer.Option(min=1, max=4, help="Sites of presence [2].")] = None,
+    writers: Annotated[
+        str | None, typer.Option(metavar="N,…", help="Shards of presence at each site, as 2 or 2,3 [1].")
+    ] = None,
+    kafka: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT,…", help="Kafka of presence's change feed [a log in the folder].")
+    ] = None,
     loss: Chance = None,
     duplicate: Chance = None,
     reorder: Chance = None,
@@ -182,6 +189,9 @@ def up(
         "fleet.redis": redis,
         "likes.redis": redis if redis is not None and redis.startswith(("redis://", "rediss://")) else None,
         "likes.log": log,
+        "presence.sites": sites,
+        "presence.writers": writers,
+        "presence.log": kafka and f"kafka://{kafka}",
         "faults.loss": chance("--loss", loss),
         "faults.duplicate": chance("--duplicate", duplicate),
         "faults.reorder": chance("--reorder", reorder),

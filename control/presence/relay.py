@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 from typing import Final
 
+import msgspec
 import structlog
 
 from plane.log import Batch, Log, LogError, Logs
@@ -20,6 +21,19 @@ AGAIN_S: Final = 1.0
 KEPT: Final = 1_000_000
 """Records of the log that stay for consumers, 250 B each."""
 TRIM_EACH: Final = 50_000
+RECALL_S: Final = 30.0
+"""Time to read the log at the start: a million records take 2 s."""
+
+
+class Recalled(msgspec.Struct, frozen=True):
+    """A change as the log has it."""
+
+    user: str
+    device: str
+    state: str
+    gateway: int
+    at_ms: int
+    id: str
 
 
 class Relay:
@@ -67,6 +81,25 @@ class Relay:
             self._opened = None
         await self._logs.close()
 
+    async def recall(self, logged: int) -> list[Recalled]:
+        """Devices of which the log tells last that they are online, in what the store may not know: the records from an
+        offset on, all where the store lost its own. None where the log is away."""
+        last: dict[tuple[str, str], Recalled] = {}
+        try:
+            async with asyncio.timeout(RECALL_S):
+                self._opened = await self._logs.open(self._name, self._partition)
+                start = max(logged, self._opened.start)
+                if start < self._opened.end:
+                    async for _, batch in self._opened.read(start):
+                        for record in batch.records():
+                            change = msgspec.json.decode(record, type=Recalled)
+                            last[change.user, change.device] = change
+        except (LogError, TimeoutError, msgspec.MsgspecError) as error:
+            self._log.warning("what the log told last is not known", cause=str(error) or type(error).__name__)
+            await self._reopen()
+            return []
+        return [change for change in last.values() if change.state == "online"]
+
     async def run(self, epoch: int, published: str) -> None:
         """Publish what comes after a place of the stream. `epoch`: the writer's."""
         said, self.published = "", published
@@ -100,7 +133,7 @@ class Relay:
         self.count += len(changes)
         if stream == self._streams:
             self.published = changes[-1].place
-            await self._store.published(epoch, self.published)
+            await self._store.published(epoch, self.published, self._opened.end)
         self.lag = 0
         if self._opened.end - self._trimmed > TRIM_EACH:
             self._trimmed = self._opened.end

@@ -4,7 +4,7 @@ Owns what lies in the store. `core/presence/src/pack.rs` packs what they take an
 shard have one hash tag, so that a cluster of Redis keeps them together.
 
 - `meta`: a hash with `epoch` (of the writer), `count` (its batches), `at` (the keepalive, in ms of the store's own clock),
-  `relay` (the last change that was published) and `stats`.
+  `relay` and `logged` (the last change that was published, and the end of the log after it) and `stats`.
 - `vector`: a hash of gateways; a value is the epoch and the highest version that is applied with all before it.
 - `feed`: a stream of changes, until they are published and a minute more.
 - `b:N`: a hash of the users of one bucket with their records. `s:N`: when those that went offline were last seen.
@@ -19,14 +19,15 @@ SEEN_MAX: Final = 256
 
 BEGIN: Final = """
 local epoch = redis.call('HGET', KEYS[1], 'epoch')
-if epoch and tonumber(epoch) > tonumber(ARGV[1]) then return {epoch, '', ''} end
+if epoch and tonumber(epoch) > tonumber(ARGV[1]) then return {epoch, '', '', ''} end
 redis.call('HSET', KEYS[1], 'epoch', ARGV[1])
 redis.call('HSETNX', KEYS[1], 'count', '0')
 redis.call('HDEL', KEYS[1], 'at')
-local known = redis.call('HMGET', KEYS[1], 'count', 'relay')
-return {ARGV[1], known[1], known[2] or ''}
+local known = redis.call('HMGET', KEYS[1], 'count', 'relay', 'logged')
+return {ARGV[1], known[1], known[2] or '', known[3] or '0'}
 """
-"""A writer begins: earlier ones are fenced (I-1). Epoch in force, number of batches, last published change."""
+"""A writer begins: earlier ones are fenced (I-1). Epoch in force, number of batches, last
+published change, end of the log after it."""
 
 WRITE: Final = f"""
 local head = redis.call('HMGET', KEYS[1], 'epoch', 'count')
@@ -128,7 +129,7 @@ return {now, tonumber(meta[1] or 0), meta[2] or '', meta[3] or '', table.concat(
 
 PUBLISHED: Final = """
 if redis.call('HGET', KEYS[1], 'epoch') ~= ARGV[1] then return 0 end
-redis.call('HSET', KEYS[1], 'relay', ARGV[2])
+redis.call('HSET', KEYS[1], 'relay', ARGV[2], 'logged', ARGV[3])
 local minute = redis.call('TIME')[1] * 1000 - 60000
 local published = tonumber(string.match(ARGV[2], '^%d+'))
 return redis.call('XTRIM', KEYS[3], 'MINID', '~', string.format('%d', math.min(minute, published)))

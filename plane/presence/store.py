@@ -52,6 +52,8 @@ class Begun(NamedTuple):
 
     batches: int
     published: str
+    logged: int
+    """The end of the log when the last change was published."""
 
 
 class Looked(NamedTuple):
@@ -91,10 +93,10 @@ class Shard:
 
     async def begin(self, epoch: int) -> Begun:
         """A writer of this epoch begins. Raises `Fenced` and `Away`."""
-        in_force, count, published = await self._run(scripts.BEGIN, epoch)
+        in_force, count, published, logged = await self._run(scripts.BEGIN, epoch)
         if int(in_force) != epoch:
             raise Fenced(f"{self.name}: a writer of epoch {int(in_force)} has it, and this one has {epoch}")
-        return Begun(int(count), published.decode())
+        return Begun(int(count), published.decode(), int(logged))
 
     async def vector(self) -> list[tuple[int, int, int]]:
         """The applied vector: gateway, epoch, version. Raises `Away`."""
@@ -161,9 +163,9 @@ class Shard:
             raise _away(self.name, error) from None
         return _changes(found)
 
-    async def published(self, epoch: int, place: str) -> None:
-        """Changes up to this one are in the log. Raises `Away`."""
-        await self._run(scripts.PUBLISHED, epoch, place)
+    async def published(self, epoch: int, place: str, logged: int) -> None:
+        """Changes up to this one are in the log, which ends there. Raises `Away`."""
+        await self._run(scripts.PUBLISHED, epoch, place, logged)
 
     async def newest(self) -> str:
         """The place of the newest change. Raises `Away`."""

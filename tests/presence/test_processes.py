@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from plane.log import connect
+from tests.kafka import Kafka
 from tests.presence.rig import Rig
 
 pytestmark = pytest.mark.skipif(not shutil.which("redis-server"), reason="needs redis-server")
@@ -79,6 +80,30 @@ async def test_a_store_that_comes_back_older_is_refused_and_written_anew(tmp_pat
         seen = [await rig.view(USERS, 1) for _ in range(50)]
         assert older not in seen
         await rig.right(USERS)
+
+
+async def test_a_store_that_went_back_while_its_writer_was_down_leaves_nobody_online_in_the_log(tmp_path: Path) -> None:
+    async with Rig(tmp_path, writers=(1,), grace_ms=300) as rig:
+        rig.gateways[1].online([7])
+        await rig.right([7])
+        store, writer = rig.redis[0], rig.writers[1, 0]
+        await store.told("SAVE")
+        rig.gateways[1].online([8])
+        await rig.right([7, 8])
+        await asyncio.sleep(1.0)  # the relay has it
+        await writer.kill()
+        await store.kill()
+        rig.gateways[1].offline([8])
+        await store.serves()
+        await writer.start()
+        await rig.right([7, 8])
+        await asyncio.sleep(1.5)  # the grace time, and the relay's own
+        await writer.kill()
+        assert [(each["user"], each["state"]) for each in await logged(tmp_path)] == [
+            ("7", "online"),
+            ("8", "online"),
+            ("8", "offline"),
+        ]
 
 
 async def test_users_of_a_dead_gateway_go_after_its_lease_once_at_every_site(tmp_path: Path) -> None:
@@ -154,12 +179,42 @@ async def test_net_changes_are_in_the_log_in_order_once_for_each_id(tmp_path: Pa
         await rig.right([7, 9])
         await asyncio.sleep(1.5)  # the grace time, and the relay's own
         await rig.writers[1, 0].kill()
-        logs = connect("", tmp_path / "presence")
-        log = await logs.open("presence-site1", 0)
-        found = [json.loads(record) async for _, batch in log.read(0) for record in batch.records()]
-        await log.close()
-        await logs.close()
+        found = await logged(tmp_path)
         by_id = {each["id"]: each for each in found}
         told = [(each["user"], each["state"], each["gateway"]) for each in by_id.values()]
         assert sorted(told) == [("7", "offline", 2), ("7", "online", 1), ("9", "online", 1)]
         assert [each[1] for each in told if each[0] == "7"] == ["online", "offline"]
+
+
+async def test_changes_wait_for_a_kafka_that_is_away(tmp_path: Path, kafka: Kafka) -> None:
+    async with Rig(tmp_path, writers=(1,), grace_ms=0, log=kafka.url) as rig:
+        rig.gateways[1].online([7])
+        await rig.right([7])
+        await asyncio.sleep(1.0)  # the relay has opened its log
+        kafka.kill()
+        for _ in range(3):
+            rig.gateways[1].offline([7])
+            await rig.right([7])
+            rig.gateways[1].online([7, 9])
+            await rig.right([7, 9])
+        await rig.writers[1, 0].kill()  # what waits is in the store
+        kafka.start()
+        await kafka.ready()
+        await rig.writers[1, 0].start()
+        wanted = ["online", *["offline", "online"] * 3]
+        async with asyncio.timeout(60):
+            while (
+                told := [each["state"] for each in await logged(tmp_path, kafka.url) if each["user"] == "7"]
+            ) != wanted:
+                assert len(told) <= len(wanted), "no change is told twice where the writer's end was not between"
+                await asyncio.sleep(3.0)
+
+
+async def logged(folder: Path, url: str = "") -> list[dict[str, str]]:
+    """The changes in the log of the first shard of the first site. Takes the log over: a writer opens it again."""
+    logs = connect(url, folder / "presence")
+    log = await logs.open("presence-site1", 0)
+    found = [json.loads(record) async for _, batch in log.read(0) for record in batch.records()]
+    await log.close()
+    await logs.close()
+    return found

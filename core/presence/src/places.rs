@@ -233,6 +233,30 @@ impl Places {
         self.put(key, place);
     }
 
+    /// The last that was told of a device is this, that it is online, and the store may have been older than that: where nothing is known
+    /// of the device, it goes after the grace time, unless it is heard of.
+    pub fn restore_told(&mut self, now: Micros, change: &Change) {
+        let key = (change.user, change.device, change.id.origin.ap);
+        if change.state != State::Online || self.is_visible(change.user, change.device) {
+            return;
+        }
+        let ends = now + self.grace;
+        let place = Place {
+            epoch: change.id.origin.epoch,
+            // Before the event itself, which may come again.
+            version: change.id.version.wrapping_sub(1),
+            index: NO_EVENT,
+            at_ms: change.at_ms,
+            stand: Stand::Leaving {
+                reason: Reason::Lost,
+                ends,
+            },
+        };
+        self.leaving.push_back((ends, key));
+        self.put(key, place);
+        self.changed.entry(change.user).or_default();
+    }
+
     /// A user's record, as the store is to have it; empty where no device is left.
     pub fn record(&self, user: u64) -> Record {
         let places = self

@@ -9,7 +9,7 @@ use crate::batch::{Applied, Batch, Outgoing};
 use crate::bucket::Record;
 use crate::event::Event;
 use crate::limits::{HELD_BYTES_MAX, RANGES_MAX, SOURCES_MAX, WINDOW};
-use crate::places::{Key, Places};
+use crate::places::{Change, Key, Places};
 use crate::planted::{self, Bug};
 use crate::policy::Policies;
 use crate::tracker::{Gaps, Took};
@@ -269,6 +269,13 @@ impl Writer {
             self.places.restore(now, user, held);
         }
         true
+    }
+
+    /// What was told last of a device that went online, after all records of the store: a store that went back knows less than its feed.
+    pub fn restore_told(&mut self, now: Micros, change: &Change) {
+        if self.shard.owns(change.user) {
+            self.places.restore_told(now, change);
+        }
     }
 
     /// These gateways run, says the registry: the shard is not in sync before it has been told, and all of them are.

@@ -3,8 +3,8 @@
 use std::os::fd::AsRawFd;
 
 use muster_presence::{
-    page, AccessPoint, AccessSettings, Apart, Applied, Keeping, Origin, Post, PostConfig, Ranges, Task, Writer,
-    WriterSettings,
+    page, AccessPoint, AccessSettings, Apart, Applied, Change, ChangeId, Keeping, Origin, Post, PostConfig, Ranges,
+    State, Task, Writer, WriterSettings,
 };
 use muster_transport::{HasLinks, Identity, LinkChange, ResetSecret};
 use muster_udp::{monotonic_now, KernelEntropy};
@@ -189,6 +189,32 @@ impl OnlineWriterEngine {
             let wrong: Vec<u64> = wrong.map(|(user, _)| *user).collect();
             (users.len() - wrong.len(), wrong)
         })
+    }
+
+    /// The feed told last of this device that it is online; after all records of the store.
+    fn restore_told(
+        &mut self,
+        user: u64,
+        device_name: &str,
+        ap: u32,
+        epoch: u32,
+        version: u64,
+        at_ms: u64,
+    ) -> PyResult<()> {
+        let origin = Origin { ap, epoch };
+        let id = ChangeId {
+            origin,
+            version,
+            index: 0,
+        };
+        let change = Change {
+            id,
+            user,
+            device: presence::device(device_name)?,
+            state: State::Online,
+            at_ms,
+        };
+        self.with(|keeping| keeping.writer.restore_told(monotonic_now(), &change))
     }
 
     /// The store has been read.

@@ -258,6 +258,11 @@ impl System for Sim {
         for (user, record) in &store.users {
             assert!(writer.restore_user(now, *user, record), "a record of ours");
         }
+        let mut last: BTreeMap<(u64, Device), Change> = BTreeMap::new();
+        for change in &self.feeds[number] {
+            last.insert((change.user, change.device), *change);
+        }
+        last.values().for_each(|change| writer.restore_told(now, change));
         writer.expect(now, &(0..GATEWAYS as u32).collect::<Vec<_>>());
         self.told[number].clear();
         let gateways = (0..GATEWAYS)

@@ -1,0 +1,79 @@
+"""Keys of presence, the places of nodes, and the users of a word."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from bench.presence_nodes import settings, spec
+from control.errors import UserError
+from control.presence.commands import asked
+from plane.presence.options import Presence, shards, stores
+from plane.presence.place import Place, place_of, site_of
+from plane.presence.store import connected
+from plane.spec import Spec, SpecError
+
+
+@pytest.mark.parametrize(
+    ("sites", "text", "counts"), [(2, "1", [1, 1]), (2, "2,3", [2, 3]), (3, "2, 3", [2, 3, 3]), (1, "64", [64])]
+)
+def test_the_last_number_of_shards_is_that_of_all_further_sites(sites: int, text: str, counts: list[int]) -> None:
+    assert shards(Presence(sites=sites, writers=text)) == counts
+
+
+@pytest.mark.parametrize("text", ["", "0", "65", "x", "1,2,3", "1,,2", "-1"])
+def test_what_is_no_number_of_shards_is_named(text: str) -> None:
+    with pytest.raises(ValueError, match=r"presence\.writers"):
+        shards(Presence(sites=2, writers=text))
+
+
+def test_stores_are_named_by_site_and_shard() -> None:
+    presence = Presence(sites=2, redis="redis://a:1/0 redis://b:1, redis+sentinel://me@c:2|d:2/main/3")
+    assert stores(presence) == [["redis://a:1/0", "redis://b:1"], ["redis+sentinel://me@c:2|d:2/main/3"]]
+    assert stores(Presence()) == []
+    for url in ("redis://a:1/0", "http://a:1,http://b:1", "redis://u:word@a:1,redis://b:1", "redis://a,redis://b"):
+        with pytest.raises(ValueError, match=r"presence\.redis"):
+            stores(Presence(sites=2, redis=url))
+
+
+@pytest.mark.parametrize(
+    "url", ["redis://a:1/0", "rediss://me@a:1", "redis+sentinel://a:2|b:2/main", "redis+cluster://a:3"]
+)
+async def test_every_form_of_a_store_has_a_client(url: str) -> None:
+    client = connected(url, "word")
+    assert hasattr(client, "evalsha")
+    await client.aclose()
+
+
+def node(role: str, index: int, sites: list[int]) -> Spec:
+    told = settings(["redis://a:1"] * len(sites), "/tmp", writers=sites)
+    return spec(role, index, epoch=1, told=told, secret_file="", port=1, admin=2, gateways={})
+
+
+def test_a_node_s_site_and_shard_follow_from_its_place() -> None:
+    made = [node("online-writer", index, [2, 3]) for index in range(5)]
+    places = [place_of(each, each.settings) for each in made]
+    assert places == [Place(1, 2, 0), Place(1, 2, 1), Place(2, 3, 0), Place(2, 3, 1), Place(2, 3, 2)]
+    beyond = node("online-writer", 5, [2, 3])
+    with pytest.raises(SpecError, match="no shard"):
+        place_of(beyond, beyond.settings)
+    readers = [node("online-reader", index, [2, 3]) for index in range(4)]
+    assert [site_of(each, each.settings) for each in readers] == [1, 2, 1, 2]
+
+
+def test_a_served_node_s_site_and_shard_are_keys() -> None:
+    own = msgspec.structs.replace(node("online-writer", 0, [2, 3]), node=700)
+    told = msgspec.structs.replace(own.settings, site=2, shard=2)
+    assert place_of(own, told) == Place(2, 3, 2)
+    for wrong in ({"site": 3}, {"site": 1, "shard": 2}):
+        with pytest.raises(SpecError, match=r"presence\.site|online_writer\.shard"):
+            place_of(own, msgspec.structs.replace(told, **wrong))
+
+
+def test_users_of_a_word_are_numbers_of_64_bits(tmp_path: Path) -> None:
+    file = tmp_path / "ids.txt"
+    file.write_text("8\n\n 9 \n")
+    assert asked(["7"], file) == [7, 8, 9]
+    for wrong in (["x"], ["-1"], [str(1 << 64)], []):
+        with pytest.raises(UserError):
+            asked(wrong, None)
