@@ -15,7 +15,6 @@ from control.errors import FAILURE, USAGE, UserError
 from control.fleet.asking import Asking
 from plane.fleet.questions import Event, RunNow
 
-
 NAMES_MAX: Final = 10
 
 
