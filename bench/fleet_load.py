@@ -58,7 +58,7 @@ AFTER_S: Final = 45.0
 """More than the time for a result: every run of the last minute is over."""
 SPREAD_S: Final = 20.0
 """Over which clients come back when they lose their broker: about 1,000 a second."""
-BACK_S: Final = 240.0
+BACK_S: Final = 600.0
 AFTER_BACK_S: Final = 25.0
 """More than the shortened lease of a client whose connection ended (`fleet.hint_ms`)."""
 

@@ -5,7 +5,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -14,6 +14,8 @@ from control.console.words import say
 from control.errors import FAILURE, USAGE, UserError
 from control.fleet.asking import Asking
 from plane.fleet.questions import Event, RunNow
+
+NAMES_MAX: Final = 10
 
 
 def options(said: Sequence[str]) -> dict[str, Any]:
@@ -44,9 +46,12 @@ async def run(
     """0 if as many results came as were wanted. In JSON each event is a line."""
     question = RunNow(kind, target, where, pick, said, wait)
     began, last = time.monotonic(), Event("ended", "")
+    draws: list[list[str]] = []
     with verdict_after(), progress(pick) as step:
         async for event in asking.follow(question, Event):
             last = event
+            if event.what == "asked":
+                draws.append(event.clients)
             if as_json:
                 print_json(document(event), line=True)
             elif not wait:
@@ -58,7 +63,7 @@ async def run(
     if not wait:
         return 0
     if not as_json:
-        _summary(last, time.monotonic() - began)
+        _summary(last, draws[1:], time.monotonic() - began)
     return 0 if len(last.done) >= pick else FAILURE
 
 
@@ -70,16 +75,21 @@ def document(event: Event) -> dict[str, Any]:
     return said
 
 
-def _summary(last: Event, seconds: float) -> None:
+def _summary(last: Event, instead: Sequence[list[str]], seconds: float) -> None:
     if last.error:
         say(f"muster: {last.run}: nobody was asked: {last.error}")
         return
     asked = counted(len(last.done) + len(last.replaced) + len(last.missed), "client")
     say(f"{last.run}: {len(last.done)} of {last.wanted} results from {asked} in {seconds:.1f} s")
-    for names, what in ((last.replaced, "silent, replaced"), (last.missed, "no result")):
-        if names:
-            more = f" and {len(names) - 10} more" if len(names) > 10 else ""
-            say(f"{what}: {', '.join(names[:10])}{more}")
+    if last.replaced:
+        say(f"silent: {_names(last.replaced)}; asked instead: {_names([each for draw in instead for each in draw])}")
+    if last.missed:
+        say(f"no result: {_names(last.missed)}")
+
+
+def _names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else ""
+    return f"{', '.join(names[:NAMES_MAX])}{more}"
 
 
 @contextlib.contextmanager

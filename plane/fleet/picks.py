@@ -4,6 +4,7 @@ Owns decks, weights, and how many runs each client has in flight. It must not kn
 comes in. One process at a time must own a selector's picks; the caller sees to that.
 """
 
+from array import array
 from typing import Final
 
 import msgspec
@@ -96,7 +97,7 @@ class Picks:
 
     def state(self) -> State:
         decks = [
-            DeckState(name, deck.round, BitMap(bits.numbers(deck.dealt)).serialize())
+            DeckState(name, deck.round, BitMap(array("I", bits.numbers(deck.dealt).tobytes())).serialize())
             for name, deck in self._decks.items()
         ]
         return State(decks, self._weights.rested_at.tobytes(), self._weights.base, self._weights.minute)

@@ -5,6 +5,7 @@ and that were not whole: the others are alike.
 """
 
 import zlib
+from array import array
 from typing import Final
 
 import msgspec
@@ -33,10 +34,12 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     dealt: bytes
     tired: bytes
     barred: bytes
-    heavy_to: bytes
-    """Clients, each four bytes, whose weight is not whole."""
-    rested_at: bytes
+    light: bytes
+    """Clients whose weight is not whole."""
+    rest: bytes
+    """Thousandths of a minute until the weight of each of these is whole, four bytes each."""
     picked: bytes
+    """Four bytes each."""
 
 
 def kept(
@@ -65,8 +68,8 @@ def kept(
         _bitmap(deck.dealt),
         _bitmap(tired & members),
         _bitmap(barred & members),
-        numbers[some].astype("<u4").tobytes(),
-        weights[some].astype("<i4").tobytes(),
+        _serialized(numbers[some]),
+        (weights[some] - now).astype("<u4").tobytes(),
         b"",
     )
 
@@ -83,14 +86,19 @@ def again(packed: bytes, seed: int) -> bool:
     state = msgspec.msgpack.decode(zlib.decompress(packed), type=State)
     deck = Deck(state.words, state.round, _words(state.dealt, state.words))
     rested_at = np.full(state.words * 64, state.now, dtype=np.int32)
-    rested_at[np.frombuffer(state.heavy_to, dtype="<u4")] = np.frombuffer(state.rested_at, dtype="<i4")
+    rested_at[bits.numbers(_words(state.light, state.words))] += np.frombuffer(state.rest, dtype="<i4")
     tired, barred = _words(state.tired, state.words), _words(state.barred, state.words)
     draw = deck.pick(state.wanted, seed, _words(state.members, state.words), rested_at, state.now, tired, barred)
     return draw.clients.astype("<u4").tobytes() == state.picked
 
 
 def _bitmap(words: Words) -> bytes:
-    return BitMap(bits.numbers(words)).serialize()
+    return _serialized(bits.numbers(words))
+
+
+def _serialized(numbers: NDArray[np.uint32]) -> bytes:
+    """An `array` is copied at once; of NumPy's each number would be an object."""
+    return BitMap(array("I", numbers.tobytes())).serialize()
 
 
 def _words(bitmap: bytes, words: int) -> Words:

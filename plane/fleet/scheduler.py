@@ -76,9 +76,8 @@ TAKE_CALL_S: Final = 1.5
 TICK_S: Final = 0.1
 WRITE_S: Final = 0.02
 """Results that come within it are written together."""
-WRITE_S_MAX: Final = 0.2
-WRITE_PAUSES: Final = 4.0
-"""The pause before a write is so many times the time of the last one: under load writes are fewer and larger."""
+WRITE_S_MAX: Final = 0.1
+"""The pause before a write is as long as the last one took: under load writes are fewer and larger."""
 PRUNE_S: Final = 600.0
 ANSWERS_MAX: Final = 200_000
 """That wait for the store; further ones are dropped, and their clients are missed: 20 s of the largest load."""
@@ -436,7 +435,7 @@ class Leading:
         took = 0.0
         while True:
             await self._some.wait()
-            await asyncio.sleep(min(WRITE_S_MAX, max(WRITE_S, WRITE_PAUSES * took)))
+            await asyncio.sleep(min(WRITE_S_MAX, max(WRITE_S, took)))
             began = time.monotonic()
             await self._flush()
             took = time.monotonic() - began

@@ -36,6 +36,8 @@ HELLO_BEATS: Final = 10
 """In place of each tenth beat it says hello, so that a node that missed one learns it."""
 RESULTS_MAX: Final = 256
 """Answers that are kept for an order that comes again."""
+RESULT_S: Final = 30.0
+"""So long a result is waited for, until an order says another time."""
 RUNNING_MAX: Final = 64
 """Orders at once; a further one has no receipt, and another client is asked."""
 ERROR_CHARS_MAX: Final = 1_000
@@ -81,7 +83,9 @@ class Agent:
         self._version = 1
         self._password, self._spread_s = password, spread_s
         self._tasks: dict[str, Do] = {}
-        self._results: OrderedDict[str, bytes] = OrderedDict()
+        self._results: OrderedDict[str, tuple[float, bytes]] = OrderedDict()
+        """By run: when it was made, and the message."""
+        self._result_s = RESULT_S
         self._running: dict[str, asyncio.Task[None]] = {}
         self._connection: Connection | None = None
         self._lost: asyncio.Event | None = None
@@ -157,8 +161,9 @@ class Agent:
         try:
             made.subscribe(f"fleet/{VERSION}/{self.name}/down/+")
             self._hello()
-            for run in self._results:  # perhaps the broker did not get them; a second one counts for nothing
-                self._send_result(run)
+            still = time.monotonic() - self._result_s  # older ones are waited for no more
+            for run in [run for run, (at, _) in self._results.items() if at >= still]:
+                self._send_result(run)  # perhaps the broker did not get it; a second one counts for nothing
             self._beat_soon(random.random())
             await lost.wait()
         finally:
@@ -192,6 +197,7 @@ class Agent:
         try:
             said = json.loads(payload)
             if topic.endswith("/task"):
+                self._result_s = int(said.get("result_ms", 1000 * RESULT_S)) / 1000
                 self._order(str(said["run"]), str(said["kind"]), str(said["target"]), dict(said.get("options", {})))
             elif topic.endswith("/notice") and said["epoch"] == self.epoch:
                 self._notice(str(said["what"]), str(said.get("text", "")), int(said.get("beat_ms", 0)))
@@ -234,14 +240,14 @@ class Agent:
             payload = _json(said | {"error": f"{type(error).__name__}: {error}"[:ERROR_CHARS_MAX]})
         finally:
             self._running.pop(run, None)
-        self._results[run] = payload
+        self._results[run] = time.monotonic(), payload
         while len(self._results) > RESULTS_MAX:
             self._results.popitem(last=False)
         self.done += 1
         self._send_result(run)
 
     def _send_result(self, run: str) -> None:
-        self._publish("result", self._results[run], 1)
+        self._publish("result", self._results[run][1], 1)
 
     def _send(self, kind: str, said: dict[str, Any], quality: int) -> None:
         self._publish(kind, _json(said), quality)

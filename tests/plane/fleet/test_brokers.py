@@ -7,6 +7,7 @@ import shutil
 import signal
 import ssl
 import subprocess
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -276,6 +277,27 @@ def certificates(folder: Path, *names: str) -> None:
         more = ("-extfile", "san" if name == "server" else "none")
         signed = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2")
         openssl("x509", "-req", "-in", f"{name}.csr", "-out", f"{name}.pem", *signed, *more)
+
+
+@needs_mosquitto
+async def test_a_client_that_comes_back_repeats_only_results_that_are_waited_for(pair: Pair) -> None:
+    heard: list[bytes] = []
+    word = pair.words["plane"]
+    link = Link(pair.places, "plane", word, schema.ANSWERS, lambda _topic, payload: heard.append(payload))
+    await link.open()
+    agent = Agent(pair.url, "c1", pair.words["c1"], {})
+    now = time.monotonic()
+    agent._results.update({"old": (now - 31, b'"old"'), "new": (now - 1, b'"new"')})
+    running = asyncio.create_task(agent.run())
+    try:
+        await until(lambda: bool(heard))
+        agent._publish("result", b'"last"', 1)
+        await until(lambda: b'"last"' in heard)
+        assert heard == [b'"new"', b'"last"']
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await link.close()
 
 
 @needs_mosquitto
