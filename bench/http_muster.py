@@ -12,6 +12,7 @@ from control.cluster.instance import Process
 from control.http.edge import Serving, serve
 from control.http.options import HttpOptions
 from control.node import logs
+from plane.trust import Trust
 
 ENDLESS = 1_000_000
 
@@ -26,7 +27,7 @@ async def run(folder: str, port: int, keys_file: str) -> None:
         options=HttpOptions(requests_rate=ENDLESS, messages_rate=ENDLESS, room_bytes_max=64 << 20, docs=False),
         bind=("127.0.0.1", port),
         keys_file=Path(keys_file),
-        jwt_secrets=(),
+        trust=Trust(),
         where=folder,
         nodes=nodes,
         version="bench",

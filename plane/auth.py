@@ -1,84 +1,153 @@
-"""Decides which user may open a session with which right: gateway and proxy ask once per session.
+"""Decides which user may open a session, with which rights: gateway and proxy ask once per session, and for each further
+token of it.
 
-There are two credentials: the shared token, which `muster up` writes to a file, and users' tokens, signed with a secret
-of the cluster. The length of a session is not decided here.
+There are three credentials: the shared token, which `muster up` writes to a file; the prober's, which follows from it;
+and users' tokens, signed with a secret of the cluster or with a key that the cluster knows. What is trusted stands in
+`plane/trust.py`.
 """
 
-import codecs
 import hmac
 import re
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any, Final, Literal, Protocol
 
 import jwt
 
 from muster import _core
 from plane.engine import DoorEngine
+from plane.jwks import FetchedKeys, KeptKeys, NotYet
 from plane.kind import Right
 from plane.role import Handler
 from plane.spec import Spec, SpecError
+from plane.trust import PROBES, USER_MAX, Trust, probe_token, shared_token, trust_of
 
 EMBEDDED_USER: Final = _core.SHARED_USER
 """The user of the shared token. No signed token can be for it."""
-USER_MAX: Final = 2**64 - 1
 ALGORITHM: Final = "HS256"
-SECRET_BYTES_MIN: Final = 32
-SECRETS_MAX: Final = 2
 LEEWAY_S: Final = 5.0
 """Allowed difference between the clocks of the signer and the checker."""
 VALID_S_MAX: Final = 366 * 86_400
 """Longest validity from now on. An end beyond it is a mistake, as one in milliseconds, and would never come."""
 
-Denied = Literal["bad_credential", "not_allowed"]
-"""The code for the client: the credential stands for nobody (any more), or its user lacks the right."""
+Words = Sequence[str]
+"""Rights in a room, of `_core.RIGHTS`; other words mean nothing."""
+Patterns = Sequence[tuple[str, Words]]
+"""Rights by pattern of room names: a name, the beginning of one with `*`, or `*`. The most specific one decides."""
+EVERYTHING: Final[Patterns] = (("*", tuple(_core.RIGHTS)),)
+MEANT: Final[Mapping[str, Words]] = {"read": ("read", "history"), "publish": ("publish", "command", "members")}
+"""The rights in a room that a word of the claim `rights` stands for."""
+OPENS: Final[Mapping[Right, Words]] = {"read": ("read",), "publish": ("publish", "command", "members")}
+"""By the right that a door asks for: the rights in a room of which one opens a session there."""
+
+NOTHING: Final = Trust()
+"""No token of a user is good."""
+
+Denied = Literal["bad_credential", "not_allowed", "not_ready"]
+"""The code for the client: the credential stands for nobody (any more), its user lacks the right, or the key that may
+have signed it is on its way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A user whom a credential stands for."""
+
+    user: int
+    grant: _core.Grant
+    """Its rights, room by room."""
+    until: float | None = None
+    """When the credential ends, seconds since 1970; None: never."""
+    token: int = 0
+    """The number by which it can be revoked; 0: none."""
 
 
 class Authenticator(Protocol):
     """Checks credentials. Called on the control path with at most 256 waiting questions; must not block."""
 
-    def authenticate(self, credential: bytes) -> int | Denied:
+    def authenticate(self, credential: bytes) -> Admitted | Denied:
         """Return the user of a credential, or the code of its refusal."""
 
-    def take_secrets(self, secrets: Sequence[bytes]) -> None:
-        """Use these secrets from now on. Open sessions stay."""
+    def take_trust(self, trust: Trust) -> None:
+        """Judge by this from now on. Open sessions stay. Raises `SpecError` and changes nothing."""
 
 
 class TokenAuthenticator:
-    """The shared token, and users' tokens signed with one of the secrets; without secrets, no user's token is
-    accepted."""
+    """The shared token, and users' tokens signed with one of the secrets or keys; without these, no user's token is
+    accepted.
 
-    def __init__(self, token: bytes, right: Right, secrets: Sequence[bytes] = ()) -> None:
+    `defaults`: the rights of a token without `cap`, as far as its `rights` say the same.
+    """
+
+    def __init__(self, token: bytes, right: Right, trust: Trust = NOTHING, defaults: Patterns = EVERYTHING) -> None:
+        """Raises `SpecError`."""
         if not token:
             raise ValueError("an empty token would let everybody in")
-        self._token, self._right, self._secrets = token, right, secrets
+        self._token, self._right, self._defaults = token, right, defaults
+        self._everything = _core.Grant(_listed(EVERYTHING))
+        self._probe, self._probes = probe_token(token), _core.Grant([(f"{PROBES}:*", list(_core.RIGHTS))])
+        self._keys: KeptKeys | FetchedKeys = KeptKeys("")
+        self.take_trust(trust)
 
-    def take_secrets(self, secrets: Sequence[bytes]) -> None:
+    def take_trust(self, trust: Trust) -> None:
         """In its simplest form."""
-        self._secrets = secrets
+        if not trust.keys_url:
+            self._keys = KeptKeys(trust.keys)
+        elif not isinstance(self._keys, FetchedKeys) or self._keys.url != trust.keys_url:
+            self._keys = FetchedKeys(trust.keys_url)
+        self._trust = trust
 
-    def authenticate(self, credential: bytes) -> int | Denied:
+    def authenticate(self, credential: bytes) -> Admitted | Denied:
         """Compare with the shared token in constant time, else check the signature, the times, the user and the
         rights."""
         if hmac.compare_digest(credential, self._token):
-            return EMBEDDED_USER
+            return Admitted(EMBEDDED_USER, self._everything)
+        if hmac.compare_digest(credential, self._probe):
+            return Admitted(EMBEDDED_USER, self._probes)
         try:
-            claims = _claims(credential, self._secrets)
-            user, rights = _user(claims), _rights(claims)
+            claims = self._claims(credential)
+            user, name = user_of(str(claims["sub"])), _name(claims)
+            if user in self._trust.users or name in self._trust.tokens:
+                return "bad_credential"
+            grant = self._grant(claims)
+        except NotYet:
+            return "not_ready"
         except Exception:  # a stranger's bytes may raise anything in the library; they open nothing
             return "bad_credential"
-        return user if self._right in rights else "not_allowed"
+        if not grant.has_any(list(OPENS[self._right])):
+            return "not_allowed"
+        return Admitted(user, grant, claims["exp"] + LEEWAY_S, token_number(name))
+
+    def _claims(self, credential: bytes) -> Mapping[str, Any]:
+        header = jwt.get_unverified_header(credential)
+        if header.get("alg") == ALGORITHM:
+            return _checked(credential, ALGORITHM, self._trust.secrets)
+        key = self._keys.find(header.get("kid"))
+        if key is None:
+            raise jwt.InvalidTokenError("no key of this name is known")
+        return _checked(credential, key.algorithm_name, [key])
+
+    def _grant(self, claims: Mapping[str, Any]) -> _core.Grant:
+        """By `cap`; without it by `rights` and the defaults."""
+        if "cap" in claims:
+            cap = claims["cap"]
+            if not isinstance(cap, dict):
+                raise ValueError("cap is an object: patterns of rooms and lists of words")
+            return _core.Grant(_listed([(pattern, _words(words)) for pattern, words in cap.items()]))
+        meant = {word for right in _words(claims.get("rights", ["read"])) for word in MEANT.get(right, ())}
+        return _core.Grant([(pattern, [word for word in words if word in meant]) for pattern, words in self._defaults])
 
 
-def _claims(credential: bytes, secrets: Sequence[bytes]) -> Mapping[str, Any]:
+def _checked(credential: bytes, algorithm: str, keys: Sequence[Any]) -> Mapping[str, Any]:
+    """The claims, if one of these keys signed them and their times are right. Raises what the library raises."""
     error: Exception = jwt.InvalidTokenError("no secret is known")
-    for secret in secrets:
+    for key in keys:
         try:
             claims: Mapping[str, Any] = jwt.decode(
                 credential,
-                secret,
-                algorithms=[ALGORITHM],
+                key,
+                algorithms=[algorithm],
                 leeway=LEEWAY_S,
                 options={"require": ["sub", "exp"]},
             )
@@ -91,10 +160,6 @@ def _claims(credential: bytes, secrets: Sequence[bytes]) -> Mapping[str, Any]:
     raise error
 
 
-def _user(claims: Mapping[str, Any]) -> int:
-    return user_of(str(claims["sub"]))
-
-
 def user_of(text: str) -> int:
     """The user of a token, a decimal number. Raises `ValueError`."""
     if not re.fullmatch(r"[1-9][0-9]{0,19}", text) or int(text) > USER_MAX:
@@ -104,56 +169,51 @@ def user_of(text: str) -> int:
     return int(text)
 
 
-def _rights(claims: Mapping[str, Any]) -> Sequence[str]:
-    rights = claims.get("rights", ["read"])
-    if not isinstance(rights, list) or not all(isinstance(right, str) for right in rights):
-        raise ValueError("rights is a list of words")
-    return rights
+def token_number(name: str | None) -> int:
+    """The number of a token's id (`jti`) for engines; 0: it has none."""
+    if name is None:
+        return 0
+    return int.from_bytes(blake2b(name.encode(), digest_size=8).digest()) or 1
 
 
-def mint(secret: bytes, user: int, rights: Sequence[Right], now: float, seconds: float) -> str:
-    """Make a token for a user that ends this many seconds after `now`, a time since 1970."""
-    claims = {"sub": str(user), "exp": int(now + seconds), "rights": list(rights)}
+def _name(claims: Mapping[str, Any]) -> str | None:
+    name = claims.get("jti")
+    if not isinstance(name, str | None):
+        raise ValueError("jti is text")
+    return name
+
+
+def _words(words: Any) -> Words:
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise ValueError("rights are a list of words")
+    return words
+
+
+def _listed(patterns: Patterns) -> list[tuple[str, list[str]]]:
+    return [(pattern, list(words)) for pattern, words in patterns]
+
+
+def mint(
+    secret: bytes,
+    user: int,
+    rights: Sequence[Right],
+    now: float,
+    seconds: float,
+    cap: Patterns | None = None,
+    token_id: str | None = None,
+) -> str:
+    """Make a token for a user that ends this many seconds after `now`, a time since 1970. `cap` replaces `rights`."""
+    claims: dict[str, Any] = {"sub": str(user), "exp": int(now + seconds)}
+    claims |= {"rights": list(rights)} if cap is None else {"cap": dict(_listed(cap))}
+    claims |= {} if token_id is None else {"jti": token_id}
     return jwt.encode(claims, secret, algorithm=ALGORITHM)
 
 
-def signing_secrets(file: str) -> tuple[bytes, ...]:
-    """Read the secrets of users' tokens, one a line: the first signs, both are valid. Raises `SpecError`.
-
-    Without a file there is none.
-    """
-    if not file:
-        return ()
-    try:
-        lines = [line.strip() for line in Path(file).read_bytes().splitlines()]
-    except OSError as error:
-        raise SpecError(f"{file}: cannot be read: {error.strerror}") from None
-    secrets = tuple(line for line in lines if line)
-    if not 1 <= len(secrets) <= SECRETS_MAX:
-        raise SpecError(f"{file}: has {len(secrets)} secrets, not one or two, a line each")
-    if short := [at for at, secret in enumerate(secrets, 1) if len(secret) < SECRET_BYTES_MIN]:
-        raise SpecError(
-            f"{file}: secret {short[0]} has fewer than {SECRET_BYTES_MIN} bytes; openssl rand -hex 32 makes one"
-        )
-    return secrets
-
-
-def shared_token(file: str) -> bytes:
-    """Read the shared token: one line of text, which may begin with a byte order mark. Raises `SpecError`."""
-    try:
-        token = Path(file).read_bytes().removeprefix(codecs.BOM_UTF8).strip()
-    except OSError as error:
-        raise SpecError(f"{file}: cannot be read: {error.strerror}") from None
-    if not token:
-        raise SpecError(f"{file}: is empty, which would let everybody in")
-    return token
-
-
-def embedded(spec: Spec, right: Right | None) -> TokenAuthenticator:
+def embedded(spec: Spec, right: Right | None, defaults: Patterns) -> TokenAuthenticator:
     """What opens sessions with a door, for tokens with this right. Raises `SpecError`."""
     if spec.token_file is None or right is None:
         raise SpecError(f"a {spec.role} needs token_file")
-    return TokenAuthenticator(shared_token(spec.token_file), right, signing_secrets(spec.jwt_secret_file))
+    return TokenAuthenticator(shared_token(spec.token_file), right, trust_of(spec), defaults)
 
 
 def answering(engine: DoorEngine, authenticator: Authenticator) -> Handler:
@@ -161,9 +221,16 @@ def answering(engine: DoorEngine, authenticator: Authenticator) -> Handler:
 
     def authenticate(question: int, credential: bytes) -> None:
         said = authenticator.authenticate(credential)
-        if isinstance(said, int):
-            engine.answer(question, said)
+        if isinstance(said, Admitted):
+            left = None if said.until is None else max(0, int((said.until - time.time()) * 1_000))
+            engine.answer(question, said.user, grant=said.grant, left_ms=left, token=said.token)
         else:
             engine.answer(question, None, said)
 
     return authenticate
+
+
+def taking(engine: DoorEngine, authenticator: Authenticator, trust: Trust) -> None:
+    """Judge by this from now on, and end the sessions that it revokes. Raises `SpecError`."""
+    authenticator.take_trust(trust)
+    engine.revoke(trust.users, {token_number(token) for token in trust.tokens})

@@ -3,8 +3,11 @@
 Owns the words only; the engines are in `muster._core`.
 """
 
-from collections.abc import Mapping
-from typing import Any, Final, NamedTuple, Protocol
+from collections.abc import Mapping, Set
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+if TYPE_CHECKING:  # this file only names it
+    from muster._core import Grant
 
 MORE: Final = 1
 """Bit of `turn`: more work waits, call again soon."""
@@ -96,8 +99,24 @@ class Engine(Protocol):
 class DoorEngine(Engine, Protocol):
     """The engine of a role that clients connect to."""
 
-    def answer(self, question_id: int, user: int | None, denied: str = ...) -> None:
-        """Answer an `authenticate` question; None refuses, with the code `bad_credential` or `not_allowed`."""
+    def answer(
+        self,
+        question_id: int,
+        user: int | None,
+        denied: str = ...,
+        *,
+        grant: "Grant | None" = ...,
+        left_ms: int | None = ...,
+        token: int = ...,
+    ) -> None:
+        """Answer an `authenticate` question; None refuses, with the code `bad_credential`, `not_allowed` or `not_ready`.
+
+        `grant`: the user's rights, room by room; None: all. `left_ms`: the session ends after this, unless another token
+        of its user comes; None: it has no end. `token`: the number by which `revoke` names the credential; 0: none.
+        """
+
+    def revoke(self, users: Set[int], tokens: Set[int]) -> None:
+        """End the sessions of these users, and those opened by these tokens."""
 
     def backoff(self, first_ms: int, max_ms: int) -> None:
         """From now on tell clients how to return after a loss."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from plane.engine import Engine, Placement, Server
-from plane.service import TakeSecrets
+from plane.service import TakeTrust
 
 Handler = Callable[..., None]
 Servers = Mapping[str, list[Server]]
@@ -22,8 +22,8 @@ class Role:
 
     engine: Engine
     handlers: Mapping[str, Handler] = field(default_factory=dict[str, Handler])
-    take_secrets: TakeSecrets | None = None
-    """Of a door: check tokens with these from now on."""
+    take_trust: TakeTrust | None = None
+    """Of a door: judge tokens by this from now on."""
     place: Callable[[Placement], None] = _nothing
     """Put a newer map in force."""
     take: Callable[[Any], None] = _nothing

@@ -24,7 +24,7 @@ class Server:
     def __init__(self, role: Role, log: structlog.typing.FilteringBoundLogger) -> None:
         self.engine = role.engine
         self.place, self.name, self.take = role.place, role.name, role.take
-        self.take_secrets = role.take_secrets
+        self.take_trust = role.take_trust
         self.ready = False
         self.draining = False
         self.closed = False

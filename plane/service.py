@@ -1,13 +1,16 @@
 """The face of an edge or a worker to its process. A machine's server has the same words (`plane/server.py`)."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import structlog
 
-TakeSecrets = Callable[[Sequence[bytes]], None]
+from plane.trust import Trust
+
+TakeTrust = Callable[[Trust], None]
+"""Judges users' tokens by this from now on. Raises `SpecError` and changes nothing."""
 Figure = tuple[str, str, float]
 """Name, help and value of a metric; a name may carry `{label="value"}`."""
 
@@ -41,8 +44,8 @@ class Service(Protocol):
         """Use those settings that a running node can change."""
 
     @property
-    def take_secrets(self) -> TakeSecrets | None:
-        """Takes the secrets that sign users' tokens; None if it checks none."""
+    def take_trust(self) -> TakeTrust | None:
+        """Takes what users' tokens are judged by; None if it judges none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,9 @@ class Registration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     password_file: str
     number_file: str = ""
     """The file in which the process keeps its number and epoch; empty: its parent keeps them."""
+    token_file: str = ""
+    """The shared token, by which servers prove that their entries are the cluster's; empty: this process checks none, as
+    it shows them no credential."""
     cut_off_ms: int = 0
     """A gateway or proxy that is cut off for this long sends its clients to others; 0: it keeps them."""
     grown: bool = False
@@ -92,6 +95,10 @@ class Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     """The shared credential of clients, for a role that checks or shows it."""
     jwt_secret_file: str = ""
     """The secrets that sign users' tokens; empty: there are none."""
+    jwks: str = ""
+    """The file or the URL of the key set that signs them as well."""
+    revoked_file: str = ""
+    """The users and tokens that open nothing any more."""
     recv_buffer: int
     send_buffer: int
     payload_bytes: int

@@ -228,7 +228,7 @@ def serve(
     return run(config, role.value, flags)
 
 
-@app.command(epilog="Example: muster token 7 --rights read,publish --expires 15m")
+@app.command(epilog="Example: muster token 7 --cap 'sports:*=read,publish' --cap chat:7=read --expires 15m")
 def token(
     user: Annotated[str, typer.Argument(metavar="USER", help="A number from 2 to 2^64-1.")],
     rights: Annotated[
@@ -237,12 +237,23 @@ def token(
     expires: Annotated[
         str, typer.Option(metavar="TIME", help="Time for which it opens sessions: 90s, 15m, 1h, 7d.")
     ] = "1h",
+    cap: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ROOMS=WORDS",
+            help="Rights in some rooms, instead of --rights; repeat it for more. ROOMS is a room, the beginning of a name"
+            " with * behind it, or *. WORDS are read, publish, command, members, history.",
+        ),
+    ] = None,
+    token_id: Annotated[
+        str | None, typer.Option("--id", metavar="ID", help="Id of the token (jti), by which it can be revoked.")
+    ] = None,
     config: ConfigFile = None,
 ) -> int:
     """Print a token for a user, signed with `cluster.jwt_secret_file` or with the local instance's secret."""
     from control.cli.token import token as run
 
-    return run(config, user, rights, expires)
+    return run(config, user, rights, expires, cap or (), token_id)
 
 
 @app.command(epilog="Example: muster status --json")

@@ -2,26 +2,38 @@
 
 import re
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, cast, get_args
 
 from control.cluster import instance, specs
 from control.config import load as config
 from control.errors import USAGE, ConfigError, UserError
-from plane.auth import VALID_S_MAX, mint, signing_secrets, user_of
+from muster import _core
+from plane.auth import VALID_S_MAX, Patterns, mint, user_of
 from plane.kind import Right
 from plane.spec import SpecError
+from plane.trust import signing_secrets
 
+CREDENTIAL_BYTES_MAX: Final = 1_000
+"""A credential is one record of a session."""
 UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
-def token(config_file: Path | None, user: str, rights: str, expires: str) -> int:
-    """Print a token. Raises `UserError`."""
+def token(
+    config_file: Path | None,
+    user: str,
+    rights: str,
+    expires: str,
+    cap: Sequence[str] = (),
+    token_id: str | None = None,
+) -> int:
+    """Print a token. `cap`: rights of patterns of rooms, which replace `rights`. Raises `UserError`."""
     try:
         number = user_of(user)
     except ValueError as error:
         raise UserError(f"USER: {error}", USAGE) from None
-    allowed, seconds = _rights(rights), _seconds(expires)
+    allowed, seconds, patterns = _rights(rights), _seconds(expires), _patterns(cap)
     settings = config.load(config_file).config
     place = instance.folder(settings)
     if not settings.cluster.jwt_secret_file:
@@ -33,8 +45,31 @@ def token(config_file: Path | None, user: str, rights: str, expires: str) -> int
         secret = signing_secrets(file)[0]
     except SpecError as error:
         raise ConfigError(str(error)) from None
-    print(mint(secret, number, allowed, time.time(), seconds))
+    made = mint(secret, number, allowed, time.time(), seconds, patterns, token_id)
+    if len(made) > CREDENTIAL_BYTES_MAX:
+        raise UserError(
+            f"--cap: the token has {len(made)} bytes, and a credential at most {CREDENTIAL_BYTES_MAX}; use fewer patterns",
+            USAGE,
+        )
+    print(made)
     return 0
+
+
+def _patterns(cap: Sequence[str]) -> Patterns | None:
+    patterns = []
+    for each in cap:
+        pattern, _, text = each.rpartition("=")
+        words = text.split(",") if text else []
+        if not pattern:
+            raise UserError(f"--cap: {each!r} is not ROOMS=WORDS, as 'sports:*=read,publish'", USAGE)
+        if unknown := [word for word in words if word not in _core.RIGHTS]:
+            raise UserError(f"--cap: {unknown[0]!r} is not one of {', '.join(_core.RIGHTS)}", USAGE)
+        try:
+            _core.Grant([(pattern, words)])
+        except ValueError as error:
+            raise UserError(f"--cap: {error}", USAGE) from None
+        patterns.append((pattern, words))
+    return patterns or None
 
 
 def _rights(text: str) -> list[Right]:

@@ -18,7 +18,7 @@ from control.cluster import specs
 from control.config import load as configuration
 from control.config.options import Config
 from control.errors import ConfigError
-from control.node.enrolment import tree
+from control.node.enrolment import proving, proving_by, tree
 from control.registry import Directory, Snapshot
 from muster.instance import Endpoint, read_token
 from plane.engine import Server
@@ -57,12 +57,15 @@ async def connect(
             raise ConfigError("registry.url: missing; servers are found through a registry")
         if token is None:
             token = _token(settings)
-        opened = tree(specs.reader(settings, settings.registry.url))
+        where_from = specs.reader(settings, settings.registry.url)
+        opened = tree(where_from)
+        # Without a file, the credential must be the shared token: it is shown to those alone who prove to have it.
+        proves = proving(where_from) or proving_by(token.encode() if isinstance(token, str) else token)
     except (ConfigError, SpecError) as error:
         raise muster.Invalid(str(error)) from None
     until = asyncio.get_running_loop().time() + timeout
     where = f"the registry {settings.registry.url}"
-    async with Directory(opened, _log()) as directory:
+    async with Directory(opened, _log(), proves=proves) as directory:
         try:
             async with asyncio.timeout_at(until):
                 await directory.known()

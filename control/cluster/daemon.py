@@ -35,10 +35,10 @@ from control.node.live import Again, Live, Now, needing_restart
 from control.registry import Snapshot
 from control.registry.places import MAIN, NAME, Count, layer
 from muster import _core
-from plane.auth import shared_token, signing_secrets
 from plane.keys import ClusterKeys, cluster_keys
 from plane.kinds import command_keys, kind, kinds, partitioned
 from plane.spec import Registration, Spec, SpecError, secret
+from plane.trust import shared_token, trust_of
 
 END_S: Final = 15.0
 """A draining node is killed after this time: longer than all that a drain waits for."""
@@ -127,7 +127,7 @@ def _check_secrets(made: Spec) -> ClusterKeys | None:
             secret(made.name_key_file, 16)
         if made.token_file is not None:
             shared_token(made.token_file)
-        signing_secrets(made.jwt_secret_file)
+        trust_of(made)
         return keys
     except SpecError as error:
         raise ConfigError(str(error)) from None

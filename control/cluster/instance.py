@@ -22,9 +22,9 @@ from control.host.files import absolute, create_once, foreign, write_atomically
 from control.registry.places import Node
 from muster.errors import Unavailable
 from muster.instance import FILE, LOCK, check_default, default_folder, lives
-from plane.auth import shared_token, signing_secrets
 from plane.kinds import kind, kinds, listed
 from plane.spec import SpecError, secret
+from plane.trust import shared_token, signing_secrets
 
 FORMAT: Final = 1
 

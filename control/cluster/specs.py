@@ -18,11 +18,11 @@ from control.config.options import Config
 from control.host import files
 from control.registry import Snapshot
 from control.registry.places import MAIN
-from plane.auth import shared_token, signing_secrets
 from plane.kind import Around
 from plane.kinds import kind
 from plane.options import MachineOptions
 from plane.spec import Fault, Registration, Spec, SpecError, secret
+from plane.trust import URLS, revoked, shared_token, signing_secrets
 
 DRAIN_MS: Final = 1_000
 SECRETS: Final = ("password_file", "users_file", "tls_key_file")
@@ -101,6 +101,8 @@ def live(
         "identity": cluster.identity,
         "nodes_file": absolute(cluster.nodes_file),
         "jwt_secret_file": jwt_secret_file(config, place) if "token" in of.secrets else "",
+        "jwks": jwks(config) if "token" in of.secrets else "",
+        "revoked_file": absolute(cluster.revoked_file) if "token" in of.secrets else "",
         "weight": config.serve.weight if of.door else None,
         "log_level": config.log.level,
         "settings": of.settle(config.role(role), around),
@@ -124,16 +126,18 @@ def registration(
         auth=registry.auth,
         user=registry.user,
         password_file=absolute(registry.password_file),
+        token_file=token_file(config, place) if "token" in kind(own.role).secrets else "",
         cut_off_ms=registry.cut_off_ms,
     )
 
 
 def reader(config: Config, url: str) -> Registration:
-    """The settings of a read-only registry client."""
-    registry = config.registry
+    """The settings of a read-only registry client. It checks servers by the shared token if it can read that."""
+    registry, place = config.registry, folder(config)
+    token = token_file(config, place) if url == "embedded" else absolute(config.cluster.token_file)
     return Registration(
         url=url,
-        folder=_registry_folder(folder(config), url),
+        folder=_registry_folder(place, url),
         name="",
         partition=0,
         client=None,
@@ -142,6 +146,7 @@ def reader(config: Config, url: str) -> Registration:
         auth=registry.auth,
         user=registry.user,
         password_file=absolute(registry.password_file),
+        token_file=token if os.access(token, os.R_OK) else "",
     )
 
 
@@ -181,6 +186,7 @@ def wrong_secret_files(config: Config) -> Iterator[str]:
         "token_file": (cluster.token_file, shared_token),
         "jwt_secret_file": (cluster.jwt_secret_file, signing_secrets),
         "node_key_file": (cluster.node_key_file, lambda file: secret(file, 32)),
+        "revoked_file": (cluster.revoked_file, revoked),
     }
     for key, (named, read) in checks.items():
         file = absolute(named)
@@ -206,6 +212,12 @@ def jwt_secret_file(config: Config, place: Folder) -> str:
     """The file of the secrets of users' tokens; empty if there is none."""
     made = str(place.jwt_secret) if place.jwt_secret.exists() else ""
     return absolute(config.cluster.jwt_secret_file) or made
+
+
+def jwks(config: Config) -> str:
+    """The key set of users' tokens: a URL as it stands, or the path of a file; empty if there is none."""
+    said = config.cluster.jwks
+    return said if said.startswith(URLS) else absolute(said)
 
 
 def absolute(file: str) -> str:

@@ -66,6 +66,21 @@ class Cluster(Section, frozen=True):
             "empty: `jwt.secret` in `instance.dir`, made once by `muster up`; `muster serve` takes no user's token then",
         ),
     ] = ""
+    jwks: Annotated[
+        str,
+        key(
+            "JSON Web Key Set of those who sign users' tokens with a private key (EdDSA, ES256, RS256): a file, or a URL"
+            " that is fetched again every 5 minutes and for unknown keys",
+            "empty: none; a key that can only check lets no gateway sign",
+        ),
+    ] = ""
+    revoked_file: Annotated[
+        str,
+        key(
+            "File of revoked users and tokens, a line each: `user NUMBER`, or `token ID` with the token's `jti`",
+            "empty: none; SIGHUP reads it again and ends their sessions",
+        ),
+    ] = ""
     key_id: Annotated[
         int,
         key("Id of the secret in `secret_file`, which new links use", "each secret has its own id", ge=0, le=255),

@@ -23,7 +23,7 @@ from control.config.options import Config
 from control.console import common
 from control.console.words import say
 from control.errors import TRY_LATER, UNAVAILABLE, ConfigError, NotRunning, UserError
-from control.node.enrolment import tree
+from control.node.enrolment import proving, tree
 from control.registry import Directory, Node, Snapshot, reach
 from control.registry.tree import Refused, Tree, TreeError, Unavailable
 from muster.instance import read_token
@@ -183,7 +183,8 @@ async def mapped(where: Target) -> AsyncIterator[tuple[Nodes, Callable[[], Snaps
         if not record.registry:
             yield nodes, Fixed(record).snapshot
             return
-        async with reading(specs.reader(where.config(), record.registry)) as (_, directory):
+        read = msgspec.structs.replace(specs.reader(where.config(), record.registry), token_file=record.token_file)
+        async with reading(read) as (_, directory):
             yield nodes, lambda: directory.snapshot
 
 
@@ -228,10 +229,10 @@ async def reading(where: Registration, wait_s: float = REGISTRY_S) -> AsyncItera
     until = asyncio.get_running_loop().time() + wait_s
     try:
         chosen, tried = await _answering(where)
-        opened = tree(chosen)
+        opened, proves = tree(chosen), proving(chosen)
     except SpecError as error:
         raise UserError(str(error)) from None
-    async with Directory(opened, common.errors_alone()) as directory:
+    async with Directory(opened, common.errors_alone(), proves=proves) as directory:
         try:
             async with asyncio.timeout_at(until):
                 await directory.known()

@@ -6,17 +6,16 @@ Owns the check of credentials and the rates per caller. Knows no route; the acti
 
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
-
-import jwt
 
 from control.http.keys import PREFIX, Key, Keyring
 from control.http.problems import Problem
 from control.http.rates import Buckets
-from plane.auth import TokenAuthenticator
+from plane.auth import LEEWAY_S, Admitted, TokenAuthenticator
 from plane.kind import Right
+from plane.trust import Trust
 
 CREDENTIAL_CHARS_MAX: Final = 4_096
 LOOK_AGAIN_S: Final = 0.1
@@ -59,12 +58,12 @@ class Caller:
 
 
 class Access:
-    """Checks credentials. `secrets_`: the secrets that sign users' tokens; `look` takes up a changed file of keys."""
+    """Checks credentials. `trust`: what users' tokens are judged by; `look` takes up a changed file of keys."""
 
     def __init__(
         self,
         keyring: Keyring,
-        secrets_: Sequence[bytes],
+        trust: Trust,
         actions: Mapping[str, Action],
         *,
         requests_rate: int,
@@ -78,13 +77,13 @@ class Access:
             32
         )  # the token that programs share opens nothing here: it never leaves the cluster
         rights: tuple[Right, ...] = ("read", "publish")
-        self._users = {right: TokenAuthenticator(nobody, right, secrets_) for right in rights}
+        self._users = {right: TokenAuthenticator(nobody, right, trust) for right in rights}
         self._requests, self._messages = Buckets(requests_rate), Buckets(messages_rate)
 
-    def take_secrets(self, secrets_: Sequence[bytes]) -> None:
-        """Check users' tokens by these from now on."""
+    def take_trust(self, trust: Trust) -> None:
+        """Judge users' tokens by this from now on. Raises `SpecError`."""
         for each in self._users.values():
-            each.take_secrets(secrets_)
+            each.take_trust(trust)
 
     def set_rates(self, requests: int, messages: int) -> None:
         """Use these rates per caller from now on."""
@@ -137,9 +136,11 @@ class Access:
         except UnicodeEncodeError:
             raise Problem("bad_credential") from None
         said = {right: each.authenticate(token) for right, each in self._users.items()}
-        users = {user for user in said.values() if isinstance(user, int)}
-        if not users:
+        admitted = [each for each in said.values() if isinstance(each, Admitted)]
+        if not admitted:
+            if "not_ready" in said.values():
+                raise Problem("unavailable", "the keys that sign users' tokens are not known yet")
             raise Problem("not_allowed" if "not_allowed" in said.values() else "bad_credential")
-        rights = frozenset(right for right, user in said.items() if isinstance(user, int))
-        until = float(jwt.decode(token, options={"verify_signature": False})["exp"])  # its signature was checked above
-        return Caller(f"user {users.pop()}", token, until, None, rights, self)
+        rights = frozenset(right for right, each in said.items() if isinstance(each, Admitted))
+        until = None if admitted[0].until is None else admitted[0].until - LEEWAY_S
+        return Caller(f"user {admitted[0].user}", token, until, None, rights, self)

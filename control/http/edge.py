@@ -6,7 +6,7 @@ Puts together what the other files here own. Knows systems by what `system.py` s
 import asyncio
 import re
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -38,6 +38,7 @@ from control.http.keys import Keyring
 from control.http.options import RELOADS, HttpOptions
 from control.http.problems import CONTENT_TYPE, Problem
 from control.node.admin import HttpServer
+from plane.trust import Trust
 
 LOOK_S: Final = 1.0
 """How often the file of keys is looked at."""
@@ -54,8 +55,8 @@ class Serving:
     options: HttpOptions
     bind: tuple[str, int]
     keys_file: Path
-    jwt_secrets: Sequence[bytes]
-    """What users' tokens are signed with; without any no user gets in."""
+    trust: Trust
+    """What users' tokens are judged by."""
     where: Where
     """The folder of the instance, or the addresses of its servers with the token that programs share."""
     nodes: Nodes
@@ -79,7 +80,7 @@ class HttpEdge:
         self._keyring = Keyring(settings.keys_file, log)
         self._access = Access(
             self._keyring,
-            settings.jwt_secrets,
+            settings.trust,
             actions(),
             requests_rate=options.requests_rate,
             messages_rate=options.messages_rate,
@@ -178,9 +179,9 @@ class HttpEdge:
             for each in list(self._server.server_state.connections):
                 each.transport.abort()
 
-    def reload(self, jwt_secrets: Sequence[bytes]) -> None:
-        """Check users' tokens by these secrets from now on, and look at the file of keys."""
-        self._access.take_secrets(jwt_secrets)
+    def reload(self, trust: Trust) -> None:
+        """Judge users' tokens by this from now on, and look at the file of keys. Raises `SpecError`."""
+        self._access.take_trust(trust)
         self._look()
 
     def take(self, options: HttpOptions) -> None:

@@ -14,9 +14,9 @@ from control.node.ages import Histogram
 from control.registry import Snapshot
 from muster import __version__
 from muster.instance import read_token
-from plane.auth import signing_secrets
 from plane.service import Context, Figure
 from plane.spec import Spec, SpecError
+from plane.trust import Trust, trust_of
 
 LOOK_S: Final = 0.1
 """How often the map and the readiness are looked at."""
@@ -37,7 +37,7 @@ class HttpService:
                 options=settings.options,
                 bind=spec.bind or ("127.0.0.1", 0),
                 keys_file=Path(settings.keys_file),
-                jwt_secrets=signing_secrets(spec.jwt_secret_file),
+                trust=trust_of(spec),
                 where=self._address() if self._registry else settings.folder,
                 nodes=self._nodes,
                 version=__version__,
@@ -113,9 +113,9 @@ class HttpService:
         """Use other rates, limits, hosts and CORS origins."""
         self._edge.take(settings.options)
 
-    def take_secrets(self, secrets: Sequence[bytes]) -> None:
-        """Check users' tokens by these from now on."""
-        self._edge.reload(secrets)
+    def take_trust(self, trust: Trust) -> None:
+        """Judge users' tokens by this from now on."""
+        self._edge.reload(trust)
 
 
 def build(spec: Spec, settings: HttpSettings, context: Context) -> HttpService:

@@ -22,7 +22,7 @@ LOOK_S: Final = 0.25
 class MessagesService:
     """A `plane.service.Service`. A role says what it opens, what it answers, and when it is ready."""
 
-    take_secrets: Final = None
+    take_trust: Final = None
     """It checks nobody's token."""
 
     def __init__(self, spec: Spec, context: Context, folder: str, topics: Topics) -> None:

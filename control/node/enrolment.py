@@ -6,6 +6,7 @@ last map stays in force. Knows no engine, only the functions that take maps.
 
 import asyncio
 import contextlib
+import hmac
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Set
 from itertools import islice
@@ -24,11 +25,13 @@ from control.registry.places import COUNT, Ack, Count, State, concerns, layer
 from control.registry.server import STATE
 from control.registry.steps import Steps
 from control.registry.tree import Denied, Tree, TreeError
+from control.registry.view import Proves
 from muster import __version__
 from plane.engine import Placement
 from plane.kinds import clustered, kind, partitioned
 from plane.role import Servers
 from plane.spec import Registration, Spec, SpecError
+from plane.trust import server_proof, shared_token
 
 PATIENCE_S: Final = 1.0
 """After this time the wait for the registry is reported."""
@@ -90,6 +93,27 @@ def _credentials(where: Registration) -> dict[str, Any]:
     if where.auth == "digest":
         return {"digest": f"{where.user}:{password}"}
     return {"sasl": {"mechanism": "DIGEST-MD5", "username": where.user, "password": password}}
+
+
+def proving(where: Registration) -> Proves | None:
+    """The check that servers in the registry are the cluster's; None where this process has no shared token. Raises
+    `SpecError`."""
+    if not where.token_file:
+        return None
+    return proving_by(shared_token(where.token_file))
+
+
+def proving_by(token: bytes) -> Proves:
+    """The same check by a token."""
+
+    def proves(node: Node) -> bool:
+        return hmac.compare_digest(node.proof, _proof(token, node))
+
+    return proves
+
+
+def _proof(token: bytes, node: Node) -> str:
+    return "" if node.client is None else server_proof(token, node.node, node.role, node.client, node.public_key)
 
 
 class Enrolment:
@@ -170,7 +194,10 @@ class Enrolment:
         except (IdentityTaken, TreeError) as error:
             raise SpecError(f"registry {where.url}: {error}") from None
         taken = {"node": identity.node, "epoch": identity.epoch}
-        self._own = msgspec.structs.replace(self._own, **taken)
+        own = msgspec.structs.replace(self._own, **taken)
+        if where.token_file:
+            own = msgspec.structs.replace(own, proof=_proof(shared_token(where.token_file), own))
+        self._own = own
         if spec.role in partitioned():
             of, mine = layer(spec.role, where.cluster), self._first_count
             count = snapshot.counts.get(of, Count(mine))
@@ -512,7 +539,7 @@ async def enrolled(
         log.warning(f"waits for {where}")
         waits(where)
 
-    async with Directory(tree(spec.registry), log) as directory:
+    async with Directory(tree(spec.registry), log, proves=proving(spec.registry)) as directory:
         made = Enrolment(spec, directory, log)
         impatient = asyncio.get_running_loop().call_later(PATIENCE_S, late)
         try:

@@ -15,13 +15,13 @@ from control.config.load import values
 from control.config.options import Config
 from control.errors import UserError
 from control.node import logs
-from plane.auth import signing_secrets
 from plane.engine import Engine
 from plane.keys import ClusterKeys, check_number, cluster_keys
 from plane.kinds import kind, kinds
 from plane.main import settings
-from plane.service import TakeSecrets
+from plane.service import TakeTrust
 from plane.spec import Spec, SpecError
+from plane.trust import Trust, trust_of
 
 LEVEL: Final = "log.level"
 FIELDS: Final[Mapping[str, str]] = {
@@ -32,6 +32,8 @@ FIELDS: Final[Mapping[str, str]] = {
     "cluster.identity": "identity",
     "cluster.nodes_file": "nodes_file",
     "cluster.jwt_secret_file": "jwt_secret_file",
+    "cluster.jwks": "jwks",
+    "cluster.revoked_file": "revoked_file",
     "serve.weight": "weight",
 }
 """Keys of the configuration that every running node takes, and the fields of a spec that hold them."""
@@ -104,11 +106,11 @@ class Live:
         self.log, self._level = log, level
         self._spec = None if told is None else _typed(told)
         self._keys = None if self._spec is None else _keys(self._spec)
-        self._secrets = () if self._spec is None else signing_secrets(self._spec.jwt_secret_file)
+        self._trust = None if self._spec is None else trust_of(self._spec)
         self._engine: Engine | None = None
         self._linked = linked
         self._weigh: Weigh | None = None
-        self._take_secrets: TakeSecrets | None = None
+        self._take_trust: TakeTrust | None = None
         self._take_settings: TakeSettings | None = None
 
     def attach(
@@ -117,13 +119,13 @@ class Live:
         node: int,
         take_settings: TakeSettings,
         weigh: Weigh | None = None,
-        take_secrets: TakeSecrets | None = None,
+        take_trust: TakeTrust | None = None,
     ) -> None:
         """Give this node all later values, and those since it was made. Raises `SpecError`.
 
-        `weigh` announces the node's weight to others; `take_secrets` gives the role the secrets of users' tokens.
+        `weigh` announces the node's weight to others; `take_trust` gives the role what users' tokens are judged by.
         """
-        self._engine, self._linked, self._weigh, self._take_secrets = engine, True, weigh, take_secrets
+        self._engine, self._linked, self._weigh, self._take_trust = engine, True, weigh, take_trust
         self._take_settings = take_settings
         if self._spec is not None:
             self._spec = msgspec.structs.replace(self._spec, node=node)
@@ -164,7 +166,7 @@ class Live:
         keys = _keys(spec)
         if self._linked and keys is not None and self._keys is not None:  # else there are no links that must follow
             succeed(self._keys, keys)
-        secrets = signing_secrets(spec.jwt_secret_file)
+        trust = trust_of(spec)
         changed = {
             key: getattr(spec, name) for key, name in FIELDS.items() if getattr(spec, name) != getattr(old, name)
         }
@@ -180,14 +182,17 @@ class Live:
                 changed["cluster.other_secret_file"] = spec.other_secret_file  # also a file with another content
             if keys.allow != self._keys.allow and spec.nodes_file:
                 changed["cluster.nodes_file"] = spec.nodes_file
-        if secrets != self._secrets and spec.jwt_secret_file:
-            changed["cluster.jwt_secret_file"] = spec.jwt_secret_file
-        before = self._spec, self._keys, self._secrets
-        self._spec, self._keys, self._secrets = spec, keys, secrets
+        if self._trust is not None:
+            was_said, is_said = _contents(self._trust), _contents(trust)
+            for name in was_said:
+                if was_said[name] != is_said[name] and getattr(spec, name):
+                    changed[f"cluster.{name}"] = getattr(spec, name)  # also a file with another content
+        before = self._spec, self._keys, self._trust
+        self._spec, self._keys, self._trust = spec, keys, trust
         try:
             self._tell()
         except Exception:
-            self._spec, self._keys, self._secrets = before
+            self._spec, self._keys, self._trust = before
             self._tell()
             raise
         return changed
@@ -199,8 +204,8 @@ class Live:
             self._engine.cluster_keys(self._keys.current, self._keys.other, self._keys.allow)
         if self._take_settings is not None:
             self._take_settings(self._spec.settings)
-        if self._take_secrets is not None:
-            self._take_secrets(self._secrets)
+        if self._take_trust is not None and self._trust is not None:
+            self._take_trust(self._trust)
         if self._weigh is not None and self._spec.weight is not None:
             self._weigh(self._spec.weight)
 
@@ -213,6 +218,15 @@ def _typed(spec: Spec) -> Spec:
 def _keys(spec: Spec) -> ClusterKeys | None:
     """The secrets of its links; None if the role has none. Raises `SpecError`."""
     return cluster_keys(spec) if kind(spec.role).linked else None
+
+
+def _contents(trust: Trust) -> dict[str, object]:
+    """By field of a spec, the content of the file that it names."""
+    return {
+        "jwt_secret_file": trust.secrets,
+        "jwks": trust.keys,
+        "revoked_file": (trust.users, trust.tokens),
+    }
 
 
 def _at(told: Any, path: str) -> Any:

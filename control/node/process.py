@@ -196,7 +196,7 @@ async def serve(
 
     def attach(live: Live) -> None:
         weigh = None if enrolment is None else enrolment.weigh
-        live.attach(engine, spec.node, service.take, weigh, service.take_secrets)
+        live.attach(engine, spec.node, service.take, weigh, service.take_trust)
 
     owner.watch(end, stop, attach)
     service.on_ready = lambda ready: owner.tell("ready" if ready else "not_ready")

@@ -40,7 +40,7 @@ LOOK_S: Final = 1.0
 class Reader:
     """A `plane.service.Service`."""
 
-    take_secrets: Final = None
+    take_trust: Final = None
 
     def __init__(self, spec: Spec, settings: PresenceSettings, context: Context) -> None:
         """Raises `SpecError`."""

@@ -22,7 +22,9 @@ from control.host.addresses import address_text, split_address
 from control.probes.paths import Figures, Measured
 from control.probes.prober import Prober, Source
 from control.probes.system import NAME, Probes
+from muster import Address
 from plane.spec import SpecError, secret
+from plane.trust import probe_token
 
 EVERY_S: Final = 0.2
 """Or faster, if the configuration says so: a user waits."""
@@ -72,7 +74,8 @@ async def probed(where: Target, seconds: float) -> Probed:
     settings = where.config()
     async with mapped(where) as (nodes, snapshot):
         record = await nodes.record()
-        source = Source(snapshot, client_of(record), _name_key(settings, here=record.pid != 0))
+        client = Address((), (), probe_token(client_of(record).token))
+        source = Source(snapshot, client, _name_key(settings, here=record.pid != 0))
         probes: Probes = settings.section("probes")
         every_s = min(probes.every_ms / 1000 or EVERY_S, EVERY_S)
         prober = Prober(probes, source, common.errors_alone(), every_s=every_s)

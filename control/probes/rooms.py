@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 from control.registry import Snapshot
 from control.registry.places import layer
 from muster import _core
+from plane.trust import PROBES
 
-NAMESPACE: Final = "muster-probe"
 BATCH: Final = 64
 TRIES_EACH: Final = 64
 """Names tried per broker. A broker that owns none of them, as in a partition that is only prepared, has no room."""
@@ -65,7 +65,7 @@ class Rooms:
         found = {broker: room for (broker, room), owner in zip(kept.items(), owners, strict=True) if owner == broker}
         tried = 0
         while len(found) < len(partition) and tried < TRIES_EACH * len(partition) + BATCH:
-            names = [f"{NAMESPACE}:{number}" for number in range(tried, tried + BATCH)]
+            names = [f"{PROBES}:{number}" for number in range(tried, tried + BATCH)]
             for name, owner in zip(names, self._owners(names, cluster, snapshot), strict=True):
                 if owner is not None:
                     found.setdefault(owner, name)

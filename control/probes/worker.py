@@ -18,6 +18,7 @@ from control.registry import Snapshot
 from muster.instance import read_token
 from plane.service import Context, Figure
 from plane.spec import Spec, SpecError, secret
+from plane.trust import probe_token
 
 LOOK_S: Final = 0.2
 """Time between two looks for the first map."""
@@ -26,7 +27,7 @@ LOOK_S: Final = 0.2
 class Probing:
     """A `plane.service.Service`."""
 
-    take_secrets: Final = None
+    take_trust: Final = None
     """It checks no tokens."""
 
     def __init__(self, prober: Prober, snapshot: Callable[[], Snapshot]) -> None:
@@ -90,9 +91,9 @@ def build(spec: Spec, settings: ProberSettings, context: Context) -> Probing:
 
 
 def _client(spec: Spec) -> muster.Address:
-    """The credential of a client."""
+    """The prober's credential: a server that is none of the cluster's must not learn the shared token."""
     try:
-        return muster.Address((), (), read_token(spec.token_file or ""))
+        return muster.Address((), (), probe_token(read_token(spec.token_file or "")))
     except muster.MusterError as error:
         raise SpecError(str(error)) from None
 

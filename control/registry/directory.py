@@ -50,7 +50,7 @@ from control.registry.tree import (
     Tree,
     Unavailable,
 )
-from control.registry.view import HOLD_S, View
+from control.registry.view import HOLD_S, Proves, View
 from plane.kinds import clustered, kinds, partitioned
 
 POLL_S: Final = 5.0
@@ -103,6 +103,7 @@ class Directory:
         hold_s: float = HOLD_S,
         back_s: float = BACK_S,
         epoch: int = 0,
+        proves: Proves | None = None,
         dice: random.Random | None = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -117,7 +118,7 @@ class Directory:
         self._dice = dice or random.Random()
         self._identities = Identities(tree, root=root, wall=wall)
         self._identities.runs = self._numbers
-        self._view = View(log, hold_s=hold_s, epoch=epoch)
+        self._view = View(log, hold_s=hold_s, epoch=epoch, proves=proves)
         self._own: _Own | None = None
         self._stirred, self._read, self._settled = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._hurried, self._asked = asyncio.Event(), 0

@@ -69,6 +69,8 @@ class Node(msgspec.Struct, frozen=True, omit_defaults=True):
     client: tuple[Host, Port] | None = None
     """Its address for clients, and its public key in hex."""
     public_key: Annotated[str, msgspec.Meta(pattern=r"^(?:[0-9a-f]{64})?\Z")] = ""
+    proof: Annotated[str, msgspec.Meta(pattern=r"^(?:[0-9a-f]{32})?\Z")] = ""
+    """That a holder of the shared token registered this address and key: `plane.trust.server_proof`."""
     weight: Annotated[int, msgspec.Meta(ge=0, le=1_000)] = 1
     """Its share of new clients."""
     admin: tuple[Host, Port] | None = None

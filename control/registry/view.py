@@ -1,13 +1,14 @@
 """The map as this process believes it: the last reading, without broken values, with nodes that vanished too suddenly.
 
-No I/O and no clock. Three rules. A broken value changes nothing but the log; its last good one stays. Of one number
+No I/O and no clock. Three rules. A broken value changes nothing but the log; its last good one stays. So does one that
+is not proven to be the cluster's, where this process shows credentials to servers. Of one number
 only the highest epoch counts (I-1). If more than half of a role or a partition vanishes at once without warning, they
 are kept for a while: a registry fails more often than half of the processes die.
 """
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
@@ -30,13 +31,15 @@ from control.registry.places import (
     read_count,
     read_node,
 )
-from plane.kinds import partitioned
+from plane.kinds import kind, partitioned
 
 HOLD_S: Final = 10.0
 
 SAID_MAX: Final = 32
 """Most lines of the log for the refused values of one reading."""
 
+Proves = Callable[[Node], bool]
+"""Whether an entry shows that the cluster itself registered its address and key for clients."""
 Reading = Mapping[str, bytes]
 """The nodes and counts of the tree, by path below the root."""
 Group = tuple[object, ...]
@@ -53,8 +56,15 @@ class _Held:
 class View:
     """Takes readings, and gives snapshots whose epoch grows with every change and only then."""
 
-    def __init__(self, log: structlog.typing.FilteringBoundLogger, *, hold_s: float = HOLD_S, epoch: int = 0) -> None:
-        self.snapshot = Snapshot(epoch)
+    def __init__(
+        self,
+        log: structlog.typing.FilteringBoundLogger,
+        *,
+        hold_s: float = HOLD_S,
+        epoch: int = 0,
+        proves: Proves | None = None,
+    ) -> None:
+        self.snapshot, self._proves = Snapshot(epoch), proves
         self._log, self._hold_s = log, hold_s
         self._counts: dict[str, Count] = {}
         self._good: dict[str, tuple[bytes, Node]] = {}
@@ -181,7 +191,7 @@ class View:
             last = self._good.get(path)
             if last is None or last[0] != data:
                 try:
-                    last = data, read_node(path, data, self._counts)
+                    last = data, self._proven(read_node(path, data, self._counts))
                 except Wrong as wrong:
                     refused[path] = str(wrong)
             if last is not None:
@@ -189,6 +199,13 @@ class View:
                 found[path] = last[1]
         self._good = good
         return found
+
+    def _proven(self, node: Node) -> Node:
+        """Check that a server to which credentials are shown is the cluster's. Raises `Wrong`."""
+        shown = node.client is not None and "token" in kind(node.role).secrets
+        if shown and self._proves is not None and not self._proves(node):
+            raise Wrong("the shared token did not register this address and key for clients")
+        return node
 
     def _numbered(self, found: Mapping[str, Node], refused: dict[str, str]) -> dict[int, Node]:
         claims: dict[int, list[tuple[str, Node]]] = {}

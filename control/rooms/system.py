@@ -7,7 +7,7 @@ from plane.kind import System
 from plane.options import Section, key
 from plane.rooms.broker import BROKER
 from plane.rooms.gateway import GATEWAY
-from plane.rooms.options import Clients, Namespace
+from plane.rooms.options import Clients, Namespace, Rooms
 from plane.rooms.proxy import PROXY
 from plane.rooms.router import ROUTER, Database
 
@@ -26,7 +26,13 @@ SYSTEM: Final = System(
     name="rooms",
     always=True,
     kinds=(ROUTER, BROKER, GATEWAY, PROXY),
-    sections={"database": Database, "clients": Clients, "namespaces": Mapping[str, Namespace], "demo": Demo},
+    sections={
+        "database": Database,
+        "clients": Clients,
+        "rooms": Rooms,
+        "namespaces": Mapping[str, Namespace],
+        "demo": Demo,
+    },
     presets={
         "database.url": "sqlite",
         "gateway.arena_mib": 64,

@@ -74,7 +74,7 @@ class Known(msgspec.Struct, frozen=True):
 class IndexNode:
     """A `plane.service.Service`."""
 
-    take_secrets: Final = None
+    take_trust: Final = None
 
     def __init__(self, spec: Spec, settings: FleetSettings, context: Context, user: str) -> None:
         """Raises `SpecError`."""

@@ -459,7 +459,7 @@ class Leading:
 class Scheduler:
     """A `plane.service.Service`."""
 
-    take_secrets: Final = None
+    take_trust: Final = None
 
     def __init__(
         self, spec: Spec, settings: FleetSettings, context: Context, user: str, opened: Callable[[], Store]

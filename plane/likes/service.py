@@ -18,7 +18,7 @@ from plane.spec import Spec
 class LikesService:
     """A `plane.service.Service`."""
 
-    take_secrets: Final = None
+    take_trust: Final = None
     """It checks no user's token."""
 
     def __init__(self, spec: Spec, settings: LikesSettings, context_: Context) -> None:

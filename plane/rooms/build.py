@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Final
 
 from muster import _core
-from plane.auth import answering, embedded
+from plane.auth import answering, embedded, taking
 from plane.engine import Placement
 from plane.keys import cluster_keys
 from plane.role import Role, Servers
@@ -33,11 +33,11 @@ def gateway(spec: Spec, settings: GatewaySettings) -> Role:
         history_max=settings.history_max,
         membership_again_ms=settings.membership_again_ms,
     )
-    authenticator = embedded(spec, GATEWAY.door)
+    authenticator = embedded(spec, GATEWAY.door, settings.default_rights)
     return Role(
         engine,
         {"authenticate": answering(engine, authenticator)},
-        authenticator.take_secrets,
+        partial(taking, engine, authenticator),
         partial(placing, engine),
         partial(take_gateway, engine),
         partial(naming, engine),
@@ -53,11 +53,11 @@ def take_gateway(engine: GatewayEngine, settings: GatewaySettings) -> None:
 def proxy(spec: Spec, settings: ProxySettings) -> Role:
     """Make a proxy, which binds its sockets. Raises `SpecError`, and `OSError` when an address is taken."""
     engine = _core.ProxyEngine(**link_options(spec), **client_options(spec, settings), age_every=settings.age_every)
-    authenticator = embedded(spec, PROXY.door)
+    authenticator = embedded(spec, PROXY.door, settings.default_rights)
     return Role(
         engine,
         {"authenticate": answering(engine, authenticator)},
-        authenticator.take_secrets,
+        partial(taking, engine, authenticator),
         partial(placing, engine),
         partial(take_proxy, engine),
         partial(naming, engine),

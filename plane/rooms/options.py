@@ -1,6 +1,7 @@
 """Options and settings that several roles of rooms share."""
 
-from typing import Annotated, Final, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -33,8 +34,29 @@ class Clients(Section, frozen=True):
     ] = 5_000
 
 
+RIGHTS: Final = ("read", "publish", "command", "members", "history")
+Words = Annotated[str, key("", pattern=r"^(?:(?:read|publish|command|members|history)(?:,(?!$)|$))*$")]
+
+
+class Rooms(Section, frozen=True):
+    """All rooms."""
+
+    default_rights: Annotated[
+        Words,
+        key(
+            "Rights of users in a room where their token has no `cap`, with commas between: read, publish, command, members,"
+            " history; each as far as the token's `rights` allow it",
+            "all: a token without `cap` is for every room; a cluster whose users need rooms of their own says less",
+        ),
+    ] = ",".join(RIGHTS)
+
+
 class Namespace(Section, frozen=True):
     """Settings of the rooms whose names begin with this namespace (`NAME:room`)."""
+
+    default_rights: Annotated[
+        Words | None, key("The same as `rooms.default_rights` for these rooms", "absent: as for all rooms")
+    ] = None
 
     flow: Annotated[
         Literal["live", "paced"],
@@ -54,11 +76,17 @@ class DoorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     backoff_max_ms: int
     sessions_max: int
     accept_rate: int
+    default_rights: list[tuple[str, list[str]]]
+    """Of users without `cap`: a pattern of room names and its rights each."""
 
 
-def door_settings(options: DoorOptions, around: Around) -> dict[str, int]:
+def door_settings(options: DoorOptions, around: Around) -> dict[str, Any]:
     """The fields of `DoorSettings`."""
     clients: Clients = around.section("clients")
+    rooms: Rooms = around.section("rooms")
+    namespaces: Mapping[str, Namespace] = around.section("namespaces")
+    rights = {"*": rooms.default_rights}
+    rights |= {f"{name}:*": each.default_rights for name, each in namespaces.items() if each.default_rights is not None}
     return {
         "keepalive_ms": options.keepalive_ms,
         "idle_timeout_ms": options.idle_timeout_ms,
@@ -66,6 +94,7 @@ def door_settings(options: DoorOptions, around: Around) -> dict[str, int]:
         "backoff_max_ms": clients.backoff_max_ms,
         "sessions_max": options.sessions_max,
         "accept_rate": options.accept_rate,
+        "default_rights": [(pattern, words.split(",")) for pattern, words in rights.items()],
     }
 
 

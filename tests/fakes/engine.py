@@ -5,7 +5,7 @@
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any
 
 from plane.engine import EVENTS, MORE, Event, Node, OtherCluster
@@ -50,7 +50,10 @@ class FakeEngine:
     def take_late(self) -> float:
         return 0.25
 
-    def answer(self, question_id: int, user: int | None, denied: str = "bad_credential") -> None:
+    def revoke(self, users: Set[int], tokens: Set[int]) -> None:
+        """It has no sessions."""
+
+    def answer(self, question_id: int, user: int | None, denied: str = "bad_credential", **more: Any) -> None:
         self.answers.append((question_id, user))
 
     def placement(

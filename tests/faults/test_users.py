@@ -45,6 +45,13 @@ async def refused(instance: Instance, token: str, **sides: Any) -> str:
     return told.value.code
 
 
+async def refused_in_time(client: muster.Client) -> None:
+    """Publish until that is refused."""
+    async with asyncio.timeout(PATIENT_S):
+        while True:
+            await client.publish(ROOM, b"still")
+
+
 def lines(instance: Instance, event: str, *roles: str) -> list[dict[str, Any]]:
     """The instance's log lines of an event, of nodes of these roles."""
     every = [json.loads(line) for line in instance.log.read_text().splitlines() if line.startswith("{")]
@@ -129,6 +136,42 @@ async def test_sighup_puts_other_secrets_and_limits_in_force_while_clients_stay(
             assert message.data == b"still here"
     assert OTHER not in instance.log.read_text()
     assert first not in instance.log.read_text()
+
+
+async def test_a_user_is_in_the_rooms_of_its_token_until_that_is_revoked(make: Make) -> None:
+    """Found: a token with the right to read joined another user's private room."""
+    instance = make()
+    with hung_up(), instance.running() as up:
+        ann = await token(instance, "7", "--cap", "live:*=read", "--id", "first")
+        bob = await token(instance, "8", "--cap", f"{ROOM}=read,publish")
+        async with (
+            muster.connect(instance.folder.path, token=ann, proxies=[]) as reader,
+            reader.join(ROOM) as room,
+            muster.connect(instance.folder.path, token=bob) as both,
+        ):
+            for refused_call in (reader.join("private:8"), both.join("live:semi"), both.publish("live:semi", b"x")):
+                with pytest.raises(muster.Refused, match="not_allowed"):
+                    await refused_call
+            await both.publish(ROOM, b"go")
+            item = await anext(room)
+            assert isinstance(item, muster.Message)
+            assert item.sender == 8
+            revoked = instance.folder.path / "revoked"
+            revoked.write_text("# lost its phone\ntoken first\n")
+            with instance.config.open("a") as config:
+                config.write(f'[cluster]\nrevoked_file = "{revoked}"\n')
+            up.send_signal(signal.SIGHUP)
+            with pytest.raises(muster.Refused, match="bad_credential"):
+                async with asyncio.timeout(PATIENT_S):
+                    await anext(room)
+            await both.publish(ROOM, b"still")
+            revoked.write_text("user 8\n")
+            up.send_signal(signal.SIGHUP)
+            with pytest.raises(muster.Refused, match="bad_credential"):
+                await refused_in_time(both)
+        assert await refused(instance, bob) == "bad_credential"
+        async with muster.connect(instance.folder.path, token=ann, proxies=[]):
+            pass
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,19 @@ from typing import Any
 import jwt
 import pytest
 
-from plane.auth import EMBEDDED_USER, LEEWAY_S, VALID_S_MAX, TokenAuthenticator, mint, signing_secrets
+from muster import _core
+from plane.auth import (
+    EMBEDDED_USER,
+    LEEWAY_S,
+    VALID_S_MAX,
+    Admitted,
+    Patterns,
+    TokenAuthenticator,
+    mint,
+    token_number,
+)
 from plane.spec import SpecError
+from plane.trust import Trust, revoked, signing_secrets
 
 SECRET, OTHER = b"s" * 64, b"o" * 32
 TOKEN = b"the shared one"
@@ -31,21 +42,33 @@ def unsigned(header: object, claims: object) -> bytes:
 
 
 def gateway(*secrets: bytes) -> TokenAuthenticator:
-    return TokenAuthenticator(TOKEN, "read", secrets or (SECRET,))
+    return TokenAuthenticator(TOKEN, "read", Trust(secrets or (SECRET,)))
 
 
 def proxy(*secrets: bytes) -> TokenAuthenticator:
-    return TokenAuthenticator(TOKEN, "publish", secrets or (SECRET,))
+    return TokenAuthenticator(TOKEN, "publish", Trust(secrets or (SECRET,)))
+
+
+def said(checks: TokenAuthenticator, credential: bytes) -> int | str:
+    """The user, or the code of the refusal."""
+    answer = checks.authenticate(credential)
+    return answer.user if isinstance(answer, Admitted) else answer
+
+
+def admitted(checks: TokenAuthenticator, credential: bytes) -> Admitted:
+    answer = checks.authenticate(credential)
+    assert isinstance(answer, Admitted), answer
+    return answer
 
 
 def test_the_shared_token_is_one_user_who_may_do_all() -> None:
-    assert gateway().authenticate(TOKEN) == proxy().authenticate(TOKEN) == EMBEDDED_USER
-    assert gateway().authenticate(TOKEN + b"x") == "bad_credential"
+    assert said(gateway(), TOKEN) == said(proxy(), TOKEN) == EMBEDDED_USER
+    assert said(gateway(), TOKEN + b"x") == "bad_credential"
 
 
 @pytest.mark.parametrize("user", [2, 7, LONGEST])
 def test_a_token_opens_as_the_user_that_it_names(user: int) -> None:
-    assert gateway().authenticate(signed(sub=str(user))) == user
+    assert said(gateway(), signed(sub=str(user))) == user
 
 
 @pytest.mark.parametrize(
@@ -62,8 +85,8 @@ def test_a_gateway_lets_in_who_may_read_and_a_proxy_who_may_publish(
     rights: list[str] | None, reads: bool, publishes: bool
 ) -> None:
     token = signed(rights=rights)
-    assert gateway().authenticate(token) == (7 if reads else "not_allowed")
-    assert proxy().authenticate(token) == (7 if publishes else "not_allowed")
+    assert said(gateway(), token) == (7 if reads else "not_allowed")
+    assert said(proxy(), token) == (7 if publishes else "not_allowed")
 
 
 @pytest.mark.parametrize(
@@ -99,6 +122,14 @@ def test_a_gateway_lets_in_who_may_read_and_a_proxy_who_may_publish(
         {"rights": "read"},
         {"rights": {"read": True}},
         {"rights": [1]},
+        {"cap": None},
+        {"cap": ["sports:*"]},
+        {"cap": {"sports:*": "read"}},
+        {"cap": {"sports:*": [1]}},
+        {"cap": {"sp*rts": ["read"]}},
+        {"cap": {"": ["read"]}},
+        {"cap": {"Sports:*": ["read"]}},
+        {"jti": 7},
     ],
     ids=str,
 )
@@ -107,9 +138,12 @@ def test_a_token_with_a_wrong_claim_opens_nothing(claims: dict[str, Any]) -> Non
     if "sub" in claims:  # the library signs no subject that is not text
         every = {"exp": int(time.time()) + HOUR, **({} if claims["sub"] is None else {"sub": claims["sub"]})}
         token = jwt.api_jws.encode(json.dumps(every).encode(), SECRET, "HS256").encode()
+    elif claims == {"cap": None} or "jti" in claims:  # the library signs no such claim
+        every = {"sub": "7", "exp": int(time.time()) + HOUR, **claims}
+        token = jwt.api_jws.encode(json.dumps(every).encode(), SECRET, "HS256").encode()
     else:
         token = signed(**made)
-    assert gateway().authenticate(token) == "bad_credential"
+    assert said(gateway(), token) == "bad_credential"
 
 
 @pytest.mark.parametrize(
@@ -134,39 +168,101 @@ def test_a_token_with_a_wrong_claim_opens_nothing(claims: dict[str, Any]) -> Non
     ids=range(15),
 )
 def test_a_token_that_is_not_signed_as_it_must_be_opens_nothing(token: bytes) -> None:
-    assert gateway().authenticate(token) == proxy().authenticate(token) == "bad_credential"
+    assert said(gateway(), token) == said(proxy(), token) == "bad_credential"
+
+
+@pytest.mark.parametrize(
+    ("cap", "reads", "publishes"),
+    [
+        ({"sports:*": ["read"]}, True, False),
+        ({"chat:7": ["publish"], "*": []}, False, True),
+        ({"chat:7": ["command"]}, False, True),
+        ({"chat:7": ["members"]}, False, True),
+        ({"chat:7": ["history"]}, False, False),
+        ({"*": ["read", "publish", "fly"]}, True, True),
+        ({}, False, False),
+    ],
+)
+def test_a_cap_opens_the_doors_that_one_of_its_rights_needs(
+    cap: dict[str, list[str]], reads: bool, publishes: bool
+) -> None:
+    token = signed(cap=cap, rights=["read", "publish"])
+    assert said(gateway(), token) == (7 if reads else "not_allowed")
+    assert said(proxy(), token) == (7 if publishes else "not_allowed")
+
+
+def test_a_cap_gives_rights_room_by_room_and_no_others() -> None:
+    cap = {"sports:*": ["read"], "sports:final": ["read", "publish"], "lobby": ["read", "history"]}
+    grant = admitted(gateway(), signed(cap=cap)).grant
+    rooms = ("sports:semi", "sports:final", "default:lobby", "chat:7")
+    assert [grant.words(room) for room in rooms] == [["read"], ["read", "publish"], ["read", "history"], []]
+
+
+DEFAULTS: Patterns = (("*", ("read", "publish", "command", "history")), ("chat:*", ()))
+
+
+@pytest.mark.parametrize(
+    ("rights", "elsewhere"),
+    [(["read"], ["read", "history"]), (["publish"], ["publish", "command"]), (["read", "publish"], None)],
+)
+def test_without_a_cap_the_rights_are_those_of_the_namespace_that_the_token_says_too(
+    rights: list[str], elsewhere: list[str] | None
+) -> None:
+    door = "read" if "read" in rights else "publish"
+    checks = TokenAuthenticator(TOKEN, "read" if door == "read" else "publish", Trust((SECRET,)), DEFAULTS)
+    grant = admitted(checks, signed(rights=rights)).grant
+    assert grant.words("sports:final") == (elsewhere or ["read", "publish", "command", "history"])
+    assert grant.words("chat:7") == []
+    assert admitted(checks, TOKEN).grant.words("chat:7") == _core.RIGHTS, "of the programs' own token"
+
+
+def test_a_session_ends_with_its_token() -> None:
+    end = int(time.time()) + HOUR
+    assert admitted(gateway(), signed(exp=end)).until == end + LEEWAY_S
+    assert admitted(gateway(), TOKEN).until is None
+
+
+def test_a_revoked_user_and_a_revoked_token_open_nothing() -> None:
+    checks = gateway()
+    ann, bob = signed(jti="a"), signed(sub="8", jti="b")
+    assert admitted(checks, ann).token == token_number("a") != token_number("b")
+    assert admitted(checks, signed()).token == token_number(None) == 0
+    checks.take_trust(Trust((SECRET,), users=frozenset({7})))
+    assert [said(checks, token) for token in (ann, signed(), bob)] == ["bad_credential", "bad_credential", 8]
+    checks.take_trust(Trust((SECRET,), tokens=frozenset({"b"})))
+    assert [said(checks, token) for token in (ann, bob, signed(sub="8"))] == [7, "bad_credential", 8]
 
 
 def test_without_a_secret_no_users_token_opens_anything() -> None:
     nobody = TokenAuthenticator(TOKEN, "read")
-    assert nobody.authenticate(signed()) == "bad_credential"
-    assert nobody.authenticate(TOKEN) == EMBEDDED_USER
+    assert said(nobody, signed()) == "bad_credential"
+    assert said(nobody, TOKEN) == EMBEDDED_USER
 
 
 def test_a_token_is_valid_for_a_year_at_most() -> None:
-    assert gateway().authenticate(signed(exp=int(time.time()) + VALID_S_MAX)) == 7
+    assert said(gateway(), signed(exp=int(time.time()) + VALID_S_MAX)) == 7
 
 
 def test_clocks_may_differ_by_a_little() -> None:
     now = int(time.time())
-    assert gateway().authenticate(signed(exp=now - LEEWAY_S / 2)) == 7
-    assert gateway().authenticate(signed(exp=now - LEEWAY_S - 2)) == "bad_credential"
+    assert said(gateway(), signed(exp=now - LEEWAY_S / 2)) == 7
+    assert said(gateway(), signed(exp=now - LEEWAY_S - 2)) == "bad_credential"
 
 
 def test_while_one_secret_replaces_another_both_are_good_and_then_the_former_is_not() -> None:
     checks = gateway()
-    checks.take_secrets((OTHER, SECRET))
-    assert [checks.authenticate(signed(secret)) for secret in (SECRET, OTHER)] == [7, 7]
-    checks.take_secrets((OTHER,))
-    assert [checks.authenticate(signed(secret)) for secret in (SECRET, OTHER)] == ["bad_credential", 7]
+    checks.take_trust(Trust((OTHER, SECRET)))
+    assert [said(checks, signed(secret)) for secret in (SECRET, OTHER)] == [7, 7]
+    checks.take_trust(Trust((OTHER,)))
+    assert [said(checks, signed(secret)) for secret in (SECRET, OTHER)] == ["bad_credential", 7]
 
 
 def test_a_minted_token_says_user_rights_and_end_and_fits_four_times_into_a_credential() -> None:
     token = mint(SECRET, LONGEST, ["read", "publish"], time.time(), HOUR)
     assert len(token) <= 250
-    assert proxy().authenticate(token.encode()) == LONGEST
-    assert proxy().authenticate(mint(SECRET, 7, ["read"], time.time(), HOUR).encode()) == "not_allowed"
-    assert proxy().authenticate(mint(SECRET, 7, ["publish"], time.time() - 2 * HOUR, HOUR).encode()) == "bad_credential"
+    assert said(proxy(), token.encode()) == LONGEST
+    assert said(proxy(), mint(SECRET, 7, ["read"], time.time(), HOUR).encode()) == "not_allowed"
+    assert said(proxy(), mint(SECRET, 7, ["publish"], time.time() - 2 * HOUR, HOUR).encode()) == "bad_credential"
 
 
 def test_secrets_stand_in_a_file_a_line_each(tmp_path: Path) -> None:
@@ -196,3 +292,16 @@ def test_a_file_without_good_secrets_is_refused_and_its_content_is_not_told(
     assert SECRET.decode() not in str(told.value)
     with pytest.raises(SpecError, match="cannot be read"):
         signing_secrets(str(tmp_path / "none"))
+
+
+def test_revoked_users_and_tokens_stand_in_a_file_a_line_each(tmp_path: Path) -> None:
+    file = tmp_path / "revoked"
+    file.write_text("# left the team\nuser 7\n\n  token 5f#2c \r\nuser 18446744073709551615\n", encoding="utf-8-sig")
+    assert revoked(str(file)) == (frozenset({7, LONGEST}), frozenset({"5f#2c"}))
+    assert revoked("") == (frozenset(), frozenset())
+    for line in ("user", "user ann", "user -7", f"user {LONGEST + 1}", "token", "7", "users 7"):
+        file.write_text(f"user 8\n{line}\n")
+        with pytest.raises(SpecError, match="revoked:2: is neither"):
+            revoked(str(file))
+    with pytest.raises(SpecError, match="cannot be read"):
+        revoked(str(tmp_path / "none"))

@@ -42,6 +42,31 @@ async def test_a_wrong_token_is_refused(address: muster.testing.Instance) -> Non
     assert (told.value.code, told.value.retry) == ("bad_credential", False)
 
 
+async def test_a_client_that_nobody_closes_is_collected_and_named(address: muster.testing.Instance) -> None:
+    """Found: it stayed for ever with its descriptors, a member of its rooms, and nothing told."""
+
+    async def forgets() -> int:
+        client = await muster.connect(address)
+        await client.join("r")
+        descriptor = client.engine.fd()
+        del client
+        gc.collect()
+        return descriptor
+
+    with pytest.warns(ResourceWarning, match=r"unclosed client, opened at .*test_errors\.py:\d+"):
+        descriptor = await forgets()
+
+    def closed() -> bool:
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            return True
+        return False
+
+    await until(closed)
+    await until(lambda: address.status("gateway")["gauges"]["members"] == 0)
+
+
 async def test_a_token_that_is_no_longer_good_ends_readers_and_publishers() -> None:
     tokens = {b"mine": 5}
     async with muster.testing.instance(tokens=tokens) as address, muster.connect(address) as client:

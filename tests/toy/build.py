@@ -91,7 +91,7 @@ class Engine:
 class Service:
     """A `plane.service.Service`."""
 
-    take_secrets = None
+    take_trust = None
 
     def __init__(self, spec: Spec, settings: ToySettings, context: Context, listens: bool) -> None:
         self.ready = self.draining = self.closed = False

@@ -143,6 +143,7 @@ impl ClientEngine {
         for event in self.events.drain(..) {
             let event: Bound<'py, PyTuple> = match event {
                 ClientEvent::Ready { side, user } => ("ready", side as usize, user).into_pyobject(py)?,
+                ClientEvent::Leased { side, left_ms } => ("leased", side as usize, left_ms).into_pyobject(py)?,
                 ClientEvent::Down { side, reason, retry } => {
                     ("down", side as usize, reason, retry).into_pyobject(py)?
                 }

@@ -2,6 +2,7 @@
 
 mod client;
 mod convert;
+mod grant;
 mod journal;
 mod keeping;
 mod keys;
@@ -23,11 +24,13 @@ fn version() -> &'static str {
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(version, module)?)?;
     module.add("SHARED_USER", muster_rooms::command::SHARED_USER)?;
+    module.add("RIGHTS", muster_rooms::Rights::WORDS.map(|(word, _)| word).to_vec())?;
     module.add_function(wrap_pyfunction!(keys::public_key, module)?)?;
     module.add_function(wrap_pyfunction!(keys::key_proves, module)?)?;
     module.add_function(wrap_pyfunction!(keys::room_name_error, module)?)?;
     module.add_function(wrap_pyfunction!(keys::room_owners, module)?)?;
     module.add_class::<client::ClientEngine>()?;
+    module.add_class::<grant::Grant>()?;
     module.add_class::<journal::Journal>()?;
     module.add_class::<likes::LikesEngine>()?;
     module.add_class::<load::FeedEngine>()?;

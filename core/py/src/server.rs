@@ -1,18 +1,19 @@
 //! The engines of the four server roles: a machine, its sockets, and the calls of Python.
 
 use muster_rooms::role;
+use std::collections::HashSet;
 use std::os::fd::AsRawFd;
 
 use muster_driver::{Budget, Driver, FaultCounters};
 use muster_rooms::limits::{HISTORY_DEFAULT, MEMBERSHIPS_MAX, MEMBERSHIP_AGAIN_MS};
 use muster_rooms::wire::Membership;
 use muster_rooms::{
-    Ages, Broker, BrokerConfig, Gateway, GatewayConfig, GatewayEvent, Proxy, ProxyConfig, ProxyEvent, RoomName, Router,
-    RouterConfig,
+    Admitted, Ages, Broker, BrokerConfig, Gateway, GatewayConfig, GatewayEvent, Proxy, ProxyConfig, ProxyEvent,
+    RoomName, Router, RouterConfig,
 };
 use muster_transport::{
-    ClusterKeys, Denied, HasLinks, HasSessions, Identity, LinkChange, Machine, Micros, ResetSecret, Role, Server,
-    ServerKey,
+    Admission, ClusterKeys, Denied, HasLinks, HasSessions, Identity, LinkChange, Machine, Micros, ResetSecret, Role,
+    Server, ServerKey,
 };
 use muster_udp::{monotonic_now, KernelEntropy, Socket};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
@@ -20,6 +21,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 
 use crate::convert::{self, allow_list, array, Allow, FaultRule};
+use crate::grant::Grant;
 
 /// A role's machine as the binding needs it.
 pub trait RoleMachine: Machine + HasLinks {
@@ -615,12 +617,36 @@ macro_rules! engine {
     (@ $name:ident, $machine:ident, answers) => {
         #[pymethods]
         impl $name {
-            #[pyo3(signature = (question_id, user, denied = "bad_credential"))]
-            fn answer(&mut self, question_id: u64, user: Option<u64>, denied: &str) -> PyResult<()> {
+            #[pyo3(signature = (question_id, user, denied = "bad_credential", *, grant = None, left_ms = None, token = 0))]
+            fn answer(
+                &mut self,
+                question_id: u64,
+                user: Option<u64>,
+                denied: &str,
+                grant: Option<&Grant>,
+                left_ms: Option<u64>,
+                token: u64,
+            ) -> PyResult<()> {
                 let why = Denied::ALL.into_iter().find(|known| known.code().name() == denied);
                 let why = why.ok_or_else(|| PyValueError::new_err(format!("{denied}: no reason to refuse a credential")))?;
+                let now = monotonic_now();
+                let admitted = |user| Admitted {
+                    admission: Admission {
+                        user,
+                        until: left_ms.map(|left| now.saturating_add(left.saturating_mul(1_000))),
+                        token,
+                    },
+                    ..grant.map_or_else(|| Admitted::from(user), |grant| grant.admits(user))
+                };
                 let running = self.get_mut()?;
-                running.driver.machine_mut().answer(monotonic_now(), question_id, user.ok_or(why));
+                running.driver.machine_mut().answer(now, question_id, user.map(admitted).ok_or(why));
+                running.driver.kick();
+                Ok(())
+            }
+
+            fn revoke(&mut self, users: HashSet<u64>, tokens: HashSet<u64>) -> PyResult<()> {
+                let running = self.get_mut()?;
+                running.driver.machine_mut().revoke(monotonic_now(), &users, &tokens);
                 running.driver.kick();
                 Ok(())
             }

@@ -1,7 +1,9 @@
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, final, type_check_only
 
 __all__ = [
+    "RIGHTS",
     "SHARED_USER",
     "BrokerEngine",
     "CallbackClient",
@@ -10,6 +12,7 @@ __all__ = [
     "FeedEngine",
     "FiringEngine",
     "GatewayEngine",
+    "Grant",
     "Journal",
     "KnownRooms",
     "LikesEngine",
@@ -43,6 +46,7 @@ __all__ = [
 ]
 
 SHARED_USER: int  # the user of the shared token
+RIGHTS: list[str]  # the words for the rights in a room
 
 def version() -> str: ...
 def public_key(private: bytes) -> bytes: ...
@@ -67,6 +71,14 @@ _Fault = (
     tuple[str, tuple[str, int] | None, float, float, float, float, int, int, int]
     | tuple[str, tuple[str, int] | None, float, float, float, float, int, int, int, float]
 )
+
+# The rights of one user, room by room: words for each pattern, which is a room's name, the beginning of one with "*", or
+# "*". The most specific pattern decides. Raises `ValueError` for a text that is no pattern.
+@final
+class Grant:
+    def __new__(cls, patterns: Sequence[tuple[str, Sequence[str]]]) -> Grant: ...
+    def words(self, room: str) -> list[str]: ...  # raises `ValueError` unless it is a room's name
+    def has_any(self, words: Sequence[str]) -> bool: ...  # in some room
 
 # The methods of every role's engine. One turn receives a batch, runs timers and sends; it never blocks.
 @type_check_only
@@ -137,8 +149,19 @@ class GatewayEngine(_Engine):
         bundle: bool = True,
         coalesce: bool = True,
     ) -> GatewayEngine: ...
-    # `user` None refuses with the code `denied`: "bad_credential" or "not_allowed".
-    def answer(self, question_id: int, user: int | None, denied: str = ...) -> None: ...
+    # `user` None refuses with the code `denied`: "bad_credential", "not_allowed" or "not_ready". `grant` None: every right.
+    # The session ends after `left_ms`. `token`: the number by which it can be revoked.
+    def answer(
+        self,
+        question_id: int,
+        user: int | None,
+        denied: str = ...,
+        *,
+        grant: Grant | None = ...,
+        left_ms: int | None = ...,
+        token: int = ...,
+    ) -> None: ...
+    def revoke(self, users: AbstractSet[int], tokens: AbstractSet[int]) -> None: ...  # end these sessions
     def rooms(self, place: int, limit: int) -> tuple[list[dict[str, Any]], int | None]: ...  # and the next page
     def interest(
         self, from_: tuple[int, int], limit: int, /
@@ -169,8 +192,19 @@ class ProxyEngine(_Engine):
         cluster_other: tuple[int, bytes] | None = ...,
         cluster_allow: _Allow | None = ...,
     ) -> ProxyEngine: ...
-    # `user` None refuses with the code `denied`: "bad_credential" or "not_allowed".
-    def answer(self, question_id: int, user: int | None, denied: str = ...) -> None: ...
+    # `user` None refuses with the code `denied`: "bad_credential", "not_allowed" or "not_ready". `grant` None: every right.
+    # The session ends after `left_ms`. `token`: the number by which it can be revoked.
+    def answer(
+        self,
+        question_id: int,
+        user: int | None,
+        denied: str = ...,
+        *,
+        grant: Grant | None = ...,
+        left_ms: int | None = ...,
+        token: int = ...,
+    ) -> None: ...
+    def revoke(self, users: AbstractSet[int], tokens: AbstractSet[int]) -> None: ...  # end these sessions
     def rooms(self, _place: int, _limit: int) -> tuple[list[dict[str, Any]], int | None]: ...
     def interest(
         self, _from: tuple[int, int], _limit: int
@@ -253,6 +287,7 @@ class ClientEngine:
     ) -> ClientEngine: ...
     def fd(self) -> int: ...
     def turn(self) -> int: ...  # bit 0: more work waits, call again soon; bit 1: events wait
+    # ("leased", side, left_ms)
     # ("ready", side, user) ("down", side, reason, retry) ("joined", room, gaps) ("refused", room, is_publication, code)
     # ("readable", room) ("writable", publication) ("vacant",) ("published", ticket, stream, offset)
     # ("commanded", number, "delivered" | "no_member" | "expired" | code, members, retry_ms,

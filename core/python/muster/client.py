@@ -5,6 +5,7 @@ import math
 import os
 import random
 import secrets
+import sys
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from copy import copy
@@ -12,9 +13,10 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from socket import SOCK_DGRAM
 from threading import get_ident
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Final, TypeAlias, TypedDict, TypeVar, final
-from weakref import WeakSet
+from warnings import warn
+from weakref import WeakSet, ref
 
 from ._core import ClientEngine, room_name_error
 from .errors import SESSIONS, BadRoomName, Closed, Invalid, MusterError, Refused, TimedOut, TooLong, Unavailable
@@ -35,6 +37,10 @@ RECEIVE_BUFFER_BYTES: Final = 4 << 20
 LOOK_AGAIN_S: Final = 0.5
 TOKEN_AGAIN_S: Final = 1.0
 TOKEN_AGAIN_S_MAX: Final = 30.0
+RENEW_S_MAX: Final = 60.0
+RENEW_SHARE: Final = 0.25
+"""Another token is asked for when this share of the present one's time is left, but not more than this long before its
+end; at a random moment of the first half of that."""
 """Pause before a failed token function is called again, doubled up to the maximum; a random part of it is waited."""
 DEFAULT_NAMESPACE: Final = "default"
 
@@ -111,8 +117,11 @@ class Client:
         self._token_opened = False
         """Whether the current token has opened a session."""
         self._renewing: asyncio.Task[None] | None = None
+        self._renew_timer: asyncio.TimerHandle | None = None
         self._unopened: dict[int, bool] = {}
         """Sessions that wait for another token, and whether the engine has stopped trying other servers."""
+        self.opened_at = _place()
+        """The line of the program that made it."""
         self._timeout, self._buffer_bytes, self._faults = _check_seconds(timeout), buffer_bytes, faults
         self._receive_buffer_bytes = receive_buffer_bytes
         self._state = "new"
@@ -137,6 +146,7 @@ class Client:
         self._flushed: asyncio.Future[None] | None = None
         self._handlers: dict[str, Callable[..., None]] = {
             "ready": self._on_ready,
+            "leased": self._on_leased,
             "down": self._on_down,
             "joined": self._on_joined,
             "refused": self._on_refused,
@@ -174,7 +184,7 @@ class Client:
             raise Invalid(str(error)) from None
         except OSError as error:
             raise Unavailable(f"no socket: {error}") from None
-        self._turns = Turns(self.engine, self._on_events, self._on_panic)
+        self._turns = self._turning()
         self._state = "open"
         _OPEN.add(self)
         try:
@@ -192,6 +202,35 @@ class Client:
             self._close(Closed("the client could not be opened"))
             raise
         return self
+
+    def _turning(self) -> Turns:
+        """The engine's turns. The loop, which holds them, does not hold the client: an unclosed one can be collected."""
+        here = ref(self)
+
+        def on_events(events: list[Event]) -> None:
+            client = here()
+            if client is not None:
+                client._on_events(events)
+
+        def on_panic(error: BaseException) -> None:
+            client = here()
+            if client is not None:
+                client._on_panic(error)
+
+        return Turns(self.engine, on_events, on_panic)
+
+    def __del__(self) -> None:
+        """Of a client that nobody closed: warn, and free its descriptors."""
+        if getattr(self, "_state", "new") != "open":
+            return
+        warn(
+            f"unclosed client, opened at {self.opened_at}: use `async with`, or await client.close()",
+            ResourceWarning,
+            stacklevel=2,
+            source=self,
+        )
+        if not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self._turns.close)  # the collector runs in any thread
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -550,6 +589,21 @@ class Client:
         if not self._opened[side].done():
             self._opened[side].set_result(None)
 
+    def _on_leased(self, _side: int, left_ms: int) -> None:
+        """The session's token has an end: get another one before it, where a function gives tokens."""
+        self._token_opened = True
+        if self._source is None:
+            return
+        left_s = left_ms / 1_000
+        early_s = min(left_s * RENEW_SHARE, RENEW_S_MAX) * random.uniform(0.5, 1)
+        if self._renew_timer is not None:
+            self._renew_timer.cancel()
+        self._renew_timer = self.loop.call_later(left_s - early_s, self._renew_early, self._source)
+
+    def _renew_early(self, source: Callable[[], Awaitable[bytes | str]]) -> None:
+        if self._renewing is None or self._renewing.done():
+            self._renewing = self.loop.create_task(self._fetch(source))
+
     def _on_down(self, side: int, reason: str, retry: bool) -> None:
         silent = reason in {"unreachable", "silent", "far", "spread"}
         self._down[side] = f"does not answer ({reason})" if silent else f"said {reason}"
@@ -611,6 +665,8 @@ class Client:
     def _take_token(self, token: bytes | str) -> None:
         known = Address(self._known.gateways, self._known.proxies, _token_bytes(token))
         if known.token == self._known.token:
+            if not self._unopened:
+                return  # the sessions have it until its end
             raise Refused("the token function returned the refused token again", "bad_credential")
         try:
             self._use_servers(known)
@@ -788,6 +844,8 @@ class Client:
         _OPEN.discard(self)
         if self._look is not None:
             self._look.cancel()
+        if self._renew_timer is not None:
+            self._renew_timer.cancel()
         if self._renewing is not None:
             self._renewing.cancel()
         if self._flushed is not None:  # first: refused rooms would look flushed
@@ -866,6 +924,14 @@ def connect(
     Raises `Unavailable` (no instance here), `Refused` (`bad_credential`), `TimedOut`, `Invalid`.
     """
     return Client(instance, gateways, proxies, token, timeout, buffer_bytes, receive_buffer_bytes, faults)
+
+
+def _place() -> str:
+    """The line of the program that called `connect`."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code.co_filename == __file__:
+        frame = frame.f_back
+    return "an unknown place" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def _whole(known: Endpoint) -> Endpoint:

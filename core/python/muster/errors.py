@@ -36,7 +36,7 @@ class Refused(MusterError):
         "too_many_rooms": "one client is in at most 256 rooms at a time",
         "bad_room_name": "invalid room name",
         "name_collision": "another room has the same number; choose another name",
-        "not_allowed": "the client's token does not allow this",
+        "not_allowed": "the client's token does not allow this in this room, or at this server",
         "busy": "the room's owner has no place for another publisher or room",
         "too_much_history": "more history than the server gives; see history_max of its gateways",
         "rate_limited": "too many commands, or questions for members, by this user",

@@ -7,15 +7,15 @@ without mocks, and leave nothing behind. A test can stop and start each role.
 import contextlib
 import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
-from ._core import SHARED_USER, BrokerEngine, GatewayEngine, ProxyEngine, RouterEngine, public_key
+from ._core import SHARED_USER, BrokerEngine, GatewayEngine, Grant, ProxyEngine, RouterEngine, public_key
 from .client import Fault
 from .errors import Invalid
 from .instance import Address, Endpoint
 from .turns import Engine, Event, Turns
 
-__all__ = ["Instance", "Role", "instance"]
+__all__ = ["Instance", "Role", "User", "instance"]
 
 Role = Literal["router", "broker", "gateway", "proxy"]
 _Named = tuple[str, int, bytes, int]
@@ -31,6 +31,14 @@ ARENA_BYTES: Final = 64 << 20
 PAYLOAD_BYTES: Final = 1_200
 KEEPALIVE_MS: Final = 200
 IDLE_TIMEOUT_MS: Final = 5_000
+
+
+class User(NamedTuple):
+    """The user of a credential, its rights by pattern of rooms (None: all), and the seconds that a session lasts."""
+
+    number: int
+    cap: Mapping[str, Sequence[str]] | None = None
+    seconds: float | None = None
 
 
 class _Server(Engine, Protocol):
@@ -49,7 +57,7 @@ class Instance(Address):
 
     def __init__(
         self,
-        tokens: Mapping[bytes, int],
+        tokens: Mapping[bytes, int | User],
         paced_namespaces: Sequence[str],
         faults: Sequence[Fault] | None,
         command_limit: tuple[int, int],
@@ -159,15 +167,23 @@ class Instance(Address):
             for name, *fields in events:
                 if name == "authenticate":
                     question, credential = fields
-                    engine.answer(question, self._tokens.get(credential))
+                    self._answer(engine, question, self._tokens.get(credential))
 
         self._running[role] = Turns(engine, on_events, self._errors.append)
+
+    def _answer(self, engine: Any, question: int, known: int | User | None) -> None:
+        if not isinstance(known, User):
+            engine.answer(question, known)
+            return
+        grant = None if known.cap is None else Grant([(pattern, list(words)) for pattern, words in known.cap.items()])
+        left_ms = None if known.seconds is None else int(known.seconds * 1_000)
+        engine.answer(question, known.number, grant=grant, left_ms=left_ms)
 
 
 @contextlib.asynccontextmanager
 async def instance(
     *,
-    tokens: Mapping[bytes, int] | None = None,
+    tokens: Mapping[bytes, int | User] | None = None,
     paced_namespaces: Sequence[str] = (),
     faults: Sequence[Fault] | None = None,
     command_rate: int = COMMAND_RATE,
@@ -175,7 +191,8 @@ async def instance(
 ) -> AsyncIterator[Instance]:
     """Run an instance while the block lasts, and yield its address for `muster.connect`.
 
-    `tokens`: credentials and their users; the first one is the address's own. By default there is one random token for
+    `tokens`: credentials and their users, numbers or `User`; the first one is the address's own. By default there is one
+    random token for
     user 1, whose sessions are limited one by one. `paced_namespaces`: namespaces of paced rooms. `faults`: injected into
     all traffic of every role. `command_rate`, `command_burst`: commands of a user a second, and at once.
     """

@@ -40,6 +40,39 @@ pub enum NameError {
     EmptyRoom,
     RoomTooLong,
     ControlCharacter,
+    FormatCharacter,
+    Star,
+}
+
+/// Characters that change how others are shown, or end a line, without being seen: Unicode's categories Cf, Zl and Zp, in
+/// order. A test compares them with the Unicode data of another program.
+const FORMAT: [(char, char); 21] = [
+    ('\u{ad}', '\u{ad}'),
+    ('\u{600}', '\u{605}'),
+    ('\u{61c}', '\u{61c}'),
+    ('\u{6dd}', '\u{6dd}'),
+    ('\u{70f}', '\u{70f}'),
+    ('\u{890}', '\u{891}'),
+    ('\u{8e2}', '\u{8e2}'),
+    ('\u{180e}', '\u{180e}'),
+    ('\u{200b}', '\u{200f}'),
+    ('\u{2028}', '\u{202e}'),
+    ('\u{2060}', '\u{2064}'),
+    ('\u{2066}', '\u{206f}'),
+    ('\u{feff}', '\u{feff}'),
+    ('\u{fff9}', '\u{fffb}'),
+    ('\u{110bd}', '\u{110bd}'),
+    ('\u{110cd}', '\u{110cd}'),
+    ('\u{13430}', '\u{1343f}'),
+    ('\u{1bca0}', '\u{1bca3}'),
+    ('\u{1d173}', '\u{1d17a}'),
+    ('\u{e0001}', '\u{e0001}'),
+    ('\u{e0020}', '\u{e007f}'),
+];
+
+fn is_format(letter: char) -> bool {
+    let behind = FORMAT.partition_point(|(first, _)| *first <= letter);
+    behind > 0 && letter <= FORMAT[behind - 1].1
 }
 
 impl<'a> RoomName<'a> {
@@ -72,6 +105,12 @@ impl<'a> RoomName<'a> {
         }
         if room.chars().any(char::is_control) {
             return Err(NameError::ControlCharacter);
+        }
+        if room.chars().any(is_format) {
+            return Err(NameError::FormatCharacter);
+        }
+        if room.contains('*') {
+            return Err(NameError::Star);
         }
         Ok(RoomName { namespace, room })
     }
@@ -121,6 +160,8 @@ impl fmt::Display for NameError {
             NameError::EmptyRoom => write!(f, "a room name has something after its namespace and colon"),
             NameError::RoomTooLong => write!(f, "a room takes at most {ROOM_BYTES_MAX} bytes after its namespace"),
             NameError::ControlCharacter => write!(f, "a room name has no control characters"),
+            NameError::FormatCharacter => write!(f, "a room name has no invisible format or line separator characters"),
+            NameError::Star => write!(f, "a room name has no *: it names one room, and no pattern of rooms"),
         }
     }
 }
@@ -146,14 +187,18 @@ mod tests {
             && (1..=160).contains(&room.len())
             && !room
                 .chars()
-                .any(|letter| (letter as u32) < 0x20 || (0x7f..0xa0).contains(&(letter as u32)));
+                .any(|letter| (letter as u32) < 0x20 || (0x7f..0xa0).contains(&(letter as u32)))
+            && !room
+                .chars()
+                .any(|letter| letter == '*' || letter == '\u{200b}' || letter == '\u{2028}');
         good.then_some((namespace, room))
     }
 
     proptest! {
         #[test]
         fn a_name_is_taken_by_the_rules_and_no_others(
-            name in prop_oneof!["[a-c:_-]{0,40}:?[a-z:é\\x00\\x7f]{0,6}", "[A-c:]{0,4}", "[a-z]{1,30}:[é]{70,90}", ".*"],
+            name in prop_oneof!["[a-c:_-]{0,40}:?[a-z:é\\x00\\x7f]{0,6}", "[A-c:]{0,4}", "[a-z]{1,30}:[é]{70,90}",
+                "[a*\u{200b}\u{200a}\u{2028}\u{2030}]{1,3}"],
         ) {
             let parsed = RoomName::parse(&name).ok();
             let expected = model(&name);
@@ -181,6 +226,9 @@ mod tests {
             ("Chat:room", NameError::BadNamespace),
             ("chat:", NameError::EmptyRoom),
             ("a\nb", NameError::ControlCharacter),
+            ("a\u{202e}b", NameError::FormatCharacter),
+            ("a\u{2029}b", NameError::FormatCharacter),
+            ("chat:*", NameError::Star),
         ] {
             assert_eq!(RoomName::parse(name), Err(error), "{name}");
         }

@@ -393,6 +393,7 @@ fn record(record: &Record<'_>) -> Value {
             backoff_ms,
             backoff_max_ms,
         }) => json!({"backoff_ms": backoff_ms, "backoff_max_ms": backoff_max_ms}),
+        Record::Control(ControlRecord::Lease { left_ms }) => json!({ "left_ms": left_ms }),
         Record::Control(ControlRecord::Servers { role, servers }) => {
             let server = |server: &Server| {
                 let Server { addr, key, weight } = server;

@@ -66,8 +66,8 @@ pub use placement::{weight, Growth, Layer, NodeState, PlacedLayer, PlacedNode, P
 pub use scope::{Scope, PARTITIONS_MAX};
 pub use seal::{Direction, KeyCache, KeySlots, Secret, TAG};
 pub use sessions::{
-    Denied, Question, Sessions, BACKOFF_FIRST, BACKOFF_MAX, EARLY_BYTES_MAX, EARLY_UNKNOWN_MAX, PUBLIC_SOCKET,
-    SESSION_BLOCKS, WAITING_BYTES_MAX,
+    Admission, Answered, Denied, Question, Sessions, BACKOFF_FIRST, BACKOFF_MAX, EARLY_BYTES_MAX, EARLY_UNKNOWN_MAX,
+    PUBLIC_SOCKET, SESSION_BLOCKS, WAITING_BYTES_MAX,
 };
 pub use setters::{HasLinks, HasSessions};
 pub use timer::Wheel;

@@ -2,7 +2,7 @@
 //!
 //! Every machine that has clients owns one; `T` is the machine's data per session. Knows no system.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 
 use crate::address::Bucket;
 use crate::conn::{Conn, Control, Reject, Wants, SESSION_LOG_BYTES};
@@ -101,6 +101,12 @@ crate::counters! {
         sessions_log_full,
         /// Sessions ended: all of them had too much unacknowledged, and these had acknowledged nothing for longest.
         sessions_unread,
+        /// Sessions ended: the time of their token was over.
+        sessions_token_ended,
+        /// Sessions ended: their user or token was revoked.
+        sessions_revoked,
+        /// Sessions that went on with another token.
+        sessions_renewed,
         /// Address changes that were checked and believed.
         addresses_changed,
     }
@@ -146,6 +152,11 @@ pub struct Session<T> {
     late: Option<Box<Late>>,
     /// Among those that have something to acknowledge.
     rank: Rank,
+    /// When it ends unless another token comes, and the token's number, for its revocation.
+    until: Micros,
+    token: u64,
+    /// Another credential is being judged.
+    renewing: bool,
 }
 
 impl<T> Session<T> {
@@ -167,6 +178,36 @@ pub struct Question {
     pub credential: Vec<u8>,
 }
 
+/// A user whom a credential stands for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Admission {
+    pub user: u64,
+    /// The session ends then; `None`: the credential has no end.
+    pub until: Option<Micros>,
+    /// The credential's number, by which it can be revoked; 0: it has none.
+    pub token: u64,
+}
+
+impl From<u64> for Admission {
+    /// A user for as long as the session lasts.
+    fn from(user: u64) -> Self {
+        Admission {
+            user,
+            until: None,
+            token: 0,
+        }
+    }
+}
+
+/// What an answer did to a session, by its slot.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Answered {
+    /// It is open; its requests meanwhile wait.
+    Opened(u32, Vec<Vec<u8>>),
+    /// It goes on with another credential of its user.
+    Renewed(u32),
+}
+
 /// Why a credential opens no session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Denied {
@@ -174,16 +215,19 @@ pub enum Denied {
     Credential,
     /// It belongs to a user without the right to this action.
     Right,
+    /// It cannot be judged yet: the key that may have signed it is on its way.
+    Later,
 }
 
 impl Denied {
-    pub const ALL: [Denied; 2] = [Denied::Credential, Denied::Right];
+    pub const ALL: [Denied; 3] = [Denied::Credential, Denied::Right, Denied::Later];
 
     /// The code for the client.
     pub fn code(self) -> Code {
         match self {
             Denied::Credential => Code::BadCredential,
             Denied::Right => Code::NotAllowed,
+            Denied::Later => Code::NotReady,
         }
     }
 }
@@ -490,6 +534,19 @@ impl<T: Default> Sessions<T> {
         };
         match (peer.data.state, record.control(), record.access()) {
             (State::Open, None, Access::Waits | Access::Open) => return Some(record),
+            // One at a time. Without an answer the session ends with its present token.
+            (State::Open, Some(ControlRecord::Authenticate { credential }), _) => {
+                if peer.data.renewing || self.asking >= QUESTIONS_MAX {
+                    self.counters.dropped_control_rate += 1;
+                } else {
+                    peer.data.renewing = true;
+                    self.asking += 1;
+                    self.questions.push_back(Question {
+                        id: peer.conn.id,
+                        credential: credential.to_vec(),
+                    });
+                }
+            }
             (State::Proven, Some(ControlRecord::Authenticate { credential }), _) => {
                 if self.asking >= QUESTIONS_MAX {
                     self.refuse(now, slot, Code::Busy);
@@ -575,33 +632,47 @@ impl<T: Default> Sessions<T> {
         Some(wrote)
     }
 
-    /// Answers a question. Returns the session's slot and its requests meanwhile, if it still exists and is admitted.
-    pub fn answer(&mut self, now: Micros, id: u64, user: Result<u64, Denied>) -> Option<(u32, Vec<Vec<u8>>)> {
+    /// Answers a question. `None`: its session is over, or is refused now.
+    pub fn answer(&mut self, now: Micros, id: u64, said: Result<Admission, Denied>) -> Option<Answered> {
         let slot = self.table.find(id)?;
         let token = self.door.token(id);
         let keepalive_ms = self.keepalive_ms;
         let peer = self.table.get_mut(slot)?;
-        if peer.data.state != State::Asking {
+        let renewed = peer.data.is_open() && std::mem::take(&mut peer.data.renewing);
+        if peer.data.state != State::Asking && !renewed {
             return None;
         }
         self.asking -= 1;
-        let user = match user {
-            Ok(user) => user,
+        let admission = match said {
+            Ok(admission) if !renewed || admission.user == peer.data.user => admission,
+            Ok(_) => {
+                self.refuse(now, slot, Code::BadCredential);
+                return None;
+            }
+            Err(Denied::Later) if renewed => return None, // the session has its present token
             Err(denied) => {
                 self.refuse(now, slot, denied.code());
                 return None;
             }
         };
-        peer.data.user = user;
+        peer.data.user = admission.user;
+        peer.data.until = admission.until.unwrap_or(Micros::MAX);
+        peer.data.token = admission.token;
+        if renewed {
+            self.counters.sessions_renewed += 1;
+            self.tell_lease(now, slot, admission.until);
+            return Some(Answered::Renewed(slot));
+        }
         peer.data.state = State::Open;
         let waiting = std::mem::take(&mut peer.data.waiting);
         self.waiting_bytes -= waiting.iter().map(Vec::len).sum::<usize>();
         let ready = ControlRecord::Ready {
-            user,
+            user: admission.user,
             token,
             keepalive_ms,
         };
         self.tell(slot, &ready);
+        self.tell_lease(now, slot, admission.until);
         if let Some((backoff_ms, backoff_max_ms)) = self.pace {
             let pace = ControlRecord::Pace {
                 backoff_ms,
@@ -610,7 +681,31 @@ impl<T: Default> Sessions<T> {
             self.tell(slot, &pace);
         }
         self.name_servers(slot);
-        Some((slot, waiting))
+        Some(Answered::Opened(slot, waiting))
+    }
+
+    /// Tells a session when its token ends, if it does.
+    fn tell_lease(&mut self, now: Micros, slot: u32, until: Option<Micros>) {
+        if let Some(until) = until {
+            let left_ms = until.saturating_sub(now) / 1_000;
+            let left_ms = u32::try_from(left_ms).unwrap_or(u32::MAX);
+            self.tell(slot, &ControlRecord::Lease { left_ms });
+        }
+    }
+
+    /// Ends the sessions of these users, and those opened by these tokens.
+    pub fn revoke(&mut self, now: Micros, users: &HashSet<u64>, tokens: &HashSet<u64>) {
+        let revoked = |peer: &Peer<SESSION_BLOCKS, Session<T>>| {
+            peer.data.is_open() && (users.contains(&peer.data.user) || tokens.contains(&peer.data.token))
+        };
+        let slots = self.table.slots();
+        let slots: Vec<u32> = slots
+            .filter(|slot| self.table.get(*slot).is_some_and(revoked))
+            .collect();
+        for slot in slots {
+            self.counters.sessions_revoked += 1;
+            self.refuse(now, slot, Code::BadCredential);
+        }
     }
 
     /// Ends a session after telling why.
@@ -623,6 +718,7 @@ impl<T: Default> Sessions<T> {
             _ => self.counters.refused_busy += 1,
         }
         self.half_open_len -= usize::from(peer.data.state.is_half_open());
+        self.asking -= usize::from(std::mem::take(&mut peer.data.renewing));
         peer.data.state = State::Refused;
         peer.data.since = now;
         let waiting = std::mem::take(&mut peer.data.waiting);
@@ -658,7 +754,7 @@ impl<T: Default> Sessions<T> {
     /// Ends a session.
     pub fn end(&mut self, slot: u32) {
         if let Some(peer) = self.table.take(slot) {
-            if peer.data.state == State::Asking {
+            if peer.data.state == State::Asking || peer.data.renewing {
                 self.asking -= 1;
             }
             self.waiting_bytes -= peer.data.waiting.iter().map(Vec::len).sum::<usize>();
@@ -674,7 +770,7 @@ impl<T: Default> Sessions<T> {
         match session.state {
             State::HalfOpen | State::Proven | State::Asking => session.since + HALF_OPEN_LIFE,
             State::Refused => session.since + LINGER,
-            State::Open => heard_at + self.idle,
+            State::Open => (heard_at + self.idle).min(session.until),
         }
     }
 
@@ -736,6 +832,11 @@ impl<T: Default> Sessions<T> {
             let Some(peer) = self.table.get(slot) else { continue };
             let dies_at = self.dies_at(&peer.data, peer.conn.heard_at);
             if now >= dies_at {
+                if peer.data.is_open() && now >= peer.data.until {
+                    self.counters.sessions_token_ended += 1;
+                    self.refuse(now, slot, Code::BadCredential);
+                    continue;
+                }
                 if peer.data.is_open() {
                     self.counters.sessions_expired += 1;
                 }
@@ -854,6 +955,9 @@ impl<T: Default> Sessions<T> {
                 path: None,
                 late: None,
                 rank: 0,
+                until: Micros::MAX,
+                token: 0,
+                renewing: false,
             };
             (conn, session)
         });
@@ -927,6 +1031,9 @@ impl<T: Default> Sessions<T> {
                 path: None,
                 late: None,
                 rank: 0,
+                until: Micros::MAX,
+                token: 0,
+                renewing: false,
             };
             (conn, session)
         })
@@ -1035,7 +1142,7 @@ mod tests {
             sessions.table.get_mut(slot).expect("it is there").data.state = State::Proven;
             assert!(sessions.record::<Ask>(now, slot, &credential).is_none());
             let question = sessions.question().expect("it asks");
-            assert!(sessions.answer(now, question.id, Ok(1)).is_some());
+            assert!(sessions.answer(now, question.id, Ok(1.into())).is_some());
         }
         for _ in 0..200 {
             come(&mut sessions, now);
@@ -1105,6 +1212,99 @@ mod tests {
         }
         assert!(sessions.counters.dropped_control_rate > 0);
         assert_eq!(sessions.unread_bytes(), 0);
+    }
+
+    /// An open session, as if this were its user's credential.
+    fn opened(sessions: &mut Sessions<()>, node: &mut Node, now: Micros, admission: Admission) -> (u32, u64) {
+        let id = sessions.let_in(now, node, &Accepted::of(7));
+        let slot = sessions.table.find(id).expect("it is there");
+        sessions.table.get_mut(slot).expect("it is there").data.state = State::Proven;
+        ask(sessions, now, slot);
+        assert_eq!(
+            sessions.answer(now, id, Ok(admission)),
+            Some(Answered::Opened(slot, Vec::new()))
+        );
+        sessions.reschedule(now, slot);
+        (slot, id)
+    }
+
+    /// A client shows a credential.
+    fn ask(sessions: &mut Sessions<()>, now: Micros, slot: u32) {
+        let credential = ControlRecord::Authenticate { credential: b"token" }.encode(<[u8]>::to_vec);
+        assert!(sessions.record::<Ask>(now, slot, &credential).is_none());
+        assert!(sessions.question().is_some());
+    }
+
+    fn state(sessions: &Sessions<()>, slot: u32) -> Option<State> {
+        sessions.table.get(slot).map(|peer| peer.data.state)
+    }
+
+    fn until(user: u64, until: Micros) -> Admission {
+        Admission {
+            until: Some(until),
+            ..Admission::from(user)
+        }
+    }
+
+    #[test]
+    fn a_session_ends_with_its_token_and_is_told_so() {
+        let (mut node, mut sessions) = sessions();
+        let (slot, _) = opened(&mut sessions, &mut node, 0, until(7, 10 * SECOND));
+        assert!(sessions.deadline().is_some_and(|at| at <= 10 * SECOND));
+        sessions.expire(10 * SECOND - 1, &mut node);
+        assert_eq!(state(&sessions, slot), Some(State::Open));
+        sessions.expire(10 * SECOND, &mut node);
+        assert_eq!(state(&sessions, slot), Some(State::Refused));
+        sessions.expire(12 * SECOND, &mut node);
+        assert_eq!(state(&sessions, slot), None);
+        let counters = &sessions.counters;
+        assert_eq!((counters.sessions_token_ended, counters.sessions_expired), (1, 0));
+    }
+
+    #[test]
+    fn another_token_of_its_user_prolongs_a_session_and_no_other_does() {
+        let (mut node, mut sessions) = sessions();
+        let (slot, id) = opened(&mut sessions, &mut node, 0, until(7, 10 * SECOND));
+        ask(&mut sessions, SECOND, slot);
+        let renewed = sessions.answer(SECOND, id, Ok(until(7, 20 * SECOND)));
+        assert_eq!(renewed, Some(Answered::Renewed(slot)));
+        sessions.expire(15 * SECOND, &mut node);
+        assert_eq!(state(&sessions, slot), Some(State::Open));
+        ask(&mut sessions, 15 * SECOND, slot);
+        assert_eq!(sessions.answer(15 * SECOND, id, Err(Denied::Later)), None);
+        assert_eq!(state(&sessions, slot), Some(State::Open), "it has its present token");
+        ask(&mut sessions, 15 * SECOND, slot);
+        assert_eq!(sessions.answer(15 * SECOND, id, Ok(until(8, 30 * SECOND))), None);
+        assert_eq!(state(&sessions, slot), Some(State::Refused));
+        assert_eq!(sessions.asking, 0);
+    }
+
+    #[test]
+    fn a_session_asks_for_one_judgement_at_a_time() {
+        let (mut node, mut sessions) = sessions();
+        let (slot, id) = opened(&mut sessions, &mut node, 0, until(7, 10 * SECOND));
+        ask(&mut sessions, 0, slot);
+        let credential = ControlRecord::Authenticate { credential: b"other" }.encode(<[u8]>::to_vec);
+        sessions.record::<Ask>(0, slot, &credential);
+        assert_eq!(sessions.question(), None);
+        sessions.end(slot);
+        assert_eq!(sessions.answer(0, id, Ok(7.into())), None);
+        assert_eq!(sessions.asking, 0);
+    }
+
+    #[test]
+    fn a_revoked_user_and_a_revoked_token_lose_their_sessions_and_others_stay() {
+        let (mut node, mut sessions) = sessions();
+        let with = |user, token| Admission {
+            token,
+            ..Admission::from(user)
+        };
+        let mut open = |admission| opened(&mut sessions, &mut node, 0, admission).0;
+        let slots = [with(7, 70), with(7, 71), with(8, 80), with(8, 0), with(9, 0)].map(&mut open);
+        sessions.revoke(0, &HashSet::from([7]), &HashSet::from([80]));
+        let open = slots.map(|slot| state(&sessions, slot) == Some(State::Open));
+        assert_eq!(open, [false, false, false, true, true]);
+        assert_eq!(sessions.counters.sessions_revoked, 3);
     }
 
     fn hello(sessions: &mut Sessions<()>, node: &mut Node) {

@@ -2,6 +2,8 @@
 //!
 //! Owns the setters that machines share: a machine says where its parts are. Knows no role.
 
+use std::collections::HashSet;
+
 use crate::handshake::ClusterKeys;
 use crate::links::Links;
 use crate::machine::Micros;
@@ -64,6 +66,11 @@ pub trait HasSessions {
     fn set_servers(&mut self, now: Micros, servers: impl IntoIterator<Item = (Role, Vec<Server>)>) {
         let (sessions, node) = self.sessions_mut();
         sessions.set_servers(now, node, servers);
+    }
+
+    /// Ends the sessions of these users, and those opened by these tokens.
+    fn revoke(&mut self, now: Micros, users: &HashSet<u64>, tokens: &HashSet<u64>) {
+        self.sessions_mut().0.revoke(now, users, tokens);
     }
 
     /// Refuses new clients from now on, and sends present ones to other servers.

@@ -7,8 +7,9 @@ import pytest
 
 from control.cli.token import token
 from control.errors import BAD_CONFIG, UNAVAILABLE, USAGE, UserError
-from plane.auth import TokenAuthenticator
+from plane.auth import Admitted, TokenAuthenticator
 from plane.kind import Right
+from plane.trust import Trust
 
 SECRET, FORMER = "n" * 32, "f" * 40
 
@@ -22,6 +23,12 @@ def configured(tmp_path: Path, content: str | None = f"{SECRET}\n{FORMER}\n") ->
     return config
 
 
+def said(checks: TokenAuthenticator, credential: bytes) -> int | str:
+    """The user, or the code of the refusal."""
+    answer = checks.authenticate(credential)
+    return answer.user if isinstance(answer, Admitted) else answer
+
+
 @pytest.mark.parametrize(
     ("rights", "reads", "publishes"), [("read", True, False), ("publish", False, True), ("publish,read", True, True)]
 )
@@ -32,23 +39,53 @@ def test_a_token_is_signed_with_the_first_secret_and_allows_what_was_said(
     made = capsys.readouterr().out.strip().encode()
     expected: dict[Right, bool] = {"read": reads, "publish": publishes}
     for right, may in expected.items():
-        checks = TokenAuthenticator(b"shared", right, (SECRET.encode(),))
-        assert checks.authenticate(made) == (7 if may else "not_allowed")
-        checks.take_secrets((FORMER.encode(),))
-        assert checks.authenticate(made) == "bad_credential"
+        checks = TokenAuthenticator(b"shared", right, Trust((SECRET.encode(),)))
+        assert said(checks, made) == (7 if may else "not_allowed")
+        checks.take_trust(Trust((FORMER.encode(),)))
+        assert said(checks, made) == "bad_credential"
+
+
+def test_a_token_has_rights_by_room_and_an_id(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cap = ["sports:*=read,publish", "chat:7=read", "chat:a=b=members"]
+    assert token(configured(tmp_path), "7", "read", "15m", cap, "first") == 0
+    made = capsys.readouterr().out.strip().encode()
+    checks = TokenAuthenticator(b"shared", "read", Trust((SECRET.encode(),)))
+    answer = checks.authenticate(made)
+    assert isinstance(answer, Admitted)
+    rooms = ("sports:final", "chat:7", "chat:8", "chat:a=b")
+    assert [answer.grant.words(room) for room in rooms] == [["read", "publish"], ["read"], [], ["members"]]
+    checks.take_trust(Trust((SECRET.encode(),), tokens=frozenset({"first"})))
+    assert said(checks, made) == "bad_credential"
+
+
+@pytest.mark.parametrize(
+    ("cap", "words"),
+    [
+        (["sports:*"], "not ROOMS=WORDS"),
+        (["=read"], "not ROOMS=WORDS"),
+        (["sports:*=write"], "--cap: 'write'"),
+        (["sp*rts=read"], "no pattern"),
+        (["Sports:*=read"], "no pattern"),
+        ([f"sports:{number:040}=read" for number in range(20)], "at most 1000"),
+    ],
+)
+def test_a_mistake_in_the_rights_of_rooms_is_one_line(tmp_path: Path, cap: list[str], words: str) -> None:
+    with pytest.raises(UserError, match=words) as told:
+        token(configured(tmp_path), "7", "read", "1h", cap)
+    assert told.value.exit_code == USAGE
 
 
 def test_a_token_ends_when_it_was_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = time.time()
-    checks = TokenAuthenticator(b"shared", "read", (SECRET.encode(),))
+    checks = TokenAuthenticator(b"shared", "read", Trust((SECRET.encode(),)))
     for expires, ago_s, good in (("90s", 60, True), ("90s", 120, False), ("1h", 3_000, True), ("1d", 90_000, False)):
         monkeypatch.setattr("control.cli.token.time.time", lambda ago_s=ago_s: now - ago_s)
         token(configured(tmp_path), "7", "read", expires)
         monkeypatch.undo()
-        said = checks.authenticate(capsys.readouterr().out.strip().encode())
-        assert said == (7 if good else "bad_credential"), expires
+        made = capsys.readouterr().out.strip().encode()
+        assert said(checks, made) == (7 if good else "bad_credential"), expires
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from control.errors import ConfigError
 from control.host import files
 from muster.errors import Unavailable
 from muster.instance import read_token
-from plane import auth
+from plane import trust
 from plane.spec import SpecError
 from tests.control.command import Command
 
@@ -86,11 +86,11 @@ def test_an_empty_token_opens_nothing_and_is_named_at_both_ends(tmp_path: Path) 
     with pytest.raises(Unavailable, match=r"token: is empty"):
         read_token(file)
     with pytest.raises(SpecError, match=r"token: is empty, which would let everybody in"):
-        auth.shared_token(str(file))
+        trust.shared_token(str(file))
 
 
 def test_a_token_file_may_end_with_a_newline_and_begin_with_a_mark_of_its_order_of_bytes(tmp_path: Path) -> None:
     file = tmp_path / "token"
     for content in (b"word", b"word\n", b"word\r\n", b"\xef\xbb\xbfword\n"):
         file.write_bytes(content)
-        assert read_token(file) == auth.shared_token(str(file)) == b"word"
+        assert read_token(file) == trust.shared_token(str(file)) == b"word"

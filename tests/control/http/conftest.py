@@ -17,6 +17,7 @@ from control.http import keys
 from control.http.edge import HttpEdge, Serving
 from control.http.face import Where, actions
 from control.http.options import HttpOptions
+from plane.trust import Trust
 
 SECRET = b"s" * 32
 COMMAND_RATE = 1_000
@@ -48,7 +49,7 @@ class Beside:
             options=HttpOptions(**options),
             bind=("127.0.0.1", 0),
             keys_file=self.keys_file,
-            jwt_secrets=(SECRET,),
+            trust=Trust((SECRET,)),
             where=where,
             nodes=no_nodes,
             version="0",
@@ -61,7 +62,7 @@ class Beside:
         known = {action.name: action.text for action in actions().values()}
         count = len(keys.read(self.keys_file).keys)
         _, secret = keys.create(self.keys_file, name or f"key-{count}", scopes, known)
-        self.edge.reload([SECRET])
+        self.edge.reload(Trust((SECRET,)))
         return secret
 
     def client(self, *scopes: str, token: str = "", **options: Any) -> httpx2.AsyncClient:

@@ -8,6 +8,7 @@ import muster
 import muster.testing
 from control.http import keys
 from plane.auth import mint
+from plane.trust import Trust
 from tests.control.http.conftest import SECRET, Beside, Make, eventually
 from tests.control.http.streams import stream
 
@@ -71,7 +72,7 @@ async def test_a_client_goes_on_where_it_stopped(make: Make, address: muster.tes
 async def test_another_process_goes_on_too(make: Make, address: muster.testing.Instance) -> None:
     one, other = await make(), await make()
     key = one.key("read:*")
-    other.edge.reload([SECRET])
+    other.edge.reload(Trust((SECRET,)))
     async with muster.connect(address) as publisher:
         async with stream(one.edge.address, PATH, key) as reader:
             await publisher.publish(ROOM, b"seen")

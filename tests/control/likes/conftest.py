@@ -19,6 +19,7 @@ from control.likes.client import Likes
 from control.likes.reach import Reach
 from muster._core import LikesEngine
 from plane.likes.listener import Listener
+from plane.trust import Trust
 
 SEGMENT_BYTES = 8 << 20
 
@@ -65,7 +66,7 @@ class Face:
             options=HttpOptions(),
             bind=("127.0.0.1", 0),
             keys_file=self.keys_file,
-            jwt_secrets=(),
+            trust=Trust(),
             where=str(folder / "nowhere"),
             nodes=self._nodes,
             version="0",
@@ -95,7 +96,7 @@ class Face:
         known = {action.name: action.text for action in actions().values()}
         made = len(keys.read(self.keys_file).keys)
         _, secret = keys.create(self.keys_file, f"key-{made}", scopes, known)
-        self.edge.reload([])
+        self.edge.reload(Trust())
         headers = {"x-api-key": secret}
         return httpx2.AsyncClient(base_url=self.edge.url, headers=headers, timeout=20, trust_env=False, verify=False)
 

@@ -2,11 +2,12 @@
 
 import pytest
 
-from control.probes.rooms import NAMESPACE, Rooms
+from control.probes.rooms import Rooms
 from control.registry import Node, Snapshot
 from control.registry.places import Count, Growth, State, layer
 from muster import _core
 from muster.client import check_name
+from plane.trust import PROBES
 from tests.control.nodes import growth, partitions
 
 KEY = bytes(range(16))
@@ -32,7 +33,7 @@ def test_each_running_broker_has_a_room_of_its_own() -> None:
     assert {owner(name, now): name for name in rooms.of.values()} == rooms.of
     for name in rooms.of.values():
         check_name(name)
-        assert name.startswith(f"{NAMESPACE}:")
+        assert name.startswith(f"{PROBES}:")
     assert rooms.follow(now) == set(), "nothing moved"
 
 

@@ -155,6 +155,11 @@ pub enum ClientEvent {
         side: Side,
         user: u64,
     },
+    /// The token of a session ends after this; another one that is given before prolongs the session.
+    Leased {
+        side: Side,
+        left_ms: u32,
+    },
     /// A session was lost and is being opened again, or was refused for good (`retry` is false).
     Down {
         side: Side,
@@ -243,6 +248,8 @@ struct Session {
     lulls: Lulls,
     asked_at: Option<Micros>,
     ready: bool,
+    /// Its token has an end, so that the server takes another one.
+    leased: bool,
     probe: bool,
     challenge: Option<[u8; 8]>,
     losses: u64,
@@ -278,6 +285,7 @@ impl Session {
             lulls: Lulls::default(),
             asked_at: None,
             ready: false,
+            leased: false,
             probe: false,
             challenge: None,
             losses: 0,
@@ -441,7 +449,8 @@ impl Client {
         }
     }
 
-    /// Sets other servers, or another credential. A good session stays. A session that waits for a removed server, or
+    /// Sets other servers, or another credential. A good session stays, and shows another credential to its server where
+    /// the former one has an end. A session that waits for a removed server, or
     /// had the former credential, is soon opened anew. If the given servers stay the same, learned ones stay too.
     pub fn redirect(&mut self, now: Micros, gateways: Vec<Endpoint>, proxies: Vec<Endpoint>, credential: Vec<u8>) {
         let other = self.credential != credential;
@@ -472,6 +481,12 @@ impl Client {
                 session.attempts = attempts;
             }
             session.begin(now);
+            if let Some(conn) = session.conn.as_mut().filter(|_| other && session.leased) {
+                // Without a place for it the session ends with its token, and another one is opened.
+                conn.record(&Record::Control(ControlRecord::Authenticate {
+                    credential: &self.credential,
+                }));
+            }
         }
         self.keep_spares(now);
     }
@@ -820,6 +835,7 @@ impl Client {
             session.attempt_until = now + ATTEMPT_MAX * 2;
             session.choice.begin(now);
             session.ready = true;
+            session.leased = false;
             session.asked_at = None;
             match slot {
                 Slot::Main(Side::Gateway) => (0..self.rooms.len() as u32).for_each(|room| self.ask_join(now, room)),
@@ -1093,6 +1109,12 @@ impl Client {
                     self.events.push_back(ClientEvent::Ready { side, user });
                 }
                 self.keep_spares(now);
+            }
+            Record::Control(ControlRecord::Lease { left_ms }) => {
+                self.sessions[slot.at()].leased = true;
+                if let Slot::Main(side) = slot {
+                    self.events.push_back(ClientEvent::Leased { side, left_ms });
+                }
             }
             Record::Control(ControlRecord::Pace {
                 backoff_ms,

@@ -24,9 +24,10 @@ use crate::layers::{room_placement, RoomLayers};
 use crate::role;
 
 use muster_transport::{
-    Arrival, Bucket, ClusterKeys, Code, Control, ControlRecord, Denied, Door, DoorKey, Entropy, Frames, HasLinks,
-    HasSessions, Heard, Homes, Identity, Inbox, KeyedState, LinkChange, Links, Machine, Micros, Node, NodeState,
-    Outbox, PlacedNode, Placement, Question, Records, ResetSecret, ServerKey, Sessions, Wheel, HEADER, PUBLIC_SOCKET,
+    Answered, Arrival, Bucket, ClusterKeys, Code, Control, ControlRecord, Denied, Door, DoorKey, Entropy, Frames,
+    HasLinks, HasSessions, Heard, Homes, Identity, Inbox, KeyedState, LinkChange, Links, Machine, Micros, Node,
+    NodeState, Outbox, PlacedNode, Placement, Question, Records, ResetSecret, ServerKey, Sessions, Wheel, HEADER,
+    PUBLIC_SOCKET,
 };
 
 use self::backlog::Backlog;
@@ -36,6 +37,7 @@ use crate::interest::Page;
 use crate::limits::{LINK_LOG_BYTES, ROOMS_MAX};
 use crate::name::{RoomKey, RoomName};
 use crate::owners::Owners;
+use crate::rights::{self, Admitted, Grant, Rights};
 use crate::ring::Arena;
 use crate::segments::Segments;
 use crate::shards;
@@ -193,6 +195,8 @@ pub struct Client {
     left: Vec<(u64, u64)>,
     /// By which it is known, once it has asked for a room.
     session: u64,
+    /// What it may do in which rooms.
+    grant: Grant,
 }
 
 impl Default for Client {
@@ -208,6 +212,7 @@ impl Default for Client {
             repairs: VecDeque::new(),
             left: Vec::new(),
             session: u64::MAX,
+            grant: Grant::default(),
         }
     }
 }
@@ -326,16 +331,31 @@ impl Gateway {
         self.history_max = messages;
     }
 
-    /// Answers a [`GatewayEvent::Authenticate`]: the user's id, or why it is refused.
-    pub fn answer(&mut self, now: Micros, id: u64, user: Result<u64, Denied>) {
+    /// Answers a [`GatewayEvent::Authenticate`]: the user and its rights, or why it is refused.
+    pub fn answer(&mut self, now: Micros, id: u64, said: Result<Admitted, Denied>) {
         self.now = now;
-        if let Some((slot, waiting)) = self.sessions.answer(now, id, user) {
-            for bytes in waiting {
-                if let Some(record) = Record::read(&bytes) {
-                    self.request(now, slot, record);
+        let (said, grant) = rights::apart(said);
+        match self.sessions.answer(now, id, said) {
+            Some(Answered::Opened(slot, waiting)) => {
+                if let Some(peer) = self.sessions.table.get_mut(slot) {
+                    peer.data.data.grant = grant;
                 }
+                for bytes in waiting {
+                    if let Some(record) = Record::read(&bytes) {
+                        self.request(now, slot, record);
+                    }
+                }
+                self.sessions.reschedule(now, slot);
             }
-            self.sessions.reschedule(now, slot);
+            Some(Answered::Renewed(slot)) => {
+                let peer = self.sessions.table.get(slot);
+                // With other rights it joins its rooms anew, which are judged by these.
+                if peer.is_some_and(|peer| peer.data.data.grant != grant) {
+                    self.sessions.refuse(now, slot, Code::Busy);
+                }
+                self.sessions.reschedule(now, slot);
+            }
+            None => {}
         }
     }
 
@@ -509,13 +529,17 @@ impl Gateway {
         (positions, history): (Positions, u32),
     ) -> Result<(), Code> {
         let name = RoomName::from_bytes(name).map_err(|_| Code::BadRoomName)?;
+        let Some(peer) = self.sessions.table.get_mut(slot) else {
+            return Ok(());
+        };
+        let rights = peer.data.data.grant.of(&name);
+        if !rights.has(Rights::READ) || history > 0 && !rights.has(Rights::HISTORY) {
+            return Err(Code::NotAllowed);
+        }
         if history > self.history_max {
             return Err(Code::TooMuchHistory);
         }
         let key = name.key(&self.name_key);
-        let Some(peer) = self.sessions.table.get_mut(slot) else {
-            return Ok(());
-        };
         let session = peer.conn.id;
         if std::mem::replace(&mut peer.data.data.session, session) != session {
             peer.data.data.allowance_at = now;

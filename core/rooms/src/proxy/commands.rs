@@ -12,6 +12,7 @@ use crate::command::{
     left_ms, until, Ask, CommandId, Hop, Outcome, Page, Verdict, COMMANDS_MAX, GRACE, LOOK_EVERY, RETRY,
 };
 use crate::name::{RoomKey, RoomName};
+use crate::rights::Rights;
 use crate::shares::{Holder, Shares};
 use crate::wire::record::Record;
 
@@ -115,10 +116,18 @@ impl Proxy {
             known.session = session;
             return;
         }
-        let room = RoomName::from_bytes(name).map(|name| name.key(&self.name_key));
+        let needed = match ask {
+            Ask::Tell(_) => Rights::COMMAND,
+            Ask::Count { .. } => Rights::MEMBERS,
+        };
+        let name = RoomName::from_bytes(name).map_err(|_| Code::BadRoomName);
+        let room = name.and_then(|name| match peer.data.data.grant.of(&name).has(needed) {
+            true => Ok(name.key(&self.name_key)),
+            false => Err(Code::NotAllowed),
+        });
         let until = until(now, time_ms);
         let taken = match room {
-            Err(_) => Err((Code::BadRoomName, 0)),
+            Err(code) => Err((code, 0)),
             Ok(room) => match self.limits.take(now, id, room.id, session, until, &ask) {
                 Ok(()) if !self.commands.places.allow(holders(id, &room), 1) => Err((Code::Busy, RETRY)),
                 taken => taken.map(|()| room),
@@ -312,6 +321,7 @@ impl Proxy {
 mod tests {
     use super::*;
     use crate::fixtures::proxy;
+    use crate::rights::Grant;
 
     /// Ten thousand commands that wait for members, of users with one each.
     #[test]
@@ -319,6 +329,8 @@ mod tests {
         let mut proxy = proxy();
         for user in 0..10_000 {
             let slot = proxy.sessions.admit(user, u64::from(user));
+            let peer = proxy.sessions.table.get_mut(slot).expect("it is there");
+            peer.data.data.grant = Grant::everywhere(Rights::COMMAND);
             let name = format!("sports:{user}");
             proxy.command(0, slot, 1, name.as_bytes(), 60_000, Ask::tell(b"go"));
         }

@@ -17,9 +17,9 @@ use crate::role;
 use muster_ahead::fetch;
 
 use muster_transport::{
-    append, Arrival, ClusterKeys, Code, Control, ControlRecord, Denied, Door, DoorKey, Entropy, Frames, HasLinks,
-    HasSessions, Health, Identity, Inbox, KeyedState, LinkChange, Links, Machine, Micros, Node, Outbox, Placement,
-    Question, Reading, Records, ResetSecret, ServerKey, Sessions, HEADER, PUBLIC_SOCKET,
+    append, Answered, Arrival, ClusterKeys, Code, Control, ControlRecord, Denied, Door, DoorKey, Entropy, Frames,
+    HasLinks, HasSessions, Health, Identity, Inbox, KeyedState, LinkChange, Links, Machine, Micros, Node, Outbox,
+    Placement, Question, Reading, Records, ResetSecret, ServerKey, Sessions, HEADER, PUBLIC_SOCKET,
 };
 
 use crate::age::{self, Sampler};
@@ -27,6 +27,7 @@ use crate::limits::{LINK_LOG_BYTES, SESSION_PUBLICATIONS_MAX};
 use crate::name::{RoomKey, RoomName};
 use crate::owners::Owners;
 use crate::queue::Queue;
+use crate::rights::{self, Admitted, Grant, Rights};
 use crate::wire::publish::{numbered, well_formed, Ack, LinkPublish, Publish, LINK_PUBLISH, PUBLISH_AGE_AT};
 use crate::wire::record::Record;
 use crate::wire::PublisherId;
@@ -123,6 +124,8 @@ pub struct Publisher {
     /// The window that it has while nothing waits.
     share: u32,
     acks: VecDeque<Vec<u8>>,
+    /// What it may do in which rooms.
+    grant: Grant,
 }
 
 impl Publisher {
@@ -210,15 +213,30 @@ impl Proxy {
         Owners::are_linked(&self.placement, &self.links)
     }
 
-    /// Answers a [`ProxyEvent::Authenticate`]: the user's id, or why it is refused.
-    pub fn answer(&mut self, now: Micros, id: u64, user: Result<u64, Denied>) {
-        if let Some((slot, waiting)) = self.sessions.answer(now, id, user) {
-            for bytes in waiting {
-                if let Some(record) = Record::read(&bytes) {
-                    self.request(now, slot, record);
+    /// Answers a [`ProxyEvent::Authenticate`]: the user and its rights, or why it is refused.
+    pub fn answer(&mut self, now: Micros, id: u64, said: Result<Admitted, Denied>) {
+        let (said, grant) = rights::apart(said);
+        match self.sessions.answer(now, id, said) {
+            Some(Answered::Opened(slot, waiting)) => {
+                if let Some(peer) = self.sessions.table.get_mut(slot) {
+                    peer.data.data.grant = grant;
                 }
+                for bytes in waiting {
+                    if let Some(record) = Record::read(&bytes) {
+                        self.request(now, slot, record);
+                    }
+                }
+                self.sessions.reschedule(now, slot);
             }
-            self.sessions.reschedule(now, slot);
+            Some(Answered::Renewed(slot)) => {
+                let peer = self.sessions.table.get(slot);
+                // With other rights it opens its rooms anew, which are judged by these.
+                if peer.is_some_and(|peer| peer.data.data.grant != grant) {
+                    self.sessions.refuse(now, slot, Code::Busy);
+                }
+                self.sessions.reschedule(now, slot);
+            }
+            None => {}
         }
     }
 
@@ -320,12 +338,14 @@ impl Proxy {
     }
 
     fn open(&mut self, slot: u32, name: &[u8], incarnation: u64) -> Result<u32, Code> {
-        let key = RoomName::from_bytes(name)
-            .map_err(|_| Code::BadRoomName)?
-            .key(&self.name_key);
+        let name = RoomName::from_bytes(name).map_err(|_| Code::BadRoomName)?;
+        let key = name.key(&self.name_key);
         let Some(peer) = self.sessions.table.get_mut(slot) else {
             return Err(Code::Unknown);
         };
+        if !peer.data.data.grant.of(&name).has(Rights::PUBLISH) {
+            return Err(Code::NotAllowed);
+        }
         let places = &mut peer.data.data.places;
         let known = |place: &&Place| place.open && place.key == key && place.incarnation == incarnation;
         if let Some(place) = places.iter().find(known) {

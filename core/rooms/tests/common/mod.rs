@@ -15,8 +15,8 @@ use muster_rooms::wire::{
     Membership, Message, Positions, Publish, PublisherId, Record, RoomBlock, Skip, StreamGap, StreamId, WHOLE,
 };
 use muster_rooms::{
-    Broker, BrokerConfig, Client, ClientConfig, Endpoint, Gateway, GatewayConfig, GatewayEvent, Policy, Proxy,
-    ProxyConfig, ProxyEvent, RoomKey, RoomName, Router, RouterConfig,
+    Admitted, Broker, BrokerConfig, Client, ClientConfig, Endpoint, Gateway, GatewayConfig, GatewayEvent, Grant,
+    Policy, Proxy, ProxyConfig, ProxyEvent, Rights, RoomKey, RoomName, Router, RouterConfig,
 };
 use muster_transport::{
     append, prologue, respond, Addr, AllowList, Arrival, ClusterKeys, Code, Conn, ControlRecord, DatagramKind, Demand,
@@ -144,10 +144,16 @@ fn identity(node: u32, role: Role) -> Identity {
     }
 }
 
-/// The user that the tests' authenticator finds.
-pub fn user_of(credential: &[u8]) -> Result<u64, Denied> {
+/// The user that the tests' authenticator finds: one who may do all, or one with these rights in rooms of `sports`.
+pub fn user_of(credential: &[u8]) -> Result<Admitted, Denied> {
+    if let Some(words) = credential.strip_prefix(b"sports:*=") {
+        let words = std::str::from_utf8(words).expect("words");
+        let grant = Grant::new([("sports:*", Rights::of(words.split(',')))]).expect("a pattern");
+        let admission = 43.into();
+        return Ok(Admitted { admission, grant });
+    }
     match credential {
-        b"token" => Ok(42),
+        b"token" => Ok(42.into()),
         b"no right" => Err(Denied::Right),
         _ => Err(Denied::Credential),
     }
@@ -611,14 +617,21 @@ impl<M: Subject> Rig<M> {
 
     /// An authenticated session.
     pub fn session(&mut self, number: u32) -> usize {
+        self.session_of(number, b"token")
+    }
+
+    /// A session opened by a credential.
+    pub fn session_of(&mut self, number: u32, credential: &[u8]) -> usize {
         let at = self.unknown(number);
-        self.tell(
-            at,
-            &Record::Control(ControlRecord::Authenticate { credential: b"token" }),
-        );
-        self.turn();
-        self.turn();
+        self.show(at, credential);
         at
+    }
+
+    /// A session shows a credential.
+    pub fn show(&mut self, at: usize, credential: &[u8]) {
+        self.tell(at, &Record::Control(ControlRecord::Authenticate { credential }));
+        self.turn();
+        self.turn();
     }
 
     pub fn join(&mut self, peer: usize, request: u32, name: &str, positions: Positions) {
@@ -890,6 +903,7 @@ pub fn sample_records() -> Vec<Vec<u8>> {
             backoff_ms: 100,
             backoff_max_ms: 0,
         }),
+        Record::Control(ControlRecord::Lease { left_ms: 900_000 }),
         Record::Control(ControlRecord::Servers {
             role: role::PROXY,
             servers: vec![Server {

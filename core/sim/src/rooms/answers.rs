@@ -3,7 +3,7 @@
 //! Owns answers to questions for credentials, and the events that a program may get of its sessions. Judges messages by
 //! the oracle.
 
-use muster_rooms::{ClientEvent, GatewayEvent, ProxyEvent, Side, SPREAD};
+use muster_rooms::{Admitted, ClientEvent, GatewayEvent, ProxyEvent, Side, SPREAD};
 use muster_transport::{Code, Denied, Machine};
 
 use super::{Event, Role, Rooms, Sim};
@@ -28,8 +28,8 @@ impl Rooms {
         let known = &mut world.processes[process];
         if known.epoch == epoch && known.is_alive() {
             match &mut known.node {
-                Role::Gateway(machine) => machine.answer(world.now, id, user),
-                Role::Proxy(machine) => machine.answer(world.now, id, user),
+                Role::Gateway(machine) => machine.answer(world.now, id, user.map(Admitted::from)),
+                Role::Proxy(machine) => machine.answer(world.now, id, user.map(Admitted::from)),
                 _ => {}
             }
             if world.is_up(process) {

@@ -19,6 +19,7 @@ const REFUSED: u8 = 3;
 const LINK_READY: u8 = 25;
 const PACE: u8 = 35;
 const SERVERS: u8 = 36;
+const LEASE: u8 = 37;
 
 /// A record, as a log sees it.
 pub trait Encode {
@@ -90,6 +91,8 @@ pub enum ControlRecord<'a> {
     Pace { backoff_ms: u32, backoff_max_ms: u32 },
     /// Servers of one role that clients may turn to, in place of all that were named before.
     Servers { role: Role, servers: Vec<Server> },
+    /// The session's token ends after this; another one of the same user prolongs the session.
+    Lease { left_ms: u32 },
     // ---- both ends of a link
     /// `token` proves a later reset of this link by the sender.
     LinkReady { token: [u8; 16] },
@@ -122,6 +125,7 @@ impl<'a> ControlRecord<'a> {
                 role: Role::from_u8(r.u8()?)?,
                 servers: server::read(r)?,
             },
+            LEASE => ControlRecord::Lease { left_ms: r.u32()? },
             LINK_READY => ControlRecord::LinkReady { token: r.array()? },
             _ => return None,
         };
@@ -157,6 +161,9 @@ impl Encode for ControlRecord<'_> {
             }
             ControlRecord::Servers { role, servers } => {
                 server::write(servers, w.u8(SERVERS).u8(role.code()));
+            }
+            ControlRecord::Lease { left_ms } => {
+                w.u8(LEASE).u32(*left_ms);
             }
             ControlRecord::LinkReady { token } => {
                 w.u8(LINK_READY).put(token);
@@ -202,6 +209,7 @@ mod tests {
                     SERVERS_MAX
                 ],
             },
+            ControlRecord::Lease { left_ms: 69 },
             ControlRecord::LinkReady { token: [32; 16] },
         ];
         for record in records {

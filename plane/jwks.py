@@ -1,0 +1,120 @@
+"""The public keys of those who sign users' tokens: a JSON Web Key Set (RFC 7517) in a file, or behind a URL.
+
+Owns the fetching of a set and its age. Knows no claim and no user.
+"""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import jwt
+import structlog
+
+from plane.spec import SpecError
+
+ALGORITHMS: Final = ("EdDSA", "ES256", "RS256")
+"""Those whose verifier cannot sign."""
+KEYS_MAX: Final = 64
+FRESH_S: Final = 300.0
+"""A set is fetched again after this."""
+PAUSE_S: Final = 10.0
+"""Fetches follow each other after this, whatever keys tokens name: strangers name any."""
+TIMEOUT_S: Final = 5.0
+
+Keys = Mapping[str | None, jwt.PyJWK]
+"""By key id (`kid`)."""
+Fetch = Callable[[str], Any]
+"""Returns the JSON behind a URL. Blocks."""
+
+
+class NotYet(Exception):
+    """The set that may have the key is on its way."""
+
+
+def keys_of(said: Any) -> Keys:
+    """The usable keys of a set, as JSON has it. Raises `ValueError`."""
+    try:
+        made = jwt.PyJWKSet.from_dict(said)
+    except (jwt.PyJWTError, AttributeError, TypeError, KeyError) as error:
+        raise ValueError(f"is no JSON Web Key Set: {error}") from None
+    keys = [key for key in made.keys if key.algorithm_name in ALGORITHMS and key.public_key_use in {None, "sig"}]
+    if not keys:
+        raise ValueError(f"has no key for {', '.join(ALGORITHMS)}")
+    if len(keys) > KEYS_MAX:
+        raise ValueError(f"has more than {KEYS_MAX} keys")
+    return {key.key_id: key for key in keys}
+
+
+def chosen(keys: Keys, kid: str | None) -> jwt.PyJWK | None:
+    """The key that a token names; the only one for a token that names none."""
+    return next(iter(keys.values())) if kid is None and len(keys) == 1 else keys.get(kid)
+
+
+def fetched(url: str) -> Any:
+    """Fetch a set. Blocks for at most `TIMEOUT_S`."""
+    return jwt.PyJWKClient(url, cache_jwk_set=False, timeout=TIMEOUT_S).fetch_data()
+
+
+class FetchedKeys:
+    """The set behind a URL, fetched by a thread of its own: at once, when it is old, and for an unknown key.
+
+    While no fetch succeeds, the last set stays in force.
+    """
+
+    def __init__(self, url: str, *, fetch: Fetch = fetched, clock: Callable[[], float] = time.monotonic) -> None:
+        self.url = url
+        self._fetch, self._clock = fetch, clock
+        self._keys: Keys = {}
+        self._tried_at = -FRESH_S
+        self._running: threading.Thread | None = None
+        self.look()
+
+    def find(self, kid: str | None) -> jwt.PyJWK | None:
+        """The key of this id; None: the set has none such. Raises `NotYet`."""
+        key = chosen(self._keys, kid)
+        if key is None or self._clock() - self._tried_at > FRESH_S:
+            self.look()
+        if key is not None:
+            return key
+        running = self._running  # looked at first: a thread that has ended has brought its set
+        key = chosen(self._keys, kid)
+        if key is None and (running is not None or not self._keys):
+            raise NotYet
+        return key
+
+    def look(self) -> None:
+        """Fetch the set unless that happens now, or happened just now."""
+        if self._running is not None or self._clock() - self._tried_at < PAUSE_S:
+            return
+        self._tried_at = self._clock()
+        self._running = threading.Thread(target=self._take, name="key set", daemon=True)
+        self._running.start()
+
+    def _take(self) -> None:
+        try:
+            self._keys = keys_of(self._fetch(self.url))
+        except Exception as error:  # of a server that is not ours, and of the library that speaks with it
+            structlog.get_logger().warning(
+                "the key set of users' tokens was not fetched, the last one stays",
+                url=self.url,
+                error=f"{error!r:.200}",
+            )
+        finally:
+            self._running = None
+
+
+class KeptKeys:
+    """A set from a file."""
+
+    def __init__(self, text: str) -> None:
+        """Raises `SpecError`."""
+        try:
+            self._keys: Keys = keys_of(json.loads(text)) if text else {}
+        except ValueError as error:
+            raise SpecError(f"cluster.jwks: {error}") from None
+
+    def find(self, kid: str | None) -> jwt.PyJWK | None:
+        """The key of this id; None: the set has none such."""
+        return chosen(self._keys, kid)

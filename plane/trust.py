@@ -1,0 +1,127 @@
+"""What makes a credential good: the shared token, the secrets and keys that sign users' tokens, and what is revoked.
+
+Owns the reading of these files. Knows no token and no signature: see `plane/auth.py`.
+"""
+
+import codecs
+import hmac
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from plane.spec import Spec, SpecError
+
+SECRET_BYTES_MIN: Final = 32
+SECRETS_MAX: Final = 2
+USER_MAX: Final = 2**64 - 1
+PROOF_BYTES: Final = 16
+REVOKED_MAX: Final = 100_000
+"""Lines of the file of revoked users and tokens: some 10 MB, and one look at all sessions per reload."""
+PROBES: Final = "muster-probe"
+"""The namespace of the prober's rooms."""
+URLS: Final = ("https://", "http://")
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """The sources of users' tokens, as the files say it now."""
+
+    secrets: tuple[bytes, ...] = ()
+    """Sign by HS256: the first one signs, both are valid."""
+    keys: str = ""
+    """A JSON Web Key Set."""
+    keys_url: str = ""
+    """The address of one, to be fetched."""
+    users: frozenset[int] = frozenset()
+    """Revoked users."""
+    tokens: frozenset[str] = frozenset()
+    """The ids (`jti`) of revoked tokens."""
+
+
+def probe_token(token: bytes) -> bytes:
+    """The prober's credential. It opens the rooms of probes alone, and tells nothing of the shared token, from which
+    prober and servers derive it."""
+    return hmac.digest(token, b"muster prober", "sha256").hex().encode()
+
+
+def server_proof(token: bytes, node: int, role: str, client: tuple[str, int], public_key: str) -> str:
+    """The proof that a holder of the shared token registered this server with this address and key for clients."""
+    host, port = client
+    said = f"muster server\n{node}\n{role}\n{host}\n{port}\n{public_key}"
+    return hmac.digest(token, said.encode(), "sha256")[:PROOF_BYTES].hex()
+
+
+def trust_of(spec: Spec) -> Trust:
+    """Read the files that a spec names. Raises `SpecError`."""
+    users, tokens = revoked(spec.revoked_file)
+    address = spec.jwks.startswith(URLS)
+    return Trust(
+        secrets=signing_secrets(spec.jwt_secret_file),
+        keys="" if address else _text(spec.jwks),
+        keys_url=spec.jwks if address else "",
+        users=users,
+        tokens=tokens,
+    )
+
+
+def revoked(file: str) -> tuple[frozenset[int], frozenset[str]]:
+    """Read the revoked users and token ids: a line `user NUMBER` or `token ID` each. Raises `SpecError`."""
+    users, tokens = set[int](), set[str]()
+    lines = _text(file).splitlines()
+    if len(lines) > REVOKED_MAX:
+        raise SpecError(f"{file}: has more than {REVOKED_MAX} lines; a token that has ended needs none")
+    for number, line in enumerate(lines, 1):
+        kind, _, rest = line.strip().partition(" ")
+        name = rest.strip()
+        if kind.startswith("#"):
+            continue
+        if kind == "user" and name.isascii() and name.isdecimal() and int(name[:21]) <= USER_MAX:
+            users.add(int(name))
+        elif kind == "token" and name:
+            tokens.add(name)
+        elif kind:
+            raise SpecError(f"{file}:{number}: is neither `user NUMBER` nor `token ID`")
+    return frozenset(users), frozenset(tokens)
+
+
+def _text(file: str) -> str:
+    if not file:
+        return ""
+    try:
+        return Path(file).read_text("utf-8-sig")
+    except OSError as error:
+        raise SpecError(f"{file}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise SpecError(f"{file}: is no text in UTF-8") from None
+
+
+def signing_secrets(file: str) -> tuple[bytes, ...]:
+    """Read the secrets of users' tokens, one a line: the first signs, both are valid. Raises `SpecError`.
+
+    Without a file there is none.
+    """
+    if not file:
+        return ()
+    try:
+        lines = [line.strip() for line in Path(file).read_bytes().splitlines()]
+    except OSError as error:
+        raise SpecError(f"{file}: cannot be read: {error.strerror}") from None
+    secrets = tuple(line for line in lines if line)
+    if not 1 <= len(secrets) <= SECRETS_MAX:
+        raise SpecError(f"{file}: has {len(secrets)} secrets, not one or two, a line each")
+    if short := [at for at, secret in enumerate(secrets, 1) if len(secret) < SECRET_BYTES_MIN]:
+        raise SpecError(
+            f"{file}: secret {short[0]} has fewer than {SECRET_BYTES_MIN} bytes; openssl rand -hex 32 makes one"
+        )
+    return secrets
+
+
+def shared_token(file: str) -> bytes:
+    """Read the shared token: one line of text, which may begin with a byte order mark. Raises `SpecError`."""
+    try:
+        token = Path(file).read_bytes().removeprefix(codecs.BOM_UTF8).strip()
+    except OSError as error:
+        raise SpecError(f"{file}: cannot be read: {error.strerror}") from None
+    if not token:
+        raise SpecError(f"{file}: is empty, which would let everybody in")
+    return token
