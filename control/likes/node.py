@@ -44,7 +44,7 @@ HEARD_S: Final = 0.5
 class LikesNode:
     """A `plane.service.Service`."""
 
-    take_secrets: Final = None
+    take_trust: Final = None
     """It checks no user's token."""
 
     def __init__(self, spec: Spec, settings: LikesSettings, context: Context) -> None:

@@ -5,6 +5,7 @@ import json
 import shutil
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -210,7 +211,7 @@ async def test_changes_wait_for_a_kafka_that_is_away(tmp_path: Path, kafka: Kafk
                 await asyncio.sleep(3.0)
 
 
-async def logged(folder: Path, url: str = "") -> list[dict[str, str]]:
+async def logged(folder: Path, url: str = "") -> list[dict[str, Any]]:
     """The changes in the log of the first shard of the first site. Takes the log over: a writer opens it again."""
     logs = connect(url, folder / "presence")
     log = await logs.open("presence-site1", 0)
