@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from plane.calls import CallError, Peer, Server, key_of
 from plane.fleet import index, picks, schema
+from plane.fleet.hearing import Hearing
 from plane.fleet.index import Index, Update, UpdateError
 from plane.fleet.leases import Leases
 from plane.fleet.mqtt import Link, LinkError
@@ -109,6 +110,7 @@ class IndexNode:
             first=spec.node,
             on_change=self._linked,
         )
+        self._hearing = Hearing()
         self._epoch = 0
         """The highest of a scheduler that asked."""
         self._picks_made = self._refused = 0
@@ -148,7 +150,7 @@ class IndexNode:
             speaks=self._speaks,
             changed=self._changed,
         )
-        self._presence.restored(_now())
+        self._presence.restored(self._hearing.now())
 
     async def run(self, stop: asyncio.Event, drain_s: float) -> None:
         """Until `stop` is set."""
@@ -187,10 +189,9 @@ class IndexNode:
         while True:
             await asyncio.sleep(TICK_S)
             self._speaking = (*(node.node for node in self._others()), self._node)
-            now = _now()
-            self._presence.tick(now)
+            self._presence.tick(self._hearing.now())
             self._picks.advance(int(time.time() // 60))
-            self._expire(now)
+            self._expire(_now())
             knows = time.monotonic() - began > self._fleet.lease_ms / 1000
             sessions = self._sessions
             if sessions is not None and sessions.stale and sessions.connected and knows:
@@ -226,7 +227,7 @@ class IndexNode:
         for update in await sessions.load():
             with contextlib.suppress(UpdateError):
                 self._index.apply(update)
-        self._presence.restored(_now())
+        self._presence.restored(self._hearing.now())
 
     def _changed(self, update: Update, came: bool | None, attributes: dict[str, list[str]]) -> None:
         if self._sessions is not None:
@@ -238,6 +239,7 @@ class IndexNode:
         return [record for record in records if record is not None]
 
     def _linked(self, connected: bool) -> None:
+        self._hearing.hears(connected)
         if connected != self.ready and not self.closed:
             self.ready = connected
             self.on_ready(connected)
@@ -295,7 +297,7 @@ class IndexNode:
     # --- messages and questions ---------------------------------------------------------------------------------------
 
     def _heard(self, topic: str, payload: bytes) -> None:
-        self._presence.receive(_now(), topic, payload)
+        self._presence.receive(self._hearing.now(), topic, payload)
 
     async def _ping(self, _: Ping) -> Pong:
         if not (self._restored and self._link.connected):
