@@ -97,12 +97,7 @@ pub struct Courier {
 impl Courier {
     pub fn new(site: u16) -> Self {
         Courier {
-            here: Here {
-                site,
-                of: 0,
-                index: 0,
-                map: 0,
-            },
+            here: Here { site, shard: None },
             orders: BTreeMap::new(),
             due: BTreeSet::new(),
             routes: BTreeMap::new(),

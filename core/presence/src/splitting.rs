@@ -8,9 +8,10 @@ use crate::map::{ShardMap, Target};
 use crate::post::{Mail, Task};
 use crate::role;
 use crate::split::Splitter;
-use crate::wire::{Beat, Events, Here, Message, Origin, Report, Shard};
+use crate::wire::{Beat, Events, Here, Message, Origin, Report};
 use muster_transport::{Identity, Micros, Placement};
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 
 muster_transport::counters! {
     /// What an online proxy took and gave.
@@ -47,12 +48,7 @@ pub struct Splitting {
 impl Splitting {
     pub fn new(site: u16) -> Self {
         Splitting {
-            here: Here {
-                site,
-                of: 0,
-                index: 0,
-                map: 0,
-            },
+            here: Here { site, shard: None },
             writers: BTreeMap::new(),
             map: ShardMap::default(),
             targets: BTreeMap::new(),
@@ -87,11 +83,10 @@ impl Splitting {
 }
 
 impl Task for Splitting {
+    type Event = Infallible;
+
     fn here(&self) -> Here {
-        Here {
-            map: self.map.version,
-            ..self.here
-        }
+        self.here
     }
 
     fn not_ready(&self) -> Option<&'static str> {
@@ -120,11 +115,7 @@ impl Task for Splitting {
     fn message(&mut self, _now: Micros, peer: Identity, message: &Message<'_>, _mail: &mut Mail) -> bool {
         match message {
             Message::Here(here) => {
-                if peer.role == role::ONLINE_WRITER && here.index < here.of {
-                    let shard = Shard {
-                        of: here.of,
-                        index: here.index,
-                    };
+                if let Some(shard) = here.shard.filter(|_| peer.role == role::ONLINE_WRITER) {
                     let target = Target { site: here.site, shard };
                     if self.writers.insert(peer.node, Some(target)) != Some(Some(target)) {
                         self.remap();

@@ -298,8 +298,7 @@ impl Guest for Station {
     }
 
     fn each_gauge(&self, each: &mut dyn FnMut(&'static str, &'static str, f64)) {
-        let help = "Devices of users that are online here";
-        each("presence_devices", help, self.access.devices_len() as f64);
+        each("presence_online", "Devices online here", self.access.devices_len() as f64);
         each("presence_version", "Version of the last packet", self.access.version() as f64);
         let help = "Devices that have not answered for a message";
         each("unicast_pending", help, self.deliveries.pending_len() as f64);

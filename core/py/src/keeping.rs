@@ -1,12 +1,13 @@
 //! The engines of presence: an online writer's node, and a gateway without sessions for benches and tests.
 
+use std::convert::Infallible;
 use std::os::fd::AsRawFd;
 
 use muster_presence::{
-    page, AccessPoint, AccessSettings, Apart, Applied, Change, ChangeId, Keeping, Origin, Post, PostConfig, Ranges,
+    page, AccessPoint, AccessSettings, Apart, Applied, Change, ChangeId, Keeping, Origin, Post, PostConfig, PostEvent, Ranges,
     State, Task, Writer, WriterSettings,
 };
-use muster_transport::{HasLinks, Identity, LinkChange, ResetSecret};
+use muster_transport::{HasLinks, Identity, ResetSecret};
 use muster_udp::{monotonic_now, KernelEntropy};
 use pyo3::exceptions::{PyOverflowError, PyValueError};
 use pyo3::prelude::*;
@@ -18,6 +19,8 @@ use crate::server::{closed, cluster, engine, sockets, ClusterKey, HostPort, Role
 
 /// What a node of presence tells operators beyond what every node does.
 pub trait Told: Task {
+    /// An event of its task: name first.
+    fn event<'py>(py: Python<'py>, event: Self::Event) -> PyResult<Bound<'py, PyTuple>>;
     fn each_counter(&self, each: &mut dyn FnMut(&'static str, &'static str, u64));
     fn each_gauge(&self, each: &mut dyn FnMut(&'static str, &'static str, f64));
 }
@@ -31,8 +34,11 @@ impl<T: Told> RoleMachine for Post<T> {
         self.set_link_buffer(bytes[0]);
     }
 
-    fn event<'py>(py: Python<'py>, event: LinkChange) -> PyResult<Bound<'py, PyTuple>> {
-        convert::link_event(py, &event)
+    fn event<'py>(py: Python<'py>, event: PostEvent<T::Event>) -> PyResult<Bound<'py, PyTuple>> {
+        match event {
+            PostEvent::Link(change) => convert::link_event(py, &change),
+            PostEvent::Task(event) => T::event(py, event),
+        }
     }
 
     fn each_counter(&self, each: &mut dyn FnMut(&'static str, &'static str, u64)) {
@@ -51,6 +57,10 @@ impl<T: Told> RoleMachine for Post<T> {
 }
 
 impl Told for Keeping {
+    fn event<'py>(_py: Python<'py>, event: Infallible) -> PyResult<Bound<'py, PyTuple>> {
+        match event {}
+    }
+
     fn each_counter(&self, each: &mut dyn FnMut(&'static str, &'static str, u64)) {
         self.counters.each(&mut *each);
         for (name, help, value) in presence::writer_counters(&self.writer) {
@@ -80,6 +90,10 @@ impl Told for Keeping {
 }
 
 impl Told for Apart {
+    fn event<'py>(_py: Python<'py>, event: Infallible) -> PyResult<Bound<'py, PyTuple>> {
+        match event {}
+    }
+
     fn each_counter(&self, _each: &mut dyn FnMut(&'static str, &'static str, u64)) {}
 
     fn each_gauge(&self, each: &mut dyn FnMut(&'static str, &'static str, f64)) {
