@@ -4,8 +4,8 @@ use std::convert::Infallible;
 use std::os::fd::AsRawFd;
 
 use muster_presence::{
-    page, AccessPoint, AccessSettings, Apart, Applied, Change, ChangeId, Keeping, Origin, Post, PostConfig, PostEvent, Ranges,
-    State, Task, Writer, WriterSettings,
+    page, AccessPoint, AccessSettings, Apart, Applied, Change, ChangeId, Keeping, Origin, Post, PostConfig, PostEvent,
+    Ranges, State, Task, Writer, WriterSettings,
 };
 use muster_transport::{HasLinks, Identity, ResetSecret};
 use muster_udp::{monotonic_now, KernelEntropy};
