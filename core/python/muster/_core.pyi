@@ -17,6 +17,7 @@ __all__ = [
     "KnownRooms",
     "LikesEngine",
     "LoadEngine",
+    "OnlineProxyEngine",
     "OnlineWriterEngine",
     "PresenceAccess",
     "PresenceGatewayEngine",
@@ -26,6 +27,7 @@ __all__ = [
     "RouterEngine",
     "ScaleEngine",
     "ScheduleKeeper",
+    "UnicastEngine",
     "WorkerDispatch",
     "assign_workers",
     "dying_results",
@@ -736,6 +738,50 @@ class PresenceWriter:
     # Gateway, epoch, whether it is followed, highest complete version, highest seen, missing versions.
     def sources(self) -> list[tuple[int, int, bool, int, int, int]]: ...
     def counters(self) -> dict[str, int]: ...
+
+# An online proxy's node, as `plane.engine.Engine`.
+@final
+class OnlineProxyEngine(_Engine):
+    def __new__(
+        cls,
+        *,
+        node: int,
+        epoch: int,
+        link_bind: tuple[str, int],
+        cluster_key: tuple[int, bytes],
+        seed: int,
+        recv_buffer: int,
+        send_buffer: int,
+        payload_bytes: int,
+        faults: Sequence[_Fault] | None,
+        site: int,
+        cluster_other: tuple[int, bytes] | None = ...,
+        cluster_allow: _Allow | None = ...,
+    ) -> OnlineProxyEngine: ...
+    def answer(self, _question_id: int, _user: int | None, _denied: str = ...) -> None: ...
+
+# A unicast service's node. It asks where users are by events ("route", user).
+@final
+class UnicastEngine(_Engine):
+    def __new__(
+        cls,
+        *,
+        node: int,
+        epoch: int,
+        link_bind: tuple[str, int],
+        cluster_key: tuple[int, bytes],
+        seed: int,
+        recv_buffer: int,
+        send_buffer: int,
+        payload_bytes: int,
+        faults: Sequence[_Fault] | None,
+        site: int,
+        cluster_other: tuple[int, bytes] | None = ...,
+        cluster_allow: _Allow | None = ...,
+    ) -> UnicastEngine: ...
+    def answer(self, _question_id: int, _user: int | None, _denied: str = ...) -> None: ...
+    def readers(self, known: bool) -> None: ...
+    def routed(self, found: list[tuple[int, list[int] | None]]) -> None: ...  # gateways; None: nobody could say
 
 # An online writer's node, as `plane.engine.Engine`, and what its keeper does with it.
 @final
