@@ -37,7 +37,9 @@ def token(
     except ValueError as error:
         raise UserError(f"USER: {error}", USAGE) from None
     if device is not None and not re.fullmatch(DEVICE, device):
-        raise UserError(f"--device: {device!r} is not a name of 1 to 23 printable characters without space or comma", USAGE)
+        raise UserError(
+            f"--device: {device!r} is not a name of 1 to 23 printable characters without space or comma", USAGE
+        )
     allowed, seconds, patterns = _rights(rights), _seconds(expires), _patterns(cap)
     settings = config.load(config_file).config
     place = instance.folder(settings)

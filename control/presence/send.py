@@ -178,7 +178,9 @@ class Sender:
         },
     },
 )
-async def route(request: AnyRequest, caller: NamedDependency[Caller], sender: NamedDependency[Sender]) -> Response[bytes]:
+async def route(
+    request: AnyRequest, caller: NamedDependency[Caller], sender: NamedDependency[Sender]
+) -> Response[bytes]:
     """Send one message to all online devices of many users: `{"users": ["7", "8"], "data": "hello"}`.
 
     `"device": "phone"` means this device only; `"expires": 5` gives up after so many seconds.

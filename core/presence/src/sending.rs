@@ -294,7 +294,9 @@ impl Guest for Sending {
             .range((session, 0)..=(session, u64::MAX))
             .map(|(of, _)| *of)
             .collect();
-        of.iter().for_each(|of| drop(self.orders.remove(of)));
+        for of in of {
+            self.orders.remove(&of);
+        }
     }
 
     fn record(&mut self, now: Micros, session: u64, record: &[u8]) -> bool {

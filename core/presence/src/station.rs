@@ -19,7 +19,7 @@ use std::collections::{HashMap, VecDeque};
 const AGAIN: Micros = 20_000;
 
 /// The time of day in milliseconds since 1970, for people: nothing is ordered by it.
-pub trait Wall: Send {
+pub trait Wall: Send + Sync {
     fn now_ms(&self) -> u64;
 }
 

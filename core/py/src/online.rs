@@ -7,11 +7,11 @@ use muster_presence::{
     AccessSettings, Courier, DeliverySettings, Policies, Policy, Post, PostConfig, Splitting, Station, StationSettings,
     Wall,
 };
-use muster_transport::{Denied, HasLinks, Identity, Machine, ResetSecret, Role};
+use muster_transport::{Identity, ResetSecret, Role};
 use muster_udp::{monotonic_now, KernelEntropy};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
+use pyo3::types::{PyDict, PyList, PyTuple};
 
 use crate::convert::{self, Allow, FaultRule};
 use crate::keeping::Told;

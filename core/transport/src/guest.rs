@@ -14,7 +14,7 @@ use crate::wire::record::Raw;
 use crate::wire::Code;
 
 /// What a machine tells its guest.
-pub trait Guest: Send {
+pub trait Guest: Send + Sync {
     /// The kinds of frames on links that are the guest's.
     fn kinds(&self) -> FrameKinds;
 
