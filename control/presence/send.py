@@ -22,14 +22,14 @@ from control.http.access import Action, Caller
 from control.http.face import AnyRequest, Base, Where
 from control.http.idempotency import Answer, Nothing
 from control.http.problems import CONTENT_TYPE, Problem
+from control.presence.asking import USER_MAX
 from control.presence.reach import user_of
 from muster.client import SEND_BYTES_MAX, SEND_GRACE_S
 
-ACTION: Final = Action("send", "send messages to these users", None)
+ACTION: Final = Action("unicast", "send messages to these users", None)
 USERS_MAX: Final = 1_000
 """Of one request."""
 OPEN_S: Final = 5.0
-CODES: Final = {"busy": "busy", "timeout": "timeout", "too_long": "too_long"}
 ORDER: Final = ("delivered", "expired", "not_online")
 
 Number = Annotated[str, msgspec.Meta(pattern=r"^(0|[1-9][0-9]{0,19})\Z")]
@@ -123,7 +123,7 @@ class Sender:
     """The client of the process. Opened when it is first needed."""
 
     def __init__(self, base: Base) -> None:
-        self._base = base
+        self.base = base
         self._where: Where = base.where
         self._client: muster.Client | None = None
         self._opening = asyncio.Lock()
@@ -192,8 +192,10 @@ async def route(
         raise Problem("bad_body", str(error)) from None
     if len(asked.data.encode()) > SEND_BYTES_MAX:
         raise Problem("too_long", f"a message to a user has at most {SEND_BYTES_MAX} bytes")
+    if large := [user for user in asked.users if int(user) > USER_MAX]:
+        raise Problem("bad_body", f"{large[0]} is not a user: a number from 0 to 2^64-1")
     for user in asked.users:
-        caller.need("send", user)
+        caller.need("unicast", user)
     caller.spend(len(asked.users))
     base = sender.base
     base.ongoing(request).extend(asked.expires + SEND_GRACE_S)
@@ -201,7 +203,10 @@ async def route(
     async def do() -> Answer:
         return Answer(200, msgspec.json.encode(await sender.send(asked)))
 
-    said = await base.once(request, caller.name, body, do)
+    try:
+        said = await base.once(request, caller.name, body, do)
+    except Nothing as nothing:
+        raise nothing.problem from None
     return Response(said.body + b"\n", media_type=MediaType.JSON, status_code=said.status)
 
 

@@ -17,6 +17,8 @@ mod apart;
 mod assembly;
 mod batch;
 mod bucket;
+#[cfg(test)]
+mod carried;
 mod courier;
 mod device;
 mod event;

@@ -159,13 +159,24 @@ impl Mail {
         self.queues.values().map(|queue| queue.frames.len()).sum()
     }
 
-    fn open(&mut self, node: u32) {
+    pub(crate) fn open(&mut self, node: u32) {
         self.queues.insert(node, Queue::default());
     }
 
-    fn close(&mut self, node: u32) {
+    pub(crate) fn close(&mut self, node: u32) {
         let dropped = self.queues.remove(&node).map_or(0, |queue| queue.frames.len());
         self.counters.presence_dropped_unlinked += dropped as u64;
+    }
+
+    /// What waits, each frame with its node.
+    #[cfg(test)]
+    pub(crate) fn take(&mut self) -> Vec<(u32, Vec<u8>)> {
+        let all = self.queues.iter_mut();
+        let frames = all.flat_map(|(node, queue)| {
+            queue.bytes = 0;
+            queue.frames.drain(..).map(|frame| (*node, frame))
+        });
+        frames.collect()
     }
 }
 
