@@ -124,7 +124,7 @@ class Systems(Section, frozen=True):
     enabled: Annotated[
         str,
         key(
-            "Systems that `muster up` also starts, with commas between, or `all`; gateways and proxies have their part in them",
+            "Systems that `muster up` also starts, with commas between, or `all`; gateways and proxies take part in them",
             "empty: rooms alone; `--with` adds",
         ),
     ] = ""

@@ -1,7 +1,7 @@
 """The unicast service: its engine, and the readers that say where users are.
 
-Owns who is asked, and how many questions are under way. The engine asks for the gateways of a user by events; an answer that does
-not come is asked for again by the engine. Must not know what is in a message.
+Owns who is asked, and how many questions are under way. The engine asks for the gateways of a user by events; an answer that
+does not come is asked for again by the engine. Must not know what is in a message.
 """
 
 import asyncio
@@ -59,6 +59,7 @@ class Routes:
         """While it is open, users are looked up with the readers of the registry's map."""
         self._look(context)
         self._readers = Readers(lambda: self._addresses, self._key)
+        self._begin()  # what was wanted before
         looking = asyncio.create_task(self._looking(context), name="looks for online readers")
         try:
             yield

@@ -39,6 +39,7 @@ def writer(spec: Spec, settings: PresenceSettings) -> Role:
         shard=place.shard,
         grace_us=settings.grace_ms * MILLISECOND,
         lease_us=settings.lease_ms * MILLISECOND,
+        policies=(settings.devices, settings.users),
     )
     return Role(engine, place=partial(placing, engine))
 

@@ -69,8 +69,8 @@ class Presence(Section, frozen=True):
     devices: Annotated[
         Devices,
         key(
-            "Devices of a user at once, for users of no `[users.NAME]`: `many`, `one per kind`, or `one`; a newer session ends "
-            "older ones",
+            "Devices of a user at once, for users of no `[users.NAME]`: `many`, `one per kind`, or `one`; a newer session "
+            "ends older ones",
             "nobody is sent away",
         ),
     ] = "many"
@@ -137,6 +137,10 @@ class PresenceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     grace_ms: int
     lease_ms: int
     fresh_ms: int
+    devices: Devices = "many"
+    """How many devices of a user may be online."""
+    users: list[tuple[int, int, Devices]] = []
+    """The same for ranges of users, first and last."""
 
 
 def shards(presence: Presence) -> list[int]:
@@ -191,6 +195,8 @@ def settle(options: Section, around: Around) -> PresenceSettings:
         grace_ms=presence.grace_ms,
         lease_ms=presence.lease_ms,
         fresh_ms=presence.fresh_ms,
+        devices=presence.devices,
+        users=[(each.first, each.last, each.devices) for each in around.section("users").values()],
     )
 
 

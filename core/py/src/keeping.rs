@@ -14,6 +14,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 
 use crate::convert::{self, Allow, FaultRule};
+use crate::online::{self, PolicyOptions};
 use crate::presence::{self, FullEntry, SourceEntry};
 use crate::server::{closed, cluster, engine, sockets, ClusterKey, HostPort, RoleMachine, Running};
 
@@ -127,7 +128,7 @@ engine!(
 impl OnlineWriterEngine {
     #[new]
     #[pyo3(signature = (*, node, epoch, link_bind, cluster_key, seed, recv_buffer, send_buffer, payload_bytes, faults, site, shards, shard,
-        grace_us, lease_us, reorder_us = 30_000, late_us = 2_000_000, cluster_other = None, cluster_allow = None))]
+        grace_us, lease_us, reorder_us = 30_000, late_us = 2_000_000, policies = None, cluster_other = None, cluster_allow = None))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         node: u32,
@@ -146,6 +147,7 @@ impl OnlineWriterEngine {
         lease_us: u64,
         reorder_us: u64,
         late_us: u64,
+        policies: Option<PolicyOptions>,
         cluster_other: Option<ClusterKey>,
         cluster_allow: Option<Allow>,
     ) -> PyResult<Self> {
@@ -167,7 +169,7 @@ impl OnlineWriterEngine {
             lease: lease_us,
             reorder: reorder_us,
             late: late_us,
-            policies: None,
+            policies: policies.map(online::policies).transpose()?,
         };
         let shard = presence::shard(shards, shard)?;
         let writer = Writer::new(shard, epoch, settings);

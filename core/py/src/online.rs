@@ -41,16 +41,23 @@ fn policy(name: &str) -> PyResult<Policy> {
     }
 }
 
+/// The policy of users of no range, and ranges with theirs.
+pub type PolicyOptions = (String, Vec<(u64, u64, String)>);
+
+pub fn policies((otherwise, ranges): PolicyOptions) -> PyResult<Policies> {
+    let range = |(first, last, name): (u64, u64, String)| Ok((first, last, policy(&name)?));
+    Ok(Policies {
+        ranges: ranges.into_iter().map(range).collect::<PyResult<_>>()?,
+        otherwise: policy(&otherwise)?,
+    })
+}
+
 /// The guest of a gateway.
 pub fn station(me: Identity, (window, otherwise, ranges): StationOptions) -> PyResult<Box<Station>> {
-    let range = |(first, last, name): (u64, u64, String)| Ok((first, last, policy(&name)?));
     let settings = StationSettings {
         access: AccessSettings {
             window,
-            policies: Policies {
-                ranges: ranges.into_iter().map(range).collect::<PyResult<_>>()?,
-                otherwise: policy(&otherwise)?,
-            },
+            policies: policies((otherwise, ranges))?,
             ..AccessSettings::default()
         },
         deliveries: DeliverySettings::default(),

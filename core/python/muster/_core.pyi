@@ -805,6 +805,8 @@ class OnlineWriterEngine(_Engine):
         lease_us: int,
         reorder_us: int = ...,
         late_us: int = ...,
+        # Of devices: for all users, and for ranges of users (first, last); None: older sessions elsewhere stay.
+        policies: tuple[str, list[tuple[int, int, str]]] | None = None,
         cluster_other: tuple[int, bytes] | None = ...,
         cluster_allow: _Allow | None = ...,
     ) -> OnlineWriterEngine: ...
