@@ -26,8 +26,8 @@ Devices = Literal["many", "one per kind", "one"]
 class Users(Section, frozen=True):
     """A namespace of users: a range of their numbers."""
 
-    first: Annotated[int, key("The first user", "", ge=0, lt=1 << 63)] = 0
-    last: Annotated[int, key("The last user", "", ge=0, lt=1 << 63)] = (1 << 63) - 1
+    first: Annotated[int, key("The first user", "", ge=0, le=(1 << 63) - 1)] = 0
+    last: Annotated[int, key("The last user", "", ge=0, le=(1 << 63) - 1)] = (1 << 63) - 1
     devices: Annotated[
         Devices,
         key(
