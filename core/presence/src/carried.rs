@@ -157,7 +157,9 @@ impl World {
     }
 
     fn end_gateway(&mut self, node: u32) {
-        let Some((me, _)) = self.gateways.remove(&node) else { return };
+        let Some((me, _)) = self.gateways.remove(&node) else {
+            return;
+        };
         for (_, courier, mail) in self.services.values_mut() {
             mail.close(node);
             courier.link(self.now, me, false, mail);
@@ -185,7 +187,9 @@ impl World {
     }
 
     fn end_service(&mut self, node: u32) {
-        let Some((me, ..)) = self.services.remove(&node) else { return };
+        let Some((me, ..)) = self.services.remove(&node) else {
+            return;
+        };
         self.proxy.1.link(self.now, me, false);
     }
 
@@ -346,7 +350,11 @@ fn at_five_percent_loss_in_bursts_each_message_is_delivered_once_or_reported() {
         }
         world.live(4_500);
         world.check(500);
-        assert!(world.delivered_to_both() >= 499, "seed {seed}: {}", world.delivered_to_both());
+        assert!(
+            world.delivered_to_both() >= 499,
+            "seed {seed}: {}",
+            world.delivered_to_both()
+        );
     }
 }
 
@@ -376,7 +384,11 @@ fn a_service_and_a_gateway_die_and_nothing_is_silent_nor_doubled() {
         }
         world.live(5_000);
         world.check(600);
-        assert!(world.delivered_to_both() >= 560, "seed {seed}: {}", world.delivered_to_both());
+        assert!(
+            world.delivered_to_both() >= 560,
+            "seed {seed}: {}",
+            world.delivered_to_both()
+        );
     }
 }
 

@@ -269,7 +269,10 @@ impl Courier {
         if order.ways.values().any(|way| way.outcomes.is_none()) {
             return;
         }
-        let nobody = order.ways.values().all(|way| way.outcomes.as_ref().is_some_and(|outcomes| is_not_here(outcomes)));
+        let nobody = order
+            .ways
+            .values()
+            .all(|way| way.outcomes.as_ref().is_some_and(|outcomes| is_not_here(outcomes)));
         match MOVES.get(order.moves).filter(|_| nobody) {
             Some(wait) => {
                 order.moves += 1;
@@ -385,9 +388,18 @@ impl Task for Courier {
             let way = order.ways.get(&peer.node);
             order.answer.is_none() && way.is_some_and(|way| way.outcomes.is_none())
         };
-        let orders: Vec<MessageId> = self.orders.iter().filter(|(_, order)| open(order)).map(|(id, _)| *id).collect();
+        let orders: Vec<MessageId> = self
+            .orders
+            .iter()
+            .filter(|(_, order)| open(order))
+            .map(|(id, _)| *id)
+            .collect();
         for id in orders {
-            if let Some(way) = self.orders.get_mut(&id).and_then(|order| order.ways.get_mut(&peer.node)) {
+            if let Some(way) = self
+                .orders
+                .get_mut(&id)
+                .and_then(|order| order.ways.get_mut(&peer.node))
+            {
                 (way.at, way.wait) = (now, if up { AGAIN } else { AGAIN_MAX });
             }
             self.plan(id, now);

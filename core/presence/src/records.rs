@@ -192,7 +192,10 @@ pub fn merge(all: impl Iterator<Item = (Option<Device>, Outcome)>) -> Outcomes {
     }
     // A gateway of which nothing is known may have had further devices.
     let unknown = nobody.filter(|outcome| best.is_empty() || *outcome == Outcome::Expired);
-    let mut merged: Outcomes = best.into_iter().map(|(device, outcome)| (Some(device), outcome)).collect();
+    let mut merged: Outcomes = best
+        .into_iter()
+        .map(|(device, outcome)| (Some(device), outcome))
+        .collect();
     merged.extend(unknown.map(|outcome| (None, outcome)));
     merged.sort_by_key(|(device, outcome)| (rank(*outcome), *device));
     merged.truncate(OUTCOMES_MAX);
@@ -295,9 +298,16 @@ mod tests {
         ];
         let merged = merge(all.into_iter());
         assert_eq!(merged, [(phone, Outcome::Delivered), (laptop, Outcome::Expired)]);
-        assert_eq!(merge([(None, Outcome::NotOnline); 3].into_iter()), [(None, Outcome::NotOnline)]);
+        assert_eq!(
+            merge([(None, Outcome::NotOnline); 3].into_iter()),
+            [(None, Outcome::NotOnline)]
+        );
         let lost = [(phone, Outcome::Delivered), (None, Outcome::Expired)];
-        assert_eq!(merge(lost.into_iter()), lost, "a gateway that says nothing may have another device");
+        assert_eq!(
+            merge(lost.into_iter()),
+            lost,
+            "a gateway that says nothing may have another device"
+        );
         assert!(says_more(&merged, &[(None, Outcome::NotOnline)]));
         assert!(!says_more(&merged, &merged));
     }

@@ -71,7 +71,11 @@ impl Splitting {
                 self.targets.entry(*target).or_default().push(*node);
             }
         }
-        let mut sites: Vec<(u16, u16)> = self.targets.keys().map(|target| (target.site, target.shard.of)).collect();
+        let mut sites: Vec<(u16, u16)> = self
+            .targets
+            .keys()
+            .map(|target| (target.site, target.shard.of))
+            .collect();
         sites.dedup();
         if sites != self.map.sites {
             self.map = ShardMap {

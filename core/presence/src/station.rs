@@ -279,8 +279,16 @@ impl Guest for Station {
         each("unicast_accepted", "Messages to users taken", unicast.accepted);
         let help = "Messages to users that came once more";
         each("unicast_duplicates", help, unicast.duplicates);
-        each("unicast_not_here", "Messages to users that are not here", unicast.not_here);
-        each("unicast_delivered", "Devices that have their message", unicast.delivered);
+        each(
+            "unicast_not_here",
+            "Messages to users that are not here",
+            unicast.not_here,
+        );
+        each(
+            "unicast_delivered",
+            "Devices that have their message",
+            unicast.delivered,
+        );
         let help = "Devices that went before they had their message";
         each("unicast_offline", help, unicast.offline);
         let help = "Devices whose message expired before they had it";
@@ -298,8 +306,16 @@ impl Guest for Station {
     }
 
     fn each_gauge(&self, each: &mut dyn FnMut(&'static str, &'static str, f64)) {
-        each("presence_online", "Devices online here", self.access.devices_len() as f64);
-        each("presence_version", "Version of the last packet", self.access.version() as f64);
+        each(
+            "presence_online",
+            "Devices online here",
+            self.access.devices_len() as f64,
+        );
+        each(
+            "presence_version",
+            "Version of the last packet",
+            self.access.version() as f64,
+        );
         let help = "Devices that have not answered for a message";
         each("unicast_pending", help, self.deliveries.pending_len() as f64);
     }

@@ -4,9 +4,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsRawFd;
 
 use muster_driver::Driver;
+use muster_presence::{Device, Letters, Outcome, Told, DATA_BYTES_MAX};
 use muster_rooms::command::Verdict;
 use muster_rooms::wire::{Positions, StreamGap, StreamId};
-use muster_presence::{Device, Letters, Outcome, Told, DATA_BYTES_MAX};
 use muster_rooms::{Client, ClientConfig, ClientEvent, CommandError, Endpoint, Item, Policy, PublishError, Side};
 use muster_transport::{Addr, Code, Reader, Writer};
 use muster_udp::{monotonic_now, KernelEntropy, Socket};

@@ -192,7 +192,10 @@ impl UnicastEngine {
     /// Whether there are readers to look users up with.
     fn readers(&mut self, known: bool) -> PyResult<()> {
         let running = self.get_mut()?;
-        running.driver.machine_mut().with(|courier, _| courier.set_readers(known));
+        running
+            .driver
+            .machine_mut()
+            .with(|courier, _| courier.set_readers(known));
         running.driver.kick();
         Ok(())
     }

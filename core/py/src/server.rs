@@ -5,9 +5,9 @@ use std::collections::HashSet;
 use std::os::fd::AsRawFd;
 
 use muster_driver::{Budget, Driver, FaultCounters};
+use muster_presence::Sending;
 use muster_rooms::limits::{HISTORY_DEFAULT, MEMBERSHIPS_MAX, MEMBERSHIP_AGAIN_MS};
 use muster_rooms::wire::Membership;
-use muster_presence::Sending;
 use muster_rooms::{
     Admitted, Ages, Broker, BrokerConfig, Gateway, GatewayConfig, GatewayEvent, Proxy, ProxyConfig, ProxyEvent,
     RoomName, Router, RouterConfig,

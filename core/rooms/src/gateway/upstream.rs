@@ -284,7 +284,9 @@ impl Gateway {
         while let Some(change) = self.links.change() {
             match change {
                 LinkChange::Up { peer, .. } => self.lodge.link(now, peer, true),
-                LinkChange::Down { peer, .. } if self.links.to(peer.node).is_none() => self.lodge.link(now, peer, false),
+                LinkChange::Down { peer, .. } if self.links.to(peer.node).is_none() => {
+                    self.lodge.link(now, peer, false)
+                }
                 _ => {}
             }
             match change {

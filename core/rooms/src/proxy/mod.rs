@@ -565,7 +565,9 @@ impl Proxy {
             changed |= matches!(change, LinkChange::Up { .. } | LinkChange::Down { .. });
             match change {
                 LinkChange::Up { peer, .. } => self.lodge.link(now, peer, true),
-                LinkChange::Down { peer, .. } if self.links.to(peer.node).is_none() => self.lodge.link(now, peer, false),
+                LinkChange::Down { peer, .. } if self.links.to(peer.node).is_none() => {
+                    self.lodge.link(now, peer, false)
+                }
                 _ => {}
             }
             match change {

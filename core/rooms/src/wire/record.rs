@@ -676,7 +676,9 @@ impl<'a> SystemRecord<'a> for Record<'a> {
     fn access(&self) -> Access {
         match self {
             Record::Join { .. } | Record::Leave { .. } | Record::Open { .. } => Access::Waits,
-            Record::Close { .. } | Record::Command { .. } | Record::CommandTaken { .. } | Record::Guest(_) => Access::Open,
+            Record::Close { .. } | Record::Command { .. } | Record::CommandTaken { .. } | Record::Guest(_) => {
+                Access::Open
+            }
             _ => Access::Never,
         }
     }
