@@ -26,7 +26,8 @@ from bench.rounds import Entry, Sample, interleave
 from control.cluster import instance as folders
 from control.cluster.instance import Folder
 from control.errors import UserError
-from plane.auth import mint, signing_secrets
+from plane.auth import mint
+from plane.trust import signing_secrets
 
 MESSAGES: Final = 20_000
 MESSAGES_QUICK: Final = 2_000
@@ -117,7 +118,7 @@ async def _idle(folder: Folder) -> float:
 
 
 async def _measured(folder: Folder, idle: float, to_user: bool, count: int, single: int) -> dict[str, float]:
-    token = mint(signing_secrets(str(folder.jwt_secret))[0], USER, ["read"], time.time(), TOKEN_S, "phone")
+    token = mint(signing_secrets(str(folder.jwt_secret))[0], USER, ["read"], time.time(), TOKEN_S, device="phone")
     data = bytes(BYTES)
     async with (
         muster.connect(folder.path, proxies=[], token=token) as device,

@@ -231,9 +231,7 @@ def answering(engine: DoorEngine, authenticator: Authenticator) -> Handler:
         said = authenticator.authenticate(credential)
         if isinstance(said, Admitted):
             left = None if said.until is None else max(0, int((said.until - time.time()) * 1_000))
-            engine.answer(
-                question, said.user, grant=said.grant, left_ms=left, token=said.token, device=said.device
-            )
+            engine.answer(question, said.user, grant=said.grant, left_ms=left, token=said.token, device=said.device)
         else:
             engine.answer(question, None, said)
 

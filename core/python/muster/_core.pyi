@@ -806,7 +806,7 @@ class OnlineWriterEngine(_Engine):
         reorder_us: int = ...,
         late_us: int = ...,
         # Of devices: for all users, and for ranges of users (first, last); None: older sessions elsewhere stay.
-        policies: tuple[str, list[tuple[int, int, str]]] | None = None,
+        policies: tuple[str, Sequence[tuple[int, int, str]]] | None = None,
         cluster_other: tuple[int, bytes] | None = ...,
         cluster_allow: _Allow | None = ...,
     ) -> OnlineWriterEngine: ...
