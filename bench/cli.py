@@ -543,6 +543,24 @@ def _presence(options: Options, progress: Progress, _label: str) -> tuple[Case, 
     return presence_bench.run(rounds=options.rounds_wanted, quick=options.quick, progress=progress)
 
 
+@app.command(epilog="Example: muster bench unicast --quick")
+def unicast(
+    json: Json = False,
+    check: Check = False,
+    quick: Quick = False,
+    rounds: Rounds = None,
+    no_progress: NoProgress = False,
+) -> None:
+    """Messages to one user beside messages of a room with one member: servers' CPU, rate, latency."""
+    _run("unicast", _unicast, Options(json, check, quick, rounds, 0, Loopback.host, not no_progress))
+
+
+def _unicast(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
+    from bench import unicast as unicast_bench
+
+    return unicast_bench.run(rounds=options.rounds_wanted, quick=options.quick, progress=progress)
+
+
 @app.command(epilog="Example: muster bench table peers.json paced.json overload.json")
 def table(
     files: Annotated[

@@ -61,6 +61,8 @@ class Admitted:
     """When the credential ends, seconds since 1970; None: never."""
     token: int = 0
     """The number by which it can be revoked; 0: none."""
+    device: bytes = b""
+    """What it calls the user's device; empty: nothing."""
 
 
 class Authenticator(Protocol):
@@ -111,13 +113,14 @@ class TokenAuthenticator:
             if user in self._trust.users or name in self._trust.tokens:
                 return "bad_credential"
             grant = self._grant(claims)
+            device = str(claims.get("device", "")).encode()
         except NotYet:
             return "not_ready"
         except Exception:  # a stranger's bytes may raise anything in the library; they open nothing
             return "bad_credential"
         if not grant.has_any(list(OPENS[self._right])):
             return "not_allowed"
-        return Admitted(user, grant, claims["exp"] + LEEWAY_S, token_number(name))
+        return Admitted(user, grant, claims["exp"] + LEEWAY_S, token_number(name), device)
 
     def _claims(self, credential: bytes) -> Mapping[str, Any]:
         header = jwt.get_unverified_header(credential)
@@ -201,11 +204,16 @@ def mint(
     seconds: float,
     cap: Patterns | None = None,
     token_id: str | None = None,
+    device: str | None = None,
 ) -> str:
-    """Make a token for a user that ends this many seconds after `now`, a time since 1970. `cap` replaces `rights`."""
+    """Make a token for a user, and perhaps a device, that ends this many seconds after `now`, a time since 1970.
+
+    `cap` replaces `rights`.
+    """
     claims: dict[str, Any] = {"sub": str(user), "exp": int(now + seconds)}
     claims |= {"rights": list(rights)} if cap is None else {"cap": dict(_listed(cap))}
     claims |= {} if token_id is None else {"jti": token_id}
+    claims |= {} if device is None else {"device": device}
     return jwt.encode(claims, secret, algorithm=ALGORITHM)
 
 
@@ -223,7 +231,7 @@ def answering(engine: DoorEngine, authenticator: Authenticator) -> Handler:
         said = authenticator.authenticate(credential)
         if isinstance(said, Admitted):
             left = None if said.until is None else max(0, int((said.until - time.time()) * 1_000))
-            engine.answer(question, said.user, grant=said.grant, left_ms=left, token=said.token)
+            engine.answer(question, said.user, grant=said.grant, left_ms=left, token=said.token, device=said.device)
         else:
             engine.answer(question, None, said)
 

@@ -108,11 +108,13 @@ class DoorEngine(Engine, Protocol):
         grant: "Grant | None" = ...,
         left_ms: int | None = ...,
         token: int = ...,
+        device: bytes = ...,
     ) -> None:
         """Answer an `authenticate` question; None refuses, with the code `bad_credential`, `not_allowed` or `not_ready`.
 
         `grant`: the user's rights, room by room; None: all. `left_ms`: the session ends after this, unless another token
         of its user comes; None: it has no end. `token`: the number by which `revoke` names the credential; 0: none.
+        `device`: what the credential calls the user's device; empty: nothing.
         """
 
     def revoke(self, users: Set[int], tokens: Set[int]) -> None:

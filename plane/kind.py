@@ -63,6 +63,8 @@ class Around:
     """The absolute path of a file that the configuration names; empty stays empty."""
     programs: Mapping[str, tuple[str, int]] = field(default_factory=dict[str, tuple[str, int]])
     """Where the programs beside the nodes listen, by name (`System.programs`)."""
+    runs: Callable[[str], bool] = lambda system: False
+    """Whether a system is enabled (`systems.enabled`)."""
 
 
 def one(around: Callable[[str], Any]) -> int:

@@ -1,11 +1,12 @@
 """What a machine is to its server: its engine, and what the server passes on to it."""
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
 from plane.engine import Engine, Placement, Server
-from plane.service import TakeTrust
+from plane.service import Context, TakeTrust
 
 Handler = Callable[..., None]
 Servers = Mapping[str, list[Server]]
@@ -30,3 +31,5 @@ class Role:
     """Put those settings in force that a running node takes."""
     name: Callable[[Servers], None] = _nothing
     """Of a door: tell clients of these servers from now on."""
+    beside: Callable[[Context], AbstractAsyncContextManager[object]] | None = None
+    """What works beside the engine, with the parts of its process, while its context is open."""

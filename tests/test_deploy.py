@@ -58,7 +58,11 @@ USUAL: Final[dict[str, str]] = {
     "results that came late: the message fires again, under a claim of its own": "messages_claims_lost",
     "told to the producer in its answer": "messages_refused",
     "as its producer wished": "messages_expired",
-    "presence asks again for what it misses": "presence_(dropped_(early|full|unlinked)|held_dropped|asks_given_up|fulls.*)",
+    "presence asks again for what it misses": (
+        "presence_(dropped_(early|full|unlinked|no_proxy|no_writer)|held_dropped|asks_given_up|fulls.*)|guest_dropped"
+    ),
+    "told to the sender of a message in its outcome": "unicast_(expired|sends_(expired|refused)|dropped_(epoch|old|full))",
+    "told to the client: its user has too many devices": "presence_sessions_refused",
     "of an earlier life, another map or nobody: the writer's own state stays right": "presence_(refused_stale|lost)",
     "told of by MusterPresenceRefused": "presence_(refused_store|store_failed)",
     "a stranger at a port of delayed messages, which gets nothing": "messages_asked_refused",

@@ -248,12 +248,15 @@ def token(
     token_id: Annotated[
         str | None, typer.Option("--id", metavar="ID", help="Id of the token (jti), by which it can be revoked.")
     ] = None,
+    device: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Device of the user, as phone or phone:3f, for presence.")
+    ] = None,
     config: ConfigFile = None,
 ) -> int:
     """Print a token for a user, signed with `cluster.jwt_secret_file` or with the local instance's secret."""
     from control.cli.token import token as run
 
-    return run(config, user, rights, expires, cap or (), token_id)
+    return run(config, user, rights, expires, cap or (), token_id, device)
 
 
 @app.command(epilog="Example: muster status --json")

@@ -17,6 +17,8 @@ from plane.trust import signing_secrets
 
 CREDENTIAL_BYTES_MAX: Final = 1_000
 """A credential is one record of a session."""
+DEVICE: Final = r"[!-+\--~]{1,23}"
+"""A device's name; its kind stands before the first colon."""
 UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
@@ -27,12 +29,17 @@ def token(
     expires: str,
     cap: Sequence[str] = (),
     token_id: str | None = None,
+    device: str | None = None,
 ) -> int:
     """Print a token. `cap`: rights of patterns of rooms, which replace `rights`. Raises `UserError`."""
     try:
         number = user_of(user)
     except ValueError as error:
         raise UserError(f"USER: {error}", USAGE) from None
+    if device is not None and not re.fullmatch(DEVICE, device):
+        raise UserError(
+            f"--device: {device!r} is not a name of 1 to 23 printable characters without space or comma", USAGE
+        )
     allowed, seconds, patterns = _rights(rights), _seconds(expires), _patterns(cap)
     settings = config.load(config_file).config
     place = instance.folder(settings)
@@ -45,7 +52,7 @@ def token(
         secret = signing_secrets(file)[0]
     except SpecError as error:
         raise ConfigError(str(error)) from None
-    made = mint(secret, number, allowed, time.time(), seconds, patterns, token_id)
+    made = mint(secret, number, allowed, time.time(), seconds, patterns, token_id, device)
     if len(made) > CREDENTIAL_BYTES_MAX:
         raise UserError(
             f"--cap: the token has {len(made)} bytes, and a credential at most {CREDENTIAL_BYTES_MAX}; use fewer patterns",

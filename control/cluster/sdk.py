@@ -116,6 +116,14 @@ class Client(Protocol):
     async def command(self, room: str, data: bytes, *, expires: float) -> muster.Outcome:
         """Send a command to every member, and return the outcome."""
 
+    async def send(
+        self, user: int, data: bytes, *, device: str | None, expires: float
+    ) -> Sequence[muster.DeviceResult]:
+        """Send a message to a user's devices, and return what became of it."""
+
+    def direct(self) -> AsyncIterator[muster.Direct]:
+        """Messages to this client's user, as they come."""
+
     async def members(self, room: str, *, ids: bool, start: int, wait: float) -> muster.Members:
         """Count a room's members and, with `ids`, list users from `start` on."""
 
@@ -151,11 +159,16 @@ def check_name(room: str) -> None:
 
 @asynccontextmanager
 async def connect(
-    place: Folder | muster.Address, *, publishes: bool = True, reads: bool = True, at: Endpoint | None = None
+    place: Folder | muster.Address,
+    *,
+    publishes: bool = True,
+    reads: bool = True,
+    at: Endpoint | None = None,
+    token: bytes | None = None,
 ) -> AsyncIterator[Client]:
     """Connect to the instance in `place`, with the sessions that the client needs. Raises `UserError`.
 
-    `at`: use this gateway, or proxy, of the address and no other one.
+    `at`: use this gateway, or proxy, of the address and no other one. `token`: use this credential.
     """
     known: Path | muster.Address | None
     if isinstance(place, Folder):
@@ -169,6 +182,7 @@ async def connect(
             known,
             gateways=servers if reads else (),
             proxies=servers if publishes else (),
+            token=token,
         ) as client:
             yield client
 

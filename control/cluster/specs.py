@@ -92,7 +92,7 @@ def live(
 ) -> dict[str, Any]:
     """The fields of a spec that a running node can change."""
     of, cluster = kind(role), config.cluster
-    around = Around(config.section, config.instance.name, place.path, partition, absolute, programs)
+    around = Around(config.section, config.instance.name, place.path, partition, absolute, programs, config.runs)
     return {
         "key_id": cluster.key_id,
         "cluster_secret_file": absolute(cluster.secret_file) or str(place.cluster_secret),

@@ -123,7 +123,10 @@ class Systems(Section, frozen=True):
 
     enabled: Annotated[
         str,
-        key("Systems that `muster up` also starts, with commas between, or `all`", "empty: rooms alone; `--with` adds"),
+        key(
+            "Systems that `muster up` also starts, with commas between, or `all`; gateways and proxies take part in them",
+            "empty: rooms alone; `--with` adds",
+        ),
     ] = ""
 
 

@@ -22,7 +22,7 @@ from control.config import load as config
 from control.config.options import Config
 from control.console import common
 from control.console.words import say
-from control.errors import TRY_LATER, UNAVAILABLE, ConfigError, NotRunning, UserError
+from control.errors import TRY_LATER, UNAVAILABLE, USAGE, ConfigError, NotRunning, UserError
 from control.node.enrolment import proving, tree
 from control.registry import Directory, Node, Snapshot, reach
 from control.registry.tree import Refused, Tree, TreeError, Unavailable
@@ -208,16 +208,32 @@ def client_of(record: Record) -> muster.Address:
         raise UserError(str(error), UNAVAILABLE) from None
 
 
+def _token_of(file: Path) -> bytes:
+    """Raises `UserError`."""
+    try:
+        return read_token(str(file))
+    except muster.MusterError as error:
+        raise UserError(str(error), USAGE) from None
+
+
 @contextlib.asynccontextmanager
-async def connected(where: Target, *, publishes: bool = True, reads: bool = True) -> AsyncIterator[sdk.Client]:
-    """Of the local instance; if none runs, or a registry is named, of the nodes of that. Raises `UserError`."""
+async def connected(
+    where: Target, *, publishes: bool = True, reads: bool = True, token_file: Path | None = None
+) -> AsyncIterator[sdk.Client]:
+    """Of the local instance; if none runs, or a registry is named, of the nodes of that. Raises `UserError`.
+
+    `token_file`: a user's token in place of the credential that all programs share.
+    """
     settings = where.config()
+    own = None if token_file is None else _token_of(token_file)
     async with found(where) as nodes:
         if not isinstance(nodes, RegisteredNodes):
-            async with sdk.connect(instance.folder(settings), publishes=publishes, reads=reads) as opened:
+            place = instance.folder(settings)
+            async with sdk.connect(place, publishes=publishes, reads=reads, token=own) as opened:
                 yield opened
             return
-        servers = nodes.servers(client_of(await nodes.record()).token, publishes=publishes, reads=reads)
+        token = client_of(await nodes.record()).token if own is None else own
+        servers = nodes.servers(token, publishes=publishes, reads=reads)
         with sdk.in_one_line():
             async with servers.client() as opened:
                 yield opened

@@ -172,11 +172,14 @@ async def serve_enrolled(
 def made(spec: Spec, log: structlog.typing.FilteringBoundLogger, enrolment: "Enrolment | None" = None) -> Service:
     """Build the role or service of the spec. Raises `SpecError`, and `OSError` when an address is taken."""
     of = kind(spec.role)
-    if of.linked:
-        return plane.server(of, spec, log)
+    return plane.server(of, spec, log) if of.linked else plane.service(of, spec, context(log, enrolment))
+
+
+def context(log: structlog.typing.FilteringBoundLogger, enrolment: "Enrolment | None") -> Context:
+    """The parts of this process for a service."""
     if enrolment is None:
-        return plane.service(of, spec, Context(log, lambda: None, lambda: None))
-    return plane.service(of, spec, Context(log, lambda: enrolment.snapshot, lambda: enrolment.session))
+        return Context(log, lambda: None, lambda: None)
+    return Context(log, lambda: enrolment.snapshot, lambda: enrolment.session)
 
 
 async def serve(
@@ -227,7 +230,11 @@ async def serve(
             log.warning("the kernel gave a smaller receive buffer", asked=asked, effective=effective)
     log.info("started", addresses=service.addresses(), admin=spec.admin, epoch=spec.epoch)
     try:
-        async with contextlib.nullcontext() if running is None else running:
+        async with contextlib.AsyncExitStack() as stack:
+            if running is not None:
+                await stack.enter_async_context(running)
+            if server is not None and server.beside is not None:
+                await stack.enter_async_context(server.beside(context(log, enrolment)))
             try:
                 await service.run(stop, spec.drain_ms / 1000)
             finally:  # at once: the companion may have to write for a while

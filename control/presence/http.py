@@ -22,12 +22,13 @@ from control.errors import UserError
 from control.http.access import Action, Caller
 from control.http.face import AnyRequest, Base
 from control.http.problems import CONTENT_TYPE, Problem
+from control.presence import send
 from control.presence.asking import ROLE, USER_MAX, Readers
 from plane.calls import CallError, key_of
 from plane.presence.questions import User
 from plane.spec import SpecError, secret
 
-ACTIONS: Final = (Action("presence", "see where these users are online", None),)
+ACTIONS: Final = (Action("presence", "see where these users are online", None), send.ACTION)
 LOOK_S: Final = 1.0
 USERS_MAX: Final = 1_000
 CODES: Final = {"question": "bad_request", "late": "timeout"}
@@ -153,6 +154,7 @@ class PresenceFace:
         self._nodes: Sequence[Process] = ()
         self._looked = 0.0
         self._readers: Readers | None = None
+        self._sender = send.Sender(base)
         self._draining = False
 
     def routes(self) -> Sequence[ControllerRouterHandler]:
@@ -161,15 +163,23 @@ class PresenceFace:
         def presence(caller: NamedDependency[Caller]) -> PresenceFace:  # after it: at once costs tasks a request
             return self
 
-        provided = {"presence": Provide(presence, sync_to_thread=False)}
-        return [Router("/api/v1", route_handlers=[who, changes], dependencies=provided, tags=["presence"])]
+        def sender(caller: NamedDependency[Caller]) -> send.Sender:
+            return self._sender
+
+        provided = {
+            "presence": Provide(presence, sync_to_thread=False),
+            "sender": Provide(sender, sync_to_thread=False),
+        }
+        handlers = [who, changes, send.route]
+        return [Router("/api/v1", route_handlers=handlers, dependencies=provided, tags=["presence"])]
 
     async def start(self) -> None:
         """Readers are looked for with the first request."""
 
     def redirect(self, address: muster.Address) -> None:
-        """Look for the readers again."""
+        """Look for the readers again, and send by these servers."""
         self._looked = 0.0
+        self._sender.redirect(address)
 
     def access_changed(self) -> None:
         """Streams look themselves."""
@@ -180,6 +190,7 @@ class PresenceFace:
 
     async def stop(self) -> None:
         """Close all."""
+        await self._sender.close()
         if self._readers is not None:
             await self._readers.close()
 

@@ -24,6 +24,26 @@ Site = Annotated[int | None, typer.Option("--site", metavar="SITE", min=1, help=
 def add(app: typer.Typer) -> None:
     """Add the words to the command."""
     app.add_typer(presence_app, name="presence")
+    app.command("send", epilog="Example: echo hello | muster send 7")(send)
+
+
+def send(
+    user: Annotated[str, typer.Argument(metavar="USER", help="A number from 0 to 2^64-1.")],
+    device: Annotated[str | None, typer.Option(metavar="NAME", help="Only to this device [all].")] = None,
+    expires: Annotated[float, typer.Option(min=0.001, max=600, help="Give up after this many seconds.")] = 5.0,
+    json: Json = False,
+    registry: RegistryUrl = None,
+    config: ConfigFile = None,
+) -> int:
+    """Send stdin, at most 960 bytes, to all devices of a user that are online, and print what became of it.
+
+    Exit code 0: each of them has it; 1: none is online; 75: one did not say in time that it has it.
+    """
+    from control.console import common
+    from control.console.found import Target
+    from control.presence.send import send as run
+
+    return common.run(run(Target(config, registry), user, device, expires, json))
 
 
 @presence_app.command("who", epilog="Example: muster presence who 7 8 9 --json")

@@ -1,10 +1,12 @@
 """`muster sub ROOM`: prints what a member of a room gets."""
 
+import asyncio
 import base64
 import contextlib
 import sys
 from collections.abc import Iterable
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,21 +19,47 @@ from control.console.pipes import Writer
 from control.host.shown import shown, shown_json
 
 
-async def subscribe(where: Target, room: str, count: int | None, history: int, as_json: bool, raw: bool) -> int:
+async def subscribe(
+    where: Target,
+    room: str,
+    count: int | None,
+    history: int,
+    as_json: bool,
+    raw: bool,
+    token_file: Path | None = None,
+) -> int:
     """Print messages until `count` have come, the reader has gone, or a signal cancels this."""
     left, plain = count, is_plain(raw)
-    async with connected(where, publishes=False) as client, client.join(room, history=history) as joined:
+    async with (
+        connected(where, publishes=False, token_file=token_file) as client,
+        client.join(room, history=history) as joined,
+        asyncio.TaskGroup() as beside,
+    ):
         writer, words = Writer(1), Writer(2)
         await _tell(words, f"joined {room}" + _history(joined, history))
-        async for batch in joined.batches():
-            wanted, left = take(batch, left)
-            try:
+        direct = None if token_file is None else beside.create_task(_direct(client, writer, words, as_json))
+        try:
+            async for batch in joined.batches():
+                wanted, left = take(batch, left)
                 await show(writer, words, wanted, as_json, plain)
-            except BrokenPipeError:
-                return 0
-            if left == 0:
-                return 0
+                if left == 0:
+                    break
+        except BrokenPipeError:
+            pass  # nobody reads any more
+        finally:
+            if direct is not None:
+                direct.cancel()
     return 0
+
+
+async def _direct(client: sdk.Client, writer: Writer, words: Writer, as_json: bool) -> None:
+    """Print messages to the client's user, on stderr; in JSON on stdout."""
+    async for message in client.direct():
+        if as_json:
+            document = {"direct": message.number, "sender": message.sender} | _data(message.data)
+            await writer.write(shown_json(msgspec.json.encode(document)) + b"\n")
+        else:
+            await _tell(words, f"direct sender={message.sender} data={message.data.decode(errors='replace')}")
 
 
 def _history(joined: sdk.Room, asked: int) -> str:

@@ -4,6 +4,7 @@ The work of a word is in a file of its own beside this one, imported when the wo
 """
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Final, TypeVar
 
 import typer
@@ -41,6 +42,10 @@ def sub(
     count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after this many messages.")] = None,
     history: Annotated[int, typer.Option(min=0, help="First print up to this many of the last messages.")] = 0,
     raw: Annotated[bool, typer.Option("--raw", help="Print messages byte for byte on a terminal too.")] = False,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Be the user of this token; messages to that user are printed too."),
+    ] = None,
     json: Json = False,
     registry: RegistryUrl = None,
     config: ConfigFile = None,
@@ -50,7 +55,7 @@ def sub(
     from control.console.found import Target
     from control.rooms.sub import subscribe
 
-    work = subscribe(Target(config, registry), room, count, history, json, raw)
+    work = subscribe(Target(config, registry), room, count, history, json, raw, token_file)
     return common.run(work, endless=count is None, streams=True)
 
 

@@ -10,9 +10,9 @@ from muster import _core
 from plane.engine import Engine, Node, Placement
 from plane.keys import cluster_keys
 from plane.presence.options import PresenceSettings
-from plane.presence.place import place_of
+from plane.presence.place import place_of, site_of
 from plane.role import Role
-from plane.spec import Spec, SpecError
+from plane.spec import Spec
 
 MILLISECOND: Final = 1_000
 
@@ -39,18 +39,15 @@ def writer(spec: Spec, settings: PresenceSettings) -> Role:
         shard=place.shard,
         grace_us=settings.grace_ms * MILLISECOND,
         lease_us=settings.lease_ms * MILLISECOND,
+        policies=(settings.devices, settings.users),
     )
     return Role(engine, place=partial(placing, engine))
 
 
 def proxy(spec: Spec, settings: PresenceSettings) -> Role:
-    """Make an online proxy, which binds its socket."""
-    raise SpecError("not built yet")
-
-
-def unicast(spec: Spec, settings: PresenceSettings) -> Role:
-    """Make a unicast service, which binds its socket."""
-    raise SpecError("not built yet")
+    """Make an online proxy, which binds its socket. Raises `SpecError`, and `OSError` when an address is taken."""
+    engine = _core.OnlineProxyEngine(**link_options(spec), site=site_of(spec, settings))
+    return Role(engine, place=partial(placing, engine))
 
 
 def link_options(spec: Spec) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The keys of presence, the settings of its nodes, and how the second follow from the first."""
 
 import re
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -18,6 +18,24 @@ PROGRAM: Final = "presence-redis-{}"
 """The redis-server of a site beside the nodes of `muster up`."""
 SECRET: Final = "password"
 """The file with its password, in its folder."""
+
+
+Devices = Literal["many", "one per kind", "one"]
+
+
+class Users(Section, frozen=True):
+    """A namespace of users: a range of their numbers."""
+
+    first: Annotated[int, key("The first user", "", ge=0, le=(1 << 63) - 1)] = 0
+    last: Annotated[int, key("The last user", "", ge=0, le=(1 << 63) - 1)] = (1 << 63) - 1
+    devices: Annotated[
+        Devices,
+        key(
+            "Devices of a user at once: `many`, `one per kind` (`phone` of `phone:3f`), or `one`; a newer session ends older"
+            " ones",
+            "as `presence.devices`",
+        ),
+    ] = "many"
 
 
 class Presence(Section, frozen=True):
@@ -48,6 +66,24 @@ class Presence(Section, frozen=True):
     site: Annotated[
         int, key("Site of a node of `muster serve`", "on `muster up` it follows from its place", ge=1, le=SITES_MAX)
     ] = 1
+    devices: Annotated[
+        Devices,
+        key(
+            "Devices of a user at once, for users of no `[users.NAME]`: `many`, `one per kind`, or `one`; a newer session "
+            "ends older ones",
+            "nobody is sent away",
+        ),
+    ] = "many"
+    window_ms: Annotated[
+        int,
+        key(
+            "Sessions that come and go at a gateway within this time make one packet",
+            "20 packets a second of a busy gateway",
+            "ms",
+            ge=1,
+            le=1_000,
+        ),
+    ] = 50
     grace_ms: Annotated[
         int,
         key("Time for a device that went offline to come back before that is told", "", "ms", ge=0, le=600_000),
@@ -101,6 +137,10 @@ class PresenceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     grace_ms: int
     lease_ms: int
     fresh_ms: int
+    devices: Devices = "many"
+    """How many devices of a user may be online."""
+    users: list[tuple[int, int, Devices]] = []
+    """The same for ranges of users, first and last."""
 
 
 def shards(presence: Presence) -> list[int]:
@@ -155,6 +195,8 @@ def settle(options: Section, around: Around) -> PresenceSettings:
         grace_ms=presence.grace_ms,
         lease_ms=presence.lease_ms,
         fresh_ms=presence.fresh_ms,
+        devices=presence.devices,
+        users=[(each.first, each.last, each.devices) for each in around.section("users").values()],
     )
 
 

@@ -3,7 +3,7 @@
 from typing import Final
 
 from plane.kind import Pods, RoleKind, numbers
-from plane.presence.options import OnlineProxy, PresenceSettings, settle
+from plane.presence.options import OnlineProxy, PresenceSettings, per_site, settle
 
 PROXY: Final = RoleKind(
     name="online-proxy",
@@ -17,7 +17,7 @@ PROXY: Final = RoleKind(
     build="plane.presence.build:proxy",
     dials=("gateway", "online-writer"),
     secrets=frozenset({"cluster"}),
-    wanted=lambda section: 0,  # per_site, once it is built
+    wanted=per_site,
     ends=35,
     row=60,
     pods=Pods(port=7441),

@@ -1,9 +1,9 @@
-"""The descriptor of the role `unicast`; its engine is made in `build.py`."""
+"""The descriptor of the role `unicast`; it is made in `control/presence/unicast.py`."""
 
 from typing import Final
 
 from plane.kind import Pods, RoleKind, numbers
-from plane.presence.options import PresenceSettings, Unicast, settle
+from plane.presence.options import PresenceSettings, Unicast, per_site, settle
 
 UNICAST: Final = RoleKind(
     name="unicast",
@@ -13,10 +13,10 @@ UNICAST: Final = RoleKind(
     options=Unicast,
     settings=PresenceSettings,
     settle=settle,
-    build="plane.presence.build:unicast",
-    dials=("gateway",),
+    build="control.presence.unicast:build",
+    dials=("gateway", "proxy"),
     secrets=frozenset({"cluster"}),
-    wanted=lambda section: 0,  # per_site, once it is built
+    wanted=per_site,
     ends=34,
     row=63,
     pods=Pods(port=7442),

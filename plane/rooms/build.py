@@ -32,6 +32,7 @@ def gateway(spec: Spec, settings: GatewaySettings) -> Role:
         arena_bytes=settings.arena_bytes,
         history_max=settings.history_max,
         membership_again_ms=settings.membership_again_ms,
+        presence=station(settings),
     )
     authenticator = embedded(spec, GATEWAY.door, settings.default_rights)
     return Role(
@@ -44,6 +45,12 @@ def gateway(spec: Spec, settings: GatewaySettings) -> Role:
     )
 
 
+def station(settings: GatewaySettings) -> tuple[int, str, list[tuple[int, int, str]]] | None:
+    """What the part of presence in a gateway is told; None where presence does not run."""
+    told = settings.presence
+    return None if told is None else (told.window_ms * 1_000, told.devices, told.users)
+
+
 def take_gateway(engine: GatewayEngine, settings: GatewaySettings) -> None:
     """Use the settings that a running gateway can change."""
     take_door(engine, settings)
@@ -52,7 +59,12 @@ def take_gateway(engine: GatewayEngine, settings: GatewaySettings) -> None:
 
 def proxy(spec: Spec, settings: ProxySettings) -> Role:
     """Make a proxy, which binds its sockets. Raises `SpecError`, and `OSError` when an address is taken."""
-    engine = _core.ProxyEngine(**link_options(spec), **client_options(spec, settings), age_every=settings.age_every)
+    engine = _core.ProxyEngine(
+        **link_options(spec),
+        **client_options(spec, settings),
+        age_every=settings.age_every,
+        unicast=settings.unicast,
+    )
     authenticator = embedded(spec, PROXY.door, settings.default_rights)
     return Role(
         engine,

@@ -5,6 +5,8 @@ Its options, its settings and its descriptor; the engine is made in `build.py`.
 
 from typing import Annotated, Final
 
+import msgspec
+
 from plane.kind import Around, Pods, RoleKind
 from plane.options import DoorOptions, key
 from plane.rooms.options import (
@@ -37,6 +39,17 @@ class Gateway(DoorOptions, frozen=True):
     ] = 10
 
 
+class PresenceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a gateway is told where presence runs too."""
+
+    window_ms: int
+    """Sessions that come and go within this time make one packet."""
+    devices: str
+    """How many devices of a user may be here: `many`, `one per kind` or `one`."""
+    users: list[tuple[int, int, str]]
+    """The same for ranges of users, first and last."""
+
+
 class GatewaySettings(DoorSettings, frozen=True):
     """The settings of a gateway."""
 
@@ -44,6 +57,7 @@ class GatewaySettings(DoorSettings, frozen=True):
     history_max: int
     membership_again_ms: int
     paced_namespaces: list[str]
+    presence: PresenceSettings | None = None
 
 
 def settle(options: Gateway, around: Around) -> GatewaySettings:
@@ -54,6 +68,19 @@ def settle(options: Gateway, around: Around) -> GatewaySettings:
         history_max=options.history_max,
         membership_again_ms=options.membership_again_ms,
         paced_namespaces=[name for name, space in around.section("namespaces").items() if space.flow == "paced"],
+        presence=presence(around),
+    )
+
+
+def presence(around: Around) -> PresenceSettings | None:
+    """What the system of presence asks of gateways; None where it does not run."""
+    if not around.runs("presence"):
+        return None
+    options, users = around.section("presence"), around.section("users").values()
+    return PresenceSettings(
+        window_ms=options.window_ms,
+        devices=options.devices,
+        users=[(each.first, each.last, each.devices) for each in users],
     )
 
 

@@ -49,6 +49,8 @@ class ProxySettings(DoorSettings, frozen=True):
     age_every: int
     command_rate: int
     command_burst: int
+    unicast: bool = False
+    """Whether it takes messages to users."""
 
 
 def settle(options: Proxy, around: Around) -> ProxySettings:
@@ -58,6 +60,7 @@ def settle(options: Proxy, around: Around) -> ProxySettings:
         age_every=options.age_every,
         command_rate=options.command_rate,
         command_burst=options.command_burst,
+        unicast=around.runs("presence"),
     )
 
 

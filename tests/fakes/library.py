@@ -86,6 +86,14 @@ class Client:
     async def command(self, room: str, data: bytes, *, expires: float) -> muster.Outcome:
         return await asyncio.Future()  # nobody answers
 
+    async def send(
+        self, user: int, data: bytes, *, device: str | None, expires: float
+    ) -> Sequence[muster.DeviceResult]:
+        return await asyncio.Future()
+
+    async def direct(self) -> AsyncIterator[muster.Direct]:
+        yield await asyncio.Future()
+
     async def members(self, room: str, *, ids: bool, start: int, wait: float) -> muster.Members:
         return await asyncio.Future()
 

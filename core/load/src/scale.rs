@@ -343,7 +343,7 @@ impl Plane {
                 gateway.drain_events(&mut events);
                 for event in events {
                     if let GatewayEvent::Authenticate(question) = event {
-                        gateway.answer(self.now, question.id, Ok(1.into()));
+                        gateway.answer(self.now, question.id, Ok(1.into()), b"");
                     }
                 }
             } else {

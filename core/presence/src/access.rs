@@ -329,6 +329,16 @@ impl AccessPoint {
         self.me
     }
 
+    /// How many devices are online here.
+    pub fn devices_len(&self) -> usize {
+        self.online.len()
+    }
+
+    /// Whether events wait for others of the same packet.
+    pub fn is_open(&self) -> bool {
+        !self.open.is_empty()
+    }
+
     /// Devices that are online here, by user and device.
     pub fn devices(&self) -> impl Iterator<Item = (u64, Device)> + '_ {
         self.online.keys().copied()

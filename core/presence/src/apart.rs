@@ -65,6 +65,8 @@ impl Apart {
 }
 
 impl Task for Apart {
+    type Event = std::convert::Infallible;
+
     fn here(&self) -> Here {
         Here { site: 1, shard: None }
     }

@@ -69,6 +69,8 @@ impl Keeping {
 }
 
 impl Task for Keeping {
+    type Event = std::convert::Infallible;
+
     fn here(&self) -> Here {
         Here {
             site: self.site,

@@ -5,7 +5,9 @@
 //! - [`Writer`] keeps one shard's view and says what its store is to take; [`Record`] is what the store has of a user.
 //! - [`Deliveries`] stands in a gateway too: messages of unicast services to the devices that are there.
 //! - [`Message`] is any frame of these.
-//! - [`Post`] is a node that has links and does one [`Task`] with their frames: [`Keeping`] is a writer's.
+//! - [`Station`] is both in a gateway of another system, and [`Sending`] is unicast in its proxy; [`Letters`] is unicast in a client.
+//! - [`Post`] is a node that has links and does one [`Task`] with their frames: [`Keeping`] is a writer's, [`Splitting`] an
+//!   online proxy's, [`Courier`] a unicast service's.
 //!
 //! No I/O, no clock, no threads, no random source: `now` comes in from outside.
 #![forbid(unsafe_code)]
@@ -15,21 +17,30 @@ mod apart;
 mod assembly;
 mod batch;
 mod bucket;
+#[cfg(test)]
+mod carried;
+mod courier;
 mod device;
 mod event;
 mod fulls;
 mod keeping;
 pub mod kinds;
+mod letters;
 mod limits;
 mod map;
 mod pack;
+mod peers;
 mod places;
 pub mod planted;
 mod policy;
 mod post;
+mod records;
 mod ring;
 pub mod role;
+mod sending;
 mod split;
+mod splitting;
+mod station;
 mod tracker;
 mod unicast;
 mod version;
@@ -40,16 +51,24 @@ pub use access::{AccessCounters, AccessPoint, AccessSettings, Closing, To, TooMa
 pub use apart::Apart;
 pub use batch::{Applied, Batch, UserChange};
 pub use bucket::{bucket, Held, Record};
+pub use courier::{Courier, CourierCounters};
 pub use device::Device;
 pub use event::{Entry, Event, Reason, State};
 pub use keeping::{Keeping, KeepingCounters};
-pub use limits::{BODY_BYTES_MAX, CHUNKS_MAX, DEVICES_MAX, DEVICE_BYTES_MAX, FRAME_BYTES_MAX, RANGES_MAX, WINDOW};
+pub use letters::{Letters, Received, SendError, Told};
+pub use limits::{
+    BODY_BYTES_MAX, CHUNKS_MAX, DATA_BYTES_MAX, DEVICES_MAX, DEVICE_BYTES_MAX, FRAME_BYTES_MAX, RANGES_MAX, WINDOW,
+};
 pub use map::{ShardMap, Target};
 pub use pack::{found, pack, page, questions, Packed, Part};
 pub use places::{Change, ChangeId, Key, SYNTHETIC};
 pub use policy::{Policies, Policy};
-pub use post::{Mail, MailCounters, Post, PostConfig, Task};
+pub use post::{Mail, MailCounters, Post, PostConfig, PostEvent, Task};
+pub use records::Outcomes;
+pub use sending::Sending;
 pub use split::{Framed, Splitter};
+pub use splitting::{Splitting, SplittingCounters};
+pub use station::{Station, StationSettings, Wall};
 pub use tracker::{Gap, Gaps, Took};
 pub use unicast::{Deliveries, DeliveryCounters, DeliverySettings, Push};
 pub use version::after;

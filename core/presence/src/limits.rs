@@ -55,16 +55,34 @@ pub const SOURCES_MAX: usize = muster_transport::NODES_MAX;
 
 // ---- Unicast -------------------------------------------------------------------------------------------------------
 
-/// Senders whose numbers a gateway remembers: 4,096 * (window of 512 B and a map).
-pub const SENDERS_MAX: usize = 4_096;
-/// Blocks of 64 numbers in a sender's window: at least 4,032 messages back.
-pub const SENDER_BLOCKS: usize = 64;
-/// Messages of one sender that a gateway still has to answer for.
-pub const SENDER_MESSAGES_MAX: usize = 4_096;
+/// Senders whose numbers a gateway remembers, each a proxy: 1,024 * (window of 8 KiB and a map).
+pub const SENDERS_MAX: usize = 1_024;
+/// Blocks of 64 numbers in a sender's window: at least 65,472 messages back, 8 KiB.
+pub const SENDER_BLOCKS: usize = 1_024;
+/// Messages of one sender that a gateway still has to answer for: 10 s of 6,500 a second.
+pub const SENDER_MESSAGES_MAX: usize = 65_536;
 /// Bytes of message bodies that a gateway holds back for order, in all.
 pub const REORDER_BYTES_MAX: usize = 1_024 * KIB;
 /// Bytes of one message: a frame of 1,100 B less 4 of its header, 60 of its own, a device's name and the rest spare.
 pub const BODY_BYTES_MAX: usize = 1_000;
+/// Bytes of a message's data: its body has 16 more, and with 33 B of its record before it fits a record of 1,024.
+pub const DATA_BYTES_MAX: usize = 960;
+/// Devices that an answer names: 40 * 25 B, so that a record of 1,024 B holds them. Of more, those that have the message come first.
+pub const OUTCOMES_MAX: usize = 40;
+/// Messages of one session, and of all sessions of a proxy, that wait for their outcome: the second with 1 KiB each.
+pub const SESSION_SENDS_MAX: usize = 1_024;
+pub const SENDS_MAX: usize = 65_536;
+/// Pairs of a session and a user for which a proxy knows the message before: 40 B each.
+pub const ORDERS_MAX: usize = 131_072;
+/// Messages that a unicast service knows, done ones included, with 1 KiB each.
+pub const COURIER_MESSAGES_MAX: usize = 131_072;
+/// Users whose gateways a unicast service remembers.
+pub const ROUTES_MAX: usize = 65_536;
+/// Messages that a client has and its program has not read: their number and their bytes.
+pub const INBOX_MAX: usize = 1_024;
+pub const INBOX_BYTES_MAX: usize = 1_024 * KIB;
+/// Messages that a client knows by sender and number, so that none is read twice.
+pub const KNOWN_MAX: usize = 4_096;
 /// The longest time that a message may live.
 pub const EXPIRES_MS_MAX: u32 = 600_000;
 /// A sender that is silent for so long, with no message left, is forgotten: longer than any message lives.

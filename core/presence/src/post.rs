@@ -28,6 +28,9 @@ pub struct PostConfig {
 
 /// What a node does with its frames.
 pub trait Task: Send {
+    /// What it tells the control plane.
+    type Event: Send;
+
     /// Where it works; every peer is told.
     fn here(&self) -> Here;
 
@@ -55,6 +58,9 @@ pub trait Task: Send {
     fn deadline(&self, _now: Micros) -> Option<Micros> {
         None
     }
+
+    /// Moves its events to the end of `into`.
+    fn events(&mut self, _into: &mut Vec<Self::Event>) {}
 
     /// The node stood still: silence of that time is no peer's.
     fn stalled(&mut self, _now: Micros) {}
@@ -153,18 +159,36 @@ impl Mail {
         self.queues.values().map(|queue| queue.frames.len()).sum()
     }
 
-    fn open(&mut self, node: u32) {
+    pub(crate) fn open(&mut self, node: u32) {
         self.queues.insert(node, Queue::default());
     }
 
-    fn close(&mut self, node: u32) {
+    pub(crate) fn close(&mut self, node: u32) {
         let dropped = self.queues.remove(&node).map_or(0, |queue| queue.frames.len());
         self.counters.presence_dropped_unlinked += dropped as u64;
     }
+
+    /// What waits, each frame with its node.
+    #[cfg(test)]
+    pub(crate) fn take(&mut self) -> Vec<(u32, Vec<u8>)> {
+        let all = self.queues.iter_mut();
+        let frames = all.flat_map(|(node, queue)| {
+            queue.bytes = 0;
+            queue.frames.drain(..).map(|frame| (*node, frame))
+        });
+        frames.collect()
+    }
+}
+
+/// An event of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PostEvent<E> {
+    Link(LinkChange),
+    Task(E),
 }
 
 /// A node with its task.
-pub struct Post<T> {
+pub struct Post<T: Task> {
     node: Node,
     links: Links,
     dials: Vec<Role>,
@@ -176,6 +200,8 @@ pub struct Post<T> {
     /// The last time that came in.
     now: Micros,
     events: VecDeque<LinkChange>,
+    /// The task's, on their way out.
+    told: Vec<T::Event>,
     pub task: T,
 }
 
@@ -197,6 +223,7 @@ impl<T: Task> Post<T> {
             here_at: 0,
             now: 0,
             events: VecDeque::new(),
+            told: Vec::new(),
             task,
         }
     }
@@ -370,7 +397,7 @@ fn is_eliciting(frame: &[u8]) -> bool {
         .is_some_and(|code| kinds::ELICITING.iter().any(|kind| kind.code() == *code))
 }
 
-impl<T> HasLinks for Post<T> {
+impl<T: Task> HasLinks for Post<T> {
     fn links(&self) -> &Links {
         &self.links
     }
@@ -381,7 +408,7 @@ impl<T> HasLinks for Post<T> {
 }
 
 impl<T: Task> Machine for Post<T> {
-    type Event = LinkChange;
+    type Event = PostEvent<T::Event>;
 
     fn receive(&mut self, now: Micros, inbox: &mut Inbox<'_>) {
         self.now = now;
@@ -427,8 +454,10 @@ impl<T: Task> Machine for Post<T> {
         due.into_iter().flatten().min()
     }
 
-    fn drain_events(&mut self, events: &mut Vec<LinkChange>) {
-        events.extend(self.events.drain(..));
+    fn drain_events(&mut self, events: &mut Vec<PostEvent<T::Event>>) {
+        events.extend(self.events.drain(..).map(PostEvent::Link));
+        self.task.events(&mut self.told);
+        events.extend(self.told.drain(..).map(PostEvent::Task));
     }
 
     fn stalled(&mut self, now: Micros) {

@@ -188,7 +188,7 @@ pub struct MessageId {
 }
 
 impl MessageId {
-    fn read(r: &mut Reader<'_>) -> Option<MessageId> {
+    pub(crate) fn read(r: &mut Reader<'_>) -> Option<MessageId> {
         Some(MessageId {
             server: r.u32()?,
             epoch: r.u32()?,
@@ -196,7 +196,7 @@ impl MessageId {
         })
     }
 
-    fn write(self, w: &mut Writer<'_>) {
+    pub(crate) fn write(self, w: &mut Writer<'_>) {
         w.u32(self.server).u32(self.epoch).u64(self.sequence);
     }
 }
@@ -516,7 +516,7 @@ fn write_unicast(unicast: &Unicast<'_>, w: &mut Writer<'_>) {
     w.u32(unicast.expires_ms).put(unicast.body);
 }
 
-fn write_device(device: &Option<Device>, w: &mut Writer<'_>) {
+pub(crate) fn write_device(device: &Option<Device>, w: &mut Writer<'_>) {
     match device {
         Some(device) => device.write(w),
         None => {

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsRawFd;
 
 use muster_driver::Driver;
+use muster_presence::{Device, Letters, Outcome, Told, DATA_BYTES_MAX};
 use muster_rooms::command::Verdict;
 use muster_rooms::wire::{Positions, StreamGap, StreamId};
 use muster_rooms::{Client, ClientConfig, ClientEvent, CommandError, Endpoint, Item, Policy, PublishError, Side};
@@ -31,6 +32,9 @@ pub struct ClientEngine {
     driver: Option<Driver<Client>>,
     events: Vec<ClientEvent>,
     data: Vec<u8>,
+    /// Messages to users, over the same sessions.
+    letters: Letters,
+    told: Vec<Told>,
 }
 
 fn closed() -> PyErr {
@@ -78,6 +82,58 @@ impl ClientEngine {
     fn get_mut(&mut self) -> PyResult<&mut Driver<Client>> {
         self.driver.as_mut().ok_or_else(closed)
     }
+
+    /// Takes the records of unicast to its part of the client, and what that says to the sessions.
+    fn carry_letters(&mut self) -> PyResult<()> {
+        let letters = &mut self.letters;
+        self.events.retain(|event| match event {
+            ClientEvent::Guest { record, .. } => {
+                letters.take(record);
+                false
+            }
+            ClientEvent::Ready { side: Side::Proxy, .. } => {
+                letters.proxy_ready();
+                true
+            }
+            ClientEvent::Down {
+                side: Side::Gateway, ..
+            } => {
+                letters.gateway_lost();
+                true
+            }
+            _ => true,
+        });
+        if letters.has_untold() {
+            let driver = self.driver.as_mut().ok_or_else(closed)?;
+            let mut told = 0;
+            letters.tell_proxy(monotonic_now(), |record| {
+                let took = driver.machine_mut().tell_guest(Side::Proxy, record);
+                told += u32::from(took);
+                took
+            });
+            letters.tell_gateway(|record| {
+                let took = driver.machine_mut().tell_guest(Side::Gateway, record);
+                told += u32::from(took);
+                took
+            });
+            if told > 0 {
+                driver.kick();
+            }
+        }
+        self.told.append(&mut self.letters.events());
+        Ok(())
+    }
+}
+
+/// A device's name, if it is known, and what became of the message there.
+fn device_outcome((device, outcome): &(Option<Device>, Outcome)) -> (Option<String>, &'static str) {
+    let name = device.map(|device| String::from_utf8_lossy(device.name()).into_owned());
+    let outcome = match outcome {
+        Outcome::Delivered => "delivered",
+        Outcome::NotOnline => "not_online",
+        Outcome::Expired => "expired",
+    };
+    (name, outcome)
 }
 
 #[pymethods]
@@ -123,6 +179,8 @@ impl ClientEngine {
             driver: Some(driver),
             events: Vec::new(),
             data: Vec::new(),
+            letters: Letters::default(),
+            told: Vec::new(),
         })
     }
 
@@ -135,13 +193,30 @@ impl ClientEngine {
         let driver = self.driver.as_mut().ok_or_else(closed)?;
         let turn = driver.turn();
         driver.events(&mut self.events);
-        Ok(u8::from(turn.more) | u8::from(!self.events.is_empty()) << 1)
+        self.carry_letters()?;
+        let events = !self.events.is_empty() || !self.told.is_empty();
+        Ok(u8::from(turn.more) | u8::from(events) << 1)
     }
 
     fn events<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let list = PyList::empty(py);
+        for told in self.told.drain(..) {
+            let event: Bound<'py, PyTuple> = match told {
+                Told::Done {
+                    number,
+                    refused,
+                    outcomes,
+                } => {
+                    let outcomes: Vec<_> = outcomes.iter().map(device_outcome).collect();
+                    ("sent", number, refused.map(Code::name), outcomes).into_pyobject(py)?
+                }
+                Told::Readable => ("received",).into_pyobject(py)?,
+            };
+            list.append(event)?;
+        }
         for event in self.events.drain(..) {
             let event: Bound<'py, PyTuple> = match event {
+                ClientEvent::Guest { .. } => continue,
                 ClientEvent::Ready { side, user } => ("ready", side as usize, user).into_pyobject(py)?,
                 ClientEvent::Leased { side, left_ms } => ("leased", side as usize, left_ms).into_pyobject(py)?,
                 ClientEvent::Down { side, reason, retry } => {
@@ -336,6 +411,41 @@ impl ClientEngine {
         let number = driver.machine_mut().count(monotonic_now(), name, first, lifetime_us);
         driver.kick();
         Ok(number.ok())
+    }
+
+    /// Sends a message to the devices of a user, or to one of them; an event names its number, which is random. False: too many are
+    /// open.
+    fn send(&mut self, number: u64, user: u64, device: Option<&str>, data: &[u8], lifetime_us: u64) -> PyResult<bool> {
+        let device = device.map(crate::presence::device).transpose()?;
+        if data.len() > DATA_BYTES_MAX {
+            return Err(PyValueError::new_err(format!(
+                "a message to a user has at most {DATA_BYTES_MAX} bytes, not {}",
+                data.len()
+            )));
+        }
+        let until = monotonic_now() + lifetime_us;
+        if self.letters.send(number, user, device, until, data).is_err() {
+            return Ok(false);
+        }
+        self.get_mut()?.machine_mut().open(monotonic_now(), Side::Proxy);
+        self.carry_letters()?;
+        self.get_mut()?.kick();
+        Ok(true)
+    }
+
+    /// A message's outcome is waited for no more.
+    fn forget(&mut self, number: u64) {
+        self.letters.forget(number);
+    }
+
+    /// At most `limit` messages that came for this client's user: sender, its number, data.
+    fn received<'py>(&mut self, py: Python<'py>, limit: usize) -> Vec<(u64, u64, Bound<'py, PyBytes>)> {
+        let mut all = Vec::new();
+        while all.len() < limit {
+            let Some(one) = self.letters.read() else { break };
+            all.push((one.sender, one.number, PyBytes::new(py, &one.data)));
+        }
+        all
     }
 
     /// Messages (chunks counted one by one) that the owner has not acknowledged.

@@ -1,23 +1,27 @@
 //! The engines of presence: an online writer's node, and a gateway without sessions for benches and tests.
 
+use std::convert::Infallible;
 use std::os::fd::AsRawFd;
 
 use muster_presence::{
-    page, AccessPoint, AccessSettings, Apart, Applied, Change, ChangeId, Keeping, Origin, Post, PostConfig, Ranges,
-    State, Task, Writer, WriterSettings,
+    page, AccessPoint, AccessSettings, Apart, Applied, Change, ChangeId, Keeping, Origin, Post, PostConfig, PostEvent,
+    Ranges, State, Task, Writer, WriterSettings,
 };
-use muster_transport::{HasLinks, Identity, LinkChange, ResetSecret};
+use muster_transport::{HasLinks, Identity, ResetSecret};
 use muster_udp::{monotonic_now, KernelEntropy};
 use pyo3::exceptions::{PyOverflowError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 
 use crate::convert::{self, Allow, FaultRule};
+use crate::online::{self, PolicyOptions};
 use crate::presence::{self, FullEntry, SourceEntry};
 use crate::server::{closed, cluster, engine, sockets, ClusterKey, HostPort, RoleMachine, Running};
 
 /// What a node of presence tells operators beyond what every node does.
 pub trait Told: Task {
+    /// An event of its task: name first.
+    fn event<'py>(py: Python<'py>, event: Self::Event) -> PyResult<Bound<'py, PyTuple>>;
     fn each_counter(&self, each: &mut dyn FnMut(&'static str, &'static str, u64));
     fn each_gauge(&self, each: &mut dyn FnMut(&'static str, &'static str, f64));
 }
@@ -31,8 +35,11 @@ impl<T: Told> RoleMachine for Post<T> {
         self.set_link_buffer(bytes[0]);
     }
 
-    fn event<'py>(py: Python<'py>, event: LinkChange) -> PyResult<Bound<'py, PyTuple>> {
-        convert::link_event(py, &event)
+    fn event<'py>(py: Python<'py>, event: PostEvent<T::Event>) -> PyResult<Bound<'py, PyTuple>> {
+        match event {
+            PostEvent::Link(change) => convert::link_event(py, &change),
+            PostEvent::Task(event) => T::event(py, event),
+        }
     }
 
     fn each_counter(&self, each: &mut dyn FnMut(&'static str, &'static str, u64)) {
@@ -51,6 +58,10 @@ impl<T: Told> RoleMachine for Post<T> {
 }
 
 impl Told for Keeping {
+    fn event<'py>(_py: Python<'py>, event: Infallible) -> PyResult<Bound<'py, PyTuple>> {
+        match event {}
+    }
+
     fn each_counter(&self, each: &mut dyn FnMut(&'static str, &'static str, u64)) {
         self.counters.each(&mut *each);
         for (name, help, value) in presence::writer_counters(&self.writer) {
@@ -80,6 +91,10 @@ impl Told for Keeping {
 }
 
 impl Told for Apart {
+    fn event<'py>(_py: Python<'py>, event: Infallible) -> PyResult<Bound<'py, PyTuple>> {
+        match event {}
+    }
+
     fn each_counter(&self, _each: &mut dyn FnMut(&'static str, &'static str, u64)) {}
 
     fn each_gauge(&self, each: &mut dyn FnMut(&'static str, &'static str, f64)) {
@@ -113,7 +128,7 @@ engine!(
 impl OnlineWriterEngine {
     #[new]
     #[pyo3(signature = (*, node, epoch, link_bind, cluster_key, seed, recv_buffer, send_buffer, payload_bytes, faults, site, shards, shard,
-        grace_us, lease_us, reorder_us = 30_000, late_us = 2_000_000, cluster_other = None, cluster_allow = None))]
+        grace_us, lease_us, reorder_us = 30_000, late_us = 2_000_000, policies = None, cluster_other = None, cluster_allow = None))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         node: u32,
@@ -132,6 +147,7 @@ impl OnlineWriterEngine {
         lease_us: u64,
         reorder_us: u64,
         late_us: u64,
+        policies: Option<PolicyOptions>,
         cluster_other: Option<ClusterKey>,
         cluster_allow: Option<Allow>,
     ) -> PyResult<Self> {
@@ -153,7 +169,7 @@ impl OnlineWriterEngine {
             lease: lease_us,
             reorder: reorder_us,
             late: late_us,
-            policies: None,
+            policies: policies.map(online::policies).transpose()?,
         };
         let shard = presence::shard(shards, shard)?;
         let writer = Writer::new(shard, epoch, settings);

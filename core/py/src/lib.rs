@@ -9,6 +9,7 @@ mod keys;
 mod likes;
 mod load;
 mod messages;
+mod online;
 mod presence;
 mod server;
 
@@ -48,6 +49,8 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<messages::ScheduleKeeper>()?;
     module.add_class::<messages::WorkerDispatch>()?;
     module.add_class::<keeping::OnlineWriterEngine>()?;
+    module.add_class::<online::OnlineProxyEngine>()?;
+    module.add_class::<online::UnicastEngine>()?;
     module.add_class::<keeping::PresenceGatewayEngine>()?;
     module.add_function(wrap_pyfunction!(presence::presence_found, module)?)?;
     module.add_function(wrap_pyfunction!(presence::presence_ask, module)?)?;

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::os::fd::AsRawFd;
 
 use muster_driver::{Budget, Driver, FaultCounters};
+use muster_presence::Sending;
 use muster_rooms::limits::{HISTORY_DEFAULT, MEMBERSHIPS_MAX, MEMBERSHIP_AGAIN_MS};
 use muster_rooms::wire::Membership;
 use muster_rooms::{
@@ -22,6 +23,7 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 
 use crate::convert::{self, allow_list, array, Allow, FaultRule};
 use crate::grant::Grant;
+use crate::online::{self, StationOptions};
 
 /// A role's machine as the binding needs it.
 pub trait RoleMachine: Machine + HasLinks {
@@ -110,6 +112,7 @@ impl RoleMachine for Gateway {
         self.counters.each(&mut *each);
         self.sessions().counters.each(&mut *each);
         self.sessions().door.counters.each(&mut *each);
+        self.lodge().each_counter(each);
     }
 
     fn each_gauge(&self, each: &mut dyn FnMut(&'static str, &'static str, f64)) {
@@ -135,6 +138,7 @@ impl RoleMachine for Gateway {
             "1 while a partition has brokers or routers that serve, and none of them is linked",
             f64::from(u8::from(self.cut_off().is_some())),
         );
+        self.lodge().each_gauge(each);
     }
 
     fn ages(&self) -> Option<(&Ages, Role)> {
@@ -154,7 +158,7 @@ impl RoleMachine for Gateway {
     }
 
     fn drained(&self) -> bool {
-        self.sessions().is_drained()
+        self.is_drained()
     }
 }
 
@@ -182,6 +186,7 @@ impl RoleMachine for Proxy {
         self.health.counters.each(&mut *each);
         self.sessions().counters.each(&mut *each);
         self.sessions().door.counters.each(&mut *each);
+        self.lodge().each_counter(each);
     }
 
     fn each_gauge(&self, each: &mut dyn FnMut(&'static str, &'static str, f64)) {
@@ -200,6 +205,7 @@ impl RoleMachine for Proxy {
             "1 while a partition has brokers or routers that serve, and none of them is linked",
             f64::from(u8::from(self.cut_off().is_some())),
         );
+        self.lodge().each_gauge(each);
     }
 
     fn ejected(&self, node: u32) -> Option<&'static str> {
@@ -617,7 +623,8 @@ macro_rules! engine {
     (@ $name:ident, $machine:ident, answers) => {
         #[pymethods]
         impl $name {
-            #[pyo3(signature = (question_id, user, denied = "bad_credential", *, grant = None, left_ms = None, token = 0))]
+            #[allow(clippy::too_many_arguments)]
+            #[pyo3(signature = (question_id, user, denied = "bad_credential", *, grant = None, left_ms = None, token = 0, device = None))]
             fn answer(
                 &mut self,
                 question_id: u64,
@@ -626,6 +633,7 @@ macro_rules! engine {
                 grant: Option<&Grant>,
                 left_ms: Option<u64>,
                 token: u64,
+                device: Option<&[u8]>,
             ) -> PyResult<()> {
                 let why = Denied::ALL.into_iter().find(|known| known.code().name() == denied);
                 let why = why.ok_or_else(|| PyValueError::new_err(format!("{denied}: no reason to refuse a credential")))?;
@@ -639,7 +647,7 @@ macro_rules! engine {
                     ..grant.map_or_else(|| Admitted::from(user), |grant| grant.admits(user))
                 };
                 let running = self.get_mut()?;
-                running.driver.machine_mut().answer(now, question_id, user.map(admitted).ok_or(why));
+                running.driver.machine_mut().answer(now, question_id, user.map(admitted).ok_or(why), device.unwrap_or_default());
                 running.driver.kick();
                 Ok(())
             }
@@ -708,7 +716,7 @@ pub(crate) fn sockets(addresses: &[&HostPort], recv_buffer: usize, send_buffer: 
 impl GatewayEngine {
     #[new]
     #[pyo3(signature = (*, node, epoch, link_bind, cluster_key, seed, recv_buffer, send_buffer, payload_bytes, keepalive_ms,
-        idle_timeout_ms, faults, name_key, bind, server_key, reset_secret, arena_bytes, paced_namespaces, history_max = HISTORY_DEFAULT, membership_again_ms = MEMBERSHIP_AGAIN_MS, cluster_other = None, cluster_allow = None, bundle = true, coalesce = true))]
+        idle_timeout_ms, faults, name_key, bind, server_key, reset_secret, arena_bytes, paced_namespaces, history_max = HISTORY_DEFAULT, membership_again_ms = MEMBERSHIP_AGAIN_MS, cluster_other = None, cluster_allow = None, bundle = true, coalesce = true, presence = None))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         node: u32,
@@ -734,6 +742,7 @@ impl GatewayEngine {
         cluster_allow: Option<Allow>,
         bundle: bool,
         coalesce: bool,
+        presence: Option<StationOptions>,
     ) -> PyResult<Self> {
         let cluster = cluster(&cluster_key, cluster_other.as_ref(), cluster_allow)?;
         let config = GatewayConfig {
@@ -756,7 +765,11 @@ impl GatewayEngine {
             reset_secret: ResetSecret::of_node(&array(reset_secret, "a reset secret")?, node),
         };
         let sockets = sockets(&[&link_bind, &bind], recv_buffer, send_buffer)?;
-        let machine = Gateway::new(config, seed, Box::new(KernelEntropy));
+        let me = config.me;
+        let mut machine = Gateway::new(config, seed, Box::new(KernelEntropy));
+        if let Some(options) = presence {
+            machine.take_in(online::station(me, options)?);
+        }
         let mut running = Running::new(
             machine,
             sockets,
@@ -823,7 +836,7 @@ fn room_dict<'py>(py: Python<'py>, room: &muster_rooms::GatewayRoom) -> PyResult
 impl ProxyEngine {
     #[new]
     #[pyo3(signature = (*, node, epoch, link_bind, cluster_key, seed, recv_buffer, send_buffer, payload_bytes, keepalive_ms,
-        idle_timeout_ms, faults, name_key, bind, server_key, reset_secret, age_every = 0, cluster_other = None, cluster_allow = None))]
+        idle_timeout_ms, faults, name_key, bind, server_key, reset_secret, age_every = 0, cluster_other = None, cluster_allow = None, unicast = false))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         node: u32,
@@ -844,6 +857,7 @@ impl ProxyEngine {
         age_every: u32,
         cluster_other: Option<ClusterKey>,
         cluster_allow: Option<Allow>,
+        unicast: bool,
     ) -> PyResult<Self> {
         let cluster = cluster(&cluster_key, cluster_other.as_ref(), cluster_allow)?;
         let config = ProxyConfig {
@@ -862,7 +876,11 @@ impl ProxyEngine {
             age_every,
         };
         let sockets = sockets(&[&link_bind, &bind], recv_buffer, send_buffer)?;
-        let machine = Proxy::new(config, seed, Box::new(KernelEntropy));
+        let me = config.me;
+        let mut machine = Proxy::new(config, seed, Box::new(KernelEntropy));
+        if unicast {
+            machine.take_in(Box::new(Sending::new(me)));
+        }
         let faults = convert::faults(seed, faults, Some(muster_transport::PUBLIC_SOCKET))?;
         Ok(ProxyEngine {
             running: Some(Running::new(machine, sockets, faults)?),

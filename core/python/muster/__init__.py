@@ -7,6 +7,8 @@ from .instance import Address
 from .items import (
     Command,
     Delivered,
+    DeviceResult,
+    Direct,
     Expired,
     Gap,
     History,
@@ -30,6 +32,8 @@ __all__ = [
     "Closed",
     "Command",
     "Delivered",
+    "DeviceResult",
+    "Direct",
     "Expired",
     "Fault",
     "Gap",

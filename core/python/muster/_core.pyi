@@ -17,6 +17,7 @@ __all__ = [
     "KnownRooms",
     "LikesEngine",
     "LoadEngine",
+    "OnlineProxyEngine",
     "OnlineWriterEngine",
     "PresenceAccess",
     "PresenceGatewayEngine",
@@ -26,6 +27,7 @@ __all__ = [
     "RouterEngine",
     "ScaleEngine",
     "ScheduleKeeper",
+    "UnicastEngine",
     "WorkerDispatch",
     "assign_workers",
     "dying_results",
@@ -148,6 +150,8 @@ class GatewayEngine(_Engine):
         cluster_allow: _Allow | None = ...,
         bundle: bool = True,
         coalesce: bool = True,
+        # Window of a packet in us, policy of devices, and ranges of users (first, last) with theirs; None: no presence.
+        presence: tuple[int, str, list[tuple[int, int, str]]] | None = None,
     ) -> GatewayEngine: ...
     # `user` None refuses with the code `denied`: "bad_credential", "not_allowed" or "not_ready". `grant` None: every right.
     # The session ends after `left_ms`. `token`: the number by which it can be revoked.
@@ -160,6 +164,7 @@ class GatewayEngine(_Engine):
         grant: Grant | None = ...,
         left_ms: int | None = ...,
         token: int = ...,
+        device: bytes = ...,
     ) -> None: ...
     def revoke(self, users: AbstractSet[int], tokens: AbstractSet[int]) -> None: ...  # end these sessions
     def rooms(self, place: int, limit: int) -> tuple[list[dict[str, Any]], int | None]: ...  # and the next page
@@ -191,6 +196,7 @@ class ProxyEngine(_Engine):
         age_every: int = 0,  # one of this many publish frames carries its messages' age; 0: none
         cluster_other: tuple[int, bytes] | None = ...,
         cluster_allow: _Allow | None = ...,
+        unicast: bool = False,  # take messages to users
     ) -> ProxyEngine: ...
     # `user` None refuses with the code `denied`: "bad_credential", "not_allowed" or "not_ready". `grant` None: every right.
     # The session ends after `left_ms`. `token`: the number by which it can be revoked.
@@ -203,6 +209,7 @@ class ProxyEngine(_Engine):
         grant: Grant | None = ...,
         left_ms: int | None = ...,
         token: int = ...,
+        device: bytes = ...,
     ) -> None: ...
     def revoke(self, users: AbstractSet[int], tokens: AbstractSet[int]) -> None: ...  # end these sessions
     def rooms(self, _place: int, _limit: int) -> tuple[list[dict[str, Any]], int | None]: ...
@@ -292,6 +299,7 @@ class ClientEngine:
     # ("readable", room) ("writable", publication) ("vacant",) ("published", ticket, stream, offset)
     # ("commanded", number, "delivered" | "no_member" | "expired" | code, members, retry_ms,
     #  page: (users, more, hops: [(node, microseconds)]) | None)
+    # ("sent", number, code | None, [(device | None, "delivered" | "not_online" | "expired")]) ("received",)
     def events(self) -> list[tuple[Any, ...]]: ...
     def open(self, side: int) -> None: ...  # 0 gateway, 1 proxy
     def redirect(
@@ -312,6 +320,10 @@ class ClientEngine:
     ) -> int: ...  # 0 taken, 1 no credit, 2 too long, 3 refused
     def command(self, name: str, data: bytes, lifetime_us: int) -> int | None: ...  # None: too many are under way
     def members(self, name: str, lifetime_us: int, first: int | None = None) -> int | None: ...  # None: the same
+    # `number` is random. False: too many are open. Raises `ValueError`: a wrong device, or too long.
+    def send(self, number: int, user: int, device: str | None, data: bytes, lifetime_us: int) -> bool: ...
+    def forget(self, number: int) -> None: ...  # its outcome is waited for no more
+    def received(self, limit: int) -> list[tuple[int, int, bytes]]: ...  # sender, its number, data
     def unacknowledged(self, publication: int) -> int: ...
     def put_off(self, publication: int) -> str | None: ...
     def counters(self) -> list[tuple[str, str, int]]: ...
@@ -727,6 +739,50 @@ class PresenceWriter:
     def sources(self) -> list[tuple[int, int, bool, int, int, int]]: ...
     def counters(self) -> dict[str, int]: ...
 
+# An online proxy's node, as `plane.engine.Engine`.
+@final
+class OnlineProxyEngine(_Engine):
+    def __new__(
+        cls,
+        *,
+        node: int,
+        epoch: int,
+        link_bind: tuple[str, int],
+        cluster_key: tuple[int, bytes],
+        seed: int,
+        recv_buffer: int,
+        send_buffer: int,
+        payload_bytes: int,
+        faults: Sequence[_Fault] | None,
+        site: int,
+        cluster_other: tuple[int, bytes] | None = ...,
+        cluster_allow: _Allow | None = ...,
+    ) -> OnlineProxyEngine: ...
+    def answer(self, _question_id: int, _user: int | None, _denied: str = ...) -> None: ...
+
+# A unicast service's node. It asks where users are by events ("route", user).
+@final
+class UnicastEngine(_Engine):
+    def __new__(
+        cls,
+        *,
+        node: int,
+        epoch: int,
+        link_bind: tuple[str, int],
+        cluster_key: tuple[int, bytes],
+        seed: int,
+        recv_buffer: int,
+        send_buffer: int,
+        payload_bytes: int,
+        faults: Sequence[_Fault] | None,
+        site: int,
+        cluster_other: tuple[int, bytes] | None = ...,
+        cluster_allow: _Allow | None = ...,
+    ) -> UnicastEngine: ...
+    def answer(self, _question_id: int, _user: int | None, _denied: str = ...) -> None: ...
+    def readers(self, known: bool) -> None: ...
+    def routed(self, found: list[tuple[int, list[int] | None]]) -> None: ...  # gateways; None: nobody could say
+
 # An online writer's node, as `plane.engine.Engine`, and what its keeper does with it.
 @final
 class OnlineWriterEngine(_Engine):
@@ -749,6 +805,8 @@ class OnlineWriterEngine(_Engine):
         lease_us: int,
         reorder_us: int = ...,
         late_us: int = ...,
+        # Of devices: for all users, and for ranges of users (first, last); None: older sessions elsewhere stay.
+        policies: tuple[str, Sequence[tuple[int, int, str]]] | None = None,
         cluster_other: tuple[int, bytes] | None = ...,
         cluster_allow: _Allow | None = ...,
     ) -> OnlineWriterEngine: ...

@@ -6,8 +6,8 @@ import os
 import random
 import secrets
 import sys
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from ipaddress import ip_address
@@ -21,13 +21,18 @@ from weakref import WeakSet, ref
 from ._core import ClientEngine, room_name_error
 from .errors import SESSIONS, BadRoomName, Closed, Invalid, MusterError, Refused, TimedOut, TooLong, Unavailable
 from .instance import Address, Endpoint, find, folder_of
-from .items import Delivered, Expired, Hop, Members, NoMember, Outcome, Position
+from .items import Delivered, DeviceResult, Direct, Expired, Hop, Members, NoMember, Outcome, Position
 from .room import COUNTS, POLICIES, Policy, Room
 from .turns import Event, Turns
 
 MESSAGE_BYTES_MAX: Final = 65_536
 COMMAND_BYTES_MAX: Final = 800
 COMMAND_S_MAX: Final = 60.0
+SEND_BYTES_MAX: Final = 960
+SEND_S_MAX: Final = 600.0
+SEND_GRACE_S: Final = 3.0
+"""A proxy reports a message's outcome at most a quarter of a second after its end; one that died does not."""
+READ_AT_ONCE: Final = 256
 COMMAND_GRACE_S: Final = 5.0
 """The engine reports a command's outcome at most a second after its end."""
 TIMEOUT_S: Final = 10.0
@@ -143,6 +148,9 @@ class Client:
         self._ticket = 0
         self._commands: dict[int, asyncio.Future[Outcome]] = {}
         self._counts: dict[int, asyncio.Future[Members]] = {}
+        self._sends: dict[int, asyncio.Future[list[DeviceResult]]] = {}
+        self._direct: deque[Direct] = deque()
+        self._received = asyncio.Event()
         self._flushed: asyncio.Future[None] | None = None
         self._handlers: dict[str, Callable[..., None]] = {
             "ready": self._on_ready,
@@ -155,6 +163,8 @@ class Client:
             "vacant": self._on_vacant,
             "published": self._on_published,
             "commanded": self._on_commanded,
+            "sent": self._on_sent,
+            "received": self._on_received,
         }
 
     def __await__(self) -> Generator[Any, None, "Client"]:
@@ -381,6 +391,69 @@ class Client:
             return await self.wait(done, expires + COMMAND_GRACE_S, f"command to {room}", 1)
         finally:
             del self._commands[number]
+
+    async def send(
+        self, user: int, data: bytes, *, device: str | None = None, expires: float = 5.0
+    ) -> list[DeviceResult]:
+        """Send a message to all devices of a user that are online, or to one of them, and return what became of it.
+
+        One result for each device: `delivered` (its client has the message), `not_online`, or `expired` (it did not say
+        within `expires` seconds that it has it; it may have). A result without a device stands for devices that nobody
+        knows. Each device has a message once, whatever fails. `data` has at most 960 bytes (`TooLong`). A cancelled
+        message may still be delivered. Needs an instance with presence.
+        """
+        self._check_open()
+        if not isinstance(user, int) or not 0 <= user < 1 << 64:
+            raise Invalid(f"a user is a number from 0 to 2^64-1, not {user!r:.40}")
+        if device is not None and not isinstance(device, str):
+            raise Invalid(f"a device is text, not {type(device).__name__}")
+        _check_data(data, SEND_BYTES_MAX, "message to a user")
+        if not 0 < _check_seconds(expires) <= SEND_S_MAX:
+            raise Invalid(f"a message expires after more than 0 and at most {SEND_S_MAX:g} s, not {expires!r}")
+        self._check_side(1)
+        number = secrets.randbits(64)
+        try:
+            taken = self.engine.send(number, user, device, data, int(expires * 1e6))
+        except ValueError as error:
+            raise Invalid(str(error)) from None
+        if not taken:
+            raise Refused(f"send to {user}", "busy")
+        done: asyncio.Future[list[DeviceResult]] = self.loop.create_future()
+        self._sends[number] = done
+        try:
+            async with asyncio.timeout(expires + SEND_GRACE_S):
+                return await done
+        except TimeoutError as error:
+            if isinstance(error, MusterError):
+                raise
+            return [DeviceResult(device, "expired")]
+        finally:
+            del self._sends[number]
+            if not self.closed:
+                self.engine.forget(number)
+
+    async def direct(self) -> AsyncIterator[Direct]:
+        """Messages that others sent to this client's user, as they come; ends when the client is closed.
+
+        A message counts as delivered once it is here; 1,024 may wait to be read, and further ones are not taken. Raises
+        `Refused` with the code `replaced` once a newer session has taken this one's place.
+        """
+        self._check_open()
+        self._check_side(0)
+        while True:
+            while self._direct:
+                yield self._direct.popleft()
+            if self.closed:
+                return
+            self._take_direct()
+            if self._direct:
+                continue
+            self._check_side(0)
+            self._received.clear()
+            await self._received.wait()
+
+    def _take_direct(self) -> None:
+        self._direct.extend(Direct(*each) for each in self.engine.received(READ_AT_ONCE))
 
     async def members(self, room: str, *, ids: bool = False, start: int = 0, wait: float = 1.0) -> Members:
         """Ask all gateways for the number of a room's members and, with `ids`, for at most 100 users from `start` on.
@@ -689,8 +762,21 @@ class Client:
         except (MusterError, ValueError, OverflowError, OSError):
             return  # no instance yet, or one of another version
 
+    def _on_sent(self, number: int, refused: str | None, outcomes: list[tuple[str | None, Any]]) -> None:
+        done = self._sends.get(number)
+        if done is None or done.done():
+            return
+        if refused is not None:
+            done.set_exception(Refused("send to a user", refused))
+        else:
+            done.set_result([DeviceResult(*each) for each in outcomes])
+
+    def _on_received(self) -> None:
+        self._received.set()
+
     def _fail(self, side: int, error: MusterError) -> None:
         self._refused[side] = error
+        self._received.set()
         if not self._opened[side].done():
             _fail(self._opened[side], error)
         if side == 0:
@@ -700,7 +786,7 @@ class Client:
             for publication in list(self._publications.values()):
                 if publication.refused is None:
                     self._refuse(publication, error)
-            for waits in (self._commands, self._counts):
+            for waits in (self._commands, self._counts, self._sends):
                 for waiting in waits.values():
                     if not waiting.done():
                         _fail(waiting, error)
@@ -853,7 +939,8 @@ class Client:
             self._flushed = None
         for publication in self._publications.values():
             self._refuse(publication, error)
-        for waits in (self._commands, self._counts, self._opened):
+        self._received.set()
+        for waits in (self._commands, self._counts, self._sends, self._opened):
             for waiting in waits.values():
                 if not waiting.done():
                     _fail(waiting, error)

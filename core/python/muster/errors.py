@@ -39,6 +39,7 @@ class Refused(MusterError):
         "not_allowed": "the client's token does not allow this in this room, or at this server",
         "busy": "the room's owner has no place for another publisher or room",
         "too_much_history": "more history than the server gives; see history_max of its gateways",
+        "replaced": "a newer session of the same user has taken its place",
         "rate_limited": "too many commands, or questions for members, by this user",
     }
 

@@ -2,7 +2,7 @@
 
 import struct
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, TypeAlias, final
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, final
 
 _POSITION: Final = struct.Struct("<IIIQ")
 
@@ -165,6 +165,23 @@ class Expired:
 
 
 Outcome: TypeAlias = Delivered | NoMember | Expired
+
+
+class Direct(NamedTuple):
+    """A message to this client's user alone."""
+
+    sender: int
+    number: int
+    """Random; the same for all tries of one message."""
+    data: bytes
+
+
+class DeviceResult(NamedTuple):
+    """What became of a message on one device of a user."""
+
+    device: str | None
+    """None: devices that nobody knows."""
+    outcome: Literal["delivered", "not_online", "expired"]
 
 
 class Hop(NamedTuple):

@@ -198,14 +198,14 @@ fn a_message_walks_through_all_five_machines() {
             for event in questions {
                 if let GatewayEvent::Authenticate(question) = event {
                     assert_eq!(question.credential, b"token");
-                    gateway.answer(now, question.id, Ok(42.into()));
+                    gateway.answer(now, question.id, Ok(42.into()), b"");
                 }
             }
             let mut questions = Vec::new();
             proxy.drain_events(&mut questions);
             for event in questions {
                 if let ProxyEvent::Authenticate(question) = event {
-                    proxy.answer(now, question.id, Ok(42.into()));
+                    proxy.answer(now, question.id, Ok(42.into()), b"");
                 }
             }
             let mut events = Vec::new();

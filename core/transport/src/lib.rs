@@ -17,6 +17,7 @@ mod door;
 #[cfg(any(test, feature = "testing"))]
 pub mod fixtures;
 mod flow;
+mod guest;
 mod handshake;
 mod hash;
 mod health;
@@ -26,6 +27,7 @@ mod limits;
 mod links;
 mod log;
 mod machine;
+mod mail;
 mod naming;
 mod node;
 mod parting;
@@ -49,6 +51,7 @@ pub use conn::{Conn, Control, Heard, Reject, Stamp, Wants, SESSION_LOG_BYTES, TA
 pub use dice::Dice;
 pub use door::{reset_token, Door, DoorCounters, DoorKey, Knock};
 pub use flow::charge;
+pub use guest::{Guest, Host, Lodge};
 pub use handshake::{hello_proof, prologue, respond, same, ClusterKeys, InitiatorKey, ResetSecret, ResponderKey};
 pub use hash::KeyedState;
 pub use health::{Health, HealthCounters, Reading, Reason};
@@ -60,19 +63,20 @@ pub use log::{LogReceiver, LogSender, Records};
 pub use machine::{
     soonest, Addr, Arrival, Entropy, Inbox, Machine, Micros, Outbox, SocketId, OUTBOX_BYTES, SLICE_DATAGRAMS,
 };
+pub use mail::Mail;
 pub use node::{Identity, Node};
 pub use past::{Loss, Past};
 pub use placement::{weight, Growth, Layer, NodeState, PlacedLayer, PlacedNode, Placement};
 pub use scope::{Scope, PARTITIONS_MAX};
 pub use seal::{Direction, KeyCache, KeySlots, Secret, TAG};
 pub use sessions::{
-    Admission, Answered, Denied, Question, Sessions, BACKOFF_FIRST, BACKOFF_MAX, EARLY_BYTES_MAX, EARLY_UNKNOWN_MAX,
-    PUBLIC_SOCKET, SESSION_BLOCKS, WAITING_BYTES_MAX,
+    Admission, Answered, Denied, End, Gone, Question, Sessions, BACKOFF_FIRST, BACKOFF_MAX, EARLY_BYTES_MAX,
+    EARLY_UNKNOWN_MAX, PUBLIC_SOCKET, SESSION_BLOCKS, WAITING_BYTES_MAX,
 };
 pub use setters::{HasLinks, HasSessions};
 pub use timer::Wheel;
 pub use wire::frame::{append, Frame, FrameKind, FrameKinds, Frames, Status, FLAGS_AT, FRAME};
 pub use wire::header::{DatagramKind, Header, HEADER, VERSION};
-pub use wire::record::{Access, ControlRecord, Encode, SystemRecord};
+pub use wire::record::{Access, ControlRecord, Encode, Raw, SystemRecord, GUEST_KINDS, RECORD_MAX};
 pub use wire::server::{Server, SERVERS_MAX};
 pub use wire::{Code, Role};

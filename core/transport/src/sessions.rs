@@ -136,12 +136,34 @@ struct PathCheck {
     due: bool,
 }
 
+/// How a session ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    /// Its client said so.
+    Closed,
+    /// Nothing came from its client, or its memory was needed.
+    Lost,
+    /// It was ended here, for this reason.
+    Refused(Code),
+}
+
+/// A session that is over.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Gone<T> {
+    pub slot: u32,
+    pub id: u64,
+    pub end: End,
+    /// The role's, to clean up.
+    pub data: T,
+}
+
 /// One client's session.
 #[repr(C)] // what every datagram needs stands in front
 pub struct Session<T> {
     state: State,
     /// The tail is to be probed: the role sends heads with the next datagram.
     pub probe: bool,
+    end: End,
     pub user: u64,
     pub data: T,
     since: Micros,
@@ -258,8 +280,7 @@ pub struct Sessions<T> {
     early_bytes: usize,
     unread: Unread,
     unread_max: usize,
-    /// The data of ended sessions, with their slots.
-    gone: Vec<(u32, T)>,
+    gone: Vec<Gone<T>>,
     pub buffer: u32,
 }
 
@@ -344,10 +365,10 @@ impl<T: Default> Sessions<T> {
         self.unread.bytes()
     }
 
-    /// A session that ended: its slot, and its data for the role to clean up. The slot stays reserved until then.
-    pub fn gone(&mut self) -> Option<(u32, T)> {
+    /// A session that ended. Its slot stays reserved until then.
+    pub fn gone(&mut self) -> Option<Gone<T>> {
         let gone = self.gone.pop()?;
-        self.table.release(gone.0.into());
+        self.table.release(gone.slot.into());
         Some(gone)
     }
 
@@ -507,6 +528,10 @@ impl<T: Default> Sessions<T> {
         match control {
             Control::Closed(_) => {
                 self.counters.sessions_closed += 1;
+                // One that was sent away says goodbye as well.
+                if peer.data.state != State::Refused {
+                    peer.data.end = End::Closed;
+                }
                 self.end(slot);
             }
             Control::Bad => self.counters.dropped_frame += 1,
@@ -720,6 +745,7 @@ impl<T: Default> Sessions<T> {
         self.half_open_len -= usize::from(peer.data.state.is_half_open());
         self.asking -= usize::from(std::mem::take(&mut peer.data.renewing));
         peer.data.state = State::Refused;
+        peer.data.end = End::Refused(code);
         peer.data.since = now;
         let waiting = std::mem::take(&mut peer.data.waiting);
         self.waiting_bytes -= waiting.iter().map(Vec::len).sum::<usize>();
@@ -762,7 +788,12 @@ impl<T: Default> Sessions<T> {
             self.early_bytes -= peer.conn.early_bytes();
             let mut rank = peer.data.rank;
             self.unread.note(slot, &mut rank, unread(&peer), 0);
-            self.gone.push((slot, peer.data.data));
+            self.gone.push(Gone {
+                slot,
+                id: peer.conn.id,
+                end: peer.data.end,
+                data: peer.data.data,
+            });
         }
     }
 
@@ -948,6 +979,7 @@ impl<T: Default> Sessions<T> {
                 user: 0,
                 data: T::default(),
                 probe: false,
+                end: End::Lost,
                 state: State::HalfOpen,
                 control: Bucket::new(self.control_rate, CONTROL_BURST),
                 since: now,
@@ -1024,6 +1056,7 @@ impl<T: Default> Sessions<T> {
                 user,
                 data: T::default(),
                 probe: false,
+                end: End::Lost,
                 state: State::Open,
                 control: Bucket::new(1, 1),
                 since: 0,
@@ -1118,7 +1151,7 @@ mod tests {
         assert_eq!(sessions.counters.sessions_unread, 1);
         assert!(sessions.table.get(slots[1]).is_none());
         assert!(sessions.unread_bytes() <= sessions.unread_max);
-        assert_eq!(sessions.gone().map(|(slot, ())| slot), Some(slots[1]));
+        assert_eq!(sessions.gone().map(|gone| gone.slot), Some(slots[1]));
         for slot in &slots {
             sessions.end(*slot);
         }

@@ -21,7 +21,7 @@ use crate::wire::kinds;
 use muster_transport::{
     append, frames_max, reset_token, same, soonest, Addr, Arrival, Code, Conn, Control, ControlRecord, DatagramKind,
     Dice, Entropy, Frame, FrameKind, Frames, Header, Identity, Inbox, InitiatorKey, KeyedState, Knock, Machine, Micros,
-    Node, Outbox, Records, Role, SocketId, Wants, Writer, BACKOFF_FIRST, BACKOFF_MAX, HEADER, SESSION_BLOCKS,
+    Node, Outbox, Raw, Records, Role, SocketId, Wants, Writer, BACKOFF_FIRST, BACKOFF_MAX, HEADER, SESSION_BLOCKS,
     SESSION_LOG_BYTES,
 };
 
@@ -188,6 +188,11 @@ pub enum ClientEvent {
     /// A room can be opened for publishing again.
     Vacant,
     Published(Published),
+    /// A record of the guest of a session's server, whole.
+    Guest {
+        side: Side,
+        record: Vec<u8>,
+    },
     /// The outcome of a command, or a page of members; a refused one may be sent again after `retry_ms`.
     Commanded {
         number: u64,
@@ -252,6 +257,8 @@ struct Session {
     leased: bool,
     probe: bool,
     challenge: Option<[u8; 8]>,
+    /// A newer session took its place: it is opened again for another credential alone.
+    replaced: bool,
     losses: u64,
     /// The first and the longest wait, as the last server said.
     backoff: (Micros, Micros),
@@ -288,6 +295,7 @@ impl Session {
             leased: false,
             probe: false,
             challenge: None,
+            replaced: false,
             losses: 0,
             backoff: (BACKOFF_FIRST, BACKOFF_MAX),
         }
@@ -298,6 +306,7 @@ impl Session {
         self.knock = None;
         self.conn = None;
         self.ready = false;
+        self.replaced = false;
         self.state = State::Waiting;
         self.attempts = 0;
         self.next_at = at;
@@ -470,7 +479,7 @@ impl Client {
             let stays = !changed || session.give(now, &mut self.node.dice, given);
             let again = match session.state {
                 State::Idle | State::Ready => false,
-                State::Refused => changed || other,
+                State::Refused => other || changed && !session.replaced,
                 State::Waiting | State::Knocking | State::Opening => !stays || other,
             };
             if again {
@@ -712,6 +721,13 @@ impl Client {
     pub fn publishing(&self, publication: u32) -> Option<&Publication> {
         let place = self.publications.get(publication as usize % SESSION_PUBLICATIONS_MAX)?;
         (place.number == publication).then_some(place)
+    }
+
+    /// Tells the guest of a session's server a whole record. `false`: the session is not ready, or its log is full.
+    pub fn tell_guest(&mut self, side: Side, record: &[u8]) -> bool {
+        let session = &mut self.sessions[side as usize];
+        let conn = session.conn.as_mut().filter(|_| session.state == State::Ready);
+        conn.is_some_and(|conn| conn.record(&Raw(record)).is_some())
     }
 
     /// Closes the sessions: the next slice tells the servers.
@@ -1144,9 +1160,10 @@ impl Client {
                     let wait = put_off(&mut self.node.dice, retry_ms, 0);
                     session.next_at = session.next_at.max(now + wait);
                 }
-                if !code.retry() && !named {
+                let replaced = code == Code::Replaced;
+                if replaced || !code.retry() && !named {
                     let session = &mut self.sessions[slot.at()];
-                    session.state = State::Refused;
+                    (session.state, session.replaced) = (State::Refused, replaced);
                     if let Slot::Main(side) = slot {
                         self.events.pop_back();
                         self.events.push_back(ClientEvent::Down {
@@ -1207,6 +1224,12 @@ impl Client {
                 }
                 let gaps = answer.gaps;
                 self.events.push_back(ClientEvent::Joined { room: at as u32, gaps });
+            }
+            Record::Guest(record) => {
+                if let Slot::Main(side) = slot {
+                    let record = record.to_vec();
+                    self.events.push_back(ClientEvent::Guest { side, record });
+                }
             }
             Record::CommandTold { handle, command, data } => self.commanded(handle, command, data),
             Record::CommandDone {

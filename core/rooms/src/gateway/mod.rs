@@ -24,10 +24,10 @@ use crate::layers::{room_placement, RoomLayers};
 use crate::role;
 
 use muster_transport::{
-    Answered, Arrival, Bucket, ClusterKeys, Code, Control, ControlRecord, Denied, Door, DoorKey, Entropy, Frames,
-    HasLinks, HasSessions, Heard, Homes, Identity, Inbox, KeyedState, LinkChange, Links, Machine, Micros, Node,
-    NodeState, Outbox, PlacedNode, Placement, Question, Records, ResetSecret, ServerKey, Sessions, Wheel, HEADER,
-    PUBLIC_SOCKET,
+    Answered, Arrival, Bucket, ClusterKeys, Code, Control, ControlRecord, Denied, Door, DoorKey, Entropy, FrameKinds,
+    Frames, Guest, HasLinks, HasSessions, Heard, Homes, Identity, Inbox, KeyedState, LinkChange, Links, Lodge, Machine,
+    Micros, Node, NodeState, Outbox, PlacedNode, Placement, Question, Records, ResetSecret, ServerKey, Sessions, Wheel,
+    HEADER, PUBLIC_SOCKET,
 };
 
 use self::backlog::Backlog;
@@ -251,6 +251,9 @@ pub struct Gateway {
     several_brokers: bool,
     name_key: [u8; 16],
     bundle: bool,
+    /// Another system that lives here, and the frames on links that are ours or its.
+    lodge: Lodge,
+    link_kinds: FrameKinds,
     /// The machine's clock in microseconds as of this turn.
     now: Micros,
     records: Records,
@@ -299,6 +302,8 @@ impl Gateway {
             several_brokers: false,
             name_key: config.name_key,
             bundle: config.bundle,
+            lodge: Lodge::default(),
+            link_kinds: kinds::ALL,
             now: 0,
             records: Records::default(),
             counters: GatewayCounters::default(),
@@ -331,14 +336,31 @@ impl Gateway {
         self.history_max = messages;
     }
 
-    /// Answers a [`GatewayEvent::Authenticate`]: the user and its rights, or why it is refused.
-    pub fn answer(&mut self, now: Micros, id: u64, said: Result<Admitted, Denied>) {
+    /// Takes a guest in, which hears of sessions and links from now on.
+    pub fn take_in(&mut self, guest: Box<dyn Guest>) {
+        self.link_kinds = self.lodge.take_in(guest, kinds::ALL);
+    }
+
+    /// The place of its guest.
+    pub fn lodge(&self) -> &Lodge {
+        &self.lodge
+    }
+
+    /// Whether nothing is left to do after a drain.
+    pub fn is_drained(&self) -> bool {
+        self.sessions.is_drained() && self.lodge.is_idle()
+    }
+
+    /// Answers a [`GatewayEvent::Authenticate`]: the user and its rights, or why it is refused. `device`: what the
+    /// credential says of the device, for a guest.
+    pub fn answer(&mut self, now: Micros, id: u64, said: Result<Admitted, Denied>, device: &[u8]) {
         self.now = now;
         let (said, grant) = rights::apart(said);
         match self.sessions.answer(now, id, said) {
             Some(Answered::Opened(slot, waiting)) => {
                 if let Some(peer) = self.sessions.table.get_mut(slot) {
                     peer.data.data.grant = grant;
+                    self.lodge.opened(now, id, peer.data.user, device);
                 }
                 for bytes in waiting {
                     if let Some(record) = Record::read(&bytes) {
@@ -481,9 +503,11 @@ impl Gateway {
 
     /// Cleans up after sessions that ended.
     fn cleanup(&mut self, now: Micros) {
-        while let Some((slot, client)) = self.sessions.gone() {
+        while let Some(gone) = self.sessions.gone() {
+            self.lodge.ended(now, gone.id, gone.end);
+            let client = gone.data;
             for joined in client.joined {
-                self.unseat(now, slot, &joined);
+                self.unseat(now, gone.slot, &joined);
             }
             self.commands_lost(now, client.session, &client.left);
         }
@@ -505,6 +529,12 @@ impl Gateway {
             Record::Leave { handle } => self.leave(now, slot, handle),
             Record::Open { request, .. } => self.refuse(slot, request, Code::NotAllowed),
             Record::CommandTaken { command, taken } => self.command_taken(now, slot, command, taken),
+            Record::Guest(record) => {
+                let session = self.sessions.table.get(slot).map(|peer| peer.conn.id);
+                if !session.is_some_and(|session| self.lodge.record(now, session, record)) {
+                    self.sessions.counters.dropped_frame += 1;
+                }
+            }
             _ => {}
         }
         self.sessions.table.mark(slot);
@@ -1020,6 +1050,7 @@ impl Machine for Gateway {
                 self.take_link(now, arrival, datagram);
             }
         }
+        self.lodge.act(now, &mut self.links, &mut self.sessions);
     }
 
     fn expire(&mut self, now: Micros) {
@@ -1037,6 +1068,7 @@ impl Machine for Gateway {
         self.expire_commands(now);
         self.node.sweep(now);
         self.trim(now);
+        self.lodge.act(now, &mut self.links, &mut self.sessions);
     }
 
     fn transmit(&mut self, now: Micros, outbox: &mut Outbox) -> bool {
@@ -1055,6 +1087,7 @@ impl Machine for Gateway {
             self.consumed_at,
             self.homes.due(),
             self.commands.deadline(),
+            self.lodge.deadline(),
         ]
         .into_iter()
         .flatten()

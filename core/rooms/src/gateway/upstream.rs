@@ -76,19 +76,23 @@ impl Gateway {
         };
         let mut elicits = false;
         let mut records = std::mem::take(&mut self.records);
-        for frame in Frames::new(&datagram[HEADER..HEADER + len], kinds::ALL) {
+        let kinds = self.link_kinds;
+        for frame in Frames::new(&datagram[HEADER..HEADER + len], kinds) {
             let Ok(frame) = frame else {
                 self.links.counters.link_dropped_frame += 1;
                 break;
             };
-            elicits |= kinds::ALL.elicits(frame.kind);
+            elicits |= kinds.elicits(frame.kind);
             match self.links.control(now, slot, &frame, &mut records) {
                 Control::Other => {
-                    let allowed = peer.role == role::BROKER;
-                    if !allowed || !self.take_broker(now, peer.node, peer.epoch, &frame) {
-                        self.links.counters.link_dropped_frame += 1;
-                    }
+                    let taken = match peer.role == role::BROKER {
+                        true => self.take_broker(now, peer.node, peer.epoch, &frame),
+                        false => self.lodge.frame(now, peer, &frame),
+                    };
+                    self.links.counters.link_dropped_frame += u64::from(!taken);
                 }
+                // Its window may be open again.
+                Control::Heard(_) if self.lodge.mail().waits(peer.node) => self.links.table.mark(slot),
                 Control::Closed(_) => break,
                 _ => {}
             }
@@ -278,6 +282,13 @@ impl Gateway {
 
     pub(super) fn link_changes(&mut self, now: Micros) {
         while let Some(change) = self.links.change() {
+            match change {
+                LinkChange::Up { peer, .. } => self.lodge.link(now, peer, true),
+                LinkChange::Down { peer, .. } if self.links.to(peer.node).is_none() => {
+                    self.lodge.link(now, peer, false)
+                }
+                _ => {}
+            }
             match change {
                 LinkChange::Up { slot, peer } => match peer.role {
                     role::ROUTER => self.router_up(now, slot),
@@ -567,6 +578,7 @@ impl Gateway {
         };
         let peer = link.data.peer;
         link.data.probe = false;
+        let mails = self.lodge.mail().waits(peer.node) && link.conn.flow.available(self.node.payload) > 0;
         let outgoing = self.outgoing.get_mut(&peer.node);
         let mut outgoing = outgoing.map(std::mem::take).unwrap_or_default();
         self.take_consumed(now, peer.node, &mut outgoing);
@@ -575,6 +587,7 @@ impl Gateway {
             node,
             rooms,
             counters,
+            lodge,
             ..
         } = self;
         let (mut again, mut written) = (false, false);
@@ -597,9 +610,9 @@ impl Gateway {
                 }
                 counters.repairs_asked += 1;
             }
-            false
+            mails && lodge.mail().fill(peer.node, writer)
         });
-        again |= written && outgoing.due > 0;
+        again |= written && (outgoing.due > 0 || mails && self.lodge.mail().waits(peer.node));
         if !written {
             // The link has no window: it is told when it has.
             for ((at, number), _) in outgoing.told.drain(..).rev() {

@@ -17,9 +17,10 @@ use crate::role;
 use muster_ahead::fetch;
 
 use muster_transport::{
-    append, Answered, Arrival, ClusterKeys, Code, Control, ControlRecord, Denied, Door, DoorKey, Entropy, Frames,
-    HasLinks, HasSessions, Health, Identity, Inbox, KeyedState, LinkChange, Links, Machine, Micros, Node, Outbox,
-    Placement, Question, Reading, Records, ResetSecret, ServerKey, Sessions, HEADER, PUBLIC_SOCKET,
+    append, Answered, Arrival, ClusterKeys, Code, Control, ControlRecord, Denied, Door, DoorKey, Entropy, FrameKinds,
+    Frames, Guest, HasLinks, HasSessions, Health, Identity, Inbox, KeyedState, LinkChange, Links, Lodge, Machine,
+    Micros, Node, Outbox, Placement, Question, Reading, Records, ResetSecret, ServerKey, Sessions, HEADER,
+    PUBLIC_SOCKET,
 };
 
 use crate::age::{self, Sampler};
@@ -159,6 +160,9 @@ pub struct Proxy {
     commands: Commands,
     limits: Limits,
     ages: Sampler,
+    /// Another system that lives here, and the frames on links that are ours or its.
+    lodge: Lodge,
+    link_kinds: FrameKinds,
     /// Health of brokers, for commands alone.
     pub health: Health,
     pub counters: ProxyCounters,
@@ -186,6 +190,8 @@ impl Proxy {
             commands: Commands::new(hash),
             limits: Limits::new(hash),
             ages: Sampler::new(config.age_every),
+            lodge: Lodge::default(),
+            link_kinds: kinds::ALL,
             health: Health::default(),
             counters: ProxyCounters::default(),
             events: VecDeque::new(),
@@ -213,13 +219,25 @@ impl Proxy {
         Owners::are_linked(&self.placement, &self.links)
     }
 
-    /// Answers a [`ProxyEvent::Authenticate`]: the user and its rights, or why it is refused.
-    pub fn answer(&mut self, now: Micros, id: u64, said: Result<Admitted, Denied>) {
+    /// Takes a guest in, which hears of sessions and links from now on.
+    pub fn take_in(&mut self, guest: Box<dyn Guest>) {
+        self.link_kinds = self.lodge.take_in(guest, kinds::ALL);
+    }
+
+    /// The place of its guest.
+    pub fn lodge(&self) -> &Lodge {
+        &self.lodge
+    }
+
+    /// Answers a [`ProxyEvent::Authenticate`]: the user and its rights, or why it is refused. `device`: what the
+    /// credential says of the device, for a guest.
+    pub fn answer(&mut self, now: Micros, id: u64, said: Result<Admitted, Denied>, device: &[u8]) {
         let (said, grant) = rights::apart(said);
         match self.sessions.answer(now, id, said) {
             Some(Answered::Opened(slot, waiting)) => {
                 if let Some(peer) = self.sessions.table.get_mut(slot) {
                     peer.data.data.grant = grant;
+                    self.lodge.opened(now, id, peer.data.user, device);
                 }
                 for bytes in waiting {
                     if let Some(record) = Record::read(&bytes) {
@@ -265,7 +283,7 @@ impl Proxy {
 
     /// Whether nothing waits for a broker.
     pub fn is_idle(&self) -> bool {
-        self.queues.values().all(Queue::is_empty) && self.commands.is_idle()
+        self.queues.values().all(Queue::is_empty) && self.commands.is_idle() && self.lodge.is_idle()
     }
 
     fn take_session(&mut self, now: Micros, arrival: Arrival, datagram: &mut [u8]) {
@@ -297,9 +315,16 @@ impl Proxy {
             }
         }
         self.sessions.after(now, slot, elicits, control);
-        while self.sessions.gone().is_some() {}
+        self.cleanup(now);
         while let Some(question) = self.sessions.question() {
             self.events.push_back(ProxyEvent::Authenticate(question));
+        }
+    }
+
+    /// Cleans up after sessions that ended.
+    fn cleanup(&mut self, now: Micros) {
+        while let Some(gone) = self.sessions.gone() {
+            self.lodge.ended(now, gone.id, gone.end);
         }
     }
 
@@ -332,6 +357,13 @@ impl Proxy {
                 code: Code::NotAllowed,
                 retry_ms: 0,
             }),
+            Record::Guest(record) => {
+                let session = self.sessions.table.get(slot).map(|peer| peer.conn.id);
+                if !session.is_some_and(|session| self.lodge.record(now, session, record)) {
+                    self.sessions.counters.dropped_frame += 1;
+                }
+                return;
+            }
             _ => return,
         };
         self.sessions.tell(slot, &answer);
@@ -472,13 +504,13 @@ impl Proxy {
         let Some(peer) = self.links.table.get(slot).map(|link| link.data.peer) else {
             return;
         };
-        let (mut elicits, mut records) = (false, Records::default());
-        for frame in Frames::new(&datagram[HEADER..HEADER + len], kinds::ALL) {
+        let (mut elicits, mut records, known) = (false, Records::default(), self.link_kinds);
+        for frame in Frames::new(&datagram[HEADER..HEADER + len], known) {
             let Ok(frame) = frame else {
                 self.links.counters.link_dropped_frame += 1;
                 break;
             };
-            elicits |= kinds::ALL.elicits(frame.kind);
+            elicits |= known.elicits(frame.kind);
             match self.links.control(now, slot, &frame, &mut records) {
                 Control::Other if frame.kind == kinds::LINK_ACK && peer.role == role::BROKER => {
                     match Ack::read_link(frame.body) {
@@ -486,7 +518,11 @@ impl Proxy {
                         None => self.links.counters.link_dropped_frame += 1,
                     }
                 }
-                Control::Other => self.links.counters.link_dropped_frame += 1,
+                Control::Other => {
+                    let taken = self.lodge.frame(now, peer, &frame);
+                    self.links.counters.link_dropped_frame += u64::from(!taken);
+                }
+                Control::Heard(_) if self.lodge.mail().waits(peer.node) => self.links.table.mark(slot),
                 Control::Heard(_) if self.queues.get(&peer.node).is_some_and(|queue| !queue.is_empty()) => {
                     self.links.table.mark(slot);
                 }
@@ -528,8 +564,15 @@ impl Proxy {
         while let Some(change) = self.links.change() {
             changed |= matches!(change, LinkChange::Up { .. } | LinkChange::Down { .. });
             match change {
-                LinkChange::Up { peer, .. } => self.owners.up(peer.node),
+                LinkChange::Up { peer, .. } => self.lodge.link(now, peer, true),
                 LinkChange::Down { peer, .. } if self.links.to(peer.node).is_none() => {
+                    self.lodge.link(now, peer, false)
+                }
+                _ => {}
+            }
+            match change {
+                LinkChange::Up { peer, .. } if peer.role == role::BROKER => self.owners.up(peer.node),
+                LinkChange::Down { peer, .. } if peer.role == role::BROKER && self.links.to(peer.node).is_none() => {
                     self.owners.lost(now, peer.node);
                     self.health.lost(peer.node);
                     // The publishers repeat it to their rooms' new owners.
@@ -537,7 +580,8 @@ impl Proxy {
                         drop_queue(&mut self.sessions, &mut queue);
                     }
                 }
-                LinkChange::Down { .. }
+                LinkChange::Up { .. }
+                | LinkChange::Down { .. }
                 | LinkChange::Refused { .. }
                 | LinkChange::Mistaken { .. }
                 | LinkChange::Unlisted { .. }
@@ -591,10 +635,14 @@ impl Proxy {
             }
             let mut sent_any = false;
             let mut more = false;
-            let sessions = &mut self.sessions;
+            let (sessions, lodge) = (&mut self.sessions, &mut self.lodge);
             let sent = self.links.send(now, &mut self.node, slot, outbox, |writer, _| {
+                if free > 0 && lodge.mail().fill(node, writer) {
+                    sent_any = true;
+                    more = lodge.mail().waits(node);
+                }
                 let Some(queue) = queue.filter(|_| free > 0) else {
-                    return false;
+                    return sent_any;
                 };
                 while let Some((session, frame)) = queue.front() {
                     if frame.len() > writer.room() {
@@ -711,16 +759,18 @@ impl Machine for Proxy {
                 }
             }
         }
+        self.lodge.act(now, &mut self.links, &mut self.sessions);
     }
 
     fn expire(&mut self, now: Micros) {
         self.links.expire(now, &mut self.node);
         self.link_changes(now);
         self.sessions.expire(now, &mut self.node);
-        while self.sessions.gone().is_some() {}
+        self.cleanup(now);
         self.look_after_commands(now);
         self.judge_brokers(now);
         self.node.sweep(now);
+        self.lodge.act(now, &mut self.links, &mut self.sessions);
     }
 
     fn transmit(&mut self, now: Micros, outbox: &mut Outbox) -> bool {
@@ -750,6 +800,7 @@ impl Machine for Proxy {
             self.links.deadline(),
             self.sessions.deadline(),
             self.commands.deadline(),
+            self.lodge.deadline(),
         ]
         .into_iter()
         .flatten()

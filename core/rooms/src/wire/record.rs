@@ -1,6 +1,6 @@
 //! Records of rooms in the reliable control log, on sessions and on links.
 
-use muster_transport::{Access, Code, ControlRecord, Encode, Reader, Scope, SystemRecord, Writer};
+use muster_transport::{Access, Code, ControlRecord, Encode, Reader, Scope, SystemRecord, Writer, GUEST_KINDS};
 
 use crate::command::{Ask, CommandId, Hop, Outcome, Page, Verdict, COMMAND_BYTES_MAX, HOPS_MAX, USERS_MAX};
 use crate::wire::publish::Positions;
@@ -183,6 +183,8 @@ fn write_outcome<'w, 'b>(outcome: &Outcome, writer: &'w mut Writer<'b>) -> &'w m
 pub enum Record<'a> {
     /// One that every system has.
     Control(ControlRecord<'a>),
+    /// One of a guest, whole.
+    Guest(&'a [u8]),
     // ---- client to gateway or proxy
     /// Join a room, with the positions already held; without any, with its last `history` messages first.
     Join {
@@ -342,8 +344,12 @@ impl<'a> Record<'a> {
     pub fn read(bytes: &'a [u8]) -> Option<Self> {
         let mut reader = Reader::new(bytes);
         let r = &mut reader;
-        let Some(kind) = Kind::from_u8(r.u8()?) else {
-            return ControlRecord::read(bytes).map(Record::Control);
+        let code = r.u8()?;
+        let Some(kind) = Kind::from_u8(code) else {
+            return match code {
+                GUEST_KINDS.. => Some(Record::Guest(bytes)),
+                _ => ControlRecord::read(bytes).map(Record::Control),
+            };
         };
         let record = match kind {
             Kind::Join => Record::Join {
@@ -489,6 +495,9 @@ impl Encode for Record<'_> {
     fn write(&self, w: &mut Writer<'_>) -> bool {
         match self {
             Record::Control(record) => return record.write(w),
+            Record::Guest(bytes) => {
+                w.put(bytes);
+            }
             Record::Join {
                 request,
                 name,
@@ -667,17 +676,19 @@ impl<'a> SystemRecord<'a> for Record<'a> {
     fn access(&self) -> Access {
         match self {
             Record::Join { .. } | Record::Leave { .. } | Record::Open { .. } => Access::Waits,
-            Record::Close { .. } | Record::Command { .. } | Record::CommandTaken { .. } => Access::Open,
+            Record::Close { .. } | Record::Command { .. } | Record::CommandTaken { .. } | Record::Guest(_) => {
+                Access::Open
+            }
             _ => Access::Never,
         }
     }
 
     /// Records that undo a join or an open: dropped, they would leave a member or a place behind forever. Also answers
-    /// to the server's own request.
+    /// to the server's own request. A guest has limits of its own.
     fn is_free(&self) -> bool {
         matches!(
             self,
-            Record::Leave { .. } | Record::Close { .. } | Record::CommandTaken { .. }
+            Record::Leave { .. } | Record::Close { .. } | Record::CommandTaken { .. } | Record::Guest(_)
         )
     }
 

@@ -1112,7 +1112,7 @@ impl Subject for Gateway {
         self.drain_events(&mut events);
         for event in events {
             if let GatewayEvent::Authenticate(question) = event {
-                self.answer(now, question.id, user_of(&question.credential));
+                self.answer(now, question.id, user_of(&question.credential), b"");
             }
         }
     }
@@ -1193,7 +1193,7 @@ impl Subject for Proxy {
         self.drain_events(&mut events);
         for event in events {
             if let ProxyEvent::Authenticate(question) = event {
-                self.answer(now, question.id, user_of(&question.credential));
+                self.answer(now, question.id, user_of(&question.credential), b"");
             }
         }
     }

@@ -28,8 +28,8 @@ impl Rooms {
         let known = &mut world.processes[process];
         if known.epoch == epoch && known.is_alive() {
             match &mut known.node {
-                Role::Gateway(machine) => machine.answer(world.now, id, user.map(Admitted::from)),
-                Role::Proxy(machine) => machine.answer(world.now, id, user.map(Admitted::from)),
+                Role::Gateway(machine) => machine.answer(world.now, id, user.map(Admitted::from), b""),
+                Role::Proxy(machine) => machine.answer(world.now, id, user.map(Admitted::from), b""),
                 _ => {}
             }
             if world.is_up(process) {

@@ -80,6 +80,14 @@ impl FrameKinds {
         self
     }
 
+    /// The kinds of both.
+    pub const fn or(self, other: FrameKinds) -> Self {
+        FrameKinds {
+            known: self.known | other.known,
+            silent: self.silent | other.silent,
+        }
+    }
+
     /// The kind of this code, if it is understood.
     #[inline]
     pub const fn find(self, code: u8) -> Option<FrameKind> {

@@ -29,11 +29,12 @@ pub enum Code {
     NotAllowed = 9,
     Malformed = 10,
     TooMuchHistory = 11,
+    Replaced = 12,
     Unknown = 255,
 }
 
 impl Code {
-    pub const ALL: [Code; 13] = [
+    pub const ALL: [Code; 14] = [
         Code::Ok,
         Code::BadCredential,
         Code::NotReady,
@@ -46,6 +47,7 @@ impl Code {
         Code::NotAllowed,
         Code::Malformed,
         Code::TooMuchHistory,
+        Code::Replaced,
         Code::Unknown,
     ];
 
@@ -70,6 +72,7 @@ impl Code {
             Code::NotAllowed => "not_allowed",
             Code::Malformed => "malformed",
             Code::TooMuchHistory => "too_much_history",
+            Code::Replaced => "replaced",
             Code::Unknown => "unknown",
         }
     }

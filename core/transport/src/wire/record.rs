@@ -21,6 +21,18 @@ const PACE: u8 = 35;
 const SERVERS: u8 = 36;
 const LEASE: u8 = 37;
 
+/// Records whose first byte is this or higher are a guest's: the system that has the session passes them on unread.
+pub const GUEST_KINDS: u8 = 64;
+
+/// A guest's record, whole.
+pub struct Raw<'a>(pub &'a [u8]);
+
+impl Encode for Raw<'_> {
+    fn write(&self, writer: &mut Writer<'_>) -> bool {
+        !writer.put(self.0).full()
+    }
+}
+
 /// A record, as a log sees it.
 pub trait Encode {
     /// Writes the record, its kind first; false where it is longer than the space.

@@ -1,0 +1,411 @@
+//! Messages to users over paths that lose frames, with nodes that die: proxies, unicast services and gateways as they are, devices with
+//! their letters. Time is a number.
+
+use crate::access::AccessSettings;
+use crate::courier::Courier;
+use crate::device::Device;
+use crate::kinds;
+use crate::letters::{Letters, Told};
+use crate::post::{Mail, Task};
+use crate::records::{Outcomes, Record};
+use crate::role;
+use crate::sending::Sending;
+use crate::station::{Station, StationSettings, Wall};
+use crate::unicast::DeliverySettings;
+use crate::wire::{Here, Message, Outcome};
+use muster_transport::{Code, Dice, End, Frames, Guest, Host, Identity, Micros, Role};
+use std::collections::{BTreeMap, BTreeSet};
+
+const GATEWAY: Role = Role::new(5);
+const PROXY: Role = Role::new(2);
+const MS: Micros = 1_000;
+const USER: u64 = 7;
+const SENDER: u64 = 9;
+
+struct Still;
+
+impl Wall for Still {
+    fn now_ms(&self) -> u64 {
+        0
+    }
+}
+
+/// What a guest said.
+#[derive(Default)]
+struct Said {
+    frames: Vec<(u32, Vec<u8>)>,
+    records: Vec<(u64, Vec<u8>)>,
+    ended: Vec<(u64, Code)>,
+}
+
+impl Host for Said {
+    fn frame(&mut self, node: u32, frame: Vec<u8>) -> bool {
+        self.frames.push((node, frame));
+        true
+    }
+
+    fn offer(&mut self, session: u64, record: &[u8]) -> bool {
+        self.records.push((session, record.to_vec()));
+        true
+    }
+
+    fn end(&mut self, session: u64, code: Code) {
+        self.ended.push((session, code));
+    }
+}
+
+fn life(node: u32, role: Role, epoch: u32) -> Identity {
+    Identity { node, role, epoch }
+}
+
+fn device(name: &str) -> Device {
+    Device::new(name.as_bytes()).expect("a name")
+}
+
+fn station(me: Identity) -> Station {
+    let settings = StationSettings {
+        access: AccessSettings::default(),
+        deliveries: DeliverySettings::default(),
+        nobody: 1,
+        unnamed: device("device"),
+    };
+    Station::new(me, settings, 0, Box::new(Still))
+}
+
+/// A device of the user: the gateway that it is at, and its session there.
+struct Phone {
+    name: &'static str,
+    at: u32,
+    session: u64,
+    letters: Letters,
+    read: Vec<u64>,
+}
+
+struct World {
+    now: Micros,
+    dice: Dice,
+    /// Of a hundred frames.
+    loss: u64,
+    burst: u64,
+    proxy: (Identity, Sending),
+    services: BTreeMap<u32, (Identity, Courier, Mail)>,
+    gateways: BTreeMap<u32, (Identity, Station)>,
+    phones: Vec<Phone>,
+    client: Letters,
+    flight: BTreeMap<(Micros, u64), (Identity, u32, Vec<u8>)>,
+    flown: u64,
+    outcomes: BTreeMap<u64, Outcomes>,
+    sessions: u64,
+}
+
+impl World {
+    fn new(seed: u64, loss: u64) -> Self {
+        let mut world = World {
+            now: 1_000 * MS,
+            dice: Dice::new(seed),
+            loss,
+            burst: 0,
+            proxy: (life(1, PROXY, 1), Sending::new(life(1, PROXY, 1))),
+            services: BTreeMap::new(),
+            gateways: BTreeMap::new(),
+            phones: Vec::new(),
+            client: Letters::default(),
+            flight: BTreeMap::new(),
+            flown: 0,
+            outcomes: BTreeMap::new(),
+            sessions: 0,
+        };
+        world.proxy.1.opened(world.now, 1, SENDER, b"");
+        world.proxy_ready();
+        for node in [21, 22] {
+            world.begin_gateway(node, 1);
+        }
+        for node in [11, 12] {
+            world.begin_service(node, 1);
+        }
+        for (name, at) in [("phone", 21), ("laptop", 22)] {
+            let letters = Letters::default();
+            let (session, read) = (0, Vec::new());
+            world.phones.push(Phone {
+                name,
+                at,
+                session,
+                letters,
+                read,
+            });
+        }
+        for index in 0..2 {
+            world.come(index);
+        }
+        world
+    }
+
+    fn proxy_ready(&mut self) {
+        self.client.proxy_ready();
+    }
+
+    fn begin_gateway(&mut self, node: u32, epoch: u32) {
+        let me = life(node, GATEWAY, epoch);
+        self.gateways.insert(node, (me, station(me)));
+        for (of, courier, mail) in self.services.values_mut() {
+            mail.open(node);
+            courier.link(self.now, me, true, mail);
+            if let Some((_, station)) = self.gateways.get_mut(&node) {
+                station.link(self.now, *of, true);
+            }
+        }
+    }
+
+    fn end_gateway(&mut self, node: u32) {
+        let Some((me, _)) = self.gateways.remove(&node) else {
+            return;
+        };
+        for (_, courier, mail) in self.services.values_mut() {
+            mail.close(node);
+            courier.link(self.now, me, false, mail);
+        }
+    }
+
+    fn begin_service(&mut self, node: u32, epoch: u32) {
+        let me = life(node, role::UNICAST, epoch);
+        let (mut courier, mut mail) = (Courier::new(node as u16 - 10), Mail::default());
+        courier.set_readers(true);
+        mail.open(1);
+        courier.link(self.now, self.proxy.0, true, &mut mail);
+        for (of, station) in self.gateways.values_mut() {
+            mail.open(of.node);
+            courier.link(self.now, *of, true, &mut mail);
+            station.link(self.now, me, true);
+        }
+        self.proxy.1.link(self.now, me, true);
+        let here = Here {
+            site: node as u16 - 10,
+            shard: None,
+        };
+        self.arrive(me, 1, &Message::Here(here).to_frame());
+        self.services.insert(node, (me, courier, mail));
+    }
+
+    fn end_service(&mut self, node: u32) {
+        let Some((me, ..)) = self.services.remove(&node) else {
+            return;
+        };
+        self.proxy.1.link(self.now, me, false);
+    }
+
+    /// A device opens a session at its gateway.
+    fn come(&mut self, index: usize) {
+        self.sessions += 1;
+        let phone = &mut self.phones[index];
+        phone.session = self.sessions;
+        phone.letters.gateway_lost();
+        if let Some((_, station)) = self.gateways.get_mut(&phone.at) {
+            station.opened(self.now, self.sessions, USER, phone.name.as_bytes());
+        }
+    }
+
+    fn go(&mut self, index: usize) {
+        let phone = &self.phones[index];
+        if let Some((_, station)) = self.gateways.get_mut(&phone.at) {
+            station.ended(self.now, phone.session, End::Closed);
+        }
+    }
+
+    fn fly(&mut self, from: Identity, to: u32, frame: Vec<u8>) {
+        // Losses come in bursts of four.
+        if self.burst > 0 {
+            self.burst -= 1;
+            return;
+        }
+        if self.dice.below(400) < self.loss {
+            self.burst = 3;
+            return;
+        }
+        self.flown += 1;
+        let at = self.now + MS + self.dice.below(5 * MS);
+        self.flight.insert((at, self.flown), (from, to, frame));
+    }
+
+    fn arrive(&mut self, from: Identity, to: u32, bytes: &[u8]) {
+        let frame = Frames::new(bytes, kinds::ALL).next().expect("a frame").expect("whole");
+        if to == 1 {
+            assert!(self.proxy.1.frame(self.now, from, &frame));
+        } else if let Some((_, courier, mail)) = self.services.get_mut(&to) {
+            let message = Message::read(frame.kind, frame.body).expect("a message");
+            courier.message(self.now, from, &message, mail);
+        } else if let Some((_, station)) = self.gateways.get_mut(&to) {
+            assert!(station.frame(self.now, from, &frame));
+        }
+    }
+
+    fn send(&mut self, number: u64, expires: Micros) {
+        let data = number.to_le_bytes();
+        let until = self.now + expires;
+        self.client.send(number, USER, None, until, &data).expect("place");
+    }
+
+    fn step(&mut self) {
+        self.now += MS;
+        let now = self.now;
+        let (mut told, proxy) = (Vec::new(), &mut self.proxy.1);
+        self.client.tell_proxy(now, |record| {
+            assert!(proxy.record(now, 1, record));
+            true
+        });
+        while let Some((key, _)) = self.flight.first_key_value().filter(|((at, _), _)| *at <= now) {
+            let key = *key;
+            let (from, to, frame) = self.flight.remove(&key).expect("it is there");
+            self.arrive(from, to, &frame);
+        }
+        let mut said = Said::default();
+        self.proxy.1.act(now, &mut said);
+        told.extend(said.frames.into_iter().map(|(to, frame)| (self.proxy.0, to, frame)));
+        for (_, record) in said.records {
+            assert!(self.client.take(&record));
+        }
+        for event in self.client.events() {
+            if let Told::Done { number, outcomes, .. } = event {
+                assert!(self.outcomes.insert(number, outcomes).is_none(), "one outcome");
+            }
+        }
+        let at: Vec<u32> = self.phones.iter().map(|phone| phone.at).collect();
+        let there: BTreeSet<u32> = at.into_iter().filter(|at| self.gateways.contains_key(at)).collect();
+        for (me, courier, mail) in self.services.values_mut() {
+            courier.expire(now, mail);
+            let mut asked = Vec::new();
+            courier.events(&mut asked);
+            for user in asked {
+                courier.routed(now, user, Some(there.iter().copied().collect()), mail);
+            }
+            told.extend(mail.take().into_iter().map(|(to, frame)| (*me, to, frame)));
+        }
+        for (node, (me, station)) in &mut self.gateways {
+            let mut said = Said::default();
+            station.act(now, &mut said);
+            told.extend(said.frames.into_iter().map(|(to, frame)| (*me, to, frame)));
+            for (session, record) in said.records {
+                let phones = self.phones.iter_mut();
+                let mut phones = phones.filter(|phone| (phone.at, phone.session) == (*node, session));
+                if let Some(phone) = phones.next() {
+                    assert!(phone.letters.take(&record));
+                    phone.letters.tell_gateway(|taken| station.record(now, session, taken));
+                    while let Some(received) = phone.letters.read() {
+                        phone.read.push(received.number);
+                    }
+                }
+            }
+        }
+        for (from, to, frame) in told {
+            self.fly(from, to, frame);
+        }
+    }
+
+    fn live(&mut self, millis: u64) {
+        (0..millis).for_each(|_| self.step());
+    }
+
+    /// Each message has an outcome, no device read one twice, and one that is told as delivered was read.
+    fn check(&self, sent: u64) {
+        assert_eq!(self.outcomes.len() as u64, sent, "each message has an outcome");
+        for phone in &self.phones {
+            let read: BTreeSet<u64> = phone.read.iter().copied().collect();
+            assert_eq!(read.len(), phone.read.len(), "{} read none twice", phone.name);
+            for (number, outcomes) in &self.outcomes {
+                let own = outcomes.iter().find(|(of, _)| *of == Some(device(phone.name)));
+                if own.is_some_and(|(_, outcome)| *outcome == Outcome::Delivered) {
+                    assert!(read.contains(number), "{number} is told as delivered to {}", phone.name);
+                }
+            }
+        }
+    }
+
+    fn delivered_to_both(&self) -> usize {
+        let both = |outcomes: &&Outcomes| outcomes.iter().filter(|(_, one)| *one == Outcome::Delivered).count() == 2;
+        self.outcomes.values().filter(both).count()
+    }
+}
+
+#[test]
+fn messages_reach_each_device_once_and_in_order_where_nothing_is_lost() {
+    let mut world = World::new(1, 0);
+    for number in 1..=300 {
+        world.send(number, 5_000 * MS);
+        world.live(1);
+    }
+    world.live(500);
+    world.check(300);
+    assert_eq!(world.delivered_to_both(), 300);
+    for phone in &world.phones {
+        assert!(phone.read.is_sorted(), "{} read them in order", phone.name);
+    }
+}
+
+#[test]
+fn at_five_percent_loss_in_bursts_each_message_is_delivered_once_or_reported() {
+    for seed in 0..20 {
+        let mut world = World::new(seed, 5);
+        for number in 1..=500 {
+            world.send(number, 3_000 * MS);
+            world.live(2);
+        }
+        world.live(4_500);
+        world.check(500);
+        assert!(
+            world.delivered_to_both() >= 499,
+            "seed {seed}: {}",
+            world.delivered_to_both()
+        );
+    }
+}
+
+#[test]
+fn a_service_and_a_gateway_die_and_nothing_is_silent_nor_doubled() {
+    for seed in 0..20 {
+        let mut world = World::new(seed, 5);
+        for number in 1..=600 {
+            world.send(number, 3_000 * MS);
+            world.live(2);
+            match number {
+                100 => world.end_service(11),
+                200 => world.begin_service(11, 2),
+                300 => {
+                    world.end_gateway(21);
+                    world.phones[0].at = 22;
+                    world.come(0);
+                }
+                400 => world.begin_gateway(21, 2),
+                500 => {
+                    world.go(1);
+                    world.phones[1].at = 21;
+                    world.come(1);
+                }
+                _ => {}
+            }
+        }
+        world.live(5_000);
+        world.check(600);
+        assert!(
+            world.delivered_to_both() >= 560,
+            "seed {seed}: {}",
+            world.delivered_to_both()
+        );
+    }
+}
+
+#[test]
+fn a_user_who_is_nowhere_is_told_soon_and_one_whom_nobody_can_look_up_when_the_time_is_over() {
+    let mut world = World::new(1, 0);
+    world.go(0);
+    world.go(1);
+    world.gateways.clear();
+    world.send(1, 5_000 * MS);
+    world.live(100);
+    assert_eq!(world.outcomes.get(&1), Some(&vec![(None, Outcome::NotOnline)]));
+    world.end_service(11);
+    world.end_service(12);
+    world.send(2, 1_000 * MS);
+    world.live(900);
+    assert!(!world.outcomes.contains_key(&2));
+    world.live(500);
+    assert_eq!(world.outcomes.get(&2), Some(&vec![(None, Outcome::Expired)]));
+}

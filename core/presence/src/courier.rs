@@ -1,0 +1,423 @@
+//! The task of a unicast service: a message of a proxy to the gateways that its user is on, and their answers as one.
+//!
+//! Owns [`Courier`]: where users are, for seconds; tries at each gateway until it answers or the message's time is over; an answer for each
+//! device. It forgets nothing that matters when it dies: the proxy asks another service, and gateways know the numbers that they had.
+//! Knows no reader: routes are asked for by events, and the control plane brings them.
+
+use crate::device::Device;
+use crate::limits::{COURIER_MESSAGES_MAX, EXPIRES_MS_MAX, ROUTES_MAX};
+use crate::post::{Mail, Task};
+use crate::records::{merge, Outcomes};
+use crate::role;
+use crate::wire::{Here, Message, MessageId, Outcome, Unicast, UnicastAnswer};
+use muster_transport::{Identity, Micros};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A gateway that says nothing is told again after this, doubled up to the second figure.
+const AGAIN: Micros = 150_000;
+const AGAIN_MAX: Micros = 1_000_000;
+/// A route that was not brought is asked for again after this.
+const ROUTE_AGAIN: Micros = 300_000;
+/// A route is believed so long: a gateway that answers "not here" ends it sooner.
+const ROUTE_LIFE: Micros = 2_000_000;
+/// Where every gateway of a route says "not here" the user may be moving: it is asked for so often, after these waits.
+const MOVES: [Micros; 2] = [50_000, 300_000];
+/// A gateway's last word may come so long after the end of a message's time.
+const GRACE: Micros = 150_000;
+/// An answer is kept so long, for proxies that ask again.
+const KEEP: Micros = 2_000_000;
+
+muster_transport::counters! {
+    /// What a unicast service did.
+    pub struct CourierCounters {
+        /// Messages to users taken from proxies.
+        unicast_messages,
+        /// Messages that came once more.
+        unicast_messages_again,
+        /// Frames for gateways, each try counted.
+        unicast_pushed,
+        /// Devices that have their message.
+        unicast_delivered,
+        /// Messages to users of whom no device is online.
+        unicast_not_online,
+        /// Messages of which a device, or a gateway, did not say in time that it has them.
+        unicast_expired,
+        /// Routes asked for.
+        unicast_routes_asked,
+        /// Messages for which a known route served.
+        unicast_routes_known,
+        /// Messages dropped: as many are known as may be.
+        unicast_dropped_full,
+    }
+}
+
+/// How far a message is at one gateway.
+struct Way {
+    at: Micros,
+    wait: Micros,
+    outcomes: Option<Outcomes>,
+}
+
+/// A message that is known.
+struct Order {
+    proxy: u32,
+    after: u64,
+    user: u64,
+    device: Option<Device>,
+    body: Vec<u8>,
+    until: Micros,
+    ways: BTreeMap<u32, Way>,
+    /// It waits for a route, since then.
+    asked_at: Option<Micros>,
+    moves: usize,
+    answer: Option<Outcomes>,
+    due: Micros,
+}
+
+/// Where a user is.
+struct Route {
+    gateways: Vec<u32>,
+    until: Micros,
+}
+
+/// The task of a unicast service.
+pub struct Courier {
+    here: Here,
+    orders: BTreeMap<MessageId, Order>,
+    due: BTreeSet<(Micros, MessageId)>,
+    routes: BTreeMap<u64, Route>,
+    /// Messages that wait for a user's route.
+    waiting: BTreeMap<u64, Vec<MessageId>>,
+    /// Users whose routes are to be asked for.
+    asks: Vec<u64>,
+    readers: bool,
+    pub counters: CourierCounters,
+}
+
+impl Courier {
+    pub fn new(site: u16) -> Self {
+        Courier {
+            here: Here { site, shard: None },
+            orders: BTreeMap::new(),
+            due: BTreeSet::new(),
+            routes: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            asks: Vec::new(),
+            readers: false,
+            counters: CourierCounters::default(),
+        }
+    }
+
+    /// Whether there is anybody who brings routes.
+    pub fn set_readers(&mut self, known: bool) {
+        self.readers = known;
+    }
+
+    /// Messages without an answer.
+    pub fn pending_len(&self) -> usize {
+        self.orders.values().filter(|order| order.answer.is_none()).count()
+    }
+
+    /// Where a user is, or `None` where nobody could say.
+    pub fn routed(&mut self, now: Micros, user: u64, gateways: Option<Vec<u32>>, mail: &mut Mail) {
+        let Some(gateways) = gateways else {
+            return; // asked for again by its time
+        };
+        if !gateways.is_empty() && (self.routes.len() < ROUTES_MAX || self.routes.contains_key(&user)) {
+            let route = Route {
+                gateways: gateways.clone(),
+                until: now + ROUTE_LIFE,
+            };
+            self.routes.insert(user, route);
+        }
+        for id in self.waiting.remove(&user).unwrap_or_default() {
+            self.go(now, id, &gateways, mail);
+        }
+    }
+
+    /// A message goes to the gateways of a route.
+    fn go(&mut self, now: Micros, id: MessageId, gateways: &[u32], mail: &mut Mail) {
+        let Some(order) = self.orders.get_mut(&id).filter(|order| order.answer.is_none()) else {
+            return;
+        };
+        order.asked_at = None;
+        // A gateway that went and is named no more has nothing to say.
+        order
+            .ways
+            .retain(|gateway, way| way.outcomes.is_some() || gateways.contains(gateway) || mail.is_linked(*gateway));
+        for gateway in gateways {
+            let way = order.ways.entry(*gateway).or_insert(Way {
+                at: now,
+                wait: AGAIN,
+                outcomes: None,
+            });
+            // One that said "not here" is asked again where the route still has it.
+            if way.outcomes.as_ref().is_some_and(|outcomes| is_not_here(outcomes)) {
+                (way.at, way.wait, way.outcomes) = (now, AGAIN, None);
+            }
+        }
+        if order.ways.values().all(|way| way.outcomes.is_some()) {
+            return self.answer(now, id, mail);
+        }
+        self.push(now, id, mail);
+    }
+
+    /// Tells the gateways that are due, and says when it looks again.
+    fn push(&mut self, now: Micros, id: MessageId, mail: &mut Mail) {
+        let Some(order) = self.orders.get_mut(&id) else {
+            return;
+        };
+        let left_ms = order.until.saturating_sub(now) / 1_000;
+        let unicast = Message::Unicast(Unicast {
+            id,
+            after: order.after,
+            user: order.user,
+            device: order.device,
+            expires_ms: u32::try_from(left_ms).unwrap_or(u32::MAX).max(1),
+            body: &order.body,
+        });
+        let frame = unicast.to_frame();
+        let mut next = order.until + GRACE;
+        for (gateway, way) in order.ways.iter_mut().filter(|(_, way)| way.outcomes.is_none()) {
+            if way.at <= now {
+                mail.send(*gateway, frame.clone());
+                self.counters.unicast_pushed += 1;
+                way.at = now + way.wait;
+                way.wait = (2 * way.wait).min(AGAIN_MAX);
+            }
+            next = next.min(way.at);
+        }
+        self.plan(id, next);
+    }
+
+    /// Where its user is, for a message: from what is known, else from a reader.
+    fn find(&mut self, now: Micros, id: MessageId, mail: &mut Mail) {
+        let Some(order) = self.orders.get_mut(&id) else { return };
+        let user = order.user;
+        if let Some(route) = self.routes.get(&user).filter(|route| now < route.until) {
+            self.counters.unicast_routes_known += 1;
+            let gateways = route.gateways.clone();
+            return self.go(now, id, &gateways, mail);
+        }
+        order.asked_at = Some(now);
+        let waiting = self.waiting.entry(user).or_default();
+        // One question for all that wait.
+        if waiting.is_empty() {
+            self.asks.push(user);
+            self.counters.unicast_routes_asked += 1;
+        }
+        if !waiting.contains(&id) {
+            waiting.push(id);
+        }
+        self.plan(id, now + ROUTE_AGAIN);
+    }
+
+    fn plan(&mut self, id: MessageId, at: Micros) {
+        if let Some(order) = self.orders.get_mut(&id) {
+            self.due.remove(&(order.due, id));
+            order.due = match order.answer {
+                Some(_) => at,
+                None => at.min(order.until + GRACE),
+            };
+            self.due.insert((order.due, id));
+        }
+    }
+
+    fn take(&mut self, now: Micros, proxy: u32, unicast: &Unicast<'_>, mail: &mut Mail) {
+        let id = unicast.id;
+        if let Some(order) = self.orders.get_mut(&id) {
+            self.counters.unicast_messages_again += 1;
+            if let Some(outcomes) = &order.answer {
+                mail.send(proxy, answer_frame(id, outcomes));
+            }
+            return;
+        }
+        if self.orders.len() >= COURIER_MESSAGES_MAX {
+            self.counters.unicast_dropped_full += 1;
+            return;
+        }
+        self.counters.unicast_messages += 1;
+        let order = Order {
+            proxy,
+            after: unicast.after,
+            user: unicast.user,
+            device: unicast.device,
+            body: unicast.body.to_vec(),
+            until: now + Micros::from(unicast.expires_ms.min(EXPIRES_MS_MAX)) * 1_000,
+            ways: BTreeMap::new(),
+            asked_at: None,
+            moves: 0,
+            answer: None,
+            due: now,
+        };
+        self.orders.insert(id, order);
+        self.due.insert((now, id));
+        self.find(now, id, mail);
+    }
+
+    fn answered(&mut self, now: Micros, gateway: u32, id: MessageId, outcomes: Outcomes, mail: &mut Mail) {
+        let Some(order) = self.orders.get_mut(&id).filter(|order| order.answer.is_none()) else {
+            return;
+        };
+        let Some(way) = order.ways.get_mut(&gateway) else {
+            return;
+        };
+        if is_not_here(&outcomes) {
+            self.routes.remove(&order.user); // it is not what it was
+        }
+        way.outcomes = Some(outcomes);
+        if order.ways.values().any(|way| way.outcomes.is_none()) {
+            return;
+        }
+        let nobody = order
+            .ways
+            .values()
+            .all(|way| way.outcomes.as_ref().is_some_and(|outcomes| is_not_here(outcomes)));
+        match MOVES.get(order.moves).filter(|_| nobody) {
+            Some(wait) => {
+                order.moves += 1;
+                self.plan(id, now + wait);
+            }
+            None => self.answer(now, id, mail),
+        }
+    }
+
+    /// Tells the proxy what is known.
+    fn answer(&mut self, now: Micros, id: MessageId, mail: &mut Mail) {
+        let Some(order) = self.orders.get_mut(&id) else {
+            return;
+        };
+        let open = order.ways.values().any(|way| way.outcomes.is_none());
+        let known = order.ways.values().filter_map(|way| way.outcomes.clone()).flatten();
+        let unsaid = open || order.asked_at.is_some() && now >= order.until;
+        let unknown = unsaid.then_some((order.device, Outcome::Expired));
+        let mut outcomes = merge(known.chain(unknown));
+        if outcomes.is_empty() {
+            outcomes.push((order.device, Outcome::NotOnline));
+        }
+        let count = |wanted| outcomes.iter().filter(|(_, outcome)| *outcome == wanted).count() as u64;
+        self.counters.unicast_delivered += count(Outcome::Delivered);
+        self.counters.unicast_expired += u64::from(count(Outcome::Expired) > 0);
+        let nobody = count(Outcome::NotOnline) == outcomes.len() as u64;
+        self.counters.unicast_not_online += u64::from(nobody);
+        mail.send(order.proxy, answer_frame(id, &outcomes));
+        order.answer = Some(outcomes);
+        order.body = Vec::new();
+        order.ways.clear();
+        self.plan(id, now + KEEP);
+    }
+
+    fn look(&mut self, now: Micros, id: MessageId, mail: &mut Mail) {
+        let Some(order) = self.orders.get_mut(&id) else { return };
+        if order.answer.is_some() {
+            self.orders.remove(&id);
+            return;
+        }
+        if now >= order.until {
+            if let Some(waiting) = self.waiting.get_mut(&order.user) {
+                waiting.retain(|other| *other != id);
+            }
+            return self.answer(now, id, mail);
+        }
+        // A gateway that says nothing for so long may be gone, and its user elsewhere; so may one of whom all say "not here".
+        let (user, ways) = (order.user, &order.ways);
+        let silent = ways.values().any(|way| way.outcomes.is_none() && way.wait > 2 * AGAIN);
+        let moved = ways.values().all(|way| way.outcomes.is_some());
+        let asks = order.asked_at.is_some() || silent || moved;
+        self.push(now, id, mail);
+        if asks {
+            if let Some(waiting) = self.waiting.get_mut(&user) {
+                waiting.retain(|other| *other != id); // the question, or its answer, may be lost
+            }
+            self.routes.remove(&user);
+            self.find(now, id, mail);
+        }
+    }
+}
+
+/// A gateway has no such device.
+fn is_not_here(outcomes: &[(Option<Device>, Outcome)]) -> bool {
+    outcomes.iter().all(|(_, outcome)| *outcome == Outcome::NotOnline)
+}
+
+fn answer_frame(id: MessageId, outcomes: &Outcomes) -> Vec<u8> {
+    Message::UnicastAnswer(UnicastAnswer {
+        id,
+        ap: 0,
+        outcomes: outcomes.clone(),
+    })
+    .to_frame()
+}
+
+impl Task for Courier {
+    type Event = u64;
+
+    fn here(&self) -> Here {
+        self.here
+    }
+
+    fn not_ready(&self) -> Option<&'static str> {
+        (!self.readers).then_some("no online reader is known")
+    }
+
+    fn message(&mut self, now: Micros, peer: Identity, message: &Message<'_>, mail: &mut Mail) -> bool {
+        match message {
+            Message::Here(_) => true,
+            // A proxy numbers its own messages alone.
+            Message::Unicast(unicast) => {
+                let own = (unicast.id.server, unicast.id.epoch) == (peer.node, peer.epoch);
+                if own {
+                    self.take(now, peer.node, unicast, mail);
+                }
+                own && peer.role != role::UNICAST
+            }
+            Message::UnicastAnswer(answer) if answer.ap == peer.node => {
+                self.answered(now, peer.node, answer.id, answer.outcomes.clone(), mail);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn link(&mut self, now: Micros, peer: Identity, up: bool, _mail: &mut Mail) {
+        if !up {
+            self.routes.retain(|_, route| !route.gateways.contains(&peer.node));
+        }
+        // What a gateway has not answered is told again, or told elsewhere.
+        let open = |order: &Order| {
+            let way = order.ways.get(&peer.node);
+            order.answer.is_none() && way.is_some_and(|way| way.outcomes.is_none())
+        };
+        let orders: Vec<MessageId> = self
+            .orders
+            .iter()
+            .filter(|(_, order)| open(order))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in orders {
+            if let Some(way) = self
+                .orders
+                .get_mut(&id)
+                .and_then(|order| order.ways.get_mut(&peer.node))
+            {
+                (way.at, way.wait) = (now, if up { AGAIN } else { AGAIN_MAX });
+            }
+            self.plan(id, now);
+        }
+    }
+
+    fn expire(&mut self, now: Micros, mail: &mut Mail) {
+        while let Some((at, id)) = self.due.first().copied().filter(|(at, _)| *at <= now) {
+            self.due.remove(&(at, id));
+            self.look(now, id, mail);
+        }
+    }
+
+    fn deadline(&self, _now: Micros) -> Option<Micros> {
+        self.due.first().map(|(at, _)| *at)
+    }
+
+    fn events(&mut self, into: &mut Vec<u64>) {
+        into.append(&mut self.asks);
+    }
+}

@@ -1,0 +1,323 @@
+//! The records of unicast in the logs of sessions: what a client and its door say to each other.
+//!
+//! Owns these byte layouts, from [`GUEST_KINDS`] on: their first byte is the kind. Knows no session. Parsing gives borrowed views and
+//! allocates nothing by a count of the sender.
+//!
+//! A message's body on its way has 16 bytes before the data: its sender and the sender's number, by which a device knows a message that it has.
+
+use crate::device::Device;
+use crate::limits::{DATA_BYTES_MAX, OUTCOMES_MAX};
+use crate::wire::{write_device, MessageId, Outcome};
+use muster_transport::{Code, Reader, Writer, GUEST_KINDS, RECORD_MAX};
+
+const SEND: u8 = GUEST_KINDS;
+const SENT: u8 = GUEST_KINDS + 1;
+const PUSH: u8 = GUEST_KINDS + 2;
+const TAKEN: u8 = GUEST_KINDS + 3;
+
+/// Bytes before the data in a message's body.
+pub const ENVELOPE: usize = 16;
+
+/// Outcomes by device; one for no device where none is known.
+pub type Outcomes = Vec<(Option<Device>, Outcome)>;
+
+/// What a message's body holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Letter<'a> {
+    pub sender: u64,
+    /// The sender's, random: the same in each try.
+    pub number: u64,
+    pub data: &'a [u8],
+}
+
+impl<'a> Letter<'a> {
+    pub fn read(body: &'a [u8]) -> Option<Letter<'a>> {
+        let mut reader = Reader::new(body);
+        let (sender, number) = (reader.u64()?, reader.u64()?);
+        let data = reader.rest();
+        (data.len() <= DATA_BYTES_MAX).then_some(Letter { sender, number, data })
+    }
+
+    pub fn to_body(self) -> Vec<u8> {
+        let mut body = Vec::with_capacity(ENVELOPE + self.data.len());
+        body.extend_from_slice(&self.sender.to_le_bytes());
+        body.extend_from_slice(&self.number.to_le_bytes());
+        body.extend_from_slice(self.data);
+        body
+    }
+}
+
+/// One record, borrowed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Record<'a> {
+    /// Client to proxy: take this to a user's devices.
+    Send {
+        number: u64,
+        user: u64,
+        /// `None`: all of them.
+        device: Option<Device>,
+        left_ms: u32,
+        data: &'a [u8],
+    },
+    /// Proxy to client: what became of it; or why it was not tried.
+    Sent {
+        number: u64,
+        refused: Option<Code>,
+        outcomes: Outcomes,
+    },
+    /// Gateway to device.
+    Push { id: MessageId, body: &'a [u8] },
+    /// Device to gateway: it has the message, or has no place for it.
+    Taken { id: MessageId, taken: bool },
+}
+
+impl<'a> Record<'a> {
+    /// `None`: malformed, or of no kind of unicast.
+    pub fn read(bytes: &'a [u8]) -> Option<Record<'a>> {
+        let mut reader = Reader::new(bytes);
+        let r = &mut reader;
+        let record = match r.u8()? {
+            SEND => {
+                let (number, user) = (r.u64()?, r.u64()?);
+                let (device, left_ms) = (Device::read_any(r)?, r.u32()?);
+                let data = r.take(r.rest().len()).filter(|data| data.len() <= DATA_BYTES_MAX)?;
+                Record::Send {
+                    number,
+                    user,
+                    device,
+                    left_ms,
+                    data,
+                }
+            }
+            SENT => {
+                let (number, code) = (r.u64()?, Code::from_u8(r.u8()?));
+                let outcomes = read_outcomes(r)?;
+                let refused = (code != Code::Ok).then_some(code);
+                Record::Sent {
+                    number,
+                    refused,
+                    outcomes,
+                }
+            }
+            PUSH => Record::Push {
+                id: MessageId::read(r)?,
+                body: r.take(r.rest().len())?,
+            },
+            TAKEN => Record::Taken {
+                id: MessageId::read(r)?,
+                taken: match r.u8()? {
+                    0 => false,
+                    1 => true,
+                    _ => return None,
+                },
+            },
+            _ => return None,
+        };
+        reader.is_empty().then_some(record)
+    }
+
+    /// The whole record.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = [0; RECORD_MAX];
+        let mut writer = Writer::new(&mut bytes);
+        self.write(&mut writer);
+        assert!(!writer.full(), "a record of ours is longer than RECORD_MAX");
+        writer.written().to_vec()
+    }
+
+    fn write(&self, w: &mut Writer<'_>) {
+        match self {
+            Record::Send {
+                number,
+                user,
+                device,
+                left_ms,
+                data,
+            } => {
+                w.u8(SEND).u64(*number).u64(*user);
+                write_device(device, w);
+                w.u32(*left_ms).put(data);
+            }
+            Record::Sent {
+                number,
+                refused,
+                outcomes,
+            } => {
+                w.u8(SENT).u64(*number).u8(refused.unwrap_or(Code::Ok) as u8);
+                write_outcomes(&outcomes[..outcomes.len().min(OUTCOMES_MAX)], w);
+            }
+            Record::Push { id, body } => {
+                id.write(w.u8(PUSH));
+                w.put(body);
+            }
+            Record::Taken { id, taken } => {
+                id.write(w.u8(TAKEN));
+                w.u8(u8::from(*taken));
+            }
+        }
+    }
+}
+
+fn write_outcomes(outcomes: &[(Option<Device>, Outcome)], w: &mut Writer<'_>) {
+    for (device, outcome) in outcomes {
+        write_device(device, w);
+        w.u8(*outcome as u8);
+    }
+}
+
+fn read_outcomes(r: &mut Reader<'_>) -> Option<Outcomes> {
+    let mut outcomes = Outcomes::new();
+    while !r.is_empty() {
+        if outcomes.len() >= OUTCOMES_MAX {
+            return None;
+        }
+        outcomes.push((Device::read_any(r)?, Outcome::from_u8(r.u8()?)?));
+    }
+    Some(outcomes)
+}
+
+/// The best that is known of each device: a device that moved has an outcome of each gateway, and one delivered it. No device stands
+/// beside none.
+pub fn merge(all: impl Iterator<Item = (Option<Device>, Outcome)>) -> Outcomes {
+    let mut best = std::collections::BTreeMap::<Device, Outcome>::new();
+    let mut nobody: Option<Outcome> = None;
+    for (device, outcome) in all {
+        match device {
+            Some(device) => {
+                let known = best.entry(device).or_insert(outcome);
+                *known = better(*known, outcome);
+            }
+            None => nobody = Some(nobody.map_or(outcome, |known| better(known, outcome))),
+        }
+    }
+    // A gateway of which nothing is known may have had further devices.
+    let unknown = nobody.filter(|outcome| best.is_empty() || *outcome == Outcome::Expired);
+    let mut merged: Outcomes = best
+        .into_iter()
+        .map(|(device, outcome)| (Some(device), outcome))
+        .collect();
+    merged.extend(unknown.map(|outcome| (None, outcome)));
+    merged.sort_by_key(|(device, outcome)| (rank(*outcome), *device));
+    merged.truncate(OUTCOMES_MAX);
+    merged
+}
+
+fn better(one: Outcome, other: Outcome) -> Outcome {
+    if rank(other) < rank(one) {
+        other
+    } else {
+        one
+    }
+}
+
+/// The order of outcomes where gateways or services differ: the lowest is believed.
+fn rank(outcome: Outcome) -> u8 {
+    match outcome {
+        Outcome::Delivered => 0,
+        Outcome::Expired => 1,
+        Outcome::NotOnline => 2,
+    }
+}
+
+/// Whether one answer says more than another: of two services, one may have asked a reader that knew less.
+pub fn says_more(one: &[(Option<Device>, Outcome)], other: &[(Option<Device>, Outcome)]) -> bool {
+    let best = |outcomes: &[(Option<Device>, Outcome)]| outcomes.iter().map(|(_, outcome)| rank(*outcome)).min();
+    let delivered =
+        |outcomes: &[(Option<Device>, Outcome)]| outcomes.iter().filter(|(_, one)| *one == Outcome::Delivered).count();
+    (best(one).unwrap_or(u8::MAX), delivered(other)) < (best(other).unwrap_or(u8::MAX), delivered(one))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const ID: MessageId = MessageId {
+        server: 7,
+        epoch: 8,
+        sequence: 9,
+    };
+
+    fn device(name: &str) -> Option<Device> {
+        Device::new(name.as_bytes())
+    }
+
+    #[test]
+    fn every_record_survives_the_wire_and_the_longest_fits() {
+        let longest = "x".repeat(crate::limits::DEVICE_BYTES_MAX);
+        let data = [7; DATA_BYTES_MAX];
+        let body = Letter {
+            sender: u64::MAX,
+            number: 3,
+            data: &data,
+        }
+        .to_body();
+        let records = [
+            Record::Send {
+                number: 1,
+                user: 2,
+                device: device(&longest),
+                left_ms: 3,
+                data: &data,
+            },
+            Record::Send {
+                number: 1,
+                user: 2,
+                device: None,
+                left_ms: 3,
+                data: b"",
+            },
+            Record::Sent {
+                number: 1,
+                refused: None,
+                outcomes: vec![(device(&longest), Outcome::Expired); OUTCOMES_MAX],
+            },
+            Record::Sent {
+                number: 1,
+                refused: Some(Code::Busy),
+                outcomes: vec![],
+            },
+            Record::Push { id: ID, body: &body },
+            Record::Taken { id: ID, taken: true },
+        ];
+        for record in records {
+            let bytes = record.to_bytes();
+            assert_eq!(Record::read(&bytes), Some(record.clone()));
+        }
+        assert_eq!(Letter::read(&body).map(|letter| letter.to_body()), Some(body.clone()));
+    }
+
+    #[test]
+    fn the_best_of_each_device_is_believed_and_nobody_only_where_there_is_none() {
+        let (phone, laptop) = (device("phone"), device("laptop"));
+        let all = [
+            (phone, Outcome::NotOnline),
+            (None, Outcome::NotOnline),
+            (phone, Outcome::Delivered),
+            (laptop, Outcome::Expired),
+        ];
+        let merged = merge(all.into_iter());
+        assert_eq!(merged, [(phone, Outcome::Delivered), (laptop, Outcome::Expired)]);
+        assert_eq!(
+            merge([(None, Outcome::NotOnline); 3].into_iter()),
+            [(None, Outcome::NotOnline)]
+        );
+        let lost = [(phone, Outcome::Delivered), (None, Outcome::Expired)];
+        assert_eq!(
+            merge(lost.into_iter()),
+            lost,
+            "a gateway that says nothing may have another device"
+        );
+        assert!(says_more(&merged, &[(None, Outcome::NotOnline)]));
+        assert!(!says_more(&merged, &merged));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_record_or_none(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            if let Some(record) = Record::read(&bytes) {
+                prop_assert_eq!(Record::read(&record.to_bytes()), Some(record));
+            }
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! Presence and unicast in a gateway: the guest that makes sessions of users into events, and takes messages to their devices.
+//!
+//! Owns [`Station`], which orders two machines over the gateway's sessions and links: the access point (`access`) and the deliveries
+//! (`unicast`). Knows no room and no credential.
+
+use crate::access::{AccessPoint, AccessSettings, Closing, To};
+use crate::device::Device;
+use crate::event::Reason;
+use crate::kinds;
+use crate::peers::Peers;
+use crate::records::Record;
+use crate::role;
+use crate::unicast::{Deliveries, DeliverySettings, Push};
+use crate::wire::{Message, Origin};
+use muster_transport::{Code, End, Frame, FrameKinds, Guest, Host, Identity, Micros};
+use std::collections::{HashMap, VecDeque};
+
+/// A session whose log was nearly full is offered its messages again after this.
+const AGAIN: Micros = 20_000;
+
+/// The time of day in milliseconds since 1970, for people: nothing is ordered by it.
+pub trait Wall: Send + Sync {
+    fn now_ms(&self) -> u64;
+}
+
+/// How a station is set up.
+#[derive(Clone, Debug)]
+pub struct StationSettings {
+    pub access: AccessSettings,
+    pub deliveries: DeliverySettings,
+    /// The user of the credential that all programs share: no user of presence.
+    pub nobody: u64,
+    /// The device of a credential that names none.
+    pub unnamed: Device,
+}
+
+/// A user's session.
+#[derive(Clone, Copy)]
+struct Known {
+    user: u64,
+    device: Device,
+}
+
+muster_transport::counters! {
+    /// A station's events, beside those of its machines.
+    struct StationCounters {
+        /// Sessions of users that came.
+        presence_sessions,
+        /// Sessions ended: a newer one took their place.
+        presence_sessions_replaced,
+        /// Sessions ended: their user has too many devices here, or the name of the device is none.
+        presence_sessions_refused,
+        /// Packets and beats that found no online proxy.
+        presence_dropped_no_proxy,
+    }
+}
+
+/// The guest of a gateway.
+pub struct Station {
+    access: AccessPoint,
+    deliveries: Deliveries,
+    nobody: u64,
+    unnamed: Device,
+    wall: Box<dyn Wall>,
+    /// By the gateway's number of the session.
+    sessions: HashMap<u64, Known>,
+    proxies: Peers,
+    endings: Vec<(u64, Code)>,
+    /// Messages whose session had no space for them.
+    pushes: VecDeque<Push>,
+    again_at: Option<Micros>,
+    counters: StationCounters,
+}
+
+impl Station {
+    pub fn new(me: Identity, settings: StationSettings, now: Micros, wall: Box<dyn Wall>) -> Self {
+        let origin = Origin {
+            ap: me.node,
+            epoch: me.epoch,
+        };
+        Station {
+            access: AccessPoint::new(origin, 0, settings.access, now),
+            deliveries: Deliveries::new(me.node, settings.deliveries),
+            nobody: settings.nobody,
+            unnamed: settings.unnamed,
+            wall,
+            sessions: HashMap::new(),
+            proxies: Peers::new(role::ONLINE_PROXY, me.node),
+            endings: Vec::new(),
+            pushes: VecDeque::new(),
+            again_at: None,
+            counters: StationCounters::default(),
+        }
+    }
+
+    fn close(&mut self, closings: &[Closing]) {
+        self.counters.presence_sessions_replaced += closings.len() as u64;
+        self.endings
+            .extend(closings.iter().map(|closing| (closing.session, Code::Replaced)));
+    }
+
+    /// Offers a message to its device. `false`: the session has no space for it now.
+    fn push(&mut self, push: &Push, host: &mut dyn Host) -> bool {
+        let mut sessions = self.access.sessions(push.user);
+        let Some((_, session)) = sessions.find(|(device, _)| *device == push.device) else {
+            return true; // it went, and that is its outcome
+        };
+        let record = Record::Push {
+            id: push.id,
+            body: &push.body,
+        };
+        host.offer(session, &record.to_bytes())
+    }
+
+    fn write_to_devices(&mut self, now: Micros, host: &mut dyn Host) {
+        let due = self.again_at.is_none_or(|at| at <= now);
+        let mut waiting = VecDeque::new();
+        if due {
+            for push in std::mem::take(&mut self.pushes) {
+                if now < push.expires && !self.push(&push, host) {
+                    waiting.push_back(push);
+                }
+            }
+            waiting.append(&mut self.pushes);
+            self.pushes = waiting;
+        }
+        for push in self.deliveries.take_pushes() {
+            // Those that wait for the same device come first.
+            let behind = |other: &Push| (other.user, other.device) == (push.user, push.device);
+            if self.pushes.iter().any(behind) || !self.push(&push, host) {
+                self.pushes.push_back(push);
+            }
+        }
+        self.again_at = (!self.pushes.is_empty()).then_some(now + AGAIN);
+    }
+}
+
+impl Guest for Station {
+    fn kinds(&self) -> FrameKinds {
+        kinds::ALL
+    }
+
+    fn opened(&mut self, now: Micros, session: u64, user: u64, device: &[u8]) {
+        if user == self.nobody {
+            return;
+        }
+        let device = match device {
+            [] => Some(self.unnamed),
+            name => Device::new(name),
+        };
+        let came = device.and_then(|device| {
+            let closings = self.access.online(now, self.wall.now_ms(), user, device, session);
+            Some((device, closings.ok()?))
+        });
+        let Some((device, closings)) = came else {
+            self.counters.presence_sessions_refused += 1;
+            self.endings.push((session, Code::NotAllowed));
+            return;
+        };
+        self.counters.presence_sessions += 1;
+        self.sessions.insert(session, Known { user, device });
+        self.close(&closings);
+    }
+
+    fn ended(&mut self, now: Micros, session: u64, end: End) {
+        let Some(Known { user, device }) = self.sessions.remove(&session) else {
+            return;
+        };
+        let reason = match end {
+            End::Closed => Reason::Closed,
+            End::Lost => Reason::Lost,
+            End::Refused(Code::Draining) => Reason::Drained,
+            End::Refused(Code::Replaced) => Reason::Replaced,
+            End::Refused(_) => Reason::Kicked,
+        };
+        self.access
+            .offline(now, self.wall.now_ms(), user, device, session, reason);
+        if !self.access.sessions(user).any(|(other, _)| other == device) {
+            self.deliveries.offline(user, device);
+        }
+    }
+
+    fn record(&mut self, _now: Micros, session: u64, record: &[u8]) -> bool {
+        let Some(Record::Taken { id, taken }) = Record::read(record) else {
+            return false;
+        };
+        if let Some(Known { user, device }) = self.sessions.get(&session).copied().filter(|_| taken) {
+            self.deliveries.delivered(id, user, device);
+        }
+        true
+    }
+
+    fn link(&mut self, _now: Micros, peer: Identity, up: bool) {
+        self.proxies.link(peer, up);
+    }
+
+    fn frame(&mut self, now: Micros, peer: Identity, frame: &Frame<'_>) -> bool {
+        match (peer.role, Message::read(frame.kind, frame.body)) {
+            (_, Some(Message::Here(here))) => {
+                self.proxies.here(peer, here.site);
+                true
+            }
+            (role::ONLINE_WRITER, Some(Message::Ask(ask))) => {
+                self.access.ask(peer.node, &ask);
+                true
+            }
+            (role::ONLINE_WRITER, Some(Message::FullAsk(ask))) => {
+                self.access.full_ask(now, peer.node, &ask);
+                true
+            }
+            (role::ONLINE_WRITER, Some(Message::Supersede(one))) => {
+                if let Some(closing) = self.access.superseded(&one) {
+                    self.close(&[closing]);
+                }
+                true
+            }
+            (role::UNICAST, Some(Message::Unicast(unicast))) => {
+                let devices: Vec<Device> = self.access.sessions(unicast.user).map(|(device, _)| device).collect();
+                self.deliveries.offer(now, peer.node, &unicast, devices.into_iter());
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn act(&mut self, now: Micros, host: &mut dyn Host) {
+        for (session, code) in std::mem::take(&mut self.endings) {
+            host.end(session, code);
+        }
+        self.access.expire(now);
+        let [first, second] = self.proxies.two(self.access.origin().ap);
+        for (to, frame) in self.access.take_out() {
+            match to {
+                To::Writer(writer) => {
+                    host.frame(writer, frame);
+                }
+                To::Proxies => {
+                    let Some(first) = first else {
+                        self.counters.presence_dropped_no_proxy += 1;
+                        continue;
+                    };
+                    if let Some(second) = second {
+                        host.frame(second, frame.clone());
+                    }
+                    host.frame(first, frame);
+                }
+            }
+        }
+        self.deliveries.expire(now);
+        self.write_to_devices(now, host);
+        for (service, frame) in self.deliveries.take_out() {
+            host.frame(service, frame);
+        }
+    }
+
+    fn deadline(&self) -> Option<Micros> {
+        let due = [self.access.deadline(), self.deliveries.deadline(), self.again_at];
+        due.into_iter().flatten().min()
+    }
+
+    fn is_idle(&self) -> bool {
+        self.sessions.is_empty() && !self.access.is_open()
+    }
+
+    fn each_counter(&self, each: &mut dyn FnMut(&'static str, &'static str, u64)) {
+        self.counters.each(&mut *each);
+        let access = self.access.counters();
+        each("presence_events", "Events in packets", access.events);
+        let help = "Events that another one of the same device in the same window took the place of";
+        each("presence_events_merged", help, access.merged);
+        each("presence_packets", "Packets of events", access.packets);
+        each("presence_asks", "Asks of writers for versions", access.asks);
+        let help = "Asks of writers for versions that are no longer kept";
+        each("presence_asks_too_old", help, access.asks_too_old);
+        each("presence_fulls", "Full states begun for writers", access.fulls);
+        let help = "Full states put off: as many were under way as may be";
+        each("presence_fulls_refused", help, access.fulls_refused);
+        let unicast = self.deliveries.counters();
+        each("unicast_accepted", "Messages to users taken", unicast.accepted);
+        let help = "Messages to users that came once more";
+        each("unicast_duplicates", help, unicast.duplicates);
+        each(
+            "unicast_not_here",
+            "Messages to users that are not here",
+            unicast.not_here,
+        );
+        each(
+            "unicast_delivered",
+            "Devices that have their message",
+            unicast.delivered,
+        );
+        let help = "Devices that went before they had their message";
+        each("unicast_offline", help, unicast.offline);
+        let help = "Devices whose message expired before they had it";
+        each("unicast_expired", help, unicast.expired);
+        let help = "Messages to users that waited for the one before them";
+        each("unicast_reordered", help, unicast.reordered);
+        let help = "Messages to users that went without the one before them";
+        each("unicast_out_of_order", help, unicast.out_of_order);
+        let help = "Messages to users dropped: of an earlier life of their sender";
+        each("unicast_dropped_epoch", help, unicast.old_epoch);
+        let help = "Messages to users dropped: too far behind their sender's newest";
+        each("unicast_dropped_old", help, unicast.too_old);
+        let help = "Messages to users dropped: too many are known";
+        each("unicast_dropped_full", help, unicast.full);
+    }
+
+    fn each_gauge(&self, each: &mut dyn FnMut(&'static str, &'static str, f64)) {
+        each(
+            "presence_online",
+            "Devices online here",
+            self.access.devices_len() as f64,
+        );
+        each(
+            "presence_version",
+            "Version of the last packet",
+            self.access.version() as f64,
+        );
+        let help = "Devices that have not answered for a message";
+        each("unicast_pending", help, self.deliveries.pending_len() as f64);
+    }
+}

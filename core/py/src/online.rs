@@ -1,0 +1,215 @@
+//! The engines of an online proxy and of a unicast service, and what gateways with presence have.
+
+use std::convert::Infallible;
+use std::os::fd::AsRawFd;
+
+use muster_presence::{
+    AccessSettings, Courier, DeliverySettings, Policies, Policy, Post, PostConfig, Splitting, Station, StationSettings,
+    Wall,
+};
+use muster_transport::{Identity, ResetSecret, Role};
+use muster_udp::{monotonic_now, KernelEntropy};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyTuple};
+
+use crate::convert::{self, Allow, FaultRule};
+use crate::keeping::Told;
+use crate::presence;
+use crate::server::{closed, cluster, engine, sockets, ClusterKey, HostPort, RoleMachine, Running};
+
+/// Of a gateway with presence: the window of a packet in microseconds; the policy of devices of users of no range (`many`, `one per kind`,
+/// `one`); ranges of users, first and last, with theirs.
+pub type StationOptions = (u64, String, Vec<(u64, u64, String)>);
+
+/// The wall clock of this machine.
+struct Clock;
+
+impl Wall for Clock {
+    fn now_ms(&self) -> u64 {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+    }
+}
+
+fn policy(name: &str) -> PyResult<Policy> {
+    match name {
+        "many" => Ok(Policy::Many),
+        "one per kind" => Ok(Policy::OnePerKind),
+        "one" => Ok(Policy::One),
+        _ => Err(PyValueError::new_err(format!("no such policy of devices: {name}"))),
+    }
+}
+
+/// The policy of users of no range, and ranges with theirs.
+pub type PolicyOptions = (String, Vec<(u64, u64, String)>);
+
+pub fn policies((otherwise, ranges): PolicyOptions) -> PyResult<Policies> {
+    let range = |(first, last, name): (u64, u64, String)| Ok((first, last, policy(&name)?));
+    Ok(Policies {
+        ranges: ranges.into_iter().map(range).collect::<PyResult<_>>()?,
+        otherwise: policy(&otherwise)?,
+    })
+}
+
+/// The guest of a gateway.
+pub fn station(me: Identity, (window, otherwise, ranges): StationOptions) -> PyResult<Box<Station>> {
+    let settings = StationSettings {
+        access: AccessSettings {
+            window,
+            policies: policies((otherwise, ranges))?,
+            ..AccessSettings::default()
+        },
+        deliveries: DeliverySettings::default(),
+        nobody: muster_rooms::command::SHARED_USER,
+        unnamed: presence::device("device")?,
+    };
+    Ok(Box::new(Station::new(me, settings, monotonic_now(), Box::new(Clock))))
+}
+
+impl Told for Splitting {
+    fn event<'py>(_py: Python<'py>, event: Infallible) -> PyResult<Bound<'py, PyTuple>> {
+        match event {}
+    }
+
+    fn each_counter(&self, each: &mut dyn FnMut(&'static str, &'static str, u64)) {
+        self.counters.each(each);
+    }
+
+    fn each_gauge(&self, each: &mut dyn FnMut(&'static str, &'static str, f64)) {
+        let help = "Writers that are linked and have said where they are";
+        each("presence_writers", help, self.writers_len() as f64);
+    }
+}
+
+impl Told for Courier {
+    /// A user whose gateways are to be looked up.
+    fn event<'py>(py: Python<'py>, user: u64) -> PyResult<Bound<'py, PyTuple>> {
+        ("route", user).into_pyobject(py)
+    }
+
+    fn each_counter(&self, each: &mut dyn FnMut(&'static str, &'static str, u64)) {
+        self.counters.each(each);
+    }
+
+    fn each_gauge(&self, each: &mut dyn FnMut(&'static str, &'static str, f64)) {
+        let help = "Messages to users without an answer";
+        each("unicast_pending", help, self.pending_len() as f64);
+    }
+}
+
+type ProxyNode = Post<Splitting>;
+type UnicastNode = Post<Courier>;
+engine!(
+    /// Takes gateways' packets to every writer of every site.
+    OnlineProxyEngine, ProxyNode, silent
+);
+engine!(
+    /// Takes messages to the devices of one user.
+    UnicastEngine, UnicastNode, silent
+);
+
+/// How a node of a whole site is set up.
+fn post_config(
+    (node, role, epoch): (u32, Role, u32),
+    payload: usize,
+    cluster: muster_transport::ClusterKeys,
+    dials: Vec<Role>,
+) -> PostConfig {
+    let reset_secret = ResetSecret::of_node(cluster.reset_root(), node); // it has no file for it
+    PostConfig {
+        me: Identity { node, role, epoch },
+        payload,
+        cluster,
+        reset_secret,
+        dials,
+    }
+}
+
+#[pymethods]
+impl OnlineProxyEngine {
+    #[new]
+    #[pyo3(signature = (*, node, epoch, link_bind, cluster_key, seed, recv_buffer, send_buffer, payload_bytes, faults, site,
+        cluster_other = None, cluster_allow = None))]
+    #[allow(clippy::too_many_arguments)]
+    fn new(
+        node: u32,
+        epoch: u32,
+        link_bind: HostPort,
+        cluster_key: ClusterKey,
+        seed: u64,
+        recv_buffer: usize,
+        send_buffer: usize,
+        payload_bytes: usize,
+        faults: Option<Vec<FaultRule>>,
+        site: u16,
+        cluster_other: Option<ClusterKey>,
+        cluster_allow: Option<Allow>,
+    ) -> PyResult<Self> {
+        let cluster = cluster(&cluster_key, cluster_other.as_ref(), cluster_allow)?;
+        let me = (node, muster_presence::role::ONLINE_PROXY, epoch);
+        let dials = vec![muster_rooms::role::GATEWAY, muster_presence::role::ONLINE_WRITER];
+        let config = post_config(me, payload_bytes, cluster, dials);
+        let sockets = sockets(&[&link_bind], recv_buffer, send_buffer)?;
+        let machine = Post::new(config, seed, Box::new(KernelEntropy), Splitting::new(site));
+        Ok(OnlineProxyEngine {
+            running: Some(Running::new(machine, sockets, convert::faults(seed, faults, None)?)?),
+        })
+    }
+}
+
+#[pymethods]
+impl UnicastEngine {
+    #[new]
+    #[pyo3(signature = (*, node, epoch, link_bind, cluster_key, seed, recv_buffer, send_buffer, payload_bytes, faults, site,
+        cluster_other = None, cluster_allow = None))]
+    #[allow(clippy::too_many_arguments)]
+    fn new(
+        node: u32,
+        epoch: u32,
+        link_bind: HostPort,
+        cluster_key: ClusterKey,
+        seed: u64,
+        recv_buffer: usize,
+        send_buffer: usize,
+        payload_bytes: usize,
+        faults: Option<Vec<FaultRule>>,
+        site: u16,
+        cluster_other: Option<ClusterKey>,
+        cluster_allow: Option<Allow>,
+    ) -> PyResult<Self> {
+        let cluster = cluster(&cluster_key, cluster_other.as_ref(), cluster_allow)?;
+        let me = (node, muster_presence::role::UNICAST, epoch);
+        let dials = vec![muster_rooms::role::GATEWAY, muster_rooms::role::PROXY];
+        let config = post_config(me, payload_bytes, cluster, dials);
+        let sockets = sockets(&[&link_bind], recv_buffer, send_buffer)?;
+        let machine = Post::new(config, seed, Box::new(KernelEntropy), Courier::new(site));
+        Ok(UnicastEngine {
+            running: Some(Running::new(machine, sockets, convert::faults(seed, faults, None)?)?),
+        })
+    }
+
+    /// Whether there are readers to look users up with.
+    fn readers(&mut self, known: bool) -> PyResult<()> {
+        let running = self.get_mut()?;
+        running
+            .driver
+            .machine_mut()
+            .with(|courier, _| courier.set_readers(known));
+        running.driver.kick();
+        Ok(())
+    }
+
+    /// Where users are: their gateways, or None where nobody could say.
+    fn routed(&mut self, found: Vec<(u64, Option<Vec<u32>>)>) -> PyResult<()> {
+        let running = self.get_mut()?;
+        running.driver.machine_mut().with(|courier, mail| {
+            let now = monotonic_now();
+            found
+                .into_iter()
+                .for_each(|(user, gateways)| courier.routed(now, user, gateways, mail));
+        });
+        running.driver.kick();
+        Ok(())
+    }
+}
