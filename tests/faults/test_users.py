@@ -169,6 +169,7 @@ async def test_a_user_is_in_the_rooms_of_its_token_until_that_is_revoked(make: M
             up.send_signal(signal.SIGHUP)
             with pytest.raises(muster.Refused, match="bad_credential"):
                 await refused_in_time(both)
+            await until_asked(lambda: instance.metrics("gateway")["sessions_revoked"] == 2, 30)
         assert await refused(instance, bob) == "bad_credential"
         async with muster.connect(instance.folder.path, token=ann, proxies=[]):
             pass
