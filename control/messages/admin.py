@@ -137,7 +137,7 @@ class AdminService(MessagesService):
         topic, key = self._topic(name), self.topics.key
         now = now_ms()
         numbers = Numbers(key, topic.number)
-        changes = [(numbers.of(id), "replay", None, now) for id in ids]
+        changes = [(number, "replay", None, now) for number in numbers.of(ids)]
         replies = await self._asked(self._center.change(topic.number, changes))
         answers: list[Changed] = []
         for id, reply in zip(ids, replies, strict=True):

@@ -6,7 +6,7 @@ requests come or how the schedule is reached.
 
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 import msgspec
@@ -89,11 +89,16 @@ class Receiver:
         topic, now = self.topic(topic_name), self._wall()
         if len(sends) > BATCH_MAX:
             return [Refused(code="too_long", detail=f"a batch has at most {BATCH_MAX} messages")] * len(sends)
-        names = _ids(len(sends))
-        numbers = Numbers(self._topics.key, topic.number)
-        made = [self._made(topic, numbers, send, send.id or next(names), now) for send in sends]
+        drawn = _ids(len(sends))
+        ids = [send.id or other for send, other in zip(sends, drawn, strict=True)]
+        numbers = Numbers(self._topics.key, topic.number).of(ids)
+        made = [self._made(topic, *each, now) for each in zip(sends, ids, numbers, strict=True)]
         there = [each for each in made if not isinstance(each, Refused)]
-        replies = iter(await self._center.insert([message for message, _ in there]) if there else ())
+        replies = await self._center.insert([message for message, _ in there]) if there else ()
+        if len(there) == len(sends) and all(reply[0] == "inserted" and reply[1][1] == 1 for reply in replies):
+            # The usual batch: all are new, and no change waited for one.
+            return [Sent(id=envelope.id, due_at=message[2]) for message, envelope in there]
+        told = iter(replies)
         answers: list[Sent | Refused] = []
         before: list[tuple[int, Envelope, int]] = []
         for each in made:
@@ -101,7 +106,7 @@ class Receiver:
                 answers.append(each)
                 continue
             message, envelope = each
-            reply = next(replies)
+            reply = next(told)
             if reply[0] == "before":
                 before.append((len(answers), envelope, message[0]))
             answers.append(_sent(envelope.id, reply))
@@ -113,9 +118,7 @@ class Receiver:
                     answers[place] = Refused(code="conflict", detail=detail)
         return answers
 
-    def _made(
-        self, topic: Topic, numbers: Numbers, send: Send, id: str, now: int
-    ) -> tuple[NewMessage, Envelope] | Refused:
+    def _made(self, topic: Topic, send: Send, id: str, number: int, now: int) -> tuple[NewMessage, Envelope] | Refused:
         if len(send.body) > self._body_max:
             detail = f"{len(send.body)} bytes; a body has at most {self._body_max} (receive.body_bytes_max)"
             return Refused(code="too_long", detail=detail)
@@ -128,7 +131,6 @@ class Receiver:
                 parse(send.target)
             except TargetError as error:
                 return Refused(code="bad_request", detail=str(error))
-        number = numbers.of(id)
         due_at = send.at if send.at is not None else now + (send.in_ms or 0)
         if send.in_ms is not None and not 0 <= send.in_ms <= self._delay_max:
             detail = f"a delay of {send.in_ms} ms is not 0 to {self._delay_max} (receive.delay_days_max)"
@@ -146,7 +148,8 @@ class Receiver:
     async def change(self, topic_name: str, changes: Sequence[Change]) -> list[Changed | Refused]:
         """Cancel, postpone or advance. Raises `NoTopic`, `Unreachable`."""
         topic, now = self.topic(topic_name), self._wall()
-        made = [self._asked(topic, change, now) for change in changes]
+        numbers = Numbers(self._topics.key, topic.number).of([change.id for change in changes])
+        made = [self._asked(change, number, now) for change, number in zip(changes, numbers, strict=True)]
         there = [each for each in made if not isinstance(each, Refused)]
         replies = iter(await self._center.change(topic.number, there) if there else ())
         return [
@@ -154,8 +157,7 @@ class Receiver:
             for change, each in zip(changes, made, strict=True)
         ]
 
-    def _asked(self, topic: Topic, change: Change, now: int) -> NewChange | Refused:
-        number = Numbers(self._topics.key, topic.number).of(change.id)
+    def _asked(self, change: Change, number: int, now: int) -> NewChange | Refused:
         if change.verb == "cancel":
             return number, "cancel", None, None
         if (change.at is None) == (change.by_ms is None):
@@ -174,18 +176,17 @@ class Receiver:
     async def show(self, topic_name: str, ids: Sequence[str]) -> list[Shown | None]:
         """The messages as they are; None: not known here, or forgotten. Raises `NoTopic`, `Unreachable`."""
         topic = self.topic(topic_name)
-        numbers = Numbers(self._topics.key, topic.number)
-        replies = await self._center.get([numbers.of(id) for id in ids])
+        replies = await self._center.get(Numbers(self._topics.key, topic.number).of(ids))
         return [
             shown(topic.name, reply) if reply[0] == "found" and _of(id, reply) else None
             for id, reply in zip(ids, replies, strict=True)
         ]
 
 
-def _ids(count: int) -> Iterator[str]:
+def _ids(count: int) -> list[str]:
     """So many new ids, of one draw."""
     drawn, chars = secrets.token_hex(ID_BYTES * count), 2 * ID_BYTES
-    return (drawn[place : place + chars] for place in range(0, chars * count, chars))
+    return [drawn[place : place + chars] for place in range(0, chars * count, chars)]
 
 
 def shown(topic: str, reply: Reply) -> Shown:

@@ -27,8 +27,12 @@ use crate::store::{
 };
 use crate::wheel::{Millis, Progress};
 
-/// Between two looks at the clock while nothing is asked.
+/// Between two looks at the clock while a message is about to fall due, or files are worked on. It ends with a
+/// millisecond of the clock: a message fires as soon as its own begins.
 const TICK: Duration = Duration::from_millis(1);
+
+/// The same while nothing is due, and nothing is asked.
+const IDLE_TICK: Duration = Duration::from_millis(10);
 
 /// Entries that one tick fires or admits: below a millisecond of work.
 const TICK_BUDGET: usize = 4_096;
@@ -242,7 +246,12 @@ struct Turn {
     store: FolderStore,
     shared: Arc<Shared>,
     clock: TrustedClock,
+    /// Its milliseconds begin with those of the wall clock, up to what that is set by later.
     begin: Instant,
+    /// The clock as it was read last.
+    last: Millis,
+    /// There is more to do than the last turn did.
+    busy: bool,
     /// Workers by topic, in turn.
     services: HashMap<u32, Vec<(Incarnation, Service)>>,
     /// Replies that leave with the next commit.
@@ -272,11 +281,14 @@ impl Turn {
                     }
                 }
             })?;
+        let (now, begin) = (since_1970(), Instant::now());
         Ok(Turn {
             store,
             shared,
-            clock: TrustedClock::new(wall(), 0),
-            begin: Instant::now(),
+            clock: TrustedClock::new(now.as_millis() as Millis, 0),
+            begin: begin - Duration::from_nanos(u64::from(now.subsec_nanos()) % 1_000_000),
+            last: 0,
+            busy: true,
             services: HashMap::new(),
             replies: Vec::new(),
             many: Vec::new(),
@@ -315,7 +327,7 @@ impl Turn {
     fn turn(&mut self, inbox: &Receiver<Vec<Request>>) -> Result<bool, String> {
         let mut taken = 0;
         let mut open = true;
-        let mut batch = match inbox.recv_timeout(TICK) {
+        let mut batch = match inbox.recv_timeout(self.wait()) {
             Ok(batch) => Some(batch),
             Err(RecvTimeoutError::Timeout) => None,
             Err(RecvTimeoutError::Disconnected) => {
@@ -352,11 +364,28 @@ impl Turn {
             self.shared.lock().replies.extend(replies);
             self.shared.wake();
         }
-        Ok(open || progress == Progress::More)
+        self.busy = progress == Progress::More;
+        Ok(open || self.busy)
+    }
+
+    /// How long to wait for requests.
+    fn wait(&self) -> Duration {
+        let passed = self.begin.elapsed();
+        let tick = TICK - Duration::from_nanos(u64::from(passed.subsec_nanos()) % 1_000_000);
+        let Some(due_at) = self.store.next_due().filter(|_| !self.busy && self.jobs_out == 0) else {
+            return if self.busy || self.jobs_out > 0 {
+                tick
+            } else {
+                IDLE_TICK
+            };
+        };
+        let ahead = due_at.saturating_sub(self.last);
+        tick + TICK * (ahead.min(IDLE_TICK.as_millis() as Millis) as u32).saturating_sub(1)
     }
 
     fn now(&mut self) -> Millis {
         let (now, step) = self.clock.read(wall(), self.begin.elapsed().as_millis() as Millis);
+        self.last = now;
         if let Some(step) = step {
             self.shared.lock().steps.push(step);
             self.shared.wake();
@@ -561,7 +590,9 @@ impl Turn {
 }
 
 fn wall() -> Millis {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |time| time.as_millis() as Millis)
+    since_1970().as_millis() as Millis
+}
+
+fn since_1970() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }

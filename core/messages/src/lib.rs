@@ -11,6 +11,7 @@ pub mod clock;
 pub mod dispatch;
 pub mod keeper;
 pub mod ledger;
+pub mod number;
 pub mod retry;
 pub mod schedule;
 pub mod store;

@@ -42,6 +42,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(messages::webhook_verify, module)?)?;
     module.add_function(wrap_pyfunction!(messages::worker_weight, module)?)?;
     module.add_function(wrap_pyfunction!(messages::dying_results, module)?)?;
+    module.add_function(wrap_pyfunction!(messages::message_numbers, module)?)?;
     module.add_class::<messages::CallbackClient>()?;
     module.add_class::<messages::ClaimLedger>()?;
     module.add_class::<messages::FiringEngine>()?;

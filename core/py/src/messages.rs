@@ -15,13 +15,14 @@ use muster_journal::{Options, Owner};
 use muster_messages::dispatch::{Assignment, Dispatcher, Load, Policy, Worker};
 use muster_messages::keeper::{Answer, Ask, Keeper, Reply, Request};
 use muster_messages::ledger::{Ledger, Said};
+use muster_messages::number::Numbers;
 use muster_messages::retry::RetryTable;
 use muster_messages::schedule::{Change, Due, Incarnation, Message, MessageId, Refusal, Step, NEVER};
 use muster_messages::store::{Changed, Filter, Inserted, OpenError, Settings, Stats};
 use muster_messages::wire::{self, Frame, Malformed, Verb};
 use pyo3::exceptions::{PyBlockingIOError, PyOSError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 use pyo3::IntoPyObjectExt;
 
 /// A durable schedule in a thread of its own: batches of requests in, batches of replies out.
@@ -862,6 +863,13 @@ impl ClaimLedger {
     fn drain(&mut self) -> Vec<(u64, u32)> {
         self.ledger.drain()
     }
+}
+
+/// The numbers of a topic's messages.
+#[pyfunction]
+pub fn message_numbers(key: &[u8], topic: u32, ids: Vec<Bound<'_, PyString>>) -> PyResult<Vec<u64>> {
+    let numbers = Numbers::new(key, topic).ok_or_else(|| PyValueError::new_err("a key has 1 to 64 bytes"))?;
+    ids.iter().map(|id| Ok(numbers.of(&id.to_cow()?))).collect()
 }
 
 /// Place, number, outcome, status, answer.

@@ -32,6 +32,7 @@ __all__ = [
     "assign_workers",
     "dying_results",
     "key_proves",
+    "message_numbers",
     "presence_ask",
     "presence_bucket",
     "presence_found",
@@ -540,6 +541,9 @@ class ClaimLedger:
     ) -> list[tuple[int, int, float, int, int, int, list[int], bool]]: ...
     def sweep(self, now: int) -> list[int]: ...  # forgets claims that ran out; their topics
     def drain(self) -> list[tuple[int, int]]: ...  # forgets all: message, claim
+
+# The numbers of a topic's messages in the schedule, by their ids: keyed BLAKE2b.
+def message_numbers(key: bytes, topic: int, ids: Sequence[str]) -> list[int]: ...
 
 # Of an array of results, those by which a message dies: place, number, outcome, status, answer.
 def dying_results(results: bytes) -> list[tuple[int, int, str, int | None, bytes]]: ...

@@ -1,5 +1,6 @@
 """What is accepted and how it is told, over a real schedule in a folder."""
 
+import hashlib
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -124,10 +125,11 @@ async def test_an_unknown_topic_is_told_apart(receiver: Receiver) -> None:
     assert await receiver.show("orders", ["nobody"]) == [None]
 
 
-def test_numbers_of_ids_are_keyed() -> None:
-    assert Numbers(b"k" * 32, 1).of("a") != Numbers(b"l" * 32, 1).of("a")
-    assert Numbers(b"k" * 32, 1).of("a") != Numbers(b"k" * 32, 2).of("a")
-    assert 0 <= Numbers(b"k" * 32, 1).of("a") < 1 << 64
+@pytest.mark.parametrize(("key", "topic"), [(b"k" * 32, 1), (b"l" * 32, 1), (b"k" * 32, 2), (b"k", (1 << 32) - 1)])
+def test_numbers_of_ids_are_keyed_hashes(key: bytes, topic: int) -> None:
+    ids = ["a", "b" * 128, ""]
+    hashes = [hashlib.blake2b(topic.to_bytes(4, "little") + id.encode(), digest_size=8, key=key) for id in ids]
+    assert Numbers(key, topic).of(ids) == [int.from_bytes(each.digest(), "little") for each in hashes]
 
 
 @pytest.mark.parametrize(
