@@ -14,5 +14,6 @@ pub mod ledger;
 pub mod retry;
 pub mod schedule;
 pub mod store;
+pub mod stored;
 pub mod wheel;
 pub mod wire;
