@@ -108,7 +108,7 @@ class LoggedSchedule:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._log is not None and self._whole.is_set() and not self.failure:
             with contextlib.suppress(StoreError):
-                await self._inside.mark(self._place())
+                await self._inside.mark(self._place(), self._log.epoch)
         await self._inside.close()
         for running in (self._firing, self._appending):
             if running is not None:
@@ -131,12 +131,16 @@ class LoggedSchedule:
             if not done.done():
                 done.set_exception(StoreError(self.failure))
 
-    async def marked(self) -> int | None:
+    async def marked(self) -> tuple[int, int] | None:
         """As `Schedule`."""
         return await self._inside.marked()
 
-    async def mark(self, place: int) -> None:
+    async def mark(self, place: int, epoch: int) -> None:
         """Only this file marks."""
+        raise NotImplementedError
+
+    async def start_anew(self) -> bool:
+        """Only this file does it."""
         raise NotImplementedError
 
     # --- the log --------------------------------------------------------------------------------------------------
@@ -178,12 +182,13 @@ class LoggedSchedule:
 
     async def _mark(self) -> None:
         """Keep the place, and the log short, until cancelled."""
+        assert self._log is not None
         while True:
             await asyncio.sleep(MARK_S)
             if not self._whole.is_set():
                 continue
             try:
-                await self._inside.mark(self._place())
+                await self._inside.mark(self._place(), self._log.epoch)
                 self._known = int((await self._inside.stats()).get("known", self._known))
                 await self._shorten()
             except StoreError:  # its failure is watched; one that is away is asked again
@@ -207,12 +212,16 @@ class LoggedSchedule:
     async def _catch_up(self) -> None:
         """Read from the schedule's own mark on."""
         assert self._log is not None
-        mark = await self._inside.marked()
-        if mark is None:
+        marked = await self._inside.marked()
+        if marked is None:
             await self._seed()
-        begin = mark or 0
-        if mark is not None and mark < self._log.start:
-            self._tell.warning("the log begins after the schedule's mark; all of it is read", mark=mark)
+        begin, epoch = marked or (0, self._log.epoch)
+        # Another center had the log meanwhile: what was decided here, and never answered, is not what it decided.
+        if epoch not in {self._log.epoch, self._log.epoch - 1} and await self._inside.start_anew():
+            self._tell.warning("another center had the log; the schedule is made again from it", epoch=epoch)
+            begin = 0
+        if marked is not None and begin < self._log.start:
+            self._tell.warning("the log begins after the schedule's mark; all of it is read", mark=begin)
         aside: dict[int, Fields] = {}
         try:
             async for _, batch in self._log.read(min(max(begin, self._log.start), self._log.end)):
@@ -220,7 +229,7 @@ class LoggedSchedule:
                 self.read += batch.count
         except Trimmed as error:
             raise StoreError(str(error)) from None
-        await self._inside.mark(self._place())
+        await self._inside.mark(self._place(), self._log.epoch)
         self._whole.set()
 
     async def _seed(self) -> None:

@@ -93,7 +93,7 @@ class RedisSchedule:
         self._owner = secrets.token_hex(8).encode()
         self._seen = 0
         """Changes that Redis ever told of."""
-        self._mark: int | None = None
+        self._mark = ""
         self._steps: list[int] = []
         self._services: dict[int, list[_Service]] = {}
         self._next: int | None = None
@@ -163,14 +163,21 @@ class RedisSchedule:
         self.failed.set()
         self._wake.set()
 
-    async def marked(self) -> int | None:
+    async def marked(self) -> tuple[int, int] | None:
         """As `Schedule`."""
         (mark,) = await self._asked(scripts.MARKED)
-        return int(mark) if mark else None
+        if not mark:
+            return None
+        place, epoch = mark.split()
+        return int(place), int(epoch)
 
-    async def mark(self, place: int) -> None:
+    async def mark(self, place: int, epoch: int) -> None:
         """As `Schedule`; it goes with the lease."""
-        self._mark = place
+        self._mark = f"{place} {epoch}"
+
+    async def start_anew(self) -> bool:
+        """As `Schedule`: all centers have this one."""
+        return False
 
     # --- calls ----------------------------------------------------------------------------------------------------
 
@@ -579,7 +586,7 @@ class RedisSchedule:
             if self._back:
                 continue
             with contextlib.suppress(StoreError, Full):
-                await self._asked(scripts.KEEP, LEASE_MS, "" if self._mark is None else self._mark)
+                await self._asked(scripts.KEEP, LEASE_MS, self._mark)
                 forgotten, dead = FORGET_MAX, 0
                 while forgotten == FORGET_MAX:
                     forgotten, dead = await self._asked(scripts.FORGET, FORGET_MAX)

@@ -5,6 +5,7 @@ Owns the match of requests and replies. It must not know topics' settings, callb
 
 import asyncio
 import itertools
+import shutil
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -55,11 +56,14 @@ class Schedule(Protocol):
     async def close(self) -> None:
         """End it. Every call that waits raises `StoreError`."""
 
-    async def marked(self) -> int | None:
+    async def marked(self) -> tuple[int, int] | None:
         """What `mark` kept last, or before a return to an older state; None: nothing."""
 
-    async def mark(self, place: int) -> None:
-        """Keep a number with the messages: the place in a log up to which they are here."""
+    async def mark(self, place: int, epoch: int) -> None:
+        """Keep with the messages the place in a log up to which they are here, and its owner at that time."""
+
+    async def start_anew(self) -> bool:
+        """Begin without a message, if no other center has had this schedule meanwhile. It is open before and after."""
 
     async def insert(self, messages: Sequence[NewMessage]) -> list[Reply]:
         """`inserted` or `before`, the message; or `refused`, `disk_full`, `body_too_long`."""
@@ -167,19 +171,31 @@ class EmbeddedSchedule:
             self._keeper = None
         self._fail("closed")
 
-    async def marked(self) -> int | None:
+    async def marked(self) -> tuple[int, int] | None:
         """As `Schedule`."""
         try:
-            return int((self._folder / MARK).read_text())
+            place, epoch = (self._folder / MARK).read_text().split()
+            return int(place), int(epoch)
         except FileNotFoundError:
             return None
         except ValueError:  # the machine ended while it was written
-            return 0
+            return 0, -1
 
-    async def mark(self, place: int) -> None:
+    async def start_anew(self) -> bool:
+        """As `Schedule`. The former folder stays beside it."""
+        assert self._keeper is not None
+        asyncio.get_running_loop().remove_reader(self._keeper.fd())
+        self._keeper.close()
+        beside = self._folder.with_name(f"{self._folder.name}-former")
+        await asyncio.to_thread(shutil.rmtree, beside, ignore_errors=True)
+        self._folder.rename(beside)
+        await self.open()
+        return True
+
+    async def mark(self, place: int, epoch: int) -> None:
         """As `Schedule`. It is older than the messages, never newer: they are durable before it is called."""
         beside = self._folder / f"{MARK}.new"
-        beside.write_text(f"{place}\n")
+        beside.write_text(f"{place} {epoch}\n")
         beside.replace(self._folder / MARK)
 
     @property

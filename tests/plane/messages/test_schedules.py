@@ -244,10 +244,10 @@ async def test_a_mark_is_kept_with_the_messages(made: Made) -> None:
         pytest.skip("the log's own mark is there")
     schedule = await made.open()
     assert await schedule.marked() is None
-    await schedule.mark(17)
+    await schedule.mark(17, 3)
     await until_marked(schedule)
     await made.close(schedule)
-    assert await (await made.open()).marked() == 17
+    assert await (await made.open()).marked() == (17, 3)
 
 
 async def until_marked(schedule: Schedule) -> None:
