@@ -41,7 +41,7 @@ class AdminService(MessagesService):
 
     def __init__(self, spec: Spec, settings: Told, context: Context) -> None:
         options = msgspec.convert(settings.options, AdminOptions)
-        self._file = TopicsFile(Path(settings.topics), options.topics_max)
+        self._file = TopicsFile(Path(settings.topics), options.topics_max, frozenset(settings.targets))
         super().__init__(spec, context, settings.folder, self._file)
         self._link = Link(CENTER, self.places.of(CENTER), self.token)
         self._center = CenterLink(self._link)

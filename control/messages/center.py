@@ -1,6 +1,7 @@
 """The center as a process: its schedule in a folder, the questions of the others, the streams of workers."""
 
 import asyncio
+import contextlib
 import time
 from bisect import bisect_left
 from collections.abc import AsyncIterator, Awaitable, Mapping
@@ -14,15 +15,17 @@ from control.messages.listener import Question
 from control.messages.refusal import Refusal
 from control.messages.service import MessagesService, answering
 from control.messages.system import Told
+from plane.log import connect
 from plane.messages.answers import Answers, LastAnswer
 from plane.messages.center import NO_FIRES, Center, now_ms
 from plane.messages.figures import rows
+from plane.messages.logged import LoggedSchedule
 from plane.messages.options import CenterOptions
-from plane.messages.schedule import EmbeddedSchedule, NewChange, Reply, StoreError
+from plane.messages.schedule import EmbeddedSchedule, NewChange, OnFires, Reply, Schedule, StoreError
 from plane.messages.shapes import BACKLOG_MS, Found, Join, Results, Which
 from plane.messages.topics import Topics
 from plane.service import Context, Figure
-from plane.spec import Spec
+from plane.spec import Spec, SpecError
 
 T = TypeVar("T")
 LOCK_S: Final = 10.0
@@ -42,16 +45,8 @@ class CenterService(MessagesService):
         options = msgspec.convert(settings.options, CenterOptions)
         self._options = options
         folder = Path(settings.schedule)
-        self._schedule = EmbeddedSchedule(
-            folder,
-            self._fires_claimed,
-            segment_bytes=SEGMENT_BYTES,
-            near_ms=options.near_s * 1_000,
-            history_ms=options.history_hours * HOUR_MS,
-            ahead_ms=options.ahead_hours * HOUR_MS,
-            dead_days=options.dead_days,
-        )
-        self._answers = Answers(folder)
+        self._schedule = _schedule(settings, options, self._fires_claimed, context)
+        self._folder, self._answers = folder, Answers(folder)
         self._center = Center(
             self._schedule, self.topics, self._answers, context.log, overdue_rate=options.overdue_rate
         )
@@ -64,16 +59,24 @@ class CenterService(MessagesService):
     # --- life -----------------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Open the schedule; waits for the former process of this node."""
-        until = time.monotonic() + LOCK_S
+        """Open the schedule; waits for the former process of this node, and for a center that keeps the one in Redis."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        until, told = time.monotonic() + LOCK_S, False
         while True:
             try:
-                self._schedule.open()
+                await self._schedule.open()
                 break
             except BlockingIOError as error:
-                if time.monotonic() > until:
+                if time.monotonic() > until and not self._options.schedule:
                     raise UserError(f"{error}; another center has this schedule: one may run", TRY_LATER) from None
+                if time.monotonic() > until and not told:
+                    told = True
+                    self.log.info("waits until no other center keeps the schedule")
                 await asyncio.sleep(0.1)
+            except OSError as error:
+                if not self._options.schedule:
+                    raise
+                raise UserError(str(error), TRY_LATER) from None
         await asyncio.to_thread(self._answers.open)
         self._stats = await self._schedule.stats()
 
@@ -90,13 +93,12 @@ class CenterService(MessagesService):
                 for step in self._schedule.clock_steps():
                     self._steps += 1
                     self.log.warning("the wall clock was set", by_ms=step)
-                self._stats = await self._schedule.stats()
+                with contextlib.suppress(StoreError):  # its failure is seen above
+                    self._stats = await self._schedule.stats()
                 if time.monotonic() - forgot > FORGET_S:
                     forgot = time.monotonic()
                     before = now_ms() - (self._options.dead_days + 1) * DAY_MS
                     await asyncio.to_thread(self._answers.forget, before)
-        except StoreError:
-            pass  # told below
         finally:
             failed.cancel()
         raise UserError(f"the schedule failed: {self._schedule.failure}")
@@ -107,7 +109,7 @@ class CenterService(MessagesService):
 
     async def shut(self) -> None:
         """Make a checkpoint."""
-        self._schedule.close()
+        await self._schedule.close()
 
     def topics_changed(self) -> None:
         """Spread credits anew."""
@@ -206,6 +208,8 @@ class CenterService(MessagesService):
             ("messages_dead_forgotten", "Dead letters dropped after dead_days", float(stats.get("dead_forgotten", 0))),
             ("messages_claims_lost", "Results whose claim was not the live one", float(self._center.lost_claims)),
             ("messages_workers_late", "Streams refused to a worker's former life", float(self._center.late_workers)),
+            ("messages_schedule_back", "Times that Redis came back older", float(stats.get("backs", 0))),
+            ("messages_changes_lost", "Changes that Redis had no more then", float(stats.get("changes_lost", 0))),
             ("messages_clock_steps", "Times that the wall clock was set", float(self._steps)),
         ]
 
@@ -219,8 +223,57 @@ class CenterService(MessagesService):
             ("messages_ready", "Messages due and not with a worker", float(stats.get("ready", 0))),
             ("messages_known", "Messages known, ended ones within the history too", float(stats.get("known", 0))),
             ("messages_schedule_bytes", "Memory of the schedule", float(stats.get("memory_bytes", 0))),
+            ("messages_log_records", "Records of the log before the schedule", float(stats.get("log_records", 0))),
             ("messages_workers", "Workers that take messages", float(len(self._center.workers))),
         ]
+
+
+def _schedule(settings: Told, options: CenterOptions, on_fires: OnFires, context: Context) -> Schedule:
+    """The schedule that the configuration names. Raises `SpecError`."""
+    history_ms, ahead_ms = options.history_hours * HOUR_MS, options.ahead_hours * HOUR_MS
+    name = f"{settings.instance}.messages"
+    schedule: Schedule
+    if options.schedule:
+        from plane.messages.redis import RedisSchedule  # its library is an extra
+        from plane.messages.redis_place import connect as connected
+
+        password = _password(settings.password_file)
+        schedule = redis = RedisSchedule(
+            connected(options.schedule, password),
+            f"muster:{name}",
+            on_fires,
+            context.log,
+            history_ms=history_ms,
+            ahead_ms=ahead_ms,
+            dead_days=options.dead_days,
+            lasting=bool(options.log),
+        )
+    else:
+        schedule = EmbeddedSchedule(
+            Path(settings.schedule),
+            on_fires,
+            segment_bytes=SEGMENT_BYTES,
+            near_ms=options.near_s * 1_000,
+            history_ms=history_ms,
+            ahead_ms=ahead_ms,
+            dead_days=options.dead_days,
+        )
+    if not options.log:
+        return schedule
+    logs = connect(options.log, Path(settings.schedule), replicas=options.log_replicas)
+    logged = LoggedSchedule(schedule, logs, name, context.log, ahead_ms=ahead_ms)
+    if options.schedule:
+        redis.on_back = logged.came_back
+    return logged
+
+
+def _password(file: str) -> str | None:
+    if not file:
+        return None
+    try:
+        return Path(file).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"{file}: cannot be read: {error}") from None
 
 
 def build(spec: Spec, settings: Told, context: Context) -> CenterService:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from control.config.options import Config
 from control.messages.system import lacks, networks
+from plane.messages.redis_url import mistake
 
 Path = tuple[str, ...]
 
@@ -13,6 +14,11 @@ def wrong(config: Config, roles: Sequence[str], stands: Callable[[Path], bool]) 
     """Wrong keys, and their mistakes."""
     if config.runs("messages") and (text := lacks(config.section)):
         yield ("systems", "enabled"), text
+    center = config.section("center")
+    if center.schedule and (text := mistake(center.schedule)):
+        yield ("center", "schedule"), text
+    if center.schedule_password_file and not center.schedule:
+        yield ("center", "schedule_password_file"), "a password needs its Redis: set center.schedule"
     for network in networks(config.section("callbacks").allowed):
         try:
             ipaddress.ip_network(network)

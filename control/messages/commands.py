@@ -107,6 +107,7 @@ def create(
     retries: str,
     jitter: int,
     timeout: float,
+    allow: str,
     as_json: bool,
 ) -> int:
     """Make a topic. Raises `UserError`."""
@@ -124,6 +125,7 @@ def create(
                 "retries_ms": intervals,
                 "jitter": jitter,
                 "timeout_s": timeout,
+                "allowed": [each.strip() for each in allow.split(",") if each.strip()],
             },
             NewTopic,
         )

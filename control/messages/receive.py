@@ -34,6 +34,7 @@ class ReceiveService(MessagesService):
             CenterLink(self._link),
             body_bytes_max=options.body_bytes_max,
             delay_days_max=options.delay_days_max,
+            kinds=frozenset(settings.targets),
         )
         self._sent = self._refused = self._changed = 0
 

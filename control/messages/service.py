@@ -64,7 +64,10 @@ class MessagesService:
         """Serve until `stop` is set or the work fails."""
         if not self.topics.look():
             self.topics.recall()
-        await self.open()
+        if not await self._opened(stop):
+            await self.shut()
+            self.closed = True
+            return
         tasks: list[asyncio.Task[Any]] = []
         try:
             if self.spec.bind is not None:
@@ -89,6 +92,20 @@ class MessagesService:
         for error in ended:
             if isinstance(error, Exception):
                 raise error
+
+    async def _opened(self, stop: asyncio.Event) -> bool:
+        """False: it is to end before it has opened, as while another node has what it needs."""
+        opening, ending = asyncio.create_task(self.open()), asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait([opening, ending], return_when=asyncio.FIRST_COMPLETED)
+            if not opening.done():
+                opening.cancel()
+                await asyncio.gather(opening, return_exceptions=True)
+                return False
+            await opening
+            return True
+        finally:
+            ending.cancel()
 
     async def drain(self) -> None:
         """Finish what was accepted, for a short time."""

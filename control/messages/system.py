@@ -13,6 +13,7 @@ import msgspec
 
 from plane.kind import Around, Pods, RoleKind, System, numbers
 from plane.messages.options import AdminOptions, CenterOptions, ReceiveOptions, WorkerOptions
+from plane.messages.targets import ALWAYS, Kind
 
 RECEIVE: Final = "receive"
 CENTER: Final = "center"
@@ -31,6 +32,11 @@ class Told(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     """The folder of the file of topics."""
     schedule: str = ""
     """The folder of the schedule, for the node that owns it."""
+    instance: str
+    password_file: str = ""
+    """Of the schedule in Redis."""
+    targets: tuple[Kind, ...]
+    """Kinds of targets that workers reach."""
     options: dict[str, Any]
 
 
@@ -40,17 +46,28 @@ def _folder(around: Around, given: str) -> str:
 
 def _settle(options: Any, around: Around) -> Told:
     center = options.dir if isinstance(options, CenterOptions) else ""
+    more: frozenset[Kind] = frozenset({"kafka"}) if around.section("callbacks").kafka else frozenset()
     return Told(
         folder=str(around.folder),
         topics=_folder(around, around.section("messages").dir),
         schedule=str(Path(_folder(around, center)) / "schedule") if isinstance(options, CenterOptions) else "",
+        instance=around.instance,
+        password_file=around.absolute(options.schedule_password_file) if isinstance(options, CenterOptions) else "",
+        targets=tuple(sorted(ALWAYS | more)),
         options=msgspec.to_builtins(options),
     )
 
 
 def lacks(section: Callable[[str], Any]) -> str | None:
     """Why none of the roles can be served."""
-    return None if find_spec("httptools") and find_spec("httpx2") else MISSING
+    if not (find_spec("httptools") and find_spec("httpx2")):
+        return MISSING
+    center = section("center")
+    if center.schedule and not find_spec("redis"):
+        return MISSING
+    if (center.log or section("callbacks").kafka) and not find_spec("confluent_kafka"):
+        return "center.log and callbacks.kafka need a library; to mend: pip install 'muster-server[kafka]'"
+    return None
 
 
 def networks(text: str) -> list[str]:

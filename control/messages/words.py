@@ -42,7 +42,7 @@ def add(app: typer.Typer) -> None:
 def topic_create(
     name: TopicName,
     callback: Annotated[
-        str, typer.Option(metavar="TARGET", help="Where its messages go: https://…, http://… or room:NAME.")
+        str, typer.Option(metavar="TARGET", help="Where its messages go: https://…, http://…, room:NAME, kafka:TOPIC.")
     ],
     secret: Annotated[
         str, typer.Option(metavar="SECRET", help="whsec_… that signs its callbacks [a new one, which is printed].")
@@ -60,6 +60,12 @@ def topic_create(
     ] = "1s,10s,60s,300s,3000s",
     jitter: Annotated[int, typer.Option(min=0, max=1_000, help="Thousandths by which these may be longer.")] = 100,
     timeout: Annotated[float, typer.Option(min=0.1, max=60, help="Seconds for one callback in all.")] = 10.0,
+    allow: Annotated[
+        str,
+        typer.Option(
+            metavar="NETWORKS", help="Private networks that its callbacks may go to, as 10.1.0.0/16,10.2.0.0/16."
+        ),
+    ] = "",
     json: Json = False,
     registry: RegistryUrl = None,
     config: ConfigFile = None,
@@ -68,7 +74,9 @@ def topic_create(
     from control.console.found import Target
     from control.messages.commands import create
 
-    return create(Target(config, registry), name, callback, secret, workers, policy, retries, jitter, timeout, json)
+    return create(
+        Target(config, registry), name, callback, secret, workers, policy, retries, jitter, timeout, allow, json
+    )
 
 
 @topic_app.command("ls", epilog="Example: muster topic ls --json")
@@ -116,7 +124,7 @@ def delay_send(
         str | None, typer.Option(metavar="LENGTH", help="It is not fired any more after this, from now.")
     ] = None,
     target: Annotated[
-        str, typer.Option(metavar="TARGET", help="Instead of the topic's: https://…, http://… or room:NAME.")
+        str, typer.Option(metavar="TARGET", help="Instead of the topic's: https://…, http://…, room:NAME, kafka:TOPIC.")
     ] = "",
     kind: Annotated[
         str, typer.Option("--type", metavar="TYPE", help="Media type of the body [application/json if it is JSON].")

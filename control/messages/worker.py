@@ -8,7 +8,7 @@ import os
 import resource
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -19,13 +19,17 @@ from control.messages.refusal import Refusal
 from control.messages.service import MessagesService
 from control.messages.system import CENTER, Told, networks
 from muster import _core
-from plane.messages.firing import RESULTS_MAX, Firing, PublishError
+from plane.messages.firing import RESULTS_MAX, Firing, Publish, PublishError
 from plane.messages.options import WorkerOptions
 from plane.messages.receiver import Unreachable
-from plane.messages.shapes import Join, Results
+from plane.messages.shapes import Envelope, Join, Results
+from plane.messages.targets import Kind
 from plane.messages.topics import Topics
 from plane.service import Context, Figure
 from plane.spec import Spec
+
+if TYPE_CHECKING:
+    from plane.messages.kafka import KafkaTargets
 
 AGAIN_S: Final = 0.2
 GATHER_S: Final = 0.005
@@ -46,10 +50,11 @@ class WorkerService(MessagesService):
         self._joined = False
         self._superseded = ""
         self._room = _Rooms(settings.folder, spec, context, self.places)
+        self._kafka = _kafka(options.kafka)
         self._load = _Load()
         self._firing = Firing(
             self.topics,
-            self._room.publish,
+            self._publishers(),
             context.log,
             allowed=networks(options.allowed),
             concurrency=options.concurrency,
@@ -58,6 +63,12 @@ class WorkerService(MessagesService):
             calls_max=CALLS_MAX,
             queue_max=options.held_max,
         )
+
+    def _publishers(self) -> dict[Kind, Publish]:
+        publishers: dict[Kind, Publish] = {"room": self._room.publish}
+        if self._kafka is not None:
+            publishers["kafka"] = self._kafka.publish
+        return publishers
 
     # --- life -----------------------------------------------------------------------------------------------------
 
@@ -125,6 +136,8 @@ class WorkerService(MessagesService):
         """Close the clients."""
         self._firing.close()
         await self._room.close()
+        if self._kafka is not None:
+            await self._kafka.close()
         await self._link.close()
 
     def is_ready(self) -> bool:
@@ -152,6 +165,14 @@ class WorkerService(MessagesService):
             ("messages_under_way", "Callbacks that are not answered", float(self._firing.under_way)),
             ("messages_results_waiting", "Results that the center does not have", float(self._firing.waiting)),
         ]
+
+
+def _kafka(url: str) -> "KafkaTargets | None":
+    if not url:
+        return None
+    from plane.messages.kafka import KafkaTargets  # its library is an extra
+
+    return KafkaTargets(url.removeprefix("kafka://"))
 
 
 class _Load:
@@ -183,13 +204,13 @@ class _Rooms:
         self._map: Any = None
         self._opening = asyncio.Lock()
 
-    async def publish(self, room: str, body: bytes) -> None:
+    async def publish(self, room: str, envelope: Envelope) -> None:
         """Publish, acknowledged by the room's owner. Raises `PublishError`."""
         try:
             async with self._opening:
                 await self._opened()
             assert self._client is not None
-            await self._client.publish(room, body, timeout=PUBLISH_S)
+            await self._client.publish(room, envelope.body, timeout=PUBLISH_S)
         except muster.MusterError as error:
             raise PublishError(f"{error.code}: {error}") from None
 

@@ -1,37 +1,33 @@
 """Logs in Kafka: one topic for each log, one of its partitions for each partition of the log.
 
-Owns every use of the Kafka library: the producer and its thread, readers, topics. The rule of owners is in `shared`.
+Owns readers and topics. The rule of owners is in `shared`, what is written goes through `producer`.
 
-A message is acknowledged once all in-sync replicas have it. The producer is idempotent, so its own retries leave no
-message twice. Transactions are not used: they cost two more rounds a batch, and the claims fence as well.
+Transactions are not used: they cost two more rounds a batch, and the claims fence as well.
 """
 
 import asyncio
 import contextlib
-import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Future
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
+from plane.log.producer import DELIVERY_S, KafkaProducer, common, text
 from plane.log.shared import HEAD, SharedLog
-from plane.log.words import BATCH_BYTES_MAX, Failed, TooLarge
+from plane.log.words import BATCH_BYTES_MAX, Failed
 
 T = TypeVar("T")
 
 MESSAGE_BYTES_MAX: Final = BATCH_BYTES_MAX + HEAD.size + (64 << 10)
 """With the head, and Kafka's own bytes around it."""
-DELIVERY_S: Final = 30.0
-"""An append that is not acknowledged by then has an unknown fate: longer than a broker's restart (4 s to 13 s)."""
 ASK_S: Final = 10.0
 """The longest wait for an answer to a question about topics and positions."""
 READ_S: Final = 30.0
 """The longest wait for the next message of those that are there."""
 _READ_MESSAGES: Final = 64
-_POLL_S: Final = 0.5
 _AGAIN_S: Final = 0.05
 _NO_LEADER: Final = {
     KafkaError.LEADER_NOT_AVAILABLE,
@@ -57,37 +53,11 @@ class KafkaLogs:
         self, servers: str, prefix: str, *, partitions: int, replicas: int, delivery_s: float = DELIVERY_S
     ) -> None:
         self._prefix, self._partitions, self._replicas = prefix, partitions, replicas
-        self._common: dict[str, Any] = {
-            "bootstrap.servers": servers,
-            "log_level": 0,
-            "reconnect.backoff.max.ms": 500,
-            "socket.keepalive.enable": True,
-        }
-        self._delivery_s = delivery_s
+        self._common = common(servers)
         self._admin = AdminClient(self._common)
-        self._producer = self._new_producer()
+        self._producer = KafkaProducer(servers, bytes_max=MESSAGE_BYTES_MAX, delivery_s=delivery_s)
         self._topics = set[str]()
         self._making = asyncio.Lock()
-        self._ended = threading.Event()
-        self._polling = threading.Thread(target=self._poll, name="kafka", daemon=True)
-        self._polling.start()
-
-    def _new_producer(self) -> Producer:
-        return Producer(
-            self._common
-            | {
-                "acks": "all",
-                "enable.idempotence": True,
-                "linger.ms": 0,
-                "message.timeout.ms": int(self._delivery_s * 1000),
-                "message.max.bytes": MESSAGE_BYTES_MAX,
-            }
-        )
-
-    def _poll(self) -> None:
-        """Reports deliveries, as soon as they are known."""
-        while not self._ended.is_set():
-            self._producer.poll(_POLL_S)
 
     async def open(self, name: str, partition: int, epoch: int | None = None) -> SharedLog:
         topic = f"{self._prefix}.{name}"
@@ -117,7 +87,7 @@ class KafkaLogs:
                 lambda: self._admin.describe_configs([resource], request_timeout=ASK_S)[resource].result(ASK_S)
             )
         except (KafkaException, TimeoutError) as error:
-            raise Failed(f"topic {topic}: {_text(error)}") from None
+            raise Failed(f"topic {topic}: {text(error)}") from None
         for key, wanted in _TOPIC.items():
             value = keys[key].value
             if key == "max.message.bytes" and int(value) >= MESSAGE_BYTES_MAX:
@@ -126,43 +96,13 @@ class KafkaLogs:
                 raise Failed(f"topic {topic} has {key}={value}, which loses records; set it to {wanted}")
 
     async def close(self) -> None:
-        self._ended.set()
-        await asyncio.to_thread(self._polling.join)
-        await asyncio.to_thread(self._producer.flush, 0)
+        await self._producer.close()
 
     # --- for partitions ------------------------------------------------------------------------------------------------
 
     async def produce(self, topic: str, partition: int, message: bytes) -> int | None:
         """As `Partition.append`."""
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[int | None] = loop.create_future()
-
-        def tell(error: KafkaError | None, position: int | None) -> None:
-            if done.cancelled():
-                return
-            if error is None:
-                done.set_result(position)
-            elif error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
-                done.set_exception(TooLarge(error.str()))
-            else:
-                done.set_exception(Failed(f"Kafka did not acknowledge a batch: {error.str()}"))
-
-        def delivered(error: KafkaError | None, message: Message) -> None:  # in the producer's thread
-            position = message.offset()
-            known = position if position is not None and position >= 0 else None
-            loop.call_soon_threadsafe(tell, error, known)
-
-        try:
-            self._producer.produce(topic, message, partition=partition, on_delivery=delivered)
-        except BufferError as error:
-            raise Failed(f"Kafka's queue is full: {error}") from None
-        except KafkaException as error:
-            if error.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE:
-                raise TooLarge(_text(error)) from None
-            if error.args[0].fatal():  # this producer takes nothing any more; the log's next owner has a new one
-                self._producer = self._new_producer()
-            raise Failed(_text(error)) from None
-        return await done
+        return await self._producer.produce(topic, message, partition=partition)
 
     def consumer(self) -> Consumer:
         """A reader that no group knows."""
@@ -183,7 +123,7 @@ class KafkaLogs:
         try:
             self._admin.delete_records([where], request_timeout=ASK_S)[where].result(ASK_S)
         except (KafkaException, TimeoutError) as error:
-            raise Failed(f"Kafka dropped nothing: {_text(error)}") from None
+            raise Failed(f"Kafka dropped nothing: {text(error)}") from None
 
 
 class KafkaPartition:
@@ -203,7 +143,7 @@ class KafkaPartition:
         try:
             low, high = _asked(lambda: consumer.get_watermark_offsets(self._at(0), timeout=ASK_S, cached=False))
         except (KafkaException, TypeError) as error:  # None at a timeout
-            raise Failed(f"{self}: {_text(error)}") from None
+            raise Failed(f"{self}: {text(error)}") from None
         finally:
             consumer.close()
         return int(low), int(high)
@@ -275,8 +215,3 @@ def _made(making: "Future[None]") -> None:
         if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
             raise _Exists from None
         raise
-
-
-def _text(error: BaseException) -> str:
-    kafka = error.args[0] if error.args else error
-    return kafka.str() if isinstance(kafka, KafkaError) else str(kafka) or "no answer in time"

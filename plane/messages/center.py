@@ -22,7 +22,7 @@ import structlog
 from muster import _core
 from plane.messages.answers import Answers, LastAnswer
 from plane.messages.figures import BOUNDS_MS, Figures
-from plane.messages.schedule import NewChange, Reply, Schedule
+from plane.messages.schedule import NewChange, Reply, Schedule, StoreError
 from plane.messages.shapes import Fire, Result
 from plane.messages.topics import Topic, Topics
 
@@ -30,6 +30,8 @@ OVERDUE_MS: Final = 5_000
 """A message that is later than this when it is claimed waited for a stop to end, and counts against `overdue_rate`."""
 WAIT_MS: Final = 15_000
 """A claim outlasts the callback by this: its way to the worker, a wait for a place of its target, its result's way back."""
+AT_ONCE: Final = 0
+"""When a message is due again whose callback was not made: a clock that was set does not delay it."""
 SWEEP_MS: Final = 5_000
 """A claim that ran out so long ago has no result on its way."""
 BURST_S: Final = 1.0
@@ -169,14 +171,18 @@ class Center:
             self._schedule.leave(incarnation)
         session = self._left.pop(incarnation, session)
         if session is not None and len(session.claims):
-            now = self._wall()
             self._log.info("a worker ended; what it held is due again", node=session.node, held=len(session.claims))
-            self._later([(number, "release", claim, now) for number, claim in session.claims.drain()])
+            self._later([(number, "release", claim, AT_ONCE) for number, claim in session.claims.drain()])
 
     def _later(self, changes: Sequence[NewChange]) -> None:
         task = asyncio.create_task(self._schedule.change(changes))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and isinstance(error := task.exception(), StoreError):
+            self._log.warning("claims could not be given back; they run out", why=str(error))
 
     @property
     def workers(self) -> Sequence[Session]:
@@ -283,7 +289,7 @@ class Center:
         session, now = self._sessions.get(worker), self._wall()
         if session is None:  # it left while the claims were won
             claimed = msgspec.msgpack.decode(fires, type=list[Fire])
-            self._later([(each.number, "release", each.claim, now) for each in claimed])
+            self._later([(each.number, "release", each.claim, AT_ONCE) for each in claimed])
             return
         for topic, count, overdue in session.claims.begin(fires, now, OVERDUE_MS):
             session.credit[topic] = max(0, session.credit.get(topic, 0) - count)

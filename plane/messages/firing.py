@@ -8,15 +8,16 @@ claim outlasts it, nor before it is due by the wall clock (I-7).
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 import structlog
 
 from muster import _core
+from plane.messages.engines import Engines
 from plane.messages.shapes import Envelope, Fire, Result
-from plane.messages.targets import Target, TargetError, parse
+from plane.messages.targets import LACKS, Kind, Target, TargetError, parse
 from plane.messages.topics import Topic, Topics
 
 PLACE_S: Final = 5.0
@@ -31,12 +32,16 @@ RESULTS_MAX: Final = 500
 _ENVELOPES: Final = msgspec.msgpack.Decoder(Envelope)
 _FIRES: Final = msgspec.msgpack.Decoder(list[Fire])
 
-Publish = Callable[[str, bytes], Awaitable[None]]
-"""Publish to a room. Raises `PublishError`."""
+Publish = Callable[[str, Envelope], Awaitable[None]]
+"""Hand a message to what a target names, which acknowledges it. Raises `PublishError`."""
 
 
 class PublishError(Exception):
-    """A room's message was not acknowledged. One line."""
+    """A message was not acknowledged. One line. `lasting`: no retry mends it."""
+
+    def __init__(self, text: str, *, lasting: bool = False) -> None:
+        super().__init__(text)
+        self.lasting = lasting
 
 
 class Firing:
@@ -45,14 +50,14 @@ class Firing:
     def __init__(
         self,
         topics: Topics,
-        publish: Publish,
+        publishers: Mapping[Kind, Publish],
         log: structlog.typing.FilteringBoundLogger,
         **client: Any,
     ) -> None:
-        """`client`: the settings of `_core.FiringEngine`."""
-        self._topics, self._publish, self._log = topics, publish, log
+        """`publishers`: for targets that are no callbacks. `client`: the settings of `_core.FiringEngine`."""
+        self._topics, self._publishers, self._log = topics, publishers, log
         self._settings = client
-        self._engine: _core.FiringEngine | None = None
+        self._engine: Engines | None = None
         self._plans: dict[tuple[tuple[int, ...], int], _core.RetryPlan] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._timers: set[asyncio.TimerHandle] = set()
@@ -61,10 +66,9 @@ class Firing:
         """Those that the engine does not make."""
 
     def open(self) -> None:
-        """Start the thread of callbacks."""
-        self._engine = _core.FiringEngine(wait_max=PLACE_S, **self._settings)
+        """Start the threads of callbacks."""
+        self._engine = Engines(self._answered, wait_max=PLACE_S, **self._settings)
         self.topics_changed()
-        asyncio.get_running_loop().add_reader(self._engine.fd(), self._answered)
 
     def close(self) -> None:
         """Cut off what is under way; the center learns it when the claims run out."""
@@ -73,19 +77,13 @@ class Firing:
         for timer in self._timers:
             timer.cancel()
         if self._engine is not None:
-            asyncio.get_running_loop().remove_reader(self._engine.fd())
             self._engine.close()
             self._engine = None
 
     def topics_changed(self) -> None:
         """Go by the topics that there are now."""
         if self._engine is not None:
-            self._engine.topics(
-                [
-                    (each.number, each.callback, each.secrets, each.timeout_s, each.retries_ms, each.jitter)
-                    for each in self._topics.all()
-                ]
-            )
+            self._engine.topics(self._topics.all())
 
     @property
     def under_way(self) -> int:
@@ -142,8 +140,8 @@ class Firing:
                 self._fail(fire, None, "failed", None, str(error).encode())
                 continue
             late = now - fire.due_at if fire.attempts == 1 else -1
-            if target.kind == "room":
-                self._room(fire, topic, target, envelope.body, late)
+            if target.kind != "callback":
+                self._hand(fire, topic, target, envelope, late)
             elif self._take_again(fire):  # the engine did not know its topic
                 self._release(fire, now + GONE_MS)
 
@@ -160,16 +158,23 @@ class Firing:
         timer = asyncio.get_running_loop().call_later(wait_ms / 1_000, due)
         self._timers.add(timer)
 
-    def _room(self, fire: Fire, topic: Topic, target: Target, body: bytes, late: int) -> None:
+    def _hand(self, fire: Fire, topic: Topic, target: Target, envelope: Envelope, late: int) -> None:
+        publisher = self._publishers.get(target.kind)
+        if publisher is None:
+            self._fail(fire, None, "failed", None, LACKS[target.kind].encode())
+            return
+
         async def publish() -> None:
             began = time.monotonic()
             try:
                 async with asyncio.timeout(topic.timeout_s):
-                    await self._publish(target.name, body)
+                    await publisher(target.name, envelope)
             except (PublishError, TimeoutError) as error:
                 self._made["failed"] += 1
                 cause = str(error) or "timeout"
-                self._fail(fire, self._next(fire, topic, None), "failed", None, cause.encode(), late, began)
+                lasting = isinstance(error, PublishError) and error.lasting
+                following = None if lasting else self._next(fire, topic, None)
+                self._fail(fire, following, "failed", None, cause.encode(), late, began)
                 return
             self._made["delivered"] += 1
             self._deliver(fire, late, (time.monotonic() - began) * 1_000)

@@ -2,6 +2,7 @@
 
 from typing import Annotated
 
+from plane.log.place import URL
 from plane.options import EdgeOptions, Section, key
 
 
@@ -27,6 +28,27 @@ class CenterOptions(EdgeOptions, frozen=True):
     dir: Annotated[str, key("Folder of the schedule; one process at a time", "empty: `messages` in `instance.dir`")] = (
         ""
     )
+    schedule: Annotated[
+        str,
+        key(
+            "The schedule in Redis: `redis://USER@HOST:PORT/DB`, `rediss://…`, `redis+sentinel://HOST:PORT,…/MASTER`, "
+            "`redis+cluster://HOST:PORT,…`; centers on other machines wait to take it over",
+            "empty: in `dir`",
+        ),
+    ] = ""
+    schedule_password_file: Annotated[str, key("File with the password of the user of that Redis, one line", "")] = ""
+    log: Annotated[
+        str,
+        key(
+            "The log before the schedule, in Kafka: `kafka://HOST:PORT,HOST:PORT/PREFIX`; what is answered is there, and a "
+            "schedule that is lost or came back older is made again from it",
+            "empty: none; the schedule in `dir` has its own",
+            pattern=rf"^(|{URL})$",
+        ),
+    ] = ""
+    log_replicas: Annotated[
+        int, key("Copies of that log, if its topic is not there yet", "one server has one", "", ge=1, le=16)
+    ] = 1
     near_s: Annotated[
         int,
         key("Messages due within this time are in memory", "firing waits for no read of a file", "s", ge=1, le=540),
@@ -77,6 +99,14 @@ class WorkerOptions(Section, frozen=True):
         key(
             "Networks that callbacks may go to beside public addresses, separated by commas, as `10.1.0.0/16`",
             "a callback to a private address is refused after its name is resolved; `muster up` allows loopback",
+        ),
+    ] = ""
+    kafka: Annotated[
+        str,
+        key(
+            "Servers of Kafka for targets `kafka:TOPIC`: `kafka://HOST:PORT,HOST:PORT`",
+            "empty: such targets are refused",
+            pattern=r"^(|kafka://[^/@,: ]+:\d+(?:,[^/@,: ]+:\d+)*)$",
         ),
     ] = ""
     concurrency: Annotated[

@@ -24,7 +24,7 @@ from plane.messages.shapes import (
     Sent,
     Shown,
 )
-from plane.messages.targets import TargetError, parse
+from plane.messages.targets import ALWAYS, Kind, TargetError, accepted
 from plane.messages.topics import Topic, Topics
 
 DAY_MS: Final = 86_400_000
@@ -72,9 +72,11 @@ class Receiver:
         *,
         body_bytes_max: int,
         delay_days_max: int,
+        kinds: frozenset[Kind] = ALWAYS,
         wall: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._topics, self._center, self._wall = topics, center, wall
+        self._kinds = kinds
         self._body_max, self._delay_max = body_bytes_max, delay_days_max * DAY_MS
 
     def topic(self, name: str) -> Topic:
@@ -128,7 +130,7 @@ class Receiver:
             return Refused(code="bad_request", detail=f"neither the message nor topic {topic.name} has a target")
         if send.target:
             try:
-                parse(send.target)
+                accepted(send.target, self._kinds)
             except TargetError as error:
                 return Refused(code="bad_request", detail=str(error))
         due_at = send.at if send.at is not None else now + (send.in_ms or 0)

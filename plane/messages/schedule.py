@@ -5,6 +5,7 @@ Owns the match of requests and replies. It must not know topics' settings, callb
 
 import asyncio
 import itertools
+import shutil
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -21,9 +22,14 @@ NewMessage = tuple[int, int, int, int | None, bytes]
 """Id, topic, due_at, expires_at, body."""
 NewChange = tuple[int, str, int | None, int | None]
 """Id, verb, version or claim, time."""
+Fields = tuple[int, int, int, int | None, int, str, int | None, int]
+"""A message of a reply, and the worker that holds it (0: nobody)."""
+Asked = tuple[int, bool, int | None, int]
+"""Id, and what was asked ahead of its message: whether cancelled, its due time (None: its own), ms beside it."""
 OnFires = Callable[[int, bytes], None]
 """A worker, and an array of `Fire` in MessagePack: messages that were claimed for it."""
 
+MARK: Final = "mark"
 AGAIN_S: Final = 0.02
 """A store that still reads its index is asked again after this."""
 SAID: Final = {"delivered": b"d", "retrying": b"r", "buried": b"b", "released": b"l"}
@@ -37,7 +43,27 @@ class StoreError(Exception):
 
 
 class Schedule(Protocol):
-    """A store of messages by due time. Every positive answer is durable (I-6)."""
+    """A store of messages by due time. Every positive answer is durable (I-6). `open` once, `close` once."""
+
+    failed: asyncio.Event
+    """Set when it takes nothing any more; `failure` says why."""
+    failure: str
+    on_fires: OnFires
+
+    async def open(self) -> None:
+        """Open or make it. Raises `BlockingIOError` where another process has it, and `OSError`."""
+
+    async def close(self) -> None:
+        """End it. Every call that waits raises `StoreError`."""
+
+    async def marked(self) -> tuple[int, int] | None:
+        """What `mark` kept last, or before a return to an older state; None: nothing."""
+
+    async def mark(self, place: int, epoch: int) -> None:
+        """Keep with the messages the place in a log up to which they are here, and its owner at that time."""
+
+    async def start_anew(self) -> bool:
+        """Begin without a message, if no other center has had this schedule meanwhile. It is open before and after."""
 
     async def insert(self, messages: Sequence[NewMessage]) -> list[Reply]:
         """`inserted` or `before`, the message; or `refused`, `disk_full`, `body_too_long`."""
@@ -46,10 +72,16 @@ class Schedule(Protocol):
         """The same for an array of `NewMessage` in MessagePack: an array of replies, and the inserted ones by topic."""
 
     async def change(self, changes: Sequence[NewChange]) -> list[Reply]:
-        """`changed`, the message, step; `ahead`; or `refused`, reason, value; `disk_full`."""
+        """`changed`, the message, step; `ahead`, what was asked in all; or `refused`, reason, value; `disk_full`."""
 
     async def settle(self, results: bytes) -> bytes:
         """Take an array of `Result` in MessagePack. One byte for each, see `SAID`."""
+
+    async def put(self, messages: Sequence[Fields]) -> list[Reply]:
+        """What another record of the same messages knows. `put`, the message; `before`: no newer (I-2); or `refused`."""
+
+    async def put_ahead(self, asked: Sequence[Asked]) -> list[Reply]:
+        """What another record says was asked ahead of messages. `put`; `before`: the message is here."""
 
     async def get(self, ids: Sequence[int]) -> list[Reply]:
         """`found`, the message, topic, body; or `unknown`."""
@@ -111,10 +143,10 @@ class _Batch:
 
 
 class EmbeddedSchedule:
-    """In a folder, by the engine's own thread. `open` once, `close` once. `failed` is set when the store failed."""
+    """In a folder, by the engine's own thread."""
 
     def __init__(self, folder: Path, on_fires: OnFires, **settings: int) -> None:
-        self._folder, self._on_fires, self._settings = folder, on_fires, settings
+        self._folder, self.on_fires, self._settings = folder, on_fires, settings
         self._numbers = itertools.count(1)
         self._asked: dict[int, tuple[_Batch, int]] = {}
         self._number_of: dict[int, int] = {}
@@ -125,19 +157,46 @@ class EmbeddedSchedule:
         self.failed = asyncio.Event()
         self.failure = ""
 
-    def open(self) -> None:
-        """Open or make it; reads what is due soon. Raises `BlockingIOError` where another process has it, `OSError`."""
+    async def open(self) -> None:
+        """As `Schedule`; reads what is due soon."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._keeper = _core.ScheduleKeeper(path=str(self._folder), **self._settings)
         asyncio.get_running_loop().add_reader(self._keeper.fd(), self._take)
 
-    def close(self) -> None:
-        """Make a checkpoint; blocks until it is made."""
+    async def close(self) -> None:
+        """As `Schedule`; makes a checkpoint, and blocks until it is made."""
         if self._keeper is not None:
             asyncio.get_running_loop().remove_reader(self._keeper.fd())
             self._keeper.close()
             self._keeper = None
         self._fail("closed")
+
+    async def marked(self) -> tuple[int, int] | None:
+        """As `Schedule`."""
+        try:
+            place, epoch = (self._folder / MARK).read_text().split()
+            return int(place), int(epoch)
+        except FileNotFoundError:
+            return None
+        except ValueError:  # the machine ended while it was written
+            return 0, -1
+
+    async def start_anew(self) -> bool:
+        """As `Schedule`. The former folder stays beside it."""
+        assert self._keeper is not None
+        asyncio.get_running_loop().remove_reader(self._keeper.fd())
+        self._keeper.close()
+        beside = self._folder.with_name(f"{self._folder.name}-former")
+        await asyncio.to_thread(shutil.rmtree, beside, ignore_errors=True)
+        self._folder.rename(beside)
+        await self.open()
+        return True
+
+    async def mark(self, place: int, epoch: int) -> None:
+        """As `Schedule`. It is older than the messages, never newer: they are durable before it is called."""
+        beside = self._folder / f"{MARK}.new"
+        beside.write_text(f"{place} {epoch}\n")
+        beside.replace(self._folder / MARK)
 
     @property
     def asked(self) -> int:
@@ -169,6 +228,14 @@ class EmbeddedSchedule:
     async def change(self, changes: Sequence[NewChange]) -> list[Reply]:
         """As `Schedule`."""
         return await self._settled(changes, lambda keeper, numbered: keeper.change(numbered))
+
+    async def put(self, messages: Sequence[Fields]) -> list[Reply]:
+        """As `Schedule`."""
+        return await self._settled([(each,) for each in messages], lambda keeper, numbered: keeper.put(numbered))
+
+    async def put_ahead(self, asked: Sequence[Asked]) -> list[Reply]:
+        """As `Schedule`."""
+        return await self._settled([(each,) for each in asked], lambda keeper, numbered: keeper.put_ahead(numbered))
 
     async def get(self, ids: Sequence[int]) -> list[Reply]:
         """As `Schedule`."""
@@ -260,7 +327,7 @@ class EmbeddedSchedule:
             if found is not None:
                 found[0].take(found[1], tuple(reply))
             elif number in workers:
-                self._on_fires(workers[number], reply[1])
+                self.on_fires(workers[number], reply[1])
         self._steps += self._keeper.clock_steps()
 
     def _fail(self, why: str) -> None:

@@ -1,13 +1,21 @@
 """Targets: where a message goes when it fires. Owns their text form; it must not know how one is reached."""
 
 import functools
+import re
 from typing import Final, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 TARGET_CHARS_MAX: Final = 2_048
 PARSED_MAX: Final = 4_096
 """Targets kept parsed: most messages go to the same few."""
+KAFKA_TOPIC: Final = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}")
 Kind = Literal["callback", "room", "user", "kafka"]
+ALWAYS: Final[frozenset[Kind]] = frozenset({"callback", "room"})
+"""Kinds that every worker reaches."""
+LACKS: Final[dict[Kind, str]] = {
+    "kafka": "targets kafka:TOPIC need the servers of Kafka in callbacks.kafka",
+    "user": "targets user:ID need the system of presence, which does not run here",
+}
 
 
 class TargetError(ValueError):
@@ -40,7 +48,17 @@ def parse(text: str) -> Target:
         if kind == "room":
             return Target("room", name)
         if kind == "kafka":
-            raise TargetError("targets kafka:TOPIC are not served: this version writes to no topic of Kafka")
+            if not KAFKA_TOPIC.fullmatch(name):
+                raise TargetError(f"target {text!r:.80} names no topic of Kafka")
+            return Target("kafka", name)
         if kind == "user":
-            raise TargetError("targets user:ID need the system of presence, which does not run here")
+            return Target("user", name)
     raise TargetError(f"target {text!r:.80} is not https://…, room:NAME, user:ID or kafka:TOPIC")
+
+
+def accepted(text: str, kinds: frozenset[Kind]) -> Target:
+    """The same of a kind that is reached here. Raises `TargetError`."""
+    target = parse(text)
+    if target.kind not in kinds:
+        raise TargetError(LACKS[target.kind])
+    return target

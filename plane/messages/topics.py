@@ -8,14 +8,15 @@ import base64
 import os
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
 
-from plane.messages.targets import TargetError, parse
+from plane.messages.targets import ALWAYS, Kind, TargetError, accepted
 
 FORMAT: Final = 1
 FILE: Final = "topics.json"
@@ -24,6 +25,10 @@ SEEN: Final = "topics-seen.json"
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 SECRET_BYTES: Final = 24
 """Of a topic's first secret: as Standard Webhooks advise."""
+NETWORKS_MAX: Final = 32
+"""Of one topic."""
+LISTS_MAX: Final = 16
+"""Different lists of these in all: each has a thread and connections of its own in every worker."""
 RETRIES_MS: Final = (1_000, 10_000, 60_000, 300_000, 3_000_000)
 
 Policy = Literal["random", "round-robin", "weighted-round-robin", "weighted-random", "least-loaded"]
@@ -61,6 +66,8 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Thousandths by which an interval may be longer."""
     timeout_s: Annotated[float, Meta(ge=0.1, le=60)] = 10.0
     """Of one callback in all."""
+    allowed: Annotated[tuple[str, ...], Meta(max_length=NETWORKS_MAX)] = ()
+    """Networks that its callbacks may go to, beside public addresses and `callbacks.allowed`."""
 
     @property
     def attempts_max(self) -> int:
@@ -92,6 +99,7 @@ class NewTopic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     retries_ms: Annotated[tuple[Annotated[int, Meta(ge=1, le=604_800_000)], ...], Meta(max_length=100)] = RETRIES_MS
     jitter: Annotated[int, Meta(ge=0, le=1_000)] = 100
     timeout_s: Annotated[float, Meta(ge=0.1, le=60)] = 10.0
+    allowed: Annotated[tuple[str, ...], Meta(max_length=NETWORKS_MAX)] = ()
 
 
 class Topics:
@@ -186,9 +194,10 @@ class Topics:
 class TopicsFile(Topics):
     """The same for the one node that writes the file."""
 
-    def __init__(self, folder: Path, topics_max: int) -> None:
+    def __init__(self, folder: Path, topics_max: int, kinds: frozenset[Kind] = ALWAYS) -> None:
+        """`kinds`: of targets that are reached."""
         super().__init__(folder)
-        self._folder, self._max = folder, topics_max
+        self._folder, self._max, self._kinds = folder, topics_max, kinds
 
     def open(self) -> None:
         """Read the file, or make it. Raises `OSError`, and `ValueError` for a damaged file."""
@@ -206,9 +215,13 @@ class TopicsFile(Topics):
                 "bad_request", f"{new.name!r:.80} is not 1 to 64 letters, digits, dots, dashes, underscores"
             )
         try:
-            parse(new.callback)
+            accepted(new.callback, self._kinds)
         except TargetError as error:
             raise TopicError("bad_request", str(error)) from None
+        new = msgspec.structs.replace(new, allowed=_networks(new.allowed))
+        lists = {each.allowed for each in book.topics} | {new.allowed}
+        if len(lists) > LISTS_MAX:
+            raise TopicError("busy", f"topics allow {LISTS_MAX} different lists of networks, which are the most")
         before = self._by_name.get(new.name)
         asked = {name: getattr(new, name) for name in new.__struct_fields__ if name != "secret"}
         if before is not None:
@@ -257,6 +270,14 @@ def _write(file: Path, book: Book) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def _networks(given: Sequence[str]) -> tuple[str, ...]:
+    """In one form and order. Raises `TopicError`."""
+    try:
+        return tuple(sorted({str(ip_network(each)) for each in given}))
+    except ValueError as error:
+        raise TopicError("bad_request", f"{error}; a network is as 10.1.0.0/16") from None
 
 
 def new_secret() -> str:

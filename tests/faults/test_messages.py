@@ -165,3 +165,10 @@ async def test_a_callback_to_a_private_address_is_refused_unless_allowed(with_me
         await until(lambda: said(instance, "delay", "show", "order-7")["state"] == "dead", 10)
         assert said(instance, "delay", "dead", "show", "order-7")["answer"] == "forbidden_address"
         assert server.calls == []
+        # A topic that allows it, beside the one that does not.
+        topic(instance, server, "--allow", "127.0.0.0/8", name="inside")
+        said(instance, "delay", "send", "inside", "x", "--id", "inside-7")
+        await until(lambda: server.ids() == ["inside-7"], 10)
+        said(instance, "delay", "send", "orders", "x", "--id", "order-8")
+        await until(lambda: said(instance, "delay", "show", "order-8")["state"] == "dead", 10)
+        assert server.ids() == ["inside-7"], "a connection that one topic may use is not another's"

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use muster_journal::Options;
 
 use crate::clock::{ClockStep, TrustedClock};
-use crate::schedule::{Change, Incarnation, Message, MessageId, Refusal, Version};
+use crate::schedule::{Ahead, Change, Incarnation, Message, MessageId, Refusal, Version};
 use crate::store::{
     Changed, Claims, CommitError, Denied, Filter, Finished, Fire, Folder, FolderStore, Inserted, Job, Listing,
     NewMessage, OpenError, Settings, Stats,
@@ -55,6 +55,14 @@ pub enum Ask {
         change: Change,
         expected: Option<Version>,
     },
+    /// What another record of the same messages knows of one: see [`Store::put`](crate::store::Store::put).
+    Put {
+        message: Message,
+    },
+    PutAhead {
+        id: MessageId,
+        ahead: Ahead,
+    },
     Get {
         id: MessageId,
     },
@@ -88,6 +96,10 @@ pub struct Request {
 pub enum Answer {
     Inserted(Inserted),
     Changed(Changed),
+    /// `None`: the store knew as much.
+    Put(Option<Message>),
+    /// False: the message is here.
+    PutAhead(bool),
     /// The message, its topic and body.
     Found(Option<(Message, u32, Vec<u8>)>),
     /// A message to call back for, under a live claim until `until`.
@@ -126,7 +138,10 @@ impl Ask {
 impl Answer {
     /// The disk was full: what was changed in memory of this group is not there.
     fn not_written(&mut self) {
-        if matches!(self, Answer::Inserted(_) | Answer::Changed(_)) {
+        if matches!(
+            self,
+            Answer::Inserted(_) | Answer::Changed(_) | Answer::Put(_) | Answer::PutAhead(_)
+        ) {
             *self = Answer::DiskFull;
         }
     }
@@ -437,6 +452,8 @@ impl Turn {
                 Ask::Change { id, change, expected } => {
                     self.store.change(now, *id, *change, *expected).map(Answer::Changed)
                 }
+                Ask::Put { message } => self.store.put(now, *message).map(Answer::Put),
+                Ask::PutAhead { id, ahead } => self.store.put_ahead(now, *id, *ahead).map(Answer::PutAhead),
                 Ask::Get { id } => self.get(*id),
                 Ask::Serve {
                     topic,

@@ -15,5 +15,6 @@ pub mod number;
 pub mod retry;
 pub mod schedule;
 pub mod store;
+pub mod stored;
 pub mod wheel;
 pub mod wire;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use muster_journal::Options;
 use muster_messages::keeper::{Answer, Ask, Keeper, Reply, Request};
-use muster_messages::schedule::{Change, Due, Incarnation, MessageId, Refusal, State, Step, NEVER};
+use muster_messages::schedule::{Ahead, Change, Due, Incarnation, MessageId, Refusal, State, Step, NEVER};
 use muster_messages::store::{Changed, Filter, Inserted, Listing, Settings, BODY_BYTES_MAX};
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -180,7 +180,13 @@ fn bad_requests_are_answered_and_disturb_no_other() {
     assert_eq!(answers[&1], Answer::BodyTooLong);
     assert_eq!(answers[&2], Answer::Refused(Refusal::BadTime));
     assert_eq!(answers[&3], Answer::Refused(Refusal::Unknown));
-    assert_eq!(answers[&4], Answer::Changed(Changed::Ahead));
+    assert_eq!(
+        answers[&4],
+        Answer::Changed(Changed::Ahead(Ahead {
+            cancelled: true,
+            ..Ahead::default()
+        }))
+    );
     assert!(matches!(answers[&5], Answer::Inserted(Inserted::New(_))));
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use disk::{Disk, Segments};
 use muster_journal::Log;
-use muster_messages::schedule::{Change, Due, Incarnation, MessageId, Refusal, State, Step, NEVER};
+use muster_messages::schedule::{Ahead, Change, Due, Incarnation, MessageId, Refusal, State, Step, NEVER};
 use muster_messages::store::Claims;
 use muster_messages::store::{
     Changed, CommitError, Denied, FileName, Fire, Inserted, Job, NewMessage, Settings, Store,
@@ -215,7 +215,7 @@ impl Run {
                         assert_eq!(model, Ok(Some(step)), "{}", self.seed);
                         assert_eq!(message, self.staged.messages[&id.0].0, "{}", self.seed);
                     }
-                    Changed::Ahead => assert_eq!(model, Ok(None), "{}", self.seed),
+                    Changed::Ahead(_) => assert_eq!(model, Ok(None), "{}", self.seed),
                 }
                 true
             }
@@ -636,6 +636,33 @@ fn dead_letters_that_are_forgotten_are_counted() {
 }
 
 #[test]
+fn message_in_the_hour_of_what_was_asked_ahead_of_it_is_kept() {
+    let disk = Disk::new(1);
+    let settings = Settings {
+        ahead_ms: 2 * HOUR,
+        ..settings()
+    };
+    let mut store = open(&disk, settings, START);
+    store
+        .change(START, MessageId(1), Change::Reschedule(Due::By(5)), None)
+        .unwrap();
+    store.commit().unwrap();
+    assert!(matches!(
+        store.insert(new(1, START + 2 * HOUR, b"body")).unwrap(),
+        Inserted::New(_)
+    ));
+    store.commit().unwrap();
+    settle(&mut store, START);
+    store.close().unwrap();
+    disk.crash();
+    let mut store = open(&disk, settings, START);
+    settle(&mut store, START);
+    let (message, _) = store.get(MessageId(1)).unwrap().expect("it was accepted");
+    assert_eq!(message.due_at, START + 2 * HOUR + 5);
+    assert_eq!(store.scrub().unwrap().faults, Vec::<String>::new());
+}
+
+#[test]
 fn cancel_ahead_of_its_message_waits_for_it_and_not_for_ever() {
     let disk = Disk::new(1);
     let short = Settings {
@@ -647,7 +674,10 @@ fn cancel_ahead_of_its_message_waits_for_it_and_not_for_ever() {
     for id in [1, 2] {
         assert_eq!(
             store.change(START, MessageId(id), Change::Cancel, None).unwrap(),
-            Changed::Ahead
+            Changed::Ahead(Ahead {
+                cancelled: true,
+                ..Ahead::default()
+            })
         );
     }
     store.commit().unwrap();

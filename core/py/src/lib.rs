@@ -12,6 +12,7 @@ mod messages;
 mod online;
 mod presence;
 mod server;
+mod stored;
 
 use pyo3::prelude::*;
 
@@ -39,12 +40,20 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<load::LoadEngine>()?;
     module.add_class::<load::ScaleEngine>()?;
     module.add_function(wrap_pyfunction!(messages::assign_workers, module)?)?;
+    module.add_function(wrap_pyfunction!(stored::stored_change, module)?)?;
+    module.add_function(wrap_pyfunction!(stored::stored_claim, module)?)?;
+    module.add_function(wrap_pyfunction!(stored::stored_meet, module)?)?;
+    module.add_function(wrap_pyfunction!(stored::stored_new, module)?)?;
+    module.add_function(wrap_pyfunction!(stored::stored_put, module)?)?;
+    module.add_function(wrap_pyfunction!(stored::stored_put_ahead, module)?)?;
+    module.add_function(wrap_pyfunction!(stored::stored_read, module)?)?;
     module.add_function(wrap_pyfunction!(messages::webhook_verify, module)?)?;
     module.add_function(wrap_pyfunction!(messages::worker_weight, module)?)?;
     module.add_function(wrap_pyfunction!(messages::dying_results, module)?)?;
     module.add_function(wrap_pyfunction!(messages::message_numbers, module)?)?;
     module.add_class::<messages::CallbackClient>()?;
     module.add_class::<messages::ClaimLedger>()?;
+    module.add_class::<stored::FiringClock>()?;
     module.add_class::<messages::FiringEngine>()?;
     module.add_class::<messages::RetryPlan>()?;
     module.add_class::<messages::ScheduleKeeper>()?;

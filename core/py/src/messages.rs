@@ -17,7 +17,7 @@ use muster_messages::keeper::{Answer, Ask, Keeper, Reply, Request};
 use muster_messages::ledger::{Ledger, Said};
 use muster_messages::number::Numbers;
 use muster_messages::retry::RetryTable;
-use muster_messages::schedule::{Change, Due, Incarnation, Message, MessageId, Refusal, Step, NEVER};
+use muster_messages::schedule::{Ahead, Change, Due, Incarnation, Message, MessageId, Refusal, State, Step, NEVER};
 use muster_messages::store::{Changed, Filter, Inserted, OpenError, Settings, Stats};
 use muster_messages::wire::{self, Frame, Malformed, Verb};
 use pyo3::exceptions::{PyBlockingIOError, PyOSError, PyValueError};
@@ -167,6 +167,33 @@ impl ScheduleKeeper {
     fn change(&self, changes: Vec<NamedChange>) -> PyResult<()> {
         let requests: PyResult<Vec<Request>> = changes.into_iter().map(change).collect();
         self.keeper()?.submit(requests?);
+        Ok(())
+    }
+
+    fn put(&self, messages: Vec<(u64, Fields)>) -> PyResult<()> {
+        let requests: PyResult<Vec<Request>> = messages
+            .into_iter()
+            .map(|(number, fields)| {
+                let message = fields.message()?;
+                Ok(Request {
+                    number,
+                    ask: Ask::Put { message },
+                })
+            })
+            .collect();
+        self.keeper()?.submit(requests?);
+        Ok(())
+    }
+
+    fn put_ahead(&self, asked: Vec<(u64, Asked)>) -> PyResult<()> {
+        let requests = asked.into_iter().map(|(number, Asked(id, cancelled, at, by))| Request {
+            number,
+            ask: Ask::PutAhead {
+                id: MessageId(id),
+                ahead: Ahead { cancelled, at, by },
+            },
+        });
+        self.keeper()?.submit(requests.collect());
         Ok(())
     }
 
@@ -331,7 +358,7 @@ impl ScheduleKeeper {
     }
 }
 
-fn change((number, id, verb, version, time): NamedChange) -> PyResult<Request> {
+pub(crate) fn change((number, id, verb, version, time): NamedChange) -> PyResult<Request> {
     let missing = |what: &str| PyValueError::new_err(format!("change `{verb}` needs {what}"));
     let claim = || version.ok_or_else(|| missing("a claim"));
     let at = |time: i64| u64::try_from(time).map_err(|_| PyValueError::new_err(format!("negative time {time}")));
@@ -404,7 +431,7 @@ fn packed(answers: &[Answer]) -> Vec<u8> {
     frame.finish()
 }
 
-fn message<'py>(py: Python<'py>, message: &Message) -> PyResult<Bound<'py, PyTuple>> {
+pub(crate) fn message<'py>(py: Python<'py>, message: &Message) -> PyResult<Bound<'py, PyTuple>> {
     let (state, time) = wire::named(message.state);
     let expires_at = (message.expires_at != NEVER).then_some(message.expires_at);
     (
@@ -425,20 +452,15 @@ fn answered<'py>(py: Python<'py>, reply: Reply) -> PyResult<Bound<'py, PyAny>> {
         Answer::Inserted(Inserted::New(new)) => (number, "inserted", message(py, &new)?).into_bound_py_any(py),
         Answer::Inserted(Inserted::Before(old)) => (number, "before", message(py, &old)?).into_bound_py_any(py),
         Answer::Changed(Changed::Done(step, now)) => {
-            let step = match step {
-                Step::Cancelled | Step::CancelledBefore => "cancelled",
-                Step::Rescheduled => "rescheduled",
-                Step::Claimed { .. } => "claimed",
-                Step::Expired => "expired",
-                Step::Buried => "buried",
-                Step::Delivered => "delivered",
-                Step::Retrying => "retrying",
-                Step::Released => "released",
-                Step::Replayed => "replayed",
-            };
-            (number, "changed", message(py, &now)?, step).into_bound_py_any(py)
+            (number, "changed", message(py, &now)?, named(step)).into_bound_py_any(py)
         }
-        Answer::Changed(Changed::Ahead) => (number, "ahead").into_bound_py_any(py),
+        Answer::Put(Some(now)) => (number, "put", message(py, &now)?).into_bound_py_any(py),
+        Answer::Put(None) => (number, "before").into_bound_py_any(py),
+        Answer::Changed(Changed::Ahead(ahead)) => {
+            (number, "ahead", ahead.cancelled, ahead.at, ahead.by).into_bound_py_any(py)
+        }
+        Answer::PutAhead(true) => (number, "put").into_bound_py_any(py),
+        Answer::PutAhead(false) => (number, "before").into_bound_py_any(py),
         Answer::Found(None) => (number, "unknown").into_bound_py_any(py),
         Answer::Found(Some((found, topic, body))) => {
             (number, "found", message(py, &found)?, topic, PyBytes::new(py, &body)).into_bound_py_any(py)
@@ -465,7 +487,7 @@ fn answered<'py>(py: Python<'py>, reply: Reply) -> PyResult<Bound<'py, PyAny>> {
     }
 }
 
-fn reason(refusal: Refusal) -> (&'static str, Option<u64>) {
+pub(crate) fn reason(refusal: Refusal) -> (&'static str, Option<u64>) {
     match refusal {
         Refusal::Unknown => ("unknown", None),
         Refusal::Fired => ("fired", None),
@@ -986,4 +1008,54 @@ pub fn assign_workers(how: &str, among: Vec<NamedWorker>, count: usize, random: 
 #[pyfunction]
 pub fn worker_weight(held: f64, memory: f64, cpu: f64) -> u32 {
     Load { held, memory, cpu }.weight()
+}
+
+pub(crate) fn named(step: Step) -> &'static str {
+    match step {
+        Step::Cancelled | Step::CancelledBefore => "cancelled",
+        Step::Rescheduled => "rescheduled",
+        Step::Claimed { .. } => "claimed",
+        Step::Expired => "expired",
+        Step::Buried => "buried",
+        Step::Delivered => "delivered",
+        Step::Retrying => "retrying",
+        Step::Released => "released",
+        Step::Replayed => "replayed",
+    }
+}
+
+/// Id, and what was asked ahead of its message: cancelled, at, by.
+#[derive(FromPyObject)]
+pub struct Asked(pub u64, pub bool, pub Option<u64>, pub i64);
+
+/// A message as replies have it, and the worker that holds it (0: nobody).
+#[derive(FromPyObject)]
+pub struct Fields(u64, u32, u64, Option<u64>, u16, String, Option<u64>, u64);
+
+impl Fields {
+    pub(crate) fn message(self) -> PyResult<Message> {
+        let Fields(id, version, due_at, expires_at, attempts, state, time, worker) = self;
+        let at = || time.ok_or_else(|| PyValueError::new_err(format!("state `{state}` needs a time")));
+        let state = match state.as_str() {
+            "scheduled" => State::Scheduled,
+            "firing" => State::Firing {
+                worker: Incarnation(worker),
+                until: at()?,
+            },
+            "retry" => State::Retry { next: at()? },
+            "done" => State::Done,
+            "dead" => State::Dead,
+            "cancelled" => State::Cancelled,
+            "expired" => State::Expired,
+            _ => return Err(PyValueError::new_err(format!("unknown state `{state}`"))),
+        };
+        Ok(Message {
+            id: MessageId(id),
+            version,
+            due_at,
+            expires_at: expires_at.unwrap_or(NEVER),
+            attempts,
+            state,
+        })
+    }
 }

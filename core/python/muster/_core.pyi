@@ -413,13 +413,20 @@ class KnownRooms:
 _Message = tuple[int, int, int, int | None, int, str, int | None]
 # Each begins with the number of its request:
 #   "inserted", message · "before", message (it was there already) · "changed", message, step
-#   "ahead" (the change waits for its message) · "found", message, topic, body · "unknown"
+#   "ahead", cancelled, at, by (what waits for its message) · "found", message, topic, body · "unknown"
 #   "fires", array · "settled", bytes · "packed", array, counts, whether to ask again · "stats", dict
 #   "refused", reason, value: "unknown", "fired", "withdrawn", "expired", "early" (value: due), "held" (until),
 #     "claim_lost", "version" (current), "not_dead", "bad_time"
 #   "listed", see `find` · "busy" (too many listings)
-#   "rebuilding" (ask again) · "disk_full" (nothing changed) · "body_too_long" · "failed" (may have happened or not)
+#   "put", message · "rebuilding" (ask again)
+#   "disk_full" (nothing changed) · "body_too_long" · "failed" (may have happened or not)
 _Reply = tuple[Any, ...]
+
+# Id, version, due_at, expires_at, attempts, state, its time, the worker that holds it (0: nobody).
+_Fields = tuple[int, int, int, int | None, int, str, int | None, int]
+
+# Id, and what was asked ahead of its message: whether cancelled, its due time (None: its own), ms beside it.
+_Asked = tuple[int, bool, int | None, int]
 
 # A durable schedule of messages in a thread of its own. A reply leaves after its change is durable.
 # The caller bounds the requests that it has sent and that are not answered.
@@ -454,6 +461,10 @@ class ScheduleKeeper:
     # "replay" (time). With the version of a claim: "deliver", "fail" (time of the next attempt, None: dead),
     # "release" (time).
     def change(self, changes: Sequence[tuple[int, int, str, int | None, int | None]]) -> None: ...
+    # Number, and a message as another record knows it: put with its version if that is greater, else "before".
+    def put(self, messages: Sequence[tuple[int, _Fields]]) -> None: ...
+    # Number, and what was asked ahead of a message: "put", or "before" where the message is here.
+    def put_ahead(self, asked: Sequence[tuple[int, _Asked]]) -> None: ...
     def get(self, messages: Sequence[tuple[int, int]]) -> None: ...  # number, id
     # The worker takes `credit` messages of the topic more. They come as "fires" with this number, in arrays in MessagePack
     # of `Fire` in `plane/messages/shapes.py`.
@@ -547,6 +558,27 @@ def message_numbers(key: bytes, topic: int, ids: Sequence[str]) -> list[int]: ..
 
 # Of an array of results, those by which a message dies: place, number, outcome, status, answer.
 def dying_results(results: bytes) -> list[tuple[int, int, str, int | None, bytes]]: ...
+# The same messages one at a time, for a store that keeps 64 bytes for each id and sets them if it has those expected.
+# OSError for damaged bytes. A change gives the bytes to set (None: none) and the reply.
+def stored_new(id: int, topic: int, due_at: int, expires_at: int | None) -> bytes | None: ...  # None: a bad time
+def stored_meet(there: bytes, new: bytes) -> bytes: ...  # the message after what was asked ahead of it
+
+# Id, verb, version, time as in `ScheduleKeeper.change`; what is asked ahead of its message is kept for `ahead_ms`.
+def stored_change(
+    there: bytes | None, now: int, asked: tuple[int, str, int | None, int | None], ahead_ms: int
+) -> tuple[bytes | None, _Reply]: ...
+def stored_claim(there: bytes, now: int, worker: int, until: int, attempts_max: int) -> tuple[bytes | None, _Reply]: ...
+def stored_put(there: bytes, fields: _Fields) -> bytes | None: ...  # None: it is as new
+
+def stored_put_ahead(there: bytes | None, now: int, asked: _Asked, ahead_ms: int) -> bytes | None: ...  # None: it is here
+# The message (None: asked ahead of it), topic, when to look at it again (None: it ended), the worker that holds it.
+def stored_read(there: bytes) -> tuple[tuple[Any, ...] | None, int, int | None, int]: ...
+
+# A wall clock (ms) that no step makes run ahead of the monotonic one: time to fire by, and a step when it is noticed.
+@final
+class FiringClock:
+    def __new__(cls, wall: int, monotonic: int) -> FiringClock: ...
+    def read(self, wall: int, monotonic: int) -> tuple[int, int | None]: ...
 
 # Whether a received callback is signed by `secret`, at most 300 s from `now`.
 def webhook_verify(secret: str, id: str, time: int, body: bytes, signature: str, now: int) -> bool: ...

@@ -28,7 +28,7 @@ def fill(file: Path) -> None:
 
 async def run(folder: Path) -> dict[str, object]:
     world = World(folder)
-    world.schedule.open()
+    await world.schedule.open()
     world.answers.open()
     topic, session = world.topic(), world.worker(1)
     await world.send(topic, 5)
@@ -60,7 +60,7 @@ async def run(folder: Path) -> dict[str, object]:
     found = await world.schedule.get([each.number for each in fires])
     said = await world.schedule.find(topic, 0, 1 << 62, ["scheduled"], 0)
     await world.center.close()
-    world.schedule.close()
+    await world.schedule.close()
     return {
         "refused": refused,
         "accepted": accepted,

@@ -3,7 +3,7 @@
 import asyncio
 import sqlite3
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,7 @@ class World:
         replies = await self.insert([(next(self.numbers), topic, at, None, b"") for _ in range(count)])
         assert {reply[0] for reply in replies} == {"inserted"}
 
-    async def insert(self, messages: list[NewMessage]) -> list[Reply]:
+    async def insert(self, messages: Sequence[NewMessage]) -> list[Reply]:
         replies: list[Reply] = msgspec.msgpack.decode(
             await self.center.insert(msgspec.msgpack.encode(messages)), type=list[Reply]
         )
@@ -83,11 +83,11 @@ def taken(session: Session) -> list[Fire]:
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
     made = World(tmp_path)
-    made.schedule.open()
+    await made.schedule.open()
     made.answers.open()
     yield made
     await made.center.close()
-    made.schedule.close()
+    await made.schedule.close()
 
 
 async def test_a_worker_holds_no_more_than_it_may_and_gets_more_for_results(world: World) -> None:
@@ -187,7 +187,7 @@ async def test_a_topic_with_fewer_workers_keeps_to_them_and_goes_on_without_one(
 
 async def test_overdue_messages_are_fired_oldest_first_under_the_rate(tmp_path: Path) -> None:
     world = World(tmp_path, overdue_rate=20)
-    world.schedule.open()
+    await world.schedule.open()
     world.answers.open()
     topic = world.topic()
     long_ago = now_ms() - 3_600_000
@@ -204,7 +204,7 @@ async def test_overdue_messages_are_fired_oldest_first_under_the_rate(tmp_path: 
     assert time.monotonic() - began >= (60 - 20 - 2 * HELD_MAX) / 20
     assert due == sorted(due)
     await world.center.close()
-    world.schedule.close()
+    await world.schedule.close()
 
 
 async def test_the_last_answer_is_written_before_its_message_dies(
@@ -262,7 +262,7 @@ async def test_a_message_that_expired_while_no_worker_was_there_does_not_fire_an
 async def test_a_message_whose_workers_all_died_is_a_dead_letter_and_counted(tmp_path: Path) -> None:
     claims: list[int] = []
     schedule = EmbeddedSchedule(tmp_path, lambda worker, _: claims.append(worker), segment_bytes=8 << 20)
-    schedule.open()
+    await schedule.open()
     await schedule.insert([(1, 1, now_ms(), None, b"")])
     for worker in (77, 78, 79):
         schedule.serve(1, worker, 30, 2, 1)  # claims that run out after 30 ms, and nobody fires
@@ -271,7 +271,7 @@ async def test_a_message_whose_workers_all_died_is_a_dead_letter_and_counted(tmp
             pass
     assert len(claims) == 2
     assert (await schedule.stats())["buried"] == 1
-    schedule.close()
+    await schedule.close()
 
 
 async def test_credits_of_claims_that_ran_out_come_back(world: World) -> None:
@@ -286,10 +286,10 @@ async def test_credits_of_claims_that_ran_out_come_back(world: World) -> None:
 
 async def test_a_store_that_fails_tells_all_that_wait(tmp_path: Path) -> None:
     schedule = EmbeddedSchedule(tmp_path, lambda *_: None, segment_bytes=8 << 20)
-    schedule.open()
+    await schedule.open()
     asking = asyncio.create_task(schedule.insert([(1, 1, now_ms(), None, b"")]))
     await asyncio.sleep(0)
-    schedule.close()
+    await schedule.close()
     with pytest.raises(Exception, match="closed"):
         await asking
     assert schedule.failed.is_set()

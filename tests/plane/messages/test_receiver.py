@@ -10,7 +10,7 @@ import pytest
 from plane.messages.receiver import NoTopic, Receiver
 from plane.messages.schedule import EmbeddedSchedule, NewChange, NewMessage, Reply
 from plane.messages.shapes import Change, Changed, Numbers, Refused, Send, Sent
-from plane.messages.targets import TargetError, parse
+from plane.messages.targets import ALWAYS, TargetError, accepted
 from plane.messages.topics import NewTopic, TopicError, Topics, TopicsFile
 
 NOW = 4_000_000_000_000
@@ -40,9 +40,9 @@ async def receiver(tmp_path: Path) -> AsyncIterator[Receiver]:
     for name in ("orders", "bills"):
         topics.create(NewTopic(name=name, callback="https://shop.example/hook"))
     schedule = EmbeddedSchedule(tmp_path / "schedule", lambda *_: None, segment_bytes=8 << 20)
-    schedule.open()
+    await schedule.open()
     yield Receiver(topics, Direct(schedule), body_bytes_max=100, delay_days_max=3_653, wall=lambda: NOW)
-    schedule.close()
+    await schedule.close()
 
 
 async def one(receiver: Receiver, topic: str = "orders", **fields: Any) -> Sent | Refused:
@@ -146,9 +146,9 @@ def test_numbers_of_ids_are_keyed_hashes(key: bytes, topic: int) -> None:
         "https://x\n",
     ],
 )
-def test_a_text_that_names_no_target_is_refused(text: str) -> None:
+def test_a_text_that_names_no_target_that_is_reached_is_refused(text: str) -> None:
     with pytest.raises(TargetError):
-        parse(text)
+        accepted(text, ALWAYS)
 
 
 def test_topics_are_written_whole_and_found_by_others(tmp_path: Path) -> None:

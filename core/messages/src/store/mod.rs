@@ -19,7 +19,7 @@ mod index;
 mod jobs;
 mod manifest;
 mod near;
-mod op;
+pub(crate) mod op;
 mod record;
 mod scrub;
 
@@ -119,8 +119,8 @@ pub enum Inserted {
 pub enum Changed {
     /// It took place; the message as it is now.
     Done(Step, Message),
-    /// The store has no such message. If it comes within `ahead_ms`, the change takes place then.
-    Ahead,
+    /// The store has no such message. If it comes within `ahead_ms`, all that was asked takes place then.
+    Ahead(Ahead),
 }
 
 /// What a worker asks for: see [`Change::Claim`].
@@ -366,12 +366,12 @@ impl<S: Storage, F: Files> Store<S, F> {
             });
         }
         let mut message = Message::new(new.id, new.due_at, new.expires_at);
-        let mut from = None;
+        let mut ahead_in = None;
         if let Some(found) = self.look_up(new.id)? {
             match found.op.kind {
                 Kind::Ahead(ahead) => {
                     ahead.meet(&mut message);
-                    from = Some(found.home);
+                    ahead_in = Some(found.home);
                 }
                 _ => {
                     return Ok(Inserted::Before(
@@ -392,7 +392,9 @@ impl<S: Storage, F: Files> Store<S, F> {
             kind: Kind::Message(message.state),
         };
         let home = hour_of(message.due_at).max(self.floor);
-        self.stage(from.is_some(), home, from, op, Some(new.body))?;
+        // It leaves no hour that it goes to: the hour's last word about it would be that it left.
+        let from = ahead_in.filter(|from| *from != home);
+        self.stage(ahead_in.is_some(), home, from, op, Some(new.body))?;
         Ok(Inserted::New(message))
     }
 
@@ -411,19 +413,8 @@ impl<S: Storage, F: Files> Store<S, F> {
             }
             let mut ahead = Ahead::default();
             ahead.ask(change)?;
-            let op = Op {
-                id,
-                version: 0,
-                topic: 0,
-                due_at: (now + self.settings.ahead_ms).min(DUE_MAX - 1),
-                expires_at: 0,
-                attempts: 0,
-                body_at: 0,
-                body_bytes: 0,
-                kind: Kind::Ahead(ahead),
-            };
-            self.stage(false, hour_of(op.due_at).max(self.floor), None, op, None)?;
-            return Ok(Changed::Ahead);
+            self.stage_ahead(now, id, ahead)?;
+            return Ok(Changed::Ahead(ahead));
         };
         if let Kind::Ahead(mut ahead) = found.op.kind {
             if expected.is_some() {
@@ -435,10 +426,45 @@ impl<S: Storage, F: Files> Store<S, F> {
                 ..found.op
             };
             self.stage(true, found.home, None, op, None)?;
-            return Ok(Changed::Ahead);
+            return Ok(Changed::Ahead(ahead));
         }
         let (step, message, _) = self.apply(now, found, change, expected)?;
         Ok(Changed::Done(step, message))
+    }
+
+    /// Stages what another record of the same messages knows of one: only a greater version changes it (I-2). `None`: it
+    /// is not greater.
+    pub fn put(&mut self, now: Millis, message: Message) -> Result<Option<Message>, Denied> {
+        self.usable()?;
+        let found = self.look_up(message.id)?.ok_or(Refusal::Unknown)?;
+        let Some(before) = found.op.message() else {
+            return Err(Refusal::Unknown.into());
+        };
+        if message.version <= before.version {
+            return Ok(None);
+        }
+        if message.due_at >= DUE_MAX || message.wake_at().is_some_and(|at| at >= DUE_MAX) {
+            return Err(Refusal::BadTime.into());
+        }
+        self.settle(now, found, !before.state.is_terminal(), &message)?;
+        Ok(Some(message))
+    }
+
+    /// Stages what another record says was asked ahead of a message. False: the message is here.
+    pub fn put_ahead(&mut self, now: Millis, id: MessageId, ahead: Ahead) -> Result<bool, Denied> {
+        self.usable()?;
+        match self.look_up(id)? {
+            None => self.stage_ahead(now, id, ahead)?,
+            Some(found) if matches!(found.op.kind, Kind::Ahead(_)) => {
+                let op = Op {
+                    kind: Kind::Ahead(ahead),
+                    ..found.op
+                };
+                self.stage(true, found.home, None, op, None)?;
+            }
+            Some(_) => return Ok(false),
+        }
+        Ok(true)
     }
 
     /// Stages claims of due messages, those that have waited longest first. `out` takes the claimed; messages that
@@ -782,7 +808,13 @@ impl<S: Storage, F: Files> Store<S, F> {
         if step == Step::CancelledBefore {
             return Ok((step, message, (found.home, found.op)));
         }
-        let op = found.op.with(&message);
+        let staged = self.settle(now, found, was_live, &message)?;
+        Ok((step, message, staged))
+    }
+
+    /// Stages what a message that was found has become, in the hour that it now belongs to.
+    fn settle(&mut self, now: Millis, found: Staged, was_live: bool, message: &Message) -> Result<(u32, Op), Denied> {
+        let op = found.op.with(message);
         let wanted = match message.state {
             State::Scheduled | State::Retry { .. } => hour_of(message.wake_at().expect("it waits")).max(self.floor),
             State::Dead => dead_hour_of(now),
@@ -792,7 +824,7 @@ impl<S: Storage, F: Files> Store<S, F> {
         let stays = wanted == found.home || (wanted <= self.loaded && found.home <= self.loaded);
         if stays {
             self.stage(was_live, found.home, None, op, None)?;
-            return Ok((step, message, (found.home, op)));
+            return Ok((found.home, op));
         }
         if found.body_in_group {
             return Err(Denied::CommitFirst);
@@ -800,7 +832,22 @@ impl<S: Storage, F: Files> Store<S, F> {
         let mut body = Vec::new();
         self.hours[&found.home].read_body(self.files.as_ref(), &found.op, &mut body)?;
         self.stage(was_live, wanted, Some(found.home), op, Some(&body))?;
-        Ok((step, message, (wanted, op)))
+        Ok((wanted, op))
+    }
+
+    fn stage_ahead(&mut self, now: Millis, id: MessageId, ahead: Ahead) -> Result<(), Denied> {
+        let op = Op {
+            id,
+            version: 0,
+            topic: 0,
+            due_at: (now + self.settings.ahead_ms).min(DUE_MAX - 1),
+            expires_at: 0,
+            attempts: 0,
+            body_at: 0,
+            body_bytes: 0,
+            kind: Kind::Ahead(ahead),
+        };
+        self.stage(false, hour_of(op.due_at).max(self.floor), None, op, None)
     }
 
     fn stage(
