@@ -2,7 +2,8 @@
 
 Owns the records, and the rule by which a node is taken for dead. Knows no partition's contents.
 
-- A member's record counts its beats. Its owner has a lease from before it sent a beat until `lease_s` later.
+- A member's record counts its beats. Its owner has a lease from before it sent a beat until as long after as the record
+  says.
 - A member whose record did not change for as long, by the clock of another node that read it all the time, has no lease
   any more. Its record is deleted if it is still the one that was read: so it can't beat, and so not have a lease, again.
 - The table says who owns each partition, with an epoch that fences earlier owners at its log. It changes by
@@ -27,6 +28,8 @@ from plane.likes.slots import PARTITIONS_MAX
 ROOT: Final = "/likes"
 GAP_S: Final = 1.0
 """After a longer time without a reading, members get their whole time again."""
+DRIFT: Final = 1.02
+"""Two clocks may differ so much in their speed; those of real machines differ by less than a thousandth."""
 CALL_S: Final = 2.0
 AGAIN: Final = 20
 AGAIN_S: Final = 0.02
@@ -49,6 +52,7 @@ class Member(msgspec.Struct, frozen=True, omit_defaults=True):
     number: int
     host: str
     port: Port
+    lease_ms: Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]
     leaving: bool = False
     beat: int = 0
 
@@ -82,7 +86,7 @@ class _Seen:
 class Board:
     """The view of one node. `name`: unique to this life of it. All calls raise `TreeError`."""
 
-    def __init__(self, tree: Tree, instance: str, name: str, me: Member, empty: Table, lease_s: float) -> None:
+    def __init__(self, tree: Tree, instance: str, name: str, me: Member, empty: Table) -> None:
         """`empty`: the table of an instance that has none yet."""
         self.name, self.me, self.lease = name, me, Lease()
         self.table: Sequence[Part] = empty.parts
@@ -90,7 +94,8 @@ class Board:
         """Of the table."""
         self.members: Mapping[str, Member] = {}
         """All that have a record, dead ones included."""
-        self._tree, self._empty, self._lease_s = tree, empty, lease_s
+        self._tree, self._empty = tree, empty
+        self._lease_s = me.lease_ms / 1000
         self._table = f"{ROOT}/{instance}/table"
         self._folder = f"{ROOT}/{instance}/members"
         self._seen: dict[str, _Seen] = {}
@@ -171,7 +176,7 @@ class Board:
             seen = self._seen.get(name)
             if seen is None or seen.version != entry.version:
                 self._seen[name] = _Seen(entry.version, now)
-            elif name != self.name and now - seen.since > self._lease_s:
+            elif name != self.name and now - seen.since > DRIFT * members[name].lease_ms / 1000:
                 try:
                     await self._tree.transaction(
                         [Check(self._path(self.name)), Delete(self._path(name), entry.version)]

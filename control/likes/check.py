@@ -13,8 +13,6 @@ def wrong(config: Config, roles: Sequence[str], stands: Callable[[Path], bool]) 
     likes: LikesOptions = config.section("likes")
     if text := _database(likes.database):
         yield ("likes", "database"), text
-    if likes.partitions > 1 and not config.registry.url:
-        yield ("likes", "partitions"), "several partitions need a registry: set registry.url"
     if likes.tls_key_file and not likes.tls_cert_file:
         yield ("likes", "tls_key_file"), "a key needs its certificate: set likes.tls_cert_file"
     if likes.redis and not likes.redis.startswith(("redis://", "rediss://")):

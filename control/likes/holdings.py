@@ -83,6 +83,11 @@ class Holdings:
         return bool(self._opening or self._going) or any(not held.gone for held in self._parting)
 
     @property
+    def shut(self) -> int:
+        """The number of partitions of this node that are not open, or not yet."""
+        return len({*self.trouble, *self._opening})
+
+    @property
     def moving(self) -> bool:
         """Whether a partition is on its way elsewhere."""
         return bool(self._going)

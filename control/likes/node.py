@@ -22,7 +22,7 @@ from plane.likes import service
 from plane.likes.lease import now_s
 from plane.likes.means import Means, passwords
 from plane.likes.options import KEPT, LikesSettings, kept
-from plane.likes.served import moves, serves
+from plane.likes.served import moves, shares
 from plane.service import Context, Figure, Service
 from plane.spec import Spec, SpecError
 
@@ -37,6 +37,8 @@ SETTLE_S: Final = 1.0
 """Where nobody owns anything, nodes that start together wait for each other so long."""
 LEAVE_S: Final = 5.0
 """To hand everything over at the end."""
+WHOLE_S: Final = 10.0
+"""By then a node is ready though others do not serve theirs."""
 HEARD_S: Final = 0.5
 """After that, for clients to hear where everything is."""
 
@@ -59,6 +61,7 @@ class LikesNode:
         self._means = Means(spec, settings, context)
         self._place = "" if settings.options.log else _kept(Path(settings.folder), settings.partitions)
         """Which folder has the logs; empty: Kafka."""
+        self._began = now_s()
         self._stirred = asyncio.Event()
         self._holdings: Holdings | None = None
         self._board: Board | None = None
@@ -136,14 +139,13 @@ class LikesNode:
             await holdings.forsake()
 
     async def _joined(self, board_tree: Tree, host: str) -> Board:
-        lease_s = self._settings.options.lease_ms / 1000
-        me = Member(self._spec.node, host, self._bind[1])
+        me = Member(self._spec.node, host, self._bind[1], self._settings.options.lease_ms)
         began = now_s()
         while True:
             self._lives += 1
             name = f"{self._spec.node}.{self._spec.epoch}.{self._lives}"
             empty = Table(self._place, [Part()] * self._settings.partitions)
-            board = Board(board_tree, self._settings.instance, name, me, empty, lease_s)
+            board = Board(board_tree, self._settings.instance, name, me, empty)
             try:
                 await board.join()
             except NodeExists:  # an attempt whose answer did not come
@@ -206,6 +208,9 @@ class LikesNode:
 
     @staticmethod
     def _give_up_lost(board: Board, holdings: Holdings) -> None:
+        for partition in list(holdings.trouble):
+            if board.table[partition].owner != board.name:
+                del holdings.trouble[partition]
         for partition, held in list(holdings.held.items()):
             part = board.table[partition]
             if (part.owner, part.epoch) != (board.name, held.epoch):
@@ -290,7 +295,7 @@ class LikesNode:
     def _serves_all(self, board: Board, holdings: Holdings) -> bool:
         """Whether it serves all that is its own; at first, whether all is served somewhere."""
         own = all(part.owner != board.name or at in holdings.held for at, part in enumerate(board.table))
-        return own and (self.ready or all(part.port for part in board.table))
+        return own and (self.ready or all(part.port for part in board.table) or now_s() - self._began > WHOLE_S)
 
     def _tell_ready(self, ready: bool) -> None:
         if ready != self.ready:
@@ -362,7 +367,7 @@ class LikesNode:
         live = self._means.live
         return [
             *_added([held.served.gauges() for held in holdings.held.values()]),
-            serves(len(holdings.held)),
+            *shares(len(holdings.held), holdings.shut),
             *([] if live is None else live.gauges()),
         ]
 

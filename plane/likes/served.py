@@ -174,9 +174,12 @@ def moves(opened: int, handed_over: int, taken_away: int) -> list[Figure]:
     ]
 
 
-def serves(partitions: int) -> Figure:
-    """The gauge of a node's partitions."""
-    return "likes_partitions", "Partitions that this node serves", partitions
+def shares(served: int, shut: int) -> list[Figure]:
+    """Gauges of a node's partitions."""
+    return [
+        ("likes_partitions", "Partitions that this node serves", served),
+        ("likes_partitions_shut", "Partitions of this node that it cannot open", shut),
+    ]
 
 
 async def _watch(engine: LikesEngine) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from plane.likes.means import Means, passwords
 from plane.likes.options import LikesSettings
 from plane.likes.partition import Partition
-from plane.likes.served import Served, moves, serves
+from plane.likes.served import Served, moves, shares
 from plane.service import Context, Figure
 from plane.spec import Spec
 
@@ -100,7 +100,7 @@ class LikesService:
         live = self._means.live
         if self._served is None:
             return []
-        return [*self._served.gauges(), serves(1), *([] if live is None else live.gauges())]
+        return [*self._served.gauges(), *shares(1, 0), *([] if live is None else live.gauges())]
 
     def addresses(self) -> list[tuple[str, int]]:
         """Where it listens."""

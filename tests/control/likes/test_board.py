@@ -27,9 +27,9 @@ async def join(memory: Memory) -> AsyncIterator[Join]:
         tree = memory.tree()
         await tree.start()
         trees.append(tree)
-        me = Member(number, "127.0.0.1", 7_000 + number)
+        me = Member(number, "127.0.0.1", 7_000 + number, int(LEASE_S * 1000))
         empty = Table(place, [Part()] * partitions)
-        board = Board(tree, "muster", f"{number}.9.{life}", me, empty, LEASE_S)
+        board = Board(tree, "muster", f"{number}.9.{life}", me, empty)
         await board.join()
         return board
 

@@ -143,16 +143,15 @@ async def test_killed_nodes_are_taken_over_within_five_seconds(tmp_path: Path) -
         crowd = Crowd(made.doors, Random(35))
         async with crowd.running():
             await crowd.until(300)
-            for number in (1, 3):
-                await made.kill(number)
-                crowd.doors = made.doors
-                await crowd.until(200)
-                await made.start(number)
+            await made.kill(1)
+            await crowd.until(200)
+            await made.start(1)
+            await made.kill(2)
+            await made.kill(3)
+            await crowd.until(200)
         assert crowd.longest_s < TAKEN_OVER_S + BUSY_S
-        await made.kill(2)
         crowd.doors = made.doors
         await crowd.check()
-        assert crowd.acknowledged > 700
 
 
 async def test_stopped_owner_answers_nothing_once_it_goes_on(tmp_path: Path) -> None:
