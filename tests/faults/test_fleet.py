@@ -90,6 +90,7 @@ async def test_a_fleet_comes_up_with_one_command_and_measures(make: Make) -> Non
             assert (code, account(seen[-1])) == (1, {})
             spread = said(instance, "fairness")
             assert spread["picked"] == {"0": 100, "1": 100}
+            assert len(await as_printed(instance)) == 5
             shown = said(instance, "clients", "province=520000 and carrier=2", "--limit", "5")
             assert (shown["total"], len(shown["clients"])) == (40, 5)
             status = json.loads(instance.ran("status", "--json").stdout)
@@ -106,6 +107,17 @@ async def test_a_fleet_comes_up_with_one_command_and_measures(make: Make) -> Non
         pid = broker(instance).pid
         assert strikes.runs(pid)
     assert not strikes.runs(pid)
+
+
+async def as_printed(instance: Instance) -> list[str]:
+    """What the page's example of RPC says."""
+    (example,) = [each for each in fenced(PAGE, "python") if "asking" in each]
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", example), env=instance.environment, stdout=asyncio.subprocess.PIPE
+    )
+    said, _ = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode == 0
+    return said.decode().splitlines()
 
 
 def _came(instance: Instance) -> int:
@@ -246,21 +258,6 @@ async def test_whoever_watches_a_run_sees_each_result_once_though_its_scheduler_
     assert (len(results), len(set(results))) == (20, 20)
     assert seen[-1][0] == "ended"
     assert sorted(seen[-1][1]["done"]) == sorted(results)
-
-
-@needs_mosquitto
-async def test_the_example_of_rpc_runs_as_printed(make: Make) -> None:
-    (example,) = [each for each in fenced(PAGE, "python") if "asking" in each]
-    instance = make(fleet=FLEET)
-    with instance.running("--with", "fleet"):
-        async with swarm(instance, 20):
-            await online(instance, 20)
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-c", example), env=instance.environment, stdout=asyncio.subprocess.PIPE
-            )
-            said, _ = await asyncio.wait_for(process.communicate(), 60)
-    assert process.returncode == 0
-    assert len(said.decode().splitlines()) == 5
 
 
 @needs_mosquitto
