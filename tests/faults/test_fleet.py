@@ -286,6 +286,10 @@ async def test_a_fleet_runs_on_servers_of_others(
         with instance.running("--with", "fleet", "--index", "2", "--schedulers", "2"):
             assert not instance.record().programs
             await _measured(instance, outside)
+            checked = json.loads(instance.ran("doctor", "--json").stdout)["findings"]
+            fleet = {each["text"]: each["level"] for each in checked if each["check"] == "fleet"}
+            assert fleet[f"broker {outside.host}:{outside.port} takes plane"] == "ok"
+            assert fleet["Redis answers: sessions and counts are kept"] == "ok"
     finally:
         await outside.stop()
         await kept.running.stop()
