@@ -5,7 +5,7 @@ import os
 import resource
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any, Final
 
@@ -26,7 +26,7 @@ from plane.kind import Program
 from plane.spec import SpecError
 
 CHECK: Final = "fleet"
-ANSWERS_S: Final = 3.0
+ANSWERS_S: Final = 2.0
 DIFFERS: Final = 0.01
 """Index nodes that know so much fewer clients than another one lack something."""
 BEHIND_MINUTES: Final = 1
@@ -47,8 +47,9 @@ def examined(config: Config, record: Record | None) -> list[Finding]:
             except UserError as error:
                 found.append(warn(CHECK, str(error), "see its log"))
     clients = max((int(each.get("clients", 0)) for each in statuses[INDEX].values()), default=0)
-    found += _brokers(fleet) if fleet.mqtt else [*_program(MOSQUITTO), files(_hard(record), clients)]
-    found += [] if fleet.redis == NONE else _redis(fleet, config) if fleet.redis else _program(REDIS)
+    found += [] if fleet.mqtt else [*_program(MOSQUITTO), files(_hard(record), clients)]
+    found += [] if fleet.redis else _program(REDIS)
+    found += asyncio.run(_servers(fleet, config))
     if record is not None and record.of(SCHEDULER):
         found += nodes(statuses[INDEX], statuses[SCHEDULER], int(time.time() // 60))
     return found
@@ -127,7 +128,18 @@ def _hard(record: Record | None) -> int | None:
     return None if hard == resource.RLIM_INFINITY else hard
 
 
-def _brokers(fleet: Fleet) -> list[Finding]:
+async def _servers(fleet: Fleet, config: Config) -> list[Finding]:
+    """Those of others, all at once."""
+    brokers = _brokers(fleet) if fleet.mqtt else _nothing()
+    redis = _redis(fleet, config) if fleet.redis not in {"", NONE} else _nothing()
+    return [each for found in await asyncio.gather(brokers, redis) for each in found]
+
+
+async def _nothing() -> list[Finding]:
+    return []
+
+
+async def _brokers(fleet: Fleet) -> list[Finding]:
     """Whether each broker takes the plane's user."""
     from plane.fleet import schema
     from plane.fleet.mqtt import Link, LinkError
@@ -136,44 +148,34 @@ def _brokers(fleet: Fleet) -> list[Finding]:
         told, word = url(fleet.mqtt), password(absolute(fleet.password_file))
     except SpecError as error:
         return [fail(CHECK, str(error), "muster config check")]
-    name = f"muster-doctor-{os.getpid()}"
 
-    async def tried(place: tuple[str, int]) -> str:
+    async def tried(number: int, place: tuple[str, int]) -> Finding:
+        where, name = address_text(*place), f"muster-doctor-{os.getpid()}-{number}"
         link = Link([place], told.user, word, schema.ANSWERS, lambda _topic, _payload: None, name=name, tls=told.tls)
         try:
-            await link.open()
-        except LinkError as error:
-            return str(error)
+            async with asyncio.timeout(ANSWERS_S):
+                await link.open()
+        except (LinkError, TimeoutError) as error:
+            text = str(error) or f"broker {where}: no answer in {ANSWERS_S:g} s"
+            return fail(CHECK, text, "check the broker and the network to it, fleet.mqtt and fleet.password_file")
         finally:
             await link.close()
-        return ""
+        return ok(CHECK, f"broker {where} takes {told.user}")
 
-    async def all_tried() -> Sequence[str]:
-        return [await tried(place) for place in told.places]
-
-    found: list[Finding] = []
-    for place, why in zip(told.places, asyncio.run(all_tried()), strict=True):
-        if why:
-            found.append(fail(CHECK, why, "check the broker and the network to it, fleet.mqtt and fleet.password_file"))
-        else:
-            found.append(ok(CHECK, f"broker {address_text(*place)} takes {told.user}"))
-    return found
+    return list(await asyncio.gather(*(tried(*each) for each in enumerate(told.places))))
 
 
-def _redis(fleet: Fleet, config: Config) -> list[Finding]:
+async def _redis(fleet: Fleet, config: Config) -> list[Finding]:
     from plane.fleet.redis import FAILURES, opened
 
-    async def pinged() -> None:
-        one, closes = opened(fleet.redis, password(absolute(fleet.redis_password_file)))
-        try:
-            async with asyncio.timeout(ANSWERS_S):
-                await one.get(f"muster:{{{config.instance.name}}}:fleet:life")
-        finally:
-            await asyncio.gather(*(each.aclose() for each in closes))
-
+    closes: list[Any] = []
     try:
-        asyncio.run(pinged())
+        one, closes = opened(fleet.redis, password(absolute(fleet.redis_password_file)))
+        async with asyncio.timeout(ANSWERS_S):
+            await one.get(f"muster:{{{config.instance.name}}}:fleet:life")
     except (*FAILURES, SpecError) as error:
-        text = " ".join(str(error).split())[:200] or "no answer in time"
+        text = " ".join(str(error).split())[:200] or f"no answer in {ANSWERS_S:g} s"
         return [fail(CHECK, f"Redis: {text}", "check Redis, fleet.redis and fleet.redis_password_file; or none")]
+    finally:
+        await asyncio.gather(*(each.aclose() for each in closes))
     return [ok(CHECK, "Redis answers: sessions and counts are kept")]

@@ -90,6 +90,7 @@ async def test_a_fleet_comes_up_with_one_command_and_measures(make: Make) -> Non
             assert (code, account(seen[-1])) == (1, {})
             spread = said(instance, "fairness")
             assert spread["picked"] == {"0": 100, "1": 100}
+            assert len(await as_printed(instance)) == 5
             shown = said(instance, "clients", "province=520000 and carrier=2", "--limit", "5")
             assert (shown["total"], len(shown["clients"])) == (40, 5)
             status = json.loads(instance.ran("status", "--json").stdout)
@@ -106,6 +107,17 @@ async def test_a_fleet_comes_up_with_one_command_and_measures(make: Make) -> Non
         pid = broker(instance).pid
         assert strikes.runs(pid)
     assert not strikes.runs(pid)
+
+
+async def as_printed(instance: Instance) -> list[str]:
+    """What the page's example of RPC says."""
+    (example,) = [each for each in fenced(PAGE, "python") if "asking" in each]
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", example), env=instance.environment, stdout=asyncio.subprocess.PIPE
+    )
+    said, _ = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode == 0
+    return said.decode().splitlines()
 
 
 def _came(instance: Instance) -> int:
@@ -249,21 +261,6 @@ async def test_whoever_watches_a_run_sees_each_result_once_though_its_scheduler_
 
 
 @needs_mosquitto
-async def test_the_example_of_rpc_runs_as_printed(make: Make) -> None:
-    (example,) = [each for each in fenced(PAGE, "python") if "asking" in each]
-    instance = make(fleet=FLEET)
-    with instance.running("--with", "fleet"):
-        async with swarm(instance, 20):
-            await online(instance, 20)
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-c", example), env=instance.environment, stdout=asyncio.subprocess.PIPE
-            )
-            said, _ = await asyncio.wait_for(process.communicate(), 60)
-    assert process.returncode == 0
-    assert len(said.decode().splitlines()) == 5
-
-
-@needs_mosquitto
 async def test_a_fleet_runs_on_servers_of_others(
     make: Make, tmp_path: Path, zookeeper: ZooKeeper, served: "Database"
 ) -> None:
@@ -289,6 +286,10 @@ async def test_a_fleet_runs_on_servers_of_others(
         with instance.running("--with", "fleet", "--index", "2", "--schedulers", "2"):
             assert not instance.record().programs
             await _measured(instance, outside)
+            checked = json.loads(instance.ran("doctor", "--json").stdout)["findings"]
+            fleet = {each["text"]: each["level"] for each in checked if each["check"] == "fleet"}
+            assert fleet[f"broker {outside.host}:{outside.port} takes plane"] == "ok"
+            assert fleet["Redis answers: sessions and counts are kept"] == "ok"
     finally:
         await outside.stop()
         await kept.running.stop()
