@@ -558,6 +558,7 @@ def message_numbers(key: bytes, topic: int, ids: Sequence[str]) -> list[int]: ..
 
 # Of an array of results, those by which a message dies: place, number, outcome, status, answer.
 def dying_results(results: bytes) -> list[tuple[int, int, str, int | None, bytes]]: ...
+
 # The same messages one at a time, for a store that keeps 64 bytes for each id and sets them if it has those expected.
 # OSError for damaged bytes. A change gives the bytes to set (None: none) and the reply.
 def stored_new(id: int, topic: int, due_at: int, expires_at: int | None) -> bytes | None: ...  # None: a bad time
@@ -569,8 +570,10 @@ def stored_change(
 ) -> tuple[bytes | None, _Reply]: ...
 def stored_claim(there: bytes, now: int, worker: int, until: int, attempts_max: int) -> tuple[bytes | None, _Reply]: ...
 def stored_put(there: bytes, fields: _Fields) -> bytes | None: ...  # None: it is as new
+def stored_put_ahead(
+    there: bytes | None, now: int, asked: _Asked, ahead_ms: int
+) -> bytes | None: ...  # None: it is here
 
-def stored_put_ahead(there: bytes | None, now: int, asked: _Asked, ahead_ms: int) -> bytes | None: ...  # None: it is here
 # The message (None: asked ahead of it), topic, when to look at it again (None: it ended), the worker that holds it.
 def stored_read(there: bytes) -> tuple[tuple[Any, ...] | None, int, int | None, int]: ...
 
