@@ -111,6 +111,7 @@ class IndexNode:
             on_change=self._linked,
         )
         self._hearing = Hearing()
+        self._hearing.hears(False)  # until the broker is there
         self._epoch = 0
         """The highest of a scheduler that asked."""
         self._picks_made = self._refused = 0
