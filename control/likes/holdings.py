@@ -16,7 +16,7 @@ from control.likes.board import Board, Evicted, Part, later
 from control.registry.tree import TreeError
 from muster._core import LikesEngine
 from plane.likes.listener import Listener
-from plane.likes.means import Means
+from plane.likes.means import Means, Mine
 from plane.likes.partition import Partition
 from plane.likes.served import Served
 from plane.likes.slots import Node, partition_of, slots_of
@@ -119,7 +119,7 @@ class Holdings:
             await self._renew(board, partition, epoch)
             return
         self.trouble.pop(partition, None)
-        served = Served(self._means, opened, lambda key: partition_of(key, self._partitions) == partition, board.lease)
+        served = Served(self._means, opened, self._keys(partition), board.lease)
         self._tell(served, partition, ("", 0))
         try:
             _, port = await self._listen(served, partition)
@@ -130,6 +130,9 @@ class Holdings:
         self.taken += 1
         offset = served.engine.offset()
         self._log.info("serves a partition", partition=partition, port=port, epoch=epoch, offset=offset)
+
+    def _keys(self, partition: int) -> Mine:
+        return lambda key: partition_of(key, self._partitions) == partition
 
     async def _listen(self, served: Served, partition: int) -> tuple[str, int]:
         if self._fixed:
@@ -190,6 +193,7 @@ class Holdings:
 
     async def _hand_over(self, board: Board, partition: int, held: Held, target: str) -> None:
         whole = await held.served.give_up(lost=False)
+        self._means.tell_no_more(self._keys(partition))
 
         def edit(parts: list[Part]) -> bool:
             mine = parts[partition].owner == board.name and parts[partition].epoch == held.epoch
@@ -210,7 +214,9 @@ class Holdings:
 
     async def _drop(self, partition: int, held: Held) -> None:
         self._log.warning("another node has a partition that was served here", partition=partition)
-        self._send_away(partition, held, await held.served.give_up(lost=True))
+        whole = await held.served.give_up(lost=True)
+        self._means.tell_no_more(self._keys(partition))
+        self._send_away(partition, held, whole)
 
     def _send_away(self, partition: int, held: Held, whole: bool) -> None:
         if whole:

@@ -4,7 +4,7 @@ Owns what waits, and its bound. Knows no consumer.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from muster._core import LikesEngine
@@ -37,6 +37,10 @@ class Waiting:
     def take(self, count: int) -> list[tuple[bytes, int | None]]:
         """The oldest ones."""
         return [(item, self._items.pop(item)) for item in list(self._items)[:count]]
+
+    def discard(self, others: Callable[[bytes], bool]) -> None:
+        """Forget items that another node tells of from now on, so that no older count comes behind a newer one."""
+        self._items = {item: count for item, count in self._items.items() if not others(item)}
 
     def back(self, items: Sequence[tuple[bytes, int | None]]) -> None:
         """These were not delivered after all: they wait again, unless they have changed since."""

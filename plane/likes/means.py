@@ -99,6 +99,11 @@ class Means:
         changes = Changes(engine, [each.waiting for each in consumers])
         return [changes.run(), *([] if mirror is None else [mirror.run()])]
 
+    def tell_no_more(self, others: Mine) -> None:
+        """Another node tells of these items' counts from now on."""
+        if self.live is not None:
+            self.live.waiting.discard(others)
+
     def lives(self) -> list[Coroutine[Any, Any, None]]:
         """The work of the live counts."""
         if self.live is None:

@@ -16,6 +16,7 @@ from control.likes.reach import LikesError, Reach
 ITEMS: Final = tuple(b"share:%d" % number for number in range(40))
 USERS: Final = 12
 """Of one client."""
+PATIENT_S: Final = 90.0
 Like = tuple[bytes, int]
 
 
@@ -68,7 +69,7 @@ class Crowd:
     async def until(self, acknowledged: int) -> None:
         """Wait for as many further answers."""
         wanted = self.acknowledged + acknowledged
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENT_S):
             while self.acknowledged < wanted:  # noqa: ASYNC110 - clients tell no one
                 await asyncio.sleep(0.01)
 

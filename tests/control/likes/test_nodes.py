@@ -146,6 +146,7 @@ async def test_killed_nodes_are_taken_over_within_five_seconds(tmp_path: Path) -
             await made.kill(1)
             await crowd.until(200)
             await made.start(1)
+            await crowd.until(200)  # clients hear of its ports
             await made.kill(2)
             await made.kill(3)
             await crowd.until(200)
@@ -278,7 +279,7 @@ async def test_without_the_registry_likes_go_on_where_they_are(tmp_path: Path) -
 async def test_log_in_kafka_is_taken_over_and_a_stopped_owner_is_fenced(
     kafka: Kafka, zookeeper: ZooKeeper, tmp_path: Path
 ) -> None:
-    options = {"log": kafka.url, "partitions": 4}
+    options = {"log": kafka.url, "partitions": 4, "lease_ms": 4_000}
     async with nodes(tmp_path, 1, 2, registry=zookeeper.url, **options) as made:
         crowd = Crowd(made.doors, Random(38), clients=2)
         async with crowd.running():

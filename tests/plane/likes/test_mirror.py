@@ -149,3 +149,18 @@ async def test_items_of_an_earlier_life_are_gone_after_a_start(engine: LikesEngi
         assert await other.zrevrange("likes:rank", 0, 9) == [b"share:1"]
         assert await other.get("else") == b"1"
         await mirror.close()
+
+
+async def test_partition_that_writes_beside_others_leaves_their_items_alone(
+    engine: LikesEngine, server: Server
+) -> None:
+    async with Redis.from_url(server.url) as other:
+        for item in ("share:8", "share:9"):
+            await other.set(f"likes:count:{item}", 5)
+            await other.zadd("likes:rank", {item: 5})
+        await node_of(engine).like("share:1", 1)
+        mirror = Mirror(engine, Target(server.url, None, "likes:"), LOG, lambda item: item != b"share:9")
+        assert await mirror.tried()
+        assert await other.zrevrange("likes:rank", 0, 9) == [b"share:9", b"share:1"]
+        assert [await other.exists(f"likes:count:share:{number}") for number in (1, 8, 9)] == [1, 0, 1]
+        await mirror.close()
