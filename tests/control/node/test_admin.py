@@ -243,8 +243,8 @@ async def test_answers_take_a_small_share_of_the_loop_and_probes_do_not_wait_for
 
     loop = asyncio.get_running_loop()
     monkeypatch.setattr(loop, "time", lambda: now, raising=False)
-    monkeypatch.setattr(pace.asyncio, "sleep", sleep)
-    monkeypatch.setattr(pace.time, "thread_time", lambda: now)
+    monkeypatch.setattr("control.node.pace.asyncio.sleep", sleep)
+    monkeypatch.setattr("control.node.pace.time.thread_time", lambda: now)
     pages = pace.Pace(100.0)
     worked, began = 0.0, now
     for _ in range(200):  # each takes 10 ms

@@ -471,7 +471,7 @@ class User:
             for _ in range(dice.randrange(1, 4)):
                 count += 1
                 id = f"{self._number}-{count}"
-                self._world.ids[self._world.numbers.of(id)] = id
+                self._world.ids[self._world.numbers.of([id])[0]] = id
                 sends.append(Send(body=b"x", id=id, in_ms=dice.choice((0, 300, 3_000, 30_000))))
             if dice.random() < 0.2:
                 await self._withdraw_ahead(str(sends[0].id))
