@@ -156,7 +156,7 @@ def _muster(stack: ExitStack, directory: Path, hook: int) -> Face:
             writer.transport.abort()
         connections.clear()
 
-    pids = {process.role: process.pid for process in record.processes}
+    pids = {process.role: process.pid for process in record.processes if process.role in ROLES}
     return Face("muster", send, reset, IN_FLIGHT // 2, pids)
 
 
@@ -273,7 +273,9 @@ def _firing(face: Face, hook: int, receiver: int, *, spread: bool) -> Callable[[
     return _on_driver(fire)
 
 
-CPU: Final = "processor time each, µs"
+CPU: Final = "µs of processor each"
+ROLES: Final = ("http", "receive", "center", "messages-worker")
+"""Those that a message passes; the others of the instance are idle."""
 RECEIVER: Final = "receiver"
 FIGURES: Final = ("lateness p50, ms", "lateness p99, ms", "lateness max, ms", "early")
 
@@ -382,8 +384,8 @@ def _cases(results: Results, quick: bool) -> Iterator[Case]:
         for entry in (mine, other):
             for figure in results.figures(entry):
                 if figure.startswith(f"{CPU}, "):
-                    name = f"{entry.partition(', ')[2]} {figure.removeprefix(f'{CPU}, ')}"
-                    yield Case.plain(f"{text}: {CPU}, {name}", results.series(entry, figure))
+                    yield Case.plain(f"{text}: {CPU}, {entry.partition(', ')[2]}'s {figure.removeprefix(f'{CPU}, ')}",
+                                     results.series(entry, figure))  # fmt: skip
 
     yield case("accepted at the store, messages/s", "store", "messages/s", "store")
     yield Case.plain(f"accepted at the store: {CPU}", results.series("store", CPU))

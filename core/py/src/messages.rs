@@ -322,7 +322,7 @@ impl ScheduleKeeper {
                 }
                 Answer::Many(answers) => match self.arrays.remove(&number) {
                     Some(Array::Messages(topics)) => {
-                        let again = answers.iter().any(|answer| *answer == Answer::Rebuilding);
+                        let again = answers.contains(&Answer::Rebuilding);
                         let bytes = PyBytes::new(py, &packed(&answers));
                         list.append((number, "packed", bytes, counts(&topics, &answers), again))?;
                     }
