@@ -14,7 +14,7 @@ from plane.messages.schedule import Fields, Reply
 from tests.plane.messages.world import play
 from tests.virtual import Stuck
 
-SEEDS = 60
+SEEDS = 40
 OWNER = "if redis.call('GET', prefix .. 'owner') ~= owner then return {-1, count} end"
 Plant = Callable[[pytest.MonkeyPatch], None]
 

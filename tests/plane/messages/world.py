@@ -54,12 +54,12 @@ class Process:
     stands_until: float = 0.0
 
     async def goes_on(self) -> None:
-        """Return when it runs; never, once it was killed."""
+        """Return when it runs. Once it was killed, all that it does is cancelled."""
         loop = asyncio.get_running_loop()
         while self.alive and loop.time() < self.stands_until:  # noqa: ASYNC110 - it happens elsewhere: no event to wait for
             await asyncio.sleep(self.stands_until - loop.time())
         if not self.alive:
-            await asyncio.get_running_loop().create_future()
+            raise asyncio.CancelledError
 
 
 @dataclass
@@ -384,6 +384,9 @@ class CenterNode:
                 await asyncio.sleep(0.1)
             except (OSError, StoreError):
                 self.kill()
+            except asyncio.CancelledError:
+                if self.process.alive:
+                    raise
         return False
 
     async def ends(self) -> None:
