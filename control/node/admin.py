@@ -64,7 +64,7 @@ class App:
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
 
     def _answered(self, scope: Scope) -> Answer:
-        host = next((value for name, value in scope["headers"] if name == b"host"), b"")
+        host = next((value for name, value in scope.get("headers", ()) if name == b"host"), b"")
         if not is_ours(host.decode("latin-1")):
             return json_answer(421, {"error": "the header Host names another server; use the node's address"})
         if scope["method"] not in {"GET", "HEAD"}:

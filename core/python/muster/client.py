@@ -233,14 +233,14 @@ class Client:
         """Of a client that nobody closed: warn, and free its descriptors."""
         if getattr(self, "_state", "new") != "open":
             return
+        if not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self._turns.close)  # the collector runs in any thread
         warn(
             f"unclosed client, opened at {self.opened_at}: use `async with`, or await client.close()",
             ResourceWarning,
             stacklevel=2,
             source=self,
         )
-        if not self.loop.is_closed():
-            self.loop.call_soon_threadsafe(self._turns.close)  # the collector runs in any thread
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

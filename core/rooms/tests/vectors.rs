@@ -379,6 +379,7 @@ fn record(record: &Record<'_>) -> Value {
             history,
         } => json!({"request": request, "name": hex(name), "positions": positions(known), "history": history}),
         Record::Leave { handle } | Record::Close { handle } => json!({ "handle": handle }),
+        Record::Guest(record) => panic!("a record of another system: {record:?}"),
         Record::Open {
             request,
             name,
