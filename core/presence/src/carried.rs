@@ -7,7 +7,7 @@ use crate::device::Device;
 use crate::kinds;
 use crate::letters::{Letters, Told};
 use crate::post::{Mail, Task};
-use crate::records::{Outcomes, Record};
+use crate::records::Outcomes;
 use crate::role;
 use crate::sending::Sending;
 use crate::station::{Station, StationSettings, Wall};

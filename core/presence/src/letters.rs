@@ -273,7 +273,7 @@ mod tests {
         for (number, until) in [(1, 1_000_000), (2, 50_000)] {
             letters.send(number, 7, None, until, b"x").expect("place");
         }
-        let mut told = |letters: &mut Letters, now| {
+        let told = |letters: &mut Letters, now| {
             let mut numbers = Vec::new();
             letters.tell_proxy(now, |record| {
                 if let Some(Record::Send { number, .. }) = Record::read(record) {

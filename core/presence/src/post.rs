@@ -324,12 +324,10 @@ impl<T: Task> Post<T> {
                     self.mail.send(peer.node, here);
                     self.task.link(now, peer, true, &mut self.mail);
                 }
-                LinkChange::Down { peer, .. } => {
-                    // Another link to the node may have come up before.
-                    if self.links.to(peer.node).is_none() {
-                        self.mail.close(peer.node);
-                        self.task.link(now, peer, false, &mut self.mail);
-                    }
+                // Another link to the node may have come up before.
+                LinkChange::Down { peer, .. } if self.links.to(peer.node).is_none() => {
+                    self.mail.close(peer.node);
+                    self.task.link(now, peer, false, &mut self.mail);
                 }
                 _ => {}
             }
@@ -358,7 +356,7 @@ impl<T: Task> Post<T> {
             let due = probe || link.conn.control_due(now);
             let queue = self.mail.queues.get_mut(&node);
             let waits = queue.as_ref().is_some_and(|queue| !queue.frames.is_empty());
-            if !due && !(waits && free > 0) {
+            if !(due || waits && free > 0) {
                 return;
             }
             if outbox.room() == 0 {
