@@ -94,7 +94,7 @@ async def test_the_typed_client_looks_up_and_watches(rig: Rig, beside: Beside) -
     loop = asyncio.get_running_loop()
 
     def watch(presence: Presence, count: int) -> None:
-        for change, _ in zip(presence.watch([7, 8]), range(count), strict=False):
+        for _, change in zip(range(count), presence.watch([7, 8]), strict=False):
             loop.call_soon_threadsafe(told.put_nowait, change)
 
     with Presence(beside.edge.url, key=key) as presence:
