@@ -71,7 +71,14 @@ async def test_users_are_told_in_the_order_of_the_question(rig: Rig, beside: Bes
     assert [each["online"] for each in said["users"]] == [False, True, True]
     (device,) = said["users"][2]["devices"]
     assert (device["device"], device["gateway"]) == ("phone", 1)
-    for wrong in ({"users": []}, {"users": ["x"]}, {"users": [str(1 << 64)]}, {"users": ["1"] * 1_001}, {"user": "1"}):
+    mistakes: list[dict[str, object]] = [
+        {"users": []},
+        {"users": ["x"]},
+        {"users": [str(1 << 64)]},
+        {"users": ["1"] * 1_001},
+        {"user": "1"},
+    ]
+    for wrong in mistakes:
         assert (await client.post("/api/v1/presence", json=wrong)).status_code == 400
     assert (await client.post("/api/v1/presence", json={"users": ["7"], "site": 9})).status_code == 503
 
