@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Final, Self
 
 import msgspec
+from redis.asyncio import from_url
 
 from bench.presence_nodes import SECRET, Gateway, settings, spec
 from control.presence.asking import Readers
@@ -230,6 +231,11 @@ class Rig:
     # ---- What is seen
 
     @property
+    def addresses(self) -> list[tuple[str, int]]:
+        """Where readers answer."""
+        return list(self._addresses.values())
+
+    @property
     def truth(self) -> set[Place]:
         """What the gateways have."""
         return {place for gateway in self.gateways.values() for place in gateway.devices}
@@ -259,6 +265,17 @@ class Rig:
                 except CallError as error:
                     return error.code
                 await asyncio.sleep(0.02)
+
+    async def relayed(self, changes: int, seconds: float = PATIENT_S) -> None:
+        """Return once the first store's stream has so many changes, and all of them are in the log."""
+        keys = "{muster:presence:presence:1:1.0}:"
+        async with from_url(self.redis[0].url) as client, asyncio.timeout(seconds):
+            while True:
+                newest = await client.xrevrange(f"{keys}feed", count=1)
+                count, published = await client.xlen(f"{keys}feed"), await client.hget(f"{keys}meta", "relay")
+                if newest and count >= changes and published == newest[0][0]:
+                    return
+                await asyncio.sleep(0.05)
 
     async def stats(self) -> dict[tuple[int, int], ShardStats]:
         """How the shards stand, by site and shard."""

@@ -91,14 +91,14 @@ async def test_a_store_that_went_back_while_its_writer_was_down_leaves_nobody_on
         await store.told("SAVE")
         rig.gateways[1].online([8])
         await rig.right([7, 8])
-        await asyncio.sleep(1.0)  # the relay has it
+        await rig.relayed(2)
         await writer.kill()
         await store.kill()
         rig.gateways[1].offline([8])
         await store.serves()
         await writer.start()
         await rig.right([7, 8])
-        await asyncio.sleep(1.5)  # the grace time, and the relay's own
+        await rig.relayed(2)  # what the older store had, and that 8 is gone
         await writer.kill()
         assert [(each["user"], each["state"]) for each in await logged(tmp_path)] == [
             ("7", "online"),
@@ -145,8 +145,8 @@ async def test_a_gateway_that_starts_again_is_asked_for_its_full_state(tmp_path:
         rig.begin_gateway(1, version=(1 << 64) - 3)
         rig.gateways[1].online(USERS[100:], "laptop")
         await rig.right(USERS)
-        async with asyncio.timeout(10):  # both said so at the start, and this one again
-            while [rig.fulls(each) for each in (await rig.stats()).values()] != [3, 3]:  # noqa: ASYNC110
+        async with asyncio.timeout(20):  # both at the start, and this one again
+            while min([rig.fulls(each) for each in (await rig.stats()).values()]) < 3:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
 
 
@@ -178,7 +178,7 @@ async def test_net_changes_are_in_the_log_in_order_once_for_each_id(tmp_path: Pa
         await rig.writers[1, 0].start()
         rig.gateways[2].offline([7])
         await rig.right([7, 9])
-        await asyncio.sleep(1.5)  # the grace time, and the relay's own
+        await rig.relayed(3)
         await rig.writers[1, 0].kill()
         found = await logged(tmp_path)
         by_id = {each["id"]: each for each in found}
@@ -191,7 +191,7 @@ async def test_changes_wait_for_a_kafka_that_is_away(tmp_path: Path, kafka: Kafk
     async with Rig(tmp_path, writers=(1,), grace_ms=0, log=kafka.url) as rig:
         rig.gateways[1].online([7])
         await rig.right([7])
-        await asyncio.sleep(1.0)  # the relay has opened its log
+        await rig.relayed(1)
         kafka.kill()
         for _ in range(3):
             rig.gateways[1].offline([7])

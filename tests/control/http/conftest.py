@@ -54,8 +54,12 @@ class Beside:
             nodes=no_nodes,
             version="0",
         )
-        self.edge = HttpEdge(self.settings, structlog.get_logger())
         self.clients: list[httpx2.AsyncClient] = []
+        self.begin()
+
+    def begin(self) -> None:
+        """Make the face of the settings as they are now."""
+        self.edge = HttpEdge(self.settings, structlog.get_logger())
 
     def key(self, *scopes: str, name: str = "") -> str:
         """A new key, in force at once."""
