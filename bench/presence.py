@@ -38,6 +38,7 @@ from plane.calls import CallError, key_of
 
 EVENTS, EVENTS_QUICK = 20_000, 5_000
 ONE_BY_ONE, ONE_BY_ONE_QUICK = 4_000, 1_000
+FEED: Final = "{muster:presence:presence:1:1.0}:feed"
 HELD: Final = 1_000_000
 """First number of the users that stay online."""
 STANDING, STANDING_QUICK = 100_000, 10_000
@@ -320,7 +321,8 @@ async def _sizes(sizes: tuple[int, ...]) -> tuple[Case, ...]:
 
 def _held(nodes: Nodes) -> dict[str, float]:
     with RedisPy(port=nodes.redis.port) as redis:
-        store = float(redis.info("memory")["used_memory"])
+        feed = redis.memory_usage(FEED, samples=0) or 0  # changes of the last minute
+        store = float(redis.info("memory")["used_memory"]) - float(feed)
     return {"store": store, "writer": float(cpu.rss_bytes(nodes.writer.pid))}
 
 
