@@ -170,5 +170,5 @@ async def test_a_callback_to_a_private_address_is_refused_unless_allowed(with_me
         said(instance, "delay", "send", "inside", "x", "--id", "inside-7")
         await until(lambda: server.ids() == ["inside-7"], 10)
         said(instance, "delay", "send", "orders", "x", "--id", "order-8")
-        await until(lambda: said(instance, "delay", "show", "order-8")["state"] == "dead", 10)
+        await until(lambda: said(instance, "delay", "show", "order-8", "--topic", "orders")["state"] == "dead", 10)
         assert server.ids() == ["inside-7"], "a connection that one topic may use is not another's"

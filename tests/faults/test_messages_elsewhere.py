@@ -95,7 +95,8 @@ async def test_a_lost_redis_is_made_again_from_kafka_and_messages_go_to_topics(
         said(instance, "delay", "send", "orders", "x", "--id", "to-kafka", "--target", f"kafka:{name}")
         await until_asked(lambda: said(instance, "delay", "show", "to-kafka")["state"] == "done", 20)
         redis.said("FLUSHALL")
-        await until_asked(lambda: said(instance, "delay", "show", "kept")["state"] == "scheduled", 30)
+        await until_asked(lambda: instance.ran("delay", "show", "kept", "--json").returncode == 0, 30)
+        assert said(instance, "delay", "show", "kept")["state"] == "scheduled"
         assert said(instance, "delay", "show", "withdrawn")["state"] == "cancelled"
         assert said(instance, "delay", "advance", "kept", "--to", "now")["outcome"] == "done"
         await until(lambda: server.ids() == ["kept"], 20)
