@@ -173,11 +173,11 @@ pub fn stored_put_ahead<'py>(
     Ok(Some(packed(py, topic, Entry::Ahead { id, ahead, until })))
 }
 
+/// A message (none for what is known ahead of one), its topic, when it is to be looked at, and its worker.
+type Read<'py> = (Option<Bound<'py, PyTuple>>, u32, Option<u64>, u64);
+
 #[pyfunction]
-pub fn stored_read<'py>(
-    py: Python<'py>,
-    there: &[u8],
-) -> PyResult<(Option<Bound<'py, PyTuple>>, u32, Option<u64>, u64)> {
+pub fn stored_read<'py>(py: Python<'py>, there: &[u8]) -> PyResult<Read<'py>> {
     let found = stored(there)?;
     let (told, worker) = match found.entry {
         Entry::Message(is) => match is.state {

@@ -10,6 +10,7 @@ __all__ = [
     "ClaimLedger",
     "ClientEngine",
     "FeedEngine",
+    "FiringClock",
     "FiringEngine",
     "GatewayEngine",
     "Grant",
@@ -43,6 +44,13 @@ __all__ = [
     "public_key",
     "room_name_error",
     "room_owners",
+    "stored_change",
+    "stored_claim",
+    "stored_meet",
+    "stored_new",
+    "stored_put",
+    "stored_put_ahead",
+    "stored_read",
     "version",
     "webhook_verify",
     "worker_weight",
@@ -165,7 +173,7 @@ class GatewayEngine(_Engine):
         grant: Grant | None = ...,
         left_ms: int | None = ...,
         token: int = ...,
-        device: bytes = ...,
+        device: bytes | None = ...,
     ) -> None: ...
     def revoke(self, users: AbstractSet[int], tokens: AbstractSet[int]) -> None: ...  # end these sessions
     def rooms(self, place: int, limit: int) -> tuple[list[dict[str, Any]], int | None]: ...  # and the next page
@@ -210,7 +218,7 @@ class ProxyEngine(_Engine):
         grant: Grant | None = ...,
         left_ms: int | None = ...,
         token: int = ...,
-        device: bytes = ...,
+        device: bytes | None = ...,
     ) -> None: ...
     def revoke(self, users: AbstractSet[int], tokens: AbstractSet[int]) -> None: ...  # end these sessions
     def rooms(self, _place: int, _limit: int) -> tuple[list[dict[str, Any]], int | None]: ...
