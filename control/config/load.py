@@ -323,7 +323,8 @@ def _check_addresses(
         link = of.key, names[-1]
         if ipaddress.ip_address(hosts[link]).is_unspecified:
             raise fail(link, f"{address!r} is every address; other roles send there, so name one address")
-        links[link] = hosts[link]
+        if link in layers or any(seat.role == of.name for seat in seats):  # those of systems that are off stand alone
+            links[link] = hosts[link]
         if isinstance(section, DoorOptions) and section.idle_timeout_ms < 2 * section.keepalive_ms:
             name = "idle_timeout_ms" if (of.key, "idle_timeout_ms") in layers else "keepalive_ms"
             silence, keepalive = section.idle_timeout_ms, section.keepalive_ms
