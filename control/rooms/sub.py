@@ -33,11 +33,10 @@ async def subscribe(
     async with (
         connected(where, publishes=False, token_file=token_file) as client,
         client.join(room, history=history) as joined,
-        asyncio.TaskGroup() as beside,
     ):
         writer, words = Writer(1), Writer(2)
         await _tell(words, f"joined {room}" + _history(joined, history))
-        direct = None if token_file is None else beside.create_task(_direct(client, writer, words, as_json))
+        direct = None if token_file is None else asyncio.create_task(_direct(client, writer, words, as_json))
         try:
             async for batch in joined.batches():
                 wanted, left = take(batch, left)
@@ -49,6 +48,9 @@ async def subscribe(
         finally:
             if direct is not None:
                 direct.cancel()
+                await asyncio.wait([direct])
+        if direct is not None and not direct.cancelled() and (error := direct.exception()) is not None:
+            raise error
     return 0
 
 
