@@ -468,6 +468,9 @@ def test_a_client_whose_loop_has_ended_takes_nothing_more() -> None:
     client = asyncio.run(opened())
     with pytest.raises(muster.Invalid, match="belongs to the loop and the thread that opened it"):
         client.publish_nowait("r", b"never")
+    del client
+    with pytest.warns(ResourceWarning, match="unclosed client"):
+        gc.collect()
 
 
 @pytest.mark.filterwarnings("error")

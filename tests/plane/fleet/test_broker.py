@@ -262,6 +262,7 @@ async def test_a_broker_dies_with_the_process_that_runs_it(tmp_path: Path) -> No
     parent.kill()
     await parent.wait()
     await until(lambda: not _command(child))
+    await parent.stdout.read()  # to its end: the child had it open too
 
 
 def _command(pid: int) -> bytes:
