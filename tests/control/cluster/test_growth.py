@@ -88,7 +88,9 @@ async def test_what_went_further_elsewhere_is_finished_by_who_starts_nodes(fleet
     fleet.hold(3)
     reports: list[Report] = []
     elsewhere = asyncio.create_task(make(hosts=OperatedHosts(), tell=reports.append).grow(4, resume=True))
-    await until(lambda: reports and reports[-1].waits == ("a replica of partition 2", "a replica of partition 3"))
+    waits = ("a replica of partition 2", "a replica of partition 3")
+    await until(lambda: elsewhere.done() or (reports and reports[-1].waits == waits))
+    assert not elsewhere.done(), elsewhere.exception()
     elsewhere.cancel()
     await asyncio.gather(elsewhere, return_exceptions=True)
     assert (fleet.record().partitions, fleet.step()) == (2, "prepare")
