@@ -108,6 +108,7 @@ return table.concat(parts)
 
 LOOK: Final = """
 local meta = redis.call('HMGET', KEYS[1], 'at', 'epoch', 'count')
+local time = redis.call('TIME')
 local call, pack, unpack = redis.call, struct.pack, struct.unpack
 local asked, users, seen, parts, at, count = ARGV[1], ARGV[2] .. 'b:', ARGV[2] .. 's:', {}, 1, 0
 while at <= #asked do
@@ -116,16 +117,16 @@ while at <= #asked do
   local record = call('HGET', users .. bucket, user)
   count = count + 1
   if record then
-    parts[count] = pack('>I4c0I4', #record, record, 0)
+    parts[count] = pack('>I4c0I4', #record, record, time[1])
   else
     parts[count] = pack('>I4I4', 0, tonumber(call('HGET', seen .. bucket, user) or 0))
   end
 end
-local time = call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 return {now, tonumber(meta[1] or 0), meta[2] or '', meta[3] or '', table.concat(parts)}
 """
-"""Some users, with what says how fresh they are: now and the keepalive in ms of one clock, epoch, number of batches."""
+"""Some users, with what says how fresh they are: now and the keepalive in ms of one clock, epoch, number of batches. A user whose
+last device went within the grace time still has a record, and was seen now."""
 
 PUBLISHED: Final = """
 if redis.call('HGET', KEYS[1], 'epoch') ~= ARGV[1] then return 0 end
