@@ -125,8 +125,8 @@ end
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 return {now, tonumber(meta[1] or 0), meta[2] or '', meta[3] or '', table.concat(parts)}
 """
-"""Some users, with what says how fresh they are: now and the keepalive in ms of one clock, epoch, number of batches. A user whose
-last device went within the grace time still has a record, and was seen now."""
+"""Some users, with what says how fresh they are: now and the keepalive in ms of one clock, epoch, number of batches. A user
+whose last device went within the grace time still has a record, and was seen now."""
 
 PUBLISHED: Final = """
 if redis.call('HGET', KEYS[1], 'epoch') ~= ARGV[1] then return 0 end
