@@ -69,9 +69,8 @@ def main() -> int:
     if own.gateway_alone:
         pin.pin(own.gateway_alone[spec.role != "gateway"])
     options: dict[str, Any] = {"bundle": not own.unbundled, "coalesce": not (own.unbundled or own.single)}
-    engines = {name: getattr(_core, name) for name in dir(_core) if name.endswith("Engine")}
-    engines["GatewayEngine"] = functools.partial(_core.GatewayEngine, **options)
-    vars(build)["_core"] = SimpleNamespace(**engines)
+    gateway = functools.partial(_core.GatewayEngine, **options)
+    vars(build)["_core"] = SimpleNamespace(**(vars(_core) | {"GatewayEngine": gateway}))
     if own.ticks:
         vars(node)["serve"] = _ticking(node.serve, ticks_file(spec_file.parent, spec.role))
     return node.main(rest)
