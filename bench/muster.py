@@ -24,9 +24,9 @@ from bench.node import TICK_BUCKET_US, TICK_BUCKETS, ticks_file
 from bench.null.sockets import allow_files
 from bench.targets import Latency, Load, Result
 from control.cluster import instance as folders
-from control.config.options import ROLES
 from control.errors import UserError
 from muster._core import LoadEngine
+from muster.testing import ROLES
 
 PACED, LIVE = "paced", "live"
 JOIN_SECONDS: Final = 90.0
