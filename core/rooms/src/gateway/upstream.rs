@@ -638,6 +638,7 @@ mod tests {
     use super::*;
     use crate::fixtures::gateway;
     use crate::name::RoomName;
+    use crate::rights::{Grant, Rights};
     use crate::wire::publish::Positions;
     use crate::wire::room::{Message, FIRST, LAST};
     use crate::wire::PublisherId;
@@ -666,6 +667,14 @@ mod tests {
         room.note_in_force();
         assert!(room.head(&mut pen, STREAM, next, next));
         (at, key.id)
+    }
+
+    /// A session of a user that may read each room.
+    fn reader(gateway: &mut Gateway, number: u32) -> u32 {
+        let slot = gateway.sessions.admit(number, u64::from(number));
+        let peer = gateway.sessions.table.get_mut(slot).expect("a session");
+        peer.data.data.grant = Grant::everywhere(Rights::READ);
+        slot
     }
 
     /// The owner sends ten messages from `offset` on.
@@ -701,7 +710,7 @@ mod tests {
         let mut gateway = gateway(16 << 20);
         let (at, id) = open(&mut gateway, 5_001);
         for number in 0..joins {
-            let slot = gateway.sessions.admit(number, u64::from(number));
+            let slot = reader(&mut gateway, number);
             let had = if number % 2 == 0 { 3_000 } else { 4_000 };
             let positions = Positions::at([(STREAM, had)]);
             gateway
@@ -731,7 +740,7 @@ mod tests {
     fn a_room_that_somebody_left_while_another_waited_is_not_looked_at_for_it_again() {
         let mut gateway = gateway(1 << 20);
         let (at, id) = open(&mut gateway, 21);
-        let slots = [0, 1].map(|number| gateway.sessions.admit(number, u64::from(number)));
+        let slots = [0, 1].map(|number| reader(&mut gateway, number));
         for (slot, positions) in slots
             .into_iter()
             .zip([Positions::default(), Positions::at([(STREAM, 0)])])
