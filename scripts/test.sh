@@ -11,10 +11,10 @@ set -u
 words any "$@"
 cd "$(dirname "$0")/.."
 scripts/setup.sh --tests || exit $?
-failed=0
-scripts/lint.sh || failed=1
+failed= # the parts beside pytest that failed
+scripts/lint.sh || failed="$failed scripts/lint.sh"
 echo '== cargo test, with sockets and clocks' >&2
-cargo test --quiet --manifest-path core/Cargo.toml -p muster-driver -p muster-udp || failed=1
+cargo test --quiet --manifest-path core/Cargo.toml -p muster-driver -p muster-udp || failed="$failed cargo-test"
 
 said=$(mktemp -d) # what each part prints, and the results of each pytest
 running=          # process ids of pytest
@@ -57,13 +57,12 @@ finish() { # NAME: waits for the pytest that began first
     set -- "$1" $running
     code=0
     wait "$2" || code=$?
-    [ "$code" = 0 ] || failed=1
     ended="$ended $said/$1.xml:$code"
     shift 2
     running="$*"
 }
 print_rust() {
-    wait "$rust" || failed=1
+    wait "$rust" || failed="$failed scripts/rust.sh"
     rust=
     echo '== scripts/rust.sh' >&2
     cat "$said/rust" >&2
@@ -93,5 +92,4 @@ else
     print_rust
 fi
 # shellcheck disable=SC2086
-.venv/bin/python -m tests.closing $ended || failed=1
-exit "$failed"
+.venv/bin/python -m tests.closing $ended $failed

@@ -1,7 +1,7 @@
-"""The last lines of `scripts/test.sh`: each failed test and why, then how many tests passed, failed and were skipped,
-over all of its pytest processes.
+"""The last lines of `scripts/test.sh`: each failed test and why, each other part that failed, then how many tests
+passed, failed and were skipped, over all of its pytest processes. A failed part counts as a failed test.
 
-    python -m tests.closing RESULTS.xml:EXIT_CODE…
+    python -m tests.closing RESULTS.xml:EXIT_CODE… [FAILED_PART…]
 
 Reads what pytest wrote by `--junitxml`. Knows nothing of how the tests are grouped.
 """
@@ -50,7 +50,11 @@ def main(words: list[str]) -> int:
     """Print the lines. Returns 1 if anything failed or nothing ran."""
     total = Counter[str]()
     for word in words:
-        results, _, code = word.rpartition(":")
+        results, colon, code = word.rpartition(":")
+        if not colon:
+            print(f"FAILED {word}: see what it printed above")
+            total["failed"] += 1
+            continue
         total += counted(Path(results), int(code))
         for failure in failures(Path(results)):
             print(f"FAILED {failure}")

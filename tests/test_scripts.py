@@ -210,7 +210,7 @@ def test_a_test_that_keeps_figures_passes_where_results_are_written_and_is_count
     )
 
 
-def test_the_last_lines_name_each_failed_test_and_each_that_left_a_handle_open(tmp_path: Path) -> None:
+def test_the_last_lines_name_each_failed_test_each_that_left_a_handle_open_and_each_other_part(tmp_path: Path) -> None:
     shutil.copy(ROOT / "tests" / "conftest.py", tmp_path)
     (tmp_path / "test_some.py").write_text(
         "import asyncio\n\n\n"
@@ -223,11 +223,12 @@ def test_the_last_lines_name_each_failed_test_and_each_that_left_a_handle_open(t
     words = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), f"--junitxml={results}", str(tmp_path)]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=PATIENT_S, check=False)
     assert done.returncode == 1
-    counting = [sys.executable, "-m", "tests.closing", f"{results}:1"]
+    counting = [sys.executable, "-m", "tests.closing", f"{results}:1", "scripts/rust.sh"]
     told = subprocess.run(counting, cwd=ROOT, capture_output=True, text=True, timeout=PATIENT_S, check=False)
     assert told.returncode == 1
-    wrong, left_open, count = told.stdout.splitlines()
+    wrong, left_open, part, count = told.stdout.splitlines()
     assert "::test_is_wrong: AssertionError: one is not two" in wrong
     assert "::test_leaves_a_server_open" in left_open
     assert "unclosed resource <TCPServer" in left_open
-    assert count == "1 passed, 2 failed"
+    assert part == "FAILED scripts/rust.sh: see what it printed above"
+    assert count == "1 passed, 3 failed"
