@@ -136,11 +136,16 @@ def test_words_are_for_one_pytest_in_place_of_the_groups(tree: Path) -> None:
     assert "-k these tests/sdk\n" in said
 
 
-@pytest.mark.parametrize("part", ["scripts/lint.sh", "bin/cargo", "scripts/rust.sh"])
-def test_one_that_fails_fails_the_suite_and_the_others_run_nevertheless(tree: Path, part: str) -> None:
-    stands_in(tree / part, "echo FAILED; exit 7")
+@pytest.mark.parametrize(
+    ("part", "name"),
+    [("scripts/lint.sh", "scripts/lint.sh"), ("bin/cargo", "cargo-test"), ("scripts/rust.sh", "scripts/rust.sh")],
+)
+def test_one_that_fails_fails_the_suite_and_the_others_run_nevertheless(tree: Path, part: str, name: str) -> None:
+    stands_in(tree / part, "echo it is wrong; exit 7")
     code, said = run(tree)
-    assert (code, said.count("FAILED"), said.count("PASSED")) == (1, 1, 7), said
+    assert (code, said.count("it is wrong"), said.count("PASSED")) == (1, 1, 7), said
+    assert f"FAILED {name}: see what it printed above\n" in said
+    assert last_line(said) == "16 passed, 1 failed, 4 skipped"
 
 
 @pytest.mark.parametrize(
