@@ -26,7 +26,7 @@ import msgspec
 import uvloop
 from redis.asyncio import Redis as RedisClient
 
-from bench import cpu, pin
+from bench import cpu, pin, whole
 from bench.child import Child, ChildFailedError, free_port, listens, private_directory, python_environment
 from bench.delay_redis import BODIES, DUE, PUSH
 from bench.peers.redis import Redis
@@ -34,7 +34,6 @@ from bench.progress import Progress, silent
 from bench.report import Case, Goal
 from bench.rounds import Entry, Results, Sample, interleave
 from control.cluster import instance as folders
-from control.errors import UserError
 from control.http import keys
 from control.http.system import KEYS
 from muster import _core
@@ -120,13 +119,7 @@ def _muster(stack: ExitStack, directory: Path, hook: int) -> Face:
     }
     child = _child(stack, "muster", pin.SERVER_CORE, directory, "control.cli.main", "up", **environment)
 
-    def ready() -> bool:
-        try:
-            return all(process.ready for process in folders.find(folders.Folder(folder)).processes)
-        except UserError:
-            return False
-
-    child.wait_until(ready, seconds=START_S)
+    child.wait_until(lambda: whole.ready(folders.Folder(folder)), seconds=START_S)
     record = folders.find(folders.Folder(folder))
     (face,) = record.of("http")
     assert isinstance(face.bind, tuple)
@@ -275,7 +268,7 @@ def _firing(face: Face, hook: int, receiver: int, *, spread: bool) -> Callable[[
 
 CPU: Final = "µs of processor each"
 ROLES: Final = ("http", "receive", "center", "messages-worker")
-"""Those that a message passes; the others of the instance are idle."""
+"""The roles that a message passes; the others of the instance are idle."""
 RECEIVER: Final = "receiver"
 FIGURES: Final = ("lateness p50, ms", "lateness p99, ms", "lateness max, ms", "early")
 

@@ -14,17 +14,16 @@ import os
 import re
 import signal
 import sqlite3
-import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import uvloop
 
-from bench import cpu
+from bench import cpu, whole
 from bench.child import ChildFailedError, private_directory, python_environment
 from bench.null.sockets import allow_files
 from bench.progress import Progress, silent
@@ -33,7 +32,6 @@ from bench.rounds import Entry, Sample, interleave
 from control.cluster import instance as folders
 from control.cluster.instance import Folder, Record
 from control.console import common
-from control.errors import UserError
 from control.fleet.asking import asking
 from muster.fleet import Agent
 from plane.calls import key_of
@@ -89,41 +87,8 @@ def run(*, quick: bool, progress: Progress = silent) -> tuple[Case, ...]:
 def once(clients: int, *, quick: bool) -> dict[str, float]:
     """The figures of one run."""
     allow_files(clients + 90)  # sockets, pipes and files of its own
-    with private_directory("fleet") as place, _running(Path(place)) as folder:
+    with private_directory("fleet") as place, whole.running(Path(place), "fleet") as folder:
         return uvloop.run(_measured(folder, clients, quick))
-
-
-@contextlib.contextmanager
-def _running(place: Path) -> Iterator[Folder]:
-    """`muster up` until the end of the context."""
-    folder = Folder(place / "i")
-    environment = {name: value for name, value in python_environment().items() if not name.startswith("MUSTER_")}
-    environment |= {"MUSTER_INSTANCE__DIR": str(folder.path), "MUSTER_LOG__LEVEL": "warning"}
-    environment |= {"MUSTER_PROBES__EVERY_MS": "0", "MUSTER_DATABASE__URL": "none"}
-    command = [sys.executable, "-m", "control.cli.main", "up", "--with", "fleet"]
-    with (place / "log").open("wb") as log:
-        up = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
-    try:
-        deadline = time.monotonic() + START_S
-        while not _ready(folder):
-            if up.poll() is not None or time.monotonic() > deadline:
-                lines = (place / "log").read_text(errors="replace").strip().splitlines()
-                raise ChildFailedError(f"muster up did not start: {lines[-1] if lines else 'it said nothing'}")
-            time.sleep(LOOK_S)
-        yield folder
-    finally:
-        up.send_signal(signal.SIGINT)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            up.wait(30)
-        up.kill()
-        up.wait()
-
-
-def _ready(folder: Folder) -> bool:
-    try:
-        return all(process.ready for process in folders.find(folder).processes)
-    except UserError:
-        return False
 
 
 async def _measured(folder: Folder, count: int, quick: bool) -> dict[str, float]:

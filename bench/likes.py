@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from bench import cpu, pin
+from bench import cpu, pin, whole
 from bench.child import Child, ChildFailedError, free_port, private_directory, python_environment
 from bench.likes_client import PING, Pipeline, ask, pace, saturate
 from bench.peers.redis import Redis
@@ -29,7 +29,6 @@ from bench.report import Case, Goal
 from bench.rounds import Entry, Results, Sample, Series, interleave
 from control.cluster import instance as folders
 from control.console import common
-from control.errors import UserError
 from plane.likes.options import LikesOptions
 
 SECONDS, SECONDS_QUICK = 3.0, 0.6
@@ -119,13 +118,7 @@ def _muster(stack: ExitStack, **options: object) -> Server:
     )
     stack.callback(child.stop)
 
-    def ready() -> bool:
-        try:
-            return all(process.ready for process in folders.find(folder).processes)
-        except UserError:
-            return False
-
-    child.wait_until(ready, seconds=START_S)
+    child.wait_until(lambda: whole.ready(folder), seconds=START_S)
 
     def status() -> Mapping[str, Any]:
         said: Mapping[str, Any] = common.get(_node(folder), "/api/v1/status")[1]

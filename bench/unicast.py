@@ -6,10 +6,7 @@ spend while nothing is sent. Both ways are measured in one instance, in turns.
 
 import asyncio
 import contextlib
-import signal
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -18,14 +15,13 @@ from typing import Final
 import uvloop
 
 import muster
-from bench import cpu
-from bench.child import ChildFailedError, private_directory, python_environment
+from bench import cpu, whole
+from bench.child import ChildFailedError, private_directory
 from bench.progress import Progress, silent
 from bench.report import Case, Goal
 from bench.rounds import Entry, Sample, interleave
 from control.cluster import instance as folders
 from control.cluster.instance import Folder
-from control.errors import UserError
 from plane.auth import mint
 from plane.trust import signing_secrets
 
@@ -54,7 +50,7 @@ def run(*, rounds: int, quick: bool, progress: Progress = silent) -> tuple[Case,
     count, single = (MESSAGES_QUICK, ONE_BY_ONE_QUICK) if quick else (MESSAGES, ONE_BY_ONE)
     with (
         private_directory("unicast") as place,
-        running(Path(place)) as folder,
+        whole.running(Path(place), "presence") as folder,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
         idle = runner.run(_idle(folder))
@@ -71,39 +67,6 @@ def run(*, rounds: int, quick: bool, progress: Progress = silent) -> tuple[Case,
         for figure in (RATE, P50, P99)
     ]
     return (Case.compared(f"{EACH}, {TO_USER}", user, room, GOAL, quick=quick), *plain)
-
-
-@contextlib.contextmanager
-def running(place: Path) -> Iterator[Folder]:
-    """`muster up` until the end of the context."""
-    folder = Folder(place / "i")
-    environment = {name: value for name, value in python_environment().items() if not name.startswith("MUSTER_")}
-    environment |= {"MUSTER_INSTANCE__DIR": str(folder.path), "MUSTER_LOG__LEVEL": "warning"}
-    environment |= {"MUSTER_PROBES__EVERY_MS": "0", "MUSTER_DATABASE__URL": "none"}
-    command = [sys.executable, "-m", "control.cli.main", "up", "--with", "presence"]
-    with (place / "log").open("wb") as log:
-        up = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
-    try:
-        deadline = time.monotonic() + START_S
-        while not _ready(folder):
-            if up.poll() is not None or time.monotonic() > deadline:
-                lines = (place / "log").read_text(errors="replace").strip().splitlines()
-                raise ChildFailedError(f"muster up did not start: {lines[-1] if lines else 'it said nothing'}")
-            time.sleep(LOOK_S)
-        yield folder
-    finally:
-        up.send_signal(signal.SIGINT)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            up.wait(30)
-        up.kill()
-        up.wait()
-
-
-def _ready(folder: Folder) -> bool:
-    try:
-        return all(process.ready for process in folders.find(folder).processes)
-    except UserError:
-        return False
 
 
 def _spent(folder: Folder) -> int:

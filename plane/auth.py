@@ -62,7 +62,7 @@ class Admitted:
     token: int = 0
     """The number by which it can be revoked; 0: none."""
     device: bytes = b""
-    """What it calls the user's device; empty: nothing."""
+    """The name of the user's device; empty: none."""
 
 
 class Authenticator(Protocol):

@@ -15,7 +15,7 @@ import structlog
 from plane.spec import SpecError
 
 ALGORITHMS: Final = ("EdDSA", "ES256", "RS256")
-"""Those whose verifier cannot sign."""
+"""The algorithms whose verifier cannot sign."""
 KEYS_MAX: Final = 64
 FRESH_S: Final = 300.0
 """A set is fetched again after this."""

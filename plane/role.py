@@ -32,4 +32,4 @@ class Role:
     name: Callable[[Servers], None] = _nothing
     """Of a door: tell clients of these servers from now on."""
     beside: Callable[[Context], AbstractAsyncContextManager[object]] | None = None
-    """What works beside the engine, with the parts of its process, while its context is open."""
+    """The work beside the engine, with the parts of its process, while its context is open."""

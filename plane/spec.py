@@ -23,6 +23,16 @@ class SpecError(Exception):
     """The spec, or a file that it names, cannot be used. One line."""
 
 
+def password(file: str) -> str:
+    """The password in a file; empty without one. Raises `SpecError`."""
+    if not file:
+        return ""
+    try:
+        return Path(file).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"{file}: cannot be read: {error}") from None
+
+
 class Registration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The registration of the process; for the control plane."""
 

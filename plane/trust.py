@@ -1,4 +1,4 @@
-"""What makes a credential good: the shared token, the secrets and keys that sign users' tokens, and what is revoked.
+"""The proofs of a good credential: the shared token, the secrets and keys that sign users' tokens, and what is revoked.
 
 Owns the reading of these files. Knows no token and no signature: see `plane/auth.py`.
 """

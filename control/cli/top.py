@@ -28,7 +28,7 @@ from control.errors import TRY_LATER, UserError
 from plane.kinds import kind, kinds, partitioned
 
 MEMBERS: Final = "muster_members"
-"""Of rooms, which are added up; clients of a fleet are known to each of its index nodes."""
+"""Members of rooms add up over nodes; each index node knows all clients of a fleet."""
 REPAIRED: Final = "muster_messages_repaired_total"
 BYTES_IN: Final = "muster_udp_received_bytes_total"
 BYTES_OUT: Final = "muster_udp_sent_bytes_total"

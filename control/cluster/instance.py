@@ -18,10 +18,11 @@ from msgspec import UNSET, UnsetType
 
 from control.config.options import Config
 from control.errors import TRY_LATER, ConfigError, NotRunning, UserError
-from control.host.files import absolute, create_once, foreign, write_atomically
+from control.host.files import absolute, create_once, foreign
 from control.registry.places import Node
 from muster.errors import Unavailable
 from muster.instance import FILE, LOCK, check_default, default_folder, lives
+from plane.files import write_atomically
 from plane.kinds import kind, kinds, listed
 from plane.spec import SpecError, secret
 from plane.trust import shared_token, signing_secrets

@@ -31,7 +31,6 @@ from control.config.load import Loaded
 from control.config.options import LINKS, Config, Faults
 from control.errors import TRY_LATER, ConfigError, UserError
 from control.host.addresses import split_address
-from control.host.files import write_atomically
 from control.host.openfiles import enough_files
 from control.host.ports import Ports
 from control.node.enrolment import tree
@@ -43,6 +42,7 @@ from control.registry.server import RegistryServer
 from control.registry.tree import Tree, TreeError
 from muster import __version__, _core
 from muster.instance import pid_namespace, start_time
+from plane.files import write_atomically
 from plane.kinds import command_keys, doors, kind, kinds, system_of
 from plane.spec import Fault, Registration, Spec, SpecError, secret
 

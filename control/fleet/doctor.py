@@ -6,6 +6,7 @@ import resource
 import shutil
 import time
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from importlib.util import find_spec
 from typing import Any, Final
 
@@ -21,9 +22,9 @@ from control.host.addresses import address_text
 from control.host.openfiles import FILES
 from plane.fleet.broker import PROGRAM as MOSQUITTO
 from plane.fleet.keeper import PROGRAM as REDIS
-from plane.fleet.options import NONE, Fleet, password, url
+from plane.fleet.options import NONE, Fleet, redis_url, url
 from plane.kind import Program
-from plane.spec import SpecError
+from plane.spec import SpecError, password
 
 CHECK: Final = "fleet"
 ANSWERS_S: Final = 2.0
@@ -68,7 +69,7 @@ def files(most: int | None, clients: int) -> Finding:
 def nodes(
     index: Mapping[str, Mapping[str, Any]], schedulers: Mapping[str, Mapping[str, Any]], minute: int
 ) -> list[Finding]:
-    """What the nodes say of themselves, by name; `minute`: now, since 1970."""
+    """The nodes' own answers, by name; `minute`: now, since 1970."""
     found: list[Finding] = []
     most = max((int(each["clients"]) for each in index.values()), default=0)
     for name, said in index.items():
@@ -129,7 +130,7 @@ def _hard(record: Record | None) -> int | None:
 
 
 async def _servers(fleet: Fleet, config: Config) -> list[Finding]:
-    """Those of others, all at once."""
+    """The answers of other nodes, all at once."""
     brokers = _brokers(fleet) if fleet.mqtt else _nothing()
     redis = _redis(fleet, config) if fleet.redis not in {"", NONE} else _nothing()
     return [each for found in await asyncio.gather(brokers, redis) for each in found]
@@ -166,16 +167,16 @@ async def _brokers(fleet: Fleet) -> list[Finding]:
 
 
 async def _redis(fleet: Fleet, config: Config) -> list[Finding]:
-    from plane.fleet.redis import FAILURES, opened
+    from plane.fleet.redis import FAILURES
+    from plane.redis.connections import opened
 
-    closes: list[Any] = []
     try:
-        one, closes = opened(fleet.redis, password(absolute(fleet.redis_password_file)))
-        async with asyncio.timeout(ANSWERS_S):
+        word = password(absolute(fleet.redis_password_file))
+        async with AsyncExitStack() as stack, asyncio.timeout(ANSWERS_S):
+            one, close = opened(redis_url(fleet.redis), word, ANSWERS_S)
+            stack.push_async_callback(close)
             await one.get(f"muster:{{{config.instance.name}}}:fleet:life")
     except (*FAILURES, SpecError) as error:
         text = " ".join(str(error).split())[:200] or f"no answer in {ANSWERS_S:g} s"
         return [fail(CHECK, f"Redis: {text}", "check Redis, fleet.redis and fleet.redis_password_file; or none")]
-    finally:
-        await asyncio.gather(*(each.aclose() for each in closes))
     return [ok(CHECK, "Redis answers: sessions and counts are kept")]

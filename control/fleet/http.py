@@ -6,7 +6,6 @@ writes the table of tasks itself calls `refresh`.
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from typing import Annotated, Any, Final, TypeVar
 
@@ -18,16 +17,15 @@ from litestar.params import HeaderParameter, PathParameter, QueryParameter
 from litestar.types import ControllerRouterHandler
 
 import muster
-from control.cluster.instance import Process
-from control.errors import UserError
 from control.fleet.asking import AWAY, Asking
 from control.fleet.streams import RunStream
 from control.http.access import Action, Caller
 from control.http.face import AnyRequest, Base
 from control.http.idempotency import Answer, Nothing
+from control.http.lookout import Lookout
 from control.http.problems import CONTENT_TYPE, Problem
 from control.http.streams import EventStream
-from plane.calls import CallError, key_of
+from plane.calls import CallError
 from plane.fleet.questions import (
     ClientPage,
     Clients,
@@ -47,7 +45,6 @@ from plane.fleet.questions import (
 from plane.fleet.records import ResultRow
 from plane.fleet.selector import SelectorError
 from plane.fleet.watching import Told
-from plane.spec import SpecError, secret
 
 ACTIONS: Final = (
     Action("measure", "ask clients of the fleet for measurements of these kinds, and see these runs", None),
@@ -55,7 +52,6 @@ ACTIONS: Final = (
     Action("clients", "see the clients of the fleet", None),
 )
 WAIT_S: Final = 600.0
-LOOK_S: Final = 1.0
 AGAIN_S: Final = 0.5
 TRIES_MAX: Final = 5
 """So often in a row nothing comes before a stream of a run is given up; each looks for the lead for some seconds."""
@@ -203,7 +199,7 @@ async def run_events(
     caller: NamedDependency[Caller],
     fleet: NamedDependency["FleetFace"],
 ) -> Response[Any]:
-    """What happens to a run, from its beginning on: `asked`, `result`, `replaced`, and `ended`, which is the last one.
+    """Events of a run, from its beginning on: `asked`, `result`, `replaced`, and `ended`, which is the last one.
 
     `goodbye` says why a stream ends before the run; one that is opened again begins anew.
     """
@@ -311,8 +307,7 @@ class FleetFace:
 
     def __init__(self, base: Base) -> None:
         self.base = base
-        self._nodes: Sequence[Process] = ()
-        self._looked = 0.0
+        self._lookout = Lookout(base)
         self._asking: Asking | None = None
         self._streams: set[RunStream] = set()
         self.draining = False
@@ -332,7 +327,7 @@ class FleetFace:
 
     def redirect(self, address: muster.Address) -> None:
         """Look for the nodes again."""
-        self._looked = 0.0
+        self._lookout.forget()
 
     def access_changed(self) -> None:
         """Streams look again."""
@@ -388,18 +383,9 @@ class FleetFace:
 
     async def asking(self) -> Asking:
         """Raises `Problem`."""
-        if time.monotonic() - self._looked > LOOK_S:
-            try:
-                self._nodes = await self.base.nodes()
-            except UserError as error:
-                raise Problem("unavailable", str(error)) from None
-            self._looked = time.monotonic()
+        await self._lookout.look()
         if self._asking is None:
-            try:
-                key = key_of(secret(self.base.cluster_secret_file, 32))
-            except SpecError as error:
-                raise Problem("unavailable", str(error)) from None
-            self._asking = Asking(lambda: self._nodes, key)
+            self._asking = Asking(lambda: self._lookout.nodes, self._lookout.key())
         return self._asking
 
     async def ask(self, question: msgspec.Struct, answer: type[A]) -> A:

@@ -1,32 +1,12 @@
-"""Files that others read while this process writes them, or that nobody else may read."""
+"""Files of this user: those made once, and those that others could read or write."""
 
 import os
 import stat
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
 from control.errors import ConfigError
-
-
-def write_atomically(file: Path, content: bytes, mode: int = 0o600) -> None:
-    """Replace `file` as a whole: a reader sees the old content or the new, also after a crash.
-
-    Raises `OSError` with the file's name.
-    """
-    handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            os.fchmod(stream.fileno(), mode)
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        Path(name).replace(file)
-    except BaseException as error:
-        Path(name).unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename is None:  # for example a full disk
-            error.filename = str(file)
-        raise
+from plane.files import write_atomically
 
 
 def create_once(file: Path, content: bytes, mode: int = 0o600) -> None:

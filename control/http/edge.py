@@ -56,7 +56,7 @@ class Serving:
     bind: tuple[str, int]
     keys_file: Path
     trust: Trust
-    """What users' tokens are judged by."""
+    """The secrets and keys that judge users' tokens."""
     where: Where
     """The folder of the instance, or the addresses of its servers with the token that programs share."""
     nodes: Nodes

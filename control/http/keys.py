@@ -21,7 +21,8 @@ import structlog
 from msgspec import Meta
 
 from control.errors import USAGE, ConfigError, UserError
-from control.host.files import open_to_all, write_atomically
+from control.host.files import open_to_all
+from plane.files import write_atomically
 
 FORMAT: Final = 1
 KEYS_MAX: Final = 10_000

@@ -1,4 +1,4 @@
-"""What the nodes of likes know of each other, in the registry: who lives, and who has which partition.
+"""The registry's entries of likes: nodes that live, and the owner of each partition.
 
 Owns the records, and the rule by which a node is taken for dead. Knows no partition's contents.
 
@@ -91,7 +91,7 @@ class Board:
         self.name, self.me, self.lease = name, me, Lease()
         self.table: Sequence[Part] = empty.parts
         self.version = 0
-        """Of the table."""
+        """The version of the table."""
         self.members: Mapping[str, Member] = {}
         """All that have a record, dead ones included."""
         self._tree, self._empty = tree, empty

@@ -146,7 +146,7 @@ class Likes:
         return found[:PAGE]
 
     async def items(self, user: int, start: int, limit: int) -> list[bytes]:
-        """What a user likes, newest first; of several nodes, the newest of each partition first."""
+        """The items that a user likes, newest first; of several nodes, the newest of each partition first."""
         if await self._routes.alone():
             return list(await self._ask("LIKE.ITEMS", user, start, limit))
         said = [_raised(each) for each in await self._routes.everywhere(("LIKE.ITEMS", user, 0, start + limit))]

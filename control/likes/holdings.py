@@ -276,7 +276,7 @@ class Holdings:
         return next(place for place, node in enumerate(self._told[0]) if node[0] == name)
 
     def _tell(self, served: Served, partition: int, where: tuple[str, int]) -> None:
-        """What one partition's own clients are told: the same, and at least that its slots are here."""
+        """The same for clients of one partition: at least its own slots are here."""
         name = _id("partition", partition)
         mine: Node = (name, *where, [slots_of(partition, self._partitions)])
         nodes = [*(node for node in self._told[0] if node[0] != name), mine]

@@ -60,7 +60,7 @@ class LikesNode:
         self._bind = spec.bind or ("127.0.0.1", 0)
         self._means = Means(spec, settings, context)
         self._place = "" if settings.options.log else _kept(Path(settings.folder), settings.partitions)
-        """Which folder has the logs; empty: Kafka."""
+        """The folder of the logs; empty: Kafka."""
         self._began = now_s()
         self._stirred = asyncio.Event()
         self._holdings: Holdings | None = None
@@ -305,7 +305,7 @@ class LikesNode:
     # --- what it says -------------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
-        """What it serves, and how far behind the databases are."""
+        """The partitions that it serves, and how far behind the databases are."""
         state = "draining" if self.draining else "ready" if self.ready else "starting"
         holdings, board = self._holdings, self._board
         if holdings is None or board is None:
@@ -348,7 +348,7 @@ class LikesNode:
         return [serves, *([away] if self._trouble else []), *wrong, *behind]
 
     def counters(self) -> list[Figure]:
-        """Those of all its partitions added up, and of the partitions themselves."""
+        """Figures of all its partitions added up, and of each partition."""
         holdings = self._holdings
         if holdings is None:
             return []

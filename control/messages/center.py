@@ -25,7 +25,7 @@ from plane.messages.schedule import EmbeddedSchedule, NewChange, OnFires, Reply,
 from plane.messages.shapes import BACKLOG_MS, Found, Join, Results, Which
 from plane.messages.topics import Topics
 from plane.service import Context, Figure
-from plane.spec import Spec, SpecError
+from plane.spec import Spec, password
 
 T = TypeVar("T")
 LOCK_S: Final = 10.0
@@ -237,9 +237,8 @@ def _schedule(settings: Told, options: CenterOptions, on_fires: OnFires, context
         from plane.messages.redis import RedisSchedule  # its library is an extra
         from plane.messages.redis_place import connect as connected
 
-        password = _password(settings.password_file)
         schedule = redis = RedisSchedule(
-            connected(options.schedule, password),
+            connected(options.schedule, password(settings.password_file)),
             f"muster:{name}",
             on_fires,
             context.log,
@@ -265,15 +264,6 @@ def _schedule(settings: Told, options: CenterOptions, on_fires: OnFires, context
     if options.schedule:
         redis.on_back = logged.came_back
     return logged
-
-
-def _password(file: str) -> str | None:
-    if not file:
-        return None
-    try:
-        return Path(file).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"{file}: cannot be read: {error}") from None
 
 
 def build(spec: Spec, settings: Told, context: Context) -> CenterService:

@@ -13,7 +13,7 @@ ENDED: Final = "the connection ended"
 
 
 class Broken(Exception):
-    """The connection failed, or what came is not HTTP. What was asked may be done. One line."""
+    """The connection failed, or what came is not HTTP. The request may have been carried out. One line."""
 
 
 class Connection(asyncio.Protocol):
@@ -24,7 +24,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
         self._head: asyncio.Future[int] | None = None
-        """Of the answer that is awaited: its status."""
+        """The status of the answer that is awaited."""
         self._parts: list[bytes] = []
         self._more = asyncio.Event()
         self._whole = True
@@ -56,7 +56,7 @@ class Connection(asyncio.Protocol):
         return b"".join(parts)
 
     async def part(self) -> bytes | None:
-        """What has come of the body since the last part; None: it is whole. Raises `Broken`."""
+        """The next part of the body; None: it is whole. Raises `Broken`."""
         while not self._parts:
             if self._whole:
                 self.used_at = self._loop.time()

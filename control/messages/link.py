@@ -119,7 +119,7 @@ class Link:
             connection.abort()
 
     def _head(self, address: tuple[str, int], question: str) -> bytes:
-        """Of a request, without its length and its end."""
+        """The head of a request, without its length and its end."""
         host = f"[{address[0]}]" if ":" in address[0] else address[0]
         return b"POST /%b HTTP/1.1\r\nhost: %b:%d\r\nauthorization: Bearer %b\r\n" % (
             question.encode(),

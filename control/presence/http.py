@@ -4,7 +4,6 @@ Keys and limits are the base's (`control/http/`); the question is that of the co
 """
 
 import re
-import time
 from collections.abc import AsyncGenerator, Sequence
 from typing import Annotated, Any, Final
 
@@ -17,19 +16,16 @@ from litestar.response import Stream
 from litestar.types import ControllerRouterHandler
 
 import muster
-from control.cluster.instance import Process
-from control.errors import UserError
 from control.http.access import Action, Caller
 from control.http.face import AnyRequest, Base
+from control.http.lookout import Lookout
 from control.http.problems import CONTENT_TYPE, Problem
 from control.presence import send
 from control.presence.asking import ROLE, USER_MAX, Readers
-from plane.calls import CallError, key_of
+from plane.calls import CallError
 from plane.presence.questions import User
-from plane.spec import SpecError, secret
 
 ACTIONS: Final = (Action("presence", "see where these users are online", None), send.ACTION)
-LOOK_S: Final = 1.0
 USERS_MAX: Final = 1_000
 CODES: Final = {"question": "bad_request", "late": "timeout"}
 
@@ -151,8 +147,7 @@ class PresenceFace:
 
     def __init__(self, base: Base) -> None:
         self.base = base
-        self._nodes: Sequence[Process] = ()
-        self._looked = 0.0
+        self._lookout = Lookout(base)
         self._readers: Readers | None = None
         self._sender = send.Sender(base)
         self._draining = False
@@ -178,7 +173,7 @@ class PresenceFace:
 
     def redirect(self, address: muster.Address) -> None:
         """Look for the readers again, and send by these servers."""
-        self._looked = 0.0
+        self._lookout.forget()
         self._sender.redirect(address)
 
     def access_changed(self) -> None:
@@ -213,19 +208,11 @@ class PresenceFace:
 
     async def readers(self) -> Readers:
         """Raises `Problem`."""
-        if time.monotonic() - self._looked > LOOK_S:
-            try:
-                self._nodes = await self.base.nodes()
-            except UserError as error:
-                raise Problem("unavailable", str(error)) from None
-            self._looked = time.monotonic()
+        await self._lookout.look()
         if self._readers is None:
-            try:
-                key = key_of(secret(self.base.cluster_secret_file, 32))
-            except SpecError as error:
-                raise Problem("unavailable", str(error)) from None
             self._readers = Readers(
-                lambda: [each.bind for each in self._nodes if each.role == ROLE and each.bind and each.ready], key
+                lambda: [each.bind for each in self._lookout.nodes if each.role == ROLE and each.bind and each.ready],
+                self._lookout.key(),
             )
         return self._readers
 

@@ -23,8 +23,8 @@ from plane.log import connect
 from plane.presence.options import PresenceSettings
 from plane.presence.place import Place, place_of
 from plane.presence.questions import SourceStats, WriterStats
-from plane.presence.store import BUCKETS, Fenced, Shard, StoreError, WentBack, password
-from plane.spec import Spec, SpecError
+from plane.presence.store import BUCKETS, Fenced, Shard, StoreError, WentBack
+from plane.spec import Spec, SpecError, password
 
 TICK_S: Final = 0.02
 """Less than the reorder time; a batch of what came meanwhile."""
@@ -324,10 +324,7 @@ def companion(
     if not stores:
         raise SpecError("presence.redis: missing; a writer needs a store: redis://HOST:PORT/DB")
     url = stores[place.shard % len(stores)]
-    try:
-        word = password(settings.password_files[place.site - 1])
-    except OSError as error:
-        raise SpecError(f"presence: the password of the store: {error}") from None
+    word = password(settings.password_files[place.site - 1])
 
     def begin(engine: object, log: structlog.typing.FilteringBoundLogger, partitions: Callable[[], int]) -> Keeper:
         store = Shard(url, word, instance=settings.instance, site=place.site, shards=place.shards, shard=place.shard)

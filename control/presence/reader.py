@@ -24,9 +24,9 @@ from plane.presence.questions import (
     Who,
     WriterStats,
 )
-from plane.presence.store import BUCKETS, Change, Looked, Shard, StoreError, password
+from plane.presence.store import BUCKETS, Change, Looked, Shard, StoreError
 from plane.service import Context, Figure
-from plane.spec import Spec, SpecError, secret
+from plane.spec import Spec, SpecError, password, secret
 
 USERS_MAX: Final = 10_000
 """Of one question."""
@@ -228,10 +228,7 @@ def shards_of(settings: PresenceSettings, site: int) -> list[Shard]:
     stores = settings.redis[site - 1] if settings.redis else []
     if not stores:
         raise SpecError("presence.redis: missing; a reader needs a store: redis://HOST:PORT/DB")
-    try:
-        word = password(settings.password_files[site - 1])
-    except OSError as error:
-        raise SpecError(f"presence: the password of the store: {error}") from None
+    word = password(settings.password_files[site - 1])
     count = settings.writers[site - 1]
     return [
         Shard(

@@ -99,7 +99,7 @@ class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Device(msgspec.Struct, frozen=True):
-    """What became of a message on one device; null: devices that nobody knows."""
+    """The outcome of a message on one device; null: devices that nobody knows."""
 
     device: str | None
     outcome: Literal["delivered", "not_online", "expired"]

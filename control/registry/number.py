@@ -8,8 +8,8 @@ from pathlib import Path
 
 import structlog
 
-from control.host.files import write_atomically
 from control.registry.places import Identity, Wrong, encode, read_identity
+from plane.files import write_atomically
 from plane.spec import SpecError
 
 

@@ -17,12 +17,12 @@ import structlog
 
 from control.config.zookeeper import check_path
 from control.errors import UserError
-from control.host.files import write_atomically
 from control.host.sockets import listen
 from control.registry import frames
 from control.registry.frames import Frame
 from control.registry.store import Store
 from control.registry.tree import Operation, Result, TreeError, check
+from plane.files import write_atomically
 
 SOCKET: Final = "registry.sock"
 STATE: Final = "registry.state"

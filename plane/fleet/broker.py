@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from plane.files import write_atomically
 from plane.fleet.schema import NAME as CLIENT
 from plane.fleet.schema import PREFIX, UP_BYTES_MAX
 from plane.kind import Berth, Program
@@ -43,12 +44,12 @@ def prepare(berth: Berth) -> list[str]:
     folder = berth.folder
     secret = folder / SECRET
     if not secret.exists():
-        write(secret, secrets.token_urlsafe(32) + "\n")
+        write_atomically(secret, f"{secrets.token_urlsafe(32)}\n".encode())
     word = secret.read_text(encoding="ascii").strip()
     with _users(folder) as lines:
         lines.update({user: _hashed(user, word) for user in _own_users() if user not in lines})
-    write(folder / "acl", access())
-    write(folder / "mosquitto.conf", configuration(folder, berth.host, berth.port))
+    write_atomically(folder / "acl", access().encode())
+    write_atomically(folder / "mosquitto.conf", configuration(folder, berth.host, berth.port).encode())
     return ["-c", str(folder / "mosquitto.conf")]
 
 
@@ -124,15 +125,7 @@ def _users(folder: Path) -> Iterator[dict[str, str]]:
         known = file.read_text(encoding="ascii").splitlines(keepends=True) if file.exists() else []
         lines = {line.partition(":")[0]: line for line in known}
         yield lines
-        write(file, "".join(lines.values()))
-
-
-def write(file: Path, text: str) -> None:
-    """For the owner alone, and whole or not at all."""
-    beside = file.with_name(f"{file.name}.new")
-    with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as out:
-        out.write(text)
-    beside.replace(file)
+        write_atomically(file, "".join(lines.values()).encode())
 
 
 def _wanted(section: Any) -> bool:

@@ -6,12 +6,12 @@ from typing import Final
 from plane.fleet import index_node, scheduler
 from plane.fleet.broker import plane_user
 from plane.fleet.index_node import IndexNode
-from plane.fleet.options import FleetSettings, password
+from plane.fleet.options import FleetSettings
 from plane.fleet.records import Store
 from plane.fleet.scheduler import Scheduler
 from plane.kinds import kind
 from plane.service import Context
-from plane.spec import Spec, SpecError
+from plane.spec import Spec, SpecError, password
 
 MISSING: Final = "fleet: {} is missing; nodes of a fleet find each other in a registry and clients at an MQTT broker"
 

@@ -23,7 +23,7 @@ from plane.fleet.hearing import Hearing
 from plane.fleet.index import Index, Update, UpdateError
 from plane.fleet.leases import Leases
 from plane.fleet.mqtt import Link, LinkError
-from plane.fleet.options import FleetSettings, password
+from plane.fleet.options import FleetSettings
 from plane.fleet.picks import Picks
 from plane.fleet.presence import Presence
 from plane.fleet.questions import (
@@ -47,7 +47,7 @@ from plane.fleet.questions import (
 from plane.fleet.selector import SelectorError, parse
 from plane.fleet.sessions import Waiting
 from plane.service import Context, Figure
-from plane.spec import Spec, secret
+from plane.spec import Spec, password, secret
 
 if TYPE_CHECKING:  # loaded only where something is kept
     from plane.fleet.redis import Sessions

@@ -1,8 +1,6 @@
 """The keys of a fleet, the settings of its nodes, and how the second follow from the first."""
 
-from pathlib import Path
-from typing import Annotated, Any, Final, Literal
-from urllib.parse import unquote
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -10,10 +8,10 @@ from muster.brokers import Brokers, brokers, place
 from plane.fleet import broker, keeper
 from plane.kind import Around
 from plane.options import EdgeAddress, EdgeOptions, Section, key
+from plane.redis import server
+from plane.redis.where import PORT, SENTINEL_PORT, Where, parsed
 from plane.spec import SpecError
 
-REDIS_PORT: Final = 6379
-SENTINEL_PORT: Final = 26379
 SQLITE: Final = "sqlite"
 NONE: Final = "none"
 
@@ -110,7 +108,7 @@ def settle(options: Section, around: Around) -> FleetSettings:
     redis, redis_password_file = fleet.redis, around.absolute(fleet.redis_password_file)
     if not redis and (own_redis := around.programs.get(keeper.NAME)):
         redis = f"redis://{own_redis[0]}:{own_redis[1]}/0"
-        redis_password_file = str(around.folder / keeper.NAME / keeper.SECRET)
+        redis_password_file = str(around.folder / keeper.NAME / server.SECRET)
     own = f"sqlite:///{around.folder / 'fleet.db'}"
     return FleetSettings(
         brokers=told.places,
@@ -135,20 +133,7 @@ def url(text: str) -> Brokers:
         raise SpecError(f"fleet.mqtt: {error}") from None
 
 
-class Kept(msgspec.Struct, frozen=True):
-    """Where Redis is."""
-
-    kind: Literal["one", "sentinel", "cluster"]
-    places: tuple[tuple[str, int], ...]
-    """Of Redis, of the sentinels, or of members of the cluster."""
-    tls: bool
-    user: str
-    database: int
-    master: str
-    """Its name among the sentinels."""
-
-
-def redis_url(text: str) -> Kept:
+def redis_url(text: str) -> Where:
     """Raises `SpecError`, which never tells a password."""
     scheme, _, rest = text.partition("://")
     way, _, kind = scheme.partition("+")
@@ -157,7 +142,7 @@ def redis_url(text: str) -> Kept:
     words = [each for each in path.split("/") if each]
     master = words.pop(0) if kind == "sentinel" and words else ""
     database = words.pop(0) if kind != "cluster" and words else "0"
-    places = [place(each, SENTINEL_PORT if kind == "sentinel" else REDIS_PORT) for each in hosts.split(",")]
+    places = [place(each, SENTINEL_PORT if kind == "sentinel" else PORT) for each in hosts.split(",")]
     known = way in {"redis", "rediss"} and kind in {"", "sentinel", "cluster"} and (kind != "" or len(places) == 1)
     if ":" in user:
         raise SpecError("fleet.redis: no password is accepted here; put it into fleet.redis_password_file")
@@ -167,16 +152,4 @@ def redis_url(text: str) -> Kept:
             f"fleet.redis: {shown} is not redis://HOST:PORT/DB, redis+sentinel://HOST:PORT,…/MASTER, "
             "redis+cluster://HOST:PORT,…, one of these with rediss, nor none"
         )
-    found = tuple(each for each in places if each is not None)
-    how: Literal["one", "sentinel", "cluster"] = "sentinel" if master else "cluster" if kind else "one"
-    return Kept(how, found, way == "rediss", unquote(user), int(database), master)
-
-
-def password(file: str) -> str:
-    """The password in a file. Raises `SpecError`."""
-    if not file:
-        return ""
-    try:
-        return Path(file).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"{file}: cannot be read: {error}") from None
+    return parsed(text)

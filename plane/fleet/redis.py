@@ -9,21 +9,17 @@ that took over and lacks something. Both write their sessions anew. All keys are
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Final, cast
+from typing import Final, cast
 
 import msgspec
-import redis.asyncio as client
 import structlog
-from redis.asyncio.cluster import ClusterNode, RedisCluster
-from redis.asyncio.retry import Retry
-from redis.asyncio.sentinel import Sentinel
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisClusterException, RedisError
 
 from plane.fleet.index import Update
 from plane.fleet.options import redis_url
 from plane.fleet.questions import MinuteCounts
 from plane.fleet.sessions import Batch, Session, Waiting
+from plane.redis.connections import opened
 
 CALL_S: Final = 5.0
 EVERY_S: Final = 0.5
@@ -59,7 +55,7 @@ class Sessions:
         self.written = self.failed = 0
         self._prefix, self._node = f"muster:{{{instance}}}:fleet", node
         self._waiting, self._records, self._log = waiting, records, log.bind(redis=url)
-        self._redis, self._closes = opened(url, password)
+        self._redis, self._close = opened(redis_url(url), password, CALL_S)
         self._number = secrets.randbits(32) << 20
         """Of batches: grows; the beginning is no former process's."""
         self._wrote: int | None = None
@@ -78,7 +74,7 @@ class Sessions:
         if self._writing is not None:
             self._writing.cancel()
             await asyncio.gather(self._writing, return_exceptions=True)
-        await asyncio.gather(*(each.aclose() for each in self._closes))
+        await self._close()
 
     async def load(self) -> list[Update]:
         """All sessions that are written; none if it does not answer."""
@@ -189,34 +185,6 @@ class Sessions:
         if self._said != (said := _told(error)):
             self._log.warning("sessions are not written; clients and runs go on", cause=said)
         self.connected, self._said = False, said
-
-
-def opened(url: str, password: str) -> tuple[Any, list[Any]]:
-    """The client of one Redis, of the master that sentinels name, or of a cluster; and all that is to be closed.
-
-    Raises `SpecError`.
-    """
-    where = redis_url(url)
-    known: dict[str, Any] = {
-        "username": where.user or None,
-        "password": password or None,
-        "socket_timeout": CALL_S,
-        "socket_connect_timeout": CALL_S,
-        "ssl": where.tls,
-    }
-    if where.kind == "cluster":
-        cluster = RedisCluster(startup_nodes=[ClusterNode(*place) for place in where.places], **known)
-        return cluster, [cluster]
-    known |= {"db": where.database, "retry": Retry(NoBackoff(), 0)}
-    if where.kind == "sentinel":
-        asked = {"socket_timeout": CALL_S, "socket_connect_timeout": CALL_S, "ssl": where.tls}
-        named: Any = Sentinel  # untyped
-        sentinel = named(list(where.places), sentinel_kwargs=asked, **known)
-        master = sentinel.master_for(where.master)
-        return master, [master, sentinel]
-    ((host, port),) = where.places
-    one = client.Redis(host=host, port=port, **known)
-    return one, [one]
 
 
 def _minute(minute: int, row: dict[bytes, bytes]) -> MinuteCounts:

@@ -24,7 +24,7 @@ from plane.fleet import replay, schema
 from plane.fleet.dispatcher import SEED_STEP, Answer, Dispatcher
 from plane.fleet.index_nodes import IndexNodes, running
 from plane.fleet.mqtt import Link, LinkError
-from plane.fleet.options import FleetSettings, password
+from plane.fleet.options import FleetSettings
 from plane.fleet.questions import (
     Averages,
     DropTask,
@@ -66,7 +66,7 @@ from plane.fleet.selector import SelectorError, parse
 from plane.fleet.watching import WATCHED_MAX, Queue, Told, Watching
 from plane.fleet.wheel import PICK_MAX, Task, TaskError, Turn, Wheel
 from plane.service import Context, Figure
-from plane.spec import Spec, secret
+from plane.spec import Spec, password, secret
 
 ROLE: Final = "scheduler"
 LOOK_S: Final = 0.5
@@ -650,7 +650,7 @@ class Scheduler:
         return events()
 
     async def _past(self, run: RunName) -> list[Event]:
-        """What the store knows of a run, as events."""
+        """The store's part of a run, as events."""
         with _told():
             row, rows = await self._store.run(*run), await self._store.results_of(run)
         if row is None or row.state == "due":

@@ -1,4 +1,4 @@
-"""Who watches runs, and what each was told of a run already.
+"""Watchers of runs, and the events that each has.
 
 Owns queues of events, bounded in number and length. It must not know runs, results or a store.
 """

@@ -1,4 +1,4 @@
-"""What all partitions of one node share: passwords, certificate, the places of their logs and databases, live counts.
+"""The parts that all partitions of one node share: passwords, certificate, places of logs and databases, live counts.
 
 Owns how a partition is opened. Knows no client's connection.
 """

@@ -1,4 +1,4 @@
-"""What is written to Kafka: a producer and its thread, for logs and for any system.
+"""The producer of Kafka and its thread, for logs and for any system.
 
 Owns the settings of writing, and what an error of the library means. It must not know logs.
 

@@ -80,7 +80,7 @@ class Session:
         return max(1, round(self.held_max * part)) - self.credit.get(topic, 0) - self.claims.held(topic)
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """What is to be fired, array by array; an empty one now and then shows that the stream lives."""
+        """Fires, array by array; an empty one now and then shows that the stream lives."""
         while not self.closed:
             if not self.outbox:
                 self.wake.clear()

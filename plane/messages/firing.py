@@ -63,7 +63,7 @@ class Firing:
         self._timers: set[asyncio.TimerHandle] = set()
         self.results = asyncio.Event()
         self._made: dict[str, int] = dict.fromkeys(("delivered", "refused", "failed", "not_made", "out_of_time"), 0)
-        """Those that the engine does not make."""
+        """The targets that the engine does not call."""
 
     def open(self) -> None:
         """Start the threads of callbacks."""

@@ -1,6 +1,6 @@
 """The Redis that a configuration names: one server, one behind Sentinels, or a Cluster.
 
-Owns every use of the library's connections. It must not know messages.
+Owns every call of the library. It must not know messages.
 
 No call is cut off and its connection used again: a caller that is cancelled leaves the call to end by itself.
 """
@@ -9,16 +9,12 @@ import asyncio
 import hashlib
 from collections.abc import Coroutine, Sequence
 from typing import Any, Final, Protocol
-from urllib.parse import urlsplit
 
-import redis.asyncio as client
-from redis.asyncio.cluster import ClusterNode, RedisCluster
-from redis.asyncio.retry import Retry
-from redis.asyncio.sentinel import Sentinel
-from redis.backoff import NoBackoff
+from redis.asyncio.cluster import RedisCluster
 from redis.exceptions import NoScriptError, OutOfMemoryError, RedisError, ResponseError
 
-from plane.messages.redis_url import PORT, SENTINEL_PORT, hosts
+from plane.redis.connections import Opened, opened
+from plane.redis.where import parsed
 
 CALL_S: Final = 5.0
 
@@ -44,42 +40,14 @@ class Place(Protocol):
         """Close all connections."""
 
 
-def connect(url: str, password: str | None) -> Place:
+def connect(url: str, password: str) -> Place:
     """The place of a URL without a `mistake`. Nothing is opened yet."""
-    parts = urlsplit(url)
-    common: dict[str, Any] = {
-        "socket_timeout": CALL_S,
-        "socket_connect_timeout": CALL_S,
-        "retry": Retry(NoBackoff(), 0),
-    }
-    secret: dict[str, Any] = {} if not password else {"password": password}
-    if parts.username:
-        secret["username"] = parts.username
-    if parts.scheme == "redis+cluster":
-        nodes = [ClusterNode(host, port) for host, port in hosts(parts.netloc, PORT)]
-        cluster = RedisCluster(startup_nodes=nodes, socket_timeout=CALL_S, socket_connect_timeout=CALL_S, **secret)
-        return _Connected(cluster, cluster.aclose)
-    if parts.scheme == "redis+sentinel":
-        name, _, database = parts.path.strip("/").partition("/")
-        sentinels: Any = Sentinel(  # type: ignore[no-untyped-call]
-            hosts(parts.netloc, SENTINEL_PORT), socket_timeout=CALL_S, socket_connect_timeout=CALL_S
-        )
-        master = sentinels.master_for(name, db=int(database or 0), **common, **secret)
-
-        async def close() -> None:
-            await master.aclose()
-            for each in sentinels.sentinels:
-                await each.aclose()
-
-        return _Connected(master, close)
-    bare = url.replace(f"{parts.username}@", "", 1) if parts.username else url
-    one = client.Redis.from_url(bare, **common, **secret)
-    return _Connected(one, one.aclose)
+    return _Connected(opened(parsed(url), password, CALL_S))
 
 
 class _Connected:
-    def __init__(self, library: Any, close: Any) -> None:
-        self._library, self._close = library, close
+    def __init__(self, opened: Opened) -> None:
+        self._library, self._close = opened
         self._known: dict[str, str] = {}
         self._calls: set[asyncio.Task[Any]] = set()
 

@@ -3,12 +3,12 @@
 from typing import Final
 from urllib.parse import urlsplit
 
+from plane.redis.where import PORT, places
+
 FORM: Final = (
     "redis://[USER@]HOST:PORT[/DB], rediss://…, redis+sentinel://HOST:PORT[,HOST:PORT…]/MASTER[/DB] or "
     "redis+cluster://HOST:PORT[,HOST:PORT…]"
 )
-PORT: Final = 6_379
-SENTINEL_PORT: Final = 26_379
 WORDS: Final = {"redis": 1, "rediss": 1, "redis+sentinel": 2, "redis+cluster": 0}
 """Words that a path may have."""
 
@@ -18,10 +18,11 @@ def mistake(url: str) -> str | None:
     wrong = f"{url!r} is not {FORM}"
     try:
         parts = urlsplit(url)
-        named = all(host for host, _ in hosts(parts.netloc, PORT))
+        servers = places(parts.netloc.rpartition("@")[2].split(","), PORT)
     except ValueError:
         return wrong
     words = [word for word in parts.path.split("/") if word]
+    named = all(host for host, _ in servers) and ("+" in parts.scheme or len(servers) == 1)
     if not named or parts.scheme not in WORDS or len(words) > WORDS[parts.scheme] or parts.query:
         return wrong
     if parts.scheme == "redis+sentinel" and not words:
@@ -32,12 +33,3 @@ def mistake(url: str) -> str | None:
     if parts.password:
         return "no password is accepted here; put it into center.schedule_password_file"
     return None
-
-
-def hosts(netloc: str, port: int) -> list[tuple[str, int]]:
-    """Hosts and ports of the servers named; `port` where none is. Raises `ValueError`."""
-    found: list[tuple[str, int]] = []
-    for each in netloc.rpartition("@")[2].split(","):
-        parts = urlsplit(f"//{each}")
-        found.append((parts.hostname or "", parts.port or port))
-    return found

@@ -33,7 +33,7 @@ MARK: Final = "mark"
 AGAIN_S: Final = 0.02
 """A store that still reads its index is asked again after this."""
 SAID: Final = {"delivered": b"d", "retrying": b"r", "buried": b"b", "released": b"l"}
-"""What came of a result, by its step. `x`: refused, its claim is not the live one. `n`: not now, tell it again."""
+"""The outcome of a result, by its step. `x`: refused, its claim is not the live one. `n`: not now, tell it again."""
 WORKERS_KEPT: Final = 4_096
 """Workers that left whose fires may still be on their way."""
 

@@ -172,7 +172,7 @@ class Join(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Results(msgspec.Struct, frozen=True, array_like=True):
-    """What a worker did: an array of `Result`."""
+    """A worker's results: an array of `Result`."""
 
     incarnation: int
     weight: int

@@ -16,6 +16,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
+from plane.files import write_atomically
 from plane.messages.targets import ALWAYS, Kind, TargetError, accepted
 
 FORMAT: Final = 1
@@ -258,13 +259,7 @@ class TopicsFile(Topics):
 
 def _write(file: Path, book: Book) -> None:
     """Whole or not at all, durable, for the owner alone."""
-    beside = file.with_name(f"{file.name}.new")
-    text = msgspec.json.format(msgspec.json.encode(book)) + b"\n"
-    with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
-        out.write(text)
-        out.flush()
-        os.fsync(out.fileno())
-    beside.replace(file)
+    write_atomically(file, msgspec.json.format(msgspec.json.encode(book)) + b"\n")
     folder = os.open(file.parent, os.O_RDONLY)
     try:
         os.fsync(folder)

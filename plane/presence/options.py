@@ -7,6 +7,8 @@ import msgspec
 
 from plane.kind import Around
 from plane.options import EdgeOptions, MachineOptions, Section, key
+from plane.redis import server
+from plane.redis.where import Where, parsed
 from plane.spec import SpecError
 
 SITES_MAX: Final = 4
@@ -16,8 +18,6 @@ _HOSTS: Final = r"(?:[^:@/|]+@)?[^:@/|]+:\d+(?:\|[^:@/|]+:\d+)*"
 STORE: Final = rf"rediss?://(?:[^:@/]+@)?[^:@/]+:\d+(?:/\d+)?|redis\+sentinel://{_HOSTS}/[\w.-]+(?:/\d+)?|redis\+cluster://{_HOSTS}"
 PROGRAM: Final = "presence-redis-{}"
 """The redis-server of a site beside the nodes of `muster up`."""
-SECRET: Final = "password"
-"""The file with its password, in its folder."""
 
 
 Devices = Literal["many", "one per kind", "one"]
@@ -170,6 +170,11 @@ def stores(presence: Presence) -> list[list[str]]:
     return sites
 
 
+def where(url: str) -> Where:
+    """The place of a store's URL."""
+    return parsed(url, separator="|")
+
+
 def settle(options: Section, around: Around) -> PresenceSettings:
     """Made from the configuration. Raises `SpecError`."""
     presence: Presence = around.section("presence")
@@ -182,7 +187,7 @@ def settle(options: Section, around: Around) -> PresenceSettings:
         beside = [PROGRAM.format(site) for site in range(1, presence.sites + 1)]
         addresses = [around.programs.get(name) for name in beside]
         named = [[] if each is None else [f"redis://{each[0]}:{each[1]}/0"] for each in addresses]
-        files = [str(around.folder / name / SECRET) for name in beside]
+        files = [str(around.folder / name / server.SECRET) for name in beside]
     return PresenceSettings(
         writers=counts,
         redis=named,

@@ -1,4 +1,4 @@
-"""What is asked of an online reader, and its answers; and how a writer says that its shard stands.
+"""Questions to an online reader and its answers, and a writer's report on its shard.
 
 `Found`, `User` and `Device` are written by `core/presence/src/pack.rs`, field by field.
 """
@@ -110,4 +110,4 @@ class ShardStats(msgspec.Struct, frozen=True):
     age_ms: int | None
     """Of the keepalive; None: there is none."""
     writer: WriterStats | None
-    """What the writer said last."""
+    """The writer's last words."""

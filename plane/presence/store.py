@@ -6,16 +6,13 @@ call that was cut short may have been done: the next one's answer tells.
 
 import hashlib
 from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
 from typing import Any, Final, NamedTuple
-from urllib.parse import urlsplit
 
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError
 
 from plane.presence import scripts
+from plane.presence.options import where
+from plane.redis.connections import opened
 
 BUCKETS: Final = 8_192
 """Of one shard: 120 users each of a million, 12 of 100,000."""
@@ -48,7 +45,7 @@ class WentBack(StoreError):
 
 
 class Begun(NamedTuple):
-    """What a writer finds."""
+    """The state that a writer finds."""
 
     batches: int
     published: str
@@ -57,7 +54,7 @@ class Begun(NamedTuple):
 
 
 class Looked(NamedTuple):
-    """What a look-up finds; times in ms of the store's clock."""
+    """The answer of a look-up; times in ms of the store's clock."""
 
     now: int
     alive: int
@@ -83,11 +80,11 @@ class Shard:
         self.shards = shards
         self._prefix = f"{{muster:{instance}:presence:{site}:{shards}.{shard}}}:"
         self._keys = [f"{self._prefix}{name}" for name in ("meta", "vector", "feed")]
-        self._redis: Any = connected(url, password)
+        self._redis, self._close = opened(where(url), password, WAIT_S)
 
     async def close(self) -> None:
         """Close its connections."""
-        await self._redis.aclose()
+        await self._close()
 
     # ---- Of its writer
 
@@ -209,42 +206,6 @@ class Shard:
                 return await self._redis.evalsha(sha, len(self._keys), *self._keys, *arguments)
         except (RedisError, OSError) as error:
             raise _away(self.name, error) from None
-
-
-def connected(url: str, password: str) -> Any:
-    """A client of a Redis, of the one that sentinels name, or of a cluster. Connects to nothing yet."""
-    parts = urlsplit(url)
-    options: dict[str, Any] = {
-        "username": parts.username,
-        "password": password or None,
-        "socket_timeout": WAIT_S,
-        "socket_connect_timeout": WAIT_S,
-    }
-    kind = parts.scheme.partition("+")[2]
-    if kind == "sentinel":
-        from redis.asyncio.sentinel import Sentinel
-
-        made: Any = Sentinel
-        service, _, database = parts.path.strip("/").partition("/")
-        sentinels = [_split(each) for each in parts.netloc.rpartition("@")[2].split("|")]
-        sentinel = made(sentinels, sentinel_kwargs={"socket_timeout": WAIT_S, "socket_connect_timeout": WAIT_S})
-        return sentinel.master_for(service, db=int(database or 0), retry=Retry(NoBackoff(), 0), **options)
-    if kind == "cluster":
-        from redis.asyncio.cluster import ClusterNode, RedisCluster
-
-        nodes = [ClusterNode(*_split(each)) for each in parts.netloc.rpartition("@")[2].split("|")]
-        return RedisCluster(startup_nodes=nodes, **options)
-    return Redis.from_url(url, retry=Retry(NoBackoff(), 0), **{**options, "username": options["username"] or None})
-
-
-def _split(address: str) -> tuple[str, int]:
-    host, _, port = address.rpartition(":")
-    return host, int(port)
-
-
-def password(file: str) -> str:
-    """The password in a file. Raises `OSError`."""
-    return Path(file).read_text(encoding="utf-8").strip() if file else ""
 
 
 def _changes(found: Sequence[tuple[bytes, dict[bytes, bytes]]]) -> list[Change]:

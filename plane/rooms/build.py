@@ -46,7 +46,7 @@ def gateway(spec: Spec, settings: GatewaySettings) -> Role:
 
 
 def station(settings: GatewaySettings) -> tuple[int, str, list[tuple[int, int, str]]] | None:
-    """What the part of presence in a gateway is told; None where presence does not run."""
+    """The settings of presence in a gateway; None where it does not run."""
     told = settings.presence
     return None if told is None else (told.window_ms * 1_000, told.devices, told.users)
 

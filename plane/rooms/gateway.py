@@ -40,7 +40,7 @@ class Gateway(DoorOptions, frozen=True):
 
 
 class PresenceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a gateway is told where presence runs too."""
+    """The settings of presence in a gateway."""
 
     window_ms: int
     """Sessions that come and go within this time make one packet."""
@@ -73,7 +73,7 @@ def settle(options: Gateway, around: Around) -> GatewaySettings:
 
 
 def presence(around: Around) -> PresenceSettings | None:
-    """What the system of presence asks of gateways; None where it does not run."""
+    """The settings that presence asks of gateways; None where it does not run."""
     if not around.runs("presence"):
         return None
     options, users = around.section("presence"), around.section("users").values()

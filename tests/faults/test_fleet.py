@@ -18,7 +18,7 @@ from control.http import keys
 from control.http.face import actions
 from control.http.system import KEYS
 from muster.fleet import Agent
-from plane.fleet.keeper import SECRET
+from plane.redis.server import SECRET
 from tests import strikes
 from tests.control.registry.zookeeper import ZooKeeper
 from tests.documents import ROOT, fenced

@@ -29,7 +29,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
 
 
 async def token(instance: Instance, user: int, device: str | None = None, rights: str = "read") -> str:
-    """What `muster token` prints."""
+    """The output of `muster token`."""
     words = ["token", str(user), "--rights", rights, *([] if device is None else ["--device", device])]
     done = await asyncio.to_thread(instance.ran, *words)
     assert done.returncode == 0, done.stderr
@@ -37,7 +37,7 @@ async def token(instance: Instance, user: int, device: str | None = None, rights
 
 
 def who(instance: Instance, user: int, site: int) -> dict[str, Any]:
-    """What a site's reader says of a user."""
+    """The answer of a site's reader for a user."""
     done = instance.ran("presence", "who", str(user), "--site", str(site), "--json", seconds=PATIENT_S)
     if done.returncode != 0:
         return {"online": None, "devices": [], "why": done.stderr.decode()}
@@ -79,7 +79,7 @@ async def got(client: muster.Client, count: int) -> list[bytes]:
 
 
 async def send(instance: Instance, user: int, text: str, *words: str) -> tuple[int, str]:
-    """What `muster send` prints, and its exit code."""
+    """The output of `muster send`, and its exit code."""
     done = await asyncio.to_thread(instance.ran, "send", str(user), *words, stdin=text.encode() + b"\n")
     assert not done.stderr, done.stderr
     return done.returncode, done.stdout.decode().strip()

@@ -32,7 +32,7 @@ def hung_up() -> Iterator[None]:
 
 
 async def token(instance: Instance, *words: str) -> str:
-    """What `muster token` prints."""
+    """The output of `muster token`."""
     done = await asyncio.to_thread(instance.ran, "token", *words)
     assert done.returncode == 0, done.stderr
     return done.stdout.decode().strip()

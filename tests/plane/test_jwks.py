@@ -73,7 +73,7 @@ def test_a_token_names_its_key_unless_there_is_one() -> None:
 
 
 def test_a_public_key_is_no_secret_and_a_secret_in_a_set_no_key() -> None:
-    """Who knows the public key, as everybody does, could sign with it if it were taken for a secret."""
+    """Everybody knows the public key, and could sign with it if it were taken for a secret."""
     known = ED.public_key().public_bytes_raw()
     checks = by(public("a", ED))
     for secret in (known, known.hex().encode()):

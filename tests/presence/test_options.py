@@ -8,9 +8,9 @@ import pytest
 from bench.presence_nodes import settings, spec
 from control.errors import UserError
 from control.presence.commands import asked
-from plane.presence.options import Presence, shards, stores
+from plane.presence.options import Presence, shards, stores, where
 from plane.presence.place import Place, place_of, site_of
-from plane.presence.store import connected
+from plane.redis.connections import opened
 from plane.spec import Spec, SpecError
 
 
@@ -40,9 +40,9 @@ def test_stores_are_named_by_site_and_shard() -> None:
     "url", ["redis://a:1/0", "rediss://me@a:1", "redis+sentinel://a:2|b:2/main", "redis+cluster://a:3"]
 )
 async def test_every_form_of_a_store_has_a_client(url: str) -> None:
-    client = connected(url, "word")
+    client, close = opened(where(url), "word", 1.0)
     assert hasattr(client, "evalsha")
-    await client.aclose()
+    await close()
 
 
 def node(role: str, index: int, sites: list[int]) -> Spec:

@@ -113,7 +113,7 @@ class Schedule:
         return self._set(moved, message.state, due_at if message.state == "retry" else None), "rescheduled"
 
     def due(self, now: int, topic: int) -> list[Message]:
-        """Those that a worker may take, oldest first."""
+        """The messages that a worker may take, oldest first."""
         due = [each for each in self.messages.values() if each.topic == topic and each.wake_at is not None]
         return sorted((each for each in due if (each.wake_at or 0) <= now), key=lambda each: each.wake_at or 0)
 

@@ -50,7 +50,7 @@ struct Held {
     topic: Arc<Topic>,
 }
 
-/// What is under way at a worker, and results until the center has them. Bounded by what the center lets it hold.
+/// Fires under way at a worker, and results until the center has them. The center bounds their number.
 pub struct Firing {
     caller: Caller,
     topics: HashMap<u32, Arc<Topic>>,

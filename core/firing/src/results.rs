@@ -23,7 +23,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// Of a fire, answered well, without figures.
+    /// A result without figures, of a fire that was answered well.
     pub fn of(number: u64, topic: u32, claim: Version) -> Record {
         Record {
             number,

@@ -1,4 +1,4 @@
-//! What a worker knows of a topic.
+//! A topic, as a worker knows it.
 
 use std::sync::Arc;
 use std::time::Duration;

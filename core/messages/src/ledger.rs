@@ -1,4 +1,4 @@
-//! What one worker holds: its claims, and what its results come to.
+//! The claims of one worker, and the outcome of its results.
 //!
 //! Owns: claims by message, their count by topic, sums of results by topic. Must not know: credits, the store, how
 //! results are answered there but for [`Said`].
@@ -9,7 +9,7 @@ use crate::schedule::Version;
 use crate::wheel::Millis;
 use crate::wire::{Fire, Outcome, Verb};
 
-/// What the schedule said of a result.
+/// The schedule's answer to a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Said {
     Delivered,

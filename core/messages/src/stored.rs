@@ -12,7 +12,7 @@ use crate::wheel::Millis;
 /// Bytes of one entry.
 pub const STORED_BYTES: usize = OP_BYTES;
 
-/// What is known of one id.
+/// The state of one id: a message, or changes that came ahead of it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Entry {
     Message(Message),

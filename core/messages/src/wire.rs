@@ -1,4 +1,4 @@
-//! What nodes of the system send each other by the thousand, in MessagePack: fires, results, new messages.
+//! Arrays that nodes of the system send each other, in MessagePack: fires, results, new messages.
 //!
 //! Owns: the order of the fields, and arrays of them as they are built and read. Must not know: how they travel, the
 //! store, callbacks. The same shapes stand in `plane/messages/shapes.py`.
@@ -12,7 +12,7 @@ use crate::wheel::Millis;
 const HEAD_BYTES: usize = 5;
 const ARRAY_32: u8 = 0xdd;
 
-/// What was sent has another shape.
+/// The bytes have another shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a record of {0} is malformed")]
 pub struct Malformed(&'static str);
@@ -29,7 +29,7 @@ pub struct Fire<'a> {
     pub envelope: &'a [u8],
 }
 
-/// What the schedule keeps of a message beside its times.
+/// The parts of a message that the schedule keeps beside its times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Envelope<'a> {
     pub id: &'a str,
@@ -40,7 +40,7 @@ pub struct Envelope<'a> {
     pub body: &'a [u8],
 }
 
-/// What a worker says of a fire.
+/// A worker's result of a fire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
     /// Answered well.

@@ -30,7 +30,7 @@ impl Wall for Still {
     }
 }
 
-/// What a guest said.
+/// A guest's answer.
 #[derive(Default)]
 struct Said {
     frames: Vec<(u32, Vec<u8>)>,

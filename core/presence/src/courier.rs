@@ -28,7 +28,7 @@ const GRACE: Micros = 150_000;
 const KEEP: Micros = 2_000_000;
 
 muster_transport::counters! {
-    /// What a unicast service did.
+    /// Counts of a unicast service.
     pub struct CourierCounters {
         /// Messages to users taken from proxies.
         unicast_messages,

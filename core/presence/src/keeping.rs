@@ -12,7 +12,7 @@ use muster_transport::{Identity, Micros, Placement, Role};
 use std::collections::BTreeSet;
 
 muster_transport::counters! {
-    /// What a writer's node takes beyond its writer.
+    /// Counts of a writer's node beyond its writer.
     pub struct KeepingCounters {
         /// Frames of presence dropped: the store is not read yet.
         presence_dropped_early,
@@ -56,7 +56,7 @@ impl Keeping {
         self.is_open
     }
 
-    /// What the store is to take next, packed for its script.
+    /// The next batch for the store, packed for its script.
     pub fn batch(&mut self, users_max: usize, buckets: u32) -> Option<Packed> {
         let shard = self.shard;
         self.writer.batch(users_max).map(|batch| pack(batch, shard, buckets))

@@ -23,7 +23,7 @@ pub struct Packed {
     pub feed_len: usize,
 }
 
-/// What a look-up found of one user.
+/// The answer of a look-up for one user.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Found {
     /// `None`: the bytes are no record of this format.
@@ -86,7 +86,7 @@ fn answers(bytes: &[u8]) -> Option<Vec<Found>> {
 
 /// One shard's part of a look-up.
 pub struct Part<'a> {
-    /// What the store answered.
+    /// The store's answer.
     pub answers: &'a [u8],
     /// The shard's keepalive in ms: when its online users were last seen.
     pub alive_ms: u64,

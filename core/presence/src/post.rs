@@ -26,7 +26,7 @@ pub struct PostConfig {
     pub dials: Vec<Role>,
 }
 
-/// What a node does with its frames.
+/// The work of a node on its frames.
 pub trait Task: Send {
     /// What it tells the control plane.
     type Event: Send;

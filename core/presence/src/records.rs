@@ -21,7 +21,7 @@ pub const ENVELOPE: usize = 16;
 /// Outcomes by device; one for no device where none is known.
 pub type Outcomes = Vec<(Option<Device>, Outcome)>;
 
-/// What a message's body holds.
+/// The parts of a message's body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Letter<'a> {
     pub sender: u64,

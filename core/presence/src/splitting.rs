@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 
 muster_transport::counters! {
-    /// What an online proxy took and gave.
+    /// Counts of an online proxy.
     pub struct SplittingCounters {
         /// Packets of gateways.
         presence_reports,

@@ -4,11 +4,11 @@ use std::convert::Infallible;
 use std::os::fd::AsRawFd;
 
 use muster_presence::{
-    page, AccessPoint, AccessSettings, Apart, Applied, Change, ChangeId, Keeping, Origin, Post, PostConfig, PostEvent,
-    Ranges, State, Task, Writer, WriterSettings,
+    page, AccessPoint, AccessSettings, Apart, Applied, Change, ChangeId, Keeping, Origin, Post, PostEvent, Ranges,
+    State, Task, Writer, WriterSettings,
 };
-use muster_transport::{HasLinks, Identity, ResetSecret};
-use muster_udp::{monotonic_now, KernelEntropy};
+use muster_transport::HasLinks;
+use muster_udp::monotonic_now;
 use pyo3::exceptions::{PyOverflowError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
@@ -16,9 +16,9 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 use crate::convert::{self, Allow, FaultRule};
 use crate::online::{self, PolicyOptions};
 use crate::presence::{self, FullEntry, SourceEntry};
-use crate::server::{closed, cluster, engine, sockets, ClusterKey, HostPort, RoleMachine, Running};
+use crate::server::{closed, cluster, engine, ClusterKey, HostPort, RoleMachine, Running};
 
-/// What a node of presence tells operators beyond what every node does.
+/// Figures of a node of presence, beyond those of every node.
 pub trait Told: Task {
     /// An event of its task: name first.
     fn event<'py>(py: Python<'py>, event: Self::Event) -> PyResult<Bound<'py, PyTuple>>;
@@ -152,18 +152,8 @@ impl OnlineWriterEngine {
         cluster_allow: Option<Allow>,
     ) -> PyResult<Self> {
         let cluster = cluster(&cluster_key, cluster_other.as_ref(), cluster_allow)?;
-        let reset_secret = ResetSecret::of_node(cluster.reset_root(), node); // it has no file for it
-        let config = PostConfig {
-            me: Identity {
-                node,
-                role: muster_presence::role::ONLINE_WRITER,
-                epoch,
-            },
-            payload: payload_bytes,
-            cluster,
-            reset_secret,
-            dials: vec![muster_rooms::role::GATEWAY],
-        };
+        let me = (node, muster_presence::role::ONLINE_WRITER, epoch);
+        let config = online::post_config(me, payload_bytes, cluster, vec![muster_rooms::role::GATEWAY]);
         let settings = WriterSettings {
             grace: grace_us,
             lease: lease_us,
@@ -174,10 +164,9 @@ impl OnlineWriterEngine {
         let shard = presence::shard(shards, shard)?;
         let writer = Writer::new(shard, epoch, settings);
         let keeping = Keeping::new(site, shard, muster_rooms::role::GATEWAY, writer);
-        let sockets = sockets(&[&link_bind], recv_buffer, send_buffer)?;
-        let machine = Post::new(config, seed, Box::new(KernelEntropy), keeping);
+        let at = (&link_bind, recv_buffer, send_buffer);
         Ok(OnlineWriterEngine {
-            running: Some(Running::new(machine, sockets, convert::faults(seed, faults, None)?)?),
+            running: online::running(config, seed, at, faults, keeping)?,
         })
     }
 
@@ -281,7 +270,7 @@ impl OnlineWriterEngine {
 
     // ---- For the store
 
-    /// What the store is to take next; the same again until `written`.
+    /// The next batch for the store; the same again until `written`.
     fn batch<'py>(&mut self, py: Python<'py>, users_max: usize, buckets: u32) -> PyResult<Option<PackedBatch<'py>>> {
         let packed = self.with(|keeping| keeping.batch(users_max, buckets))?;
         Ok(packed.map(|packed| {
@@ -351,18 +340,8 @@ impl PresenceGatewayEngine {
         cluster_allow: Option<Allow>,
     ) -> PyResult<Self> {
         let cluster = cluster(&cluster_key, cluster_other.as_ref(), cluster_allow)?;
-        let reset_secret = ResetSecret::of_node(cluster.reset_root(), node);
-        let config = PostConfig {
-            me: Identity {
-                node,
-                role: muster_rooms::role::GATEWAY,
-                epoch,
-            },
-            payload: payload_bytes,
-            cluster,
-            reset_secret,
-            dials: Vec::new(),
-        };
+        let me = (node, muster_rooms::role::GATEWAY, epoch);
+        let config = online::post_config(me, payload_bytes, cluster, Vec::new());
         let settings = AccessSettings {
             window: window_us,
             ring_bytes,
@@ -371,10 +350,9 @@ impl PresenceGatewayEngine {
         };
         let origin = Origin { ap: node, epoch };
         let access = AccessPoint::new(origin, version, settings, monotonic_now());
-        let sockets = sockets(&[&link_bind], recv_buffer, send_buffer)?;
-        let machine = Post::new(config, seed, Box::new(KernelEntropy), Apart::new(access));
+        let at = (&link_bind, recv_buffer, send_buffer);
         Ok(PresenceGatewayEngine {
-            running: Some(Running::new(machine, sockets, convert::faults(seed, faults, None)?)?),
+            running: online::running(config, seed, at, faults, Apart::new(access))?,
         })
     }
 

@@ -391,7 +391,7 @@ fn malformed(error: Malformed) -> PyErr {
     PyValueError::new_err(error.to_string())
 }
 
-/// What came of a result.
+/// The outcome of a result.
 fn said(answer: &Answer) -> Said {
     match answer {
         Answer::Changed(Changed::Done(Step::Delivered, _)) => Said::Delivered,

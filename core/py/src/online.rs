@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 
 use muster_presence::{
     AccessSettings, Courier, DeliverySettings, Policies, Policy, Post, PostConfig, Splitting, Station, StationSettings,
-    Wall,
+    Task, Wall,
 };
 use muster_transport::{Identity, ResetSecret, Role};
 use muster_udp::{monotonic_now, KernelEntropy};
@@ -109,8 +109,8 @@ engine!(
     UnicastEngine, UnicastNode, silent
 );
 
-/// How a node of a whole site is set up.
-fn post_config(
+/// How a node of presence is set up.
+pub(crate) fn post_config(
     (node, role, epoch): (u32, Role, u32),
     payload: usize,
     cluster: muster_transport::ClusterKeys,
@@ -124,6 +124,26 @@ fn post_config(
         reset_secret,
         dials,
     }
+}
+
+/// A node of presence with its socket: where it listens, and the sizes of its buffers in bytes.
+pub(crate) fn running<T: Task>(
+    config: PostConfig,
+    seed: u64,
+    (bind, receive, send): (&HostPort, usize, usize),
+    faults: Option<Vec<FaultRule>>,
+    task: T,
+) -> PyResult<Option<Running<Post<T>>>>
+where
+    Post<T>: RoleMachine,
+{
+    let sockets = sockets(&[bind], receive, send)?;
+    let machine = Post::new(config, seed, Box::new(KernelEntropy), task);
+    Ok(Some(Running::new(
+        machine,
+        sockets,
+        convert::faults(seed, faults, None)?,
+    )?))
 }
 
 #[pymethods]
@@ -150,10 +170,9 @@ impl OnlineProxyEngine {
         let me = (node, muster_presence::role::ONLINE_PROXY, epoch);
         let dials = vec![muster_rooms::role::GATEWAY, muster_presence::role::ONLINE_WRITER];
         let config = post_config(me, payload_bytes, cluster, dials);
-        let sockets = sockets(&[&link_bind], recv_buffer, send_buffer)?;
-        let machine = Post::new(config, seed, Box::new(KernelEntropy), Splitting::new(site));
+        let at = (&link_bind, recv_buffer, send_buffer);
         Ok(OnlineProxyEngine {
-            running: Some(Running::new(machine, sockets, convert::faults(seed, faults, None)?)?),
+            running: running(config, seed, at, faults, Splitting::new(site))?,
         })
     }
 }
@@ -182,10 +201,9 @@ impl UnicastEngine {
         let me = (node, muster_presence::role::UNICAST, epoch);
         let dials = vec![muster_rooms::role::GATEWAY, muster_rooms::role::PROXY];
         let config = post_config(me, payload_bytes, cluster, dials);
-        let sockets = sockets(&[&link_bind], recv_buffer, send_buffer)?;
-        let machine = Post::new(config, seed, Box::new(KernelEntropy), Courier::new(site));
+        let at = (&link_bind, recv_buffer, send_buffer);
         Ok(UnicastEngine {
-            running: Some(Running::new(machine, sockets, convert::faults(seed, faults, None)?)?),
+            running: running(config, seed, at, faults, Courier::new(site))?,
         })
     }
 

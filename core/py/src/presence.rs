@@ -234,7 +234,7 @@ fn checked(ranges: &Ranges) -> PyResult<()> {
     }
 }
 
-/// What a look-up asks of the store, for users of one shard.
+/// The question of a look-up to the store, for users of one shard.
 #[pyfunction]
 pub fn presence_questions<'py>(py: Python<'py>, users: Vec<u64>, shards: u16, buckets: u32) -> Bound<'py, PyBytes> {
     PyBytes::new(py, &questions(&users, shards, buckets))
@@ -317,7 +317,7 @@ pub fn standing(writer: &mut Writer, now: u64) -> (&'static str, Option<u32>) {
     }
 }
 
-/// What a writer knows of each gateway.
+/// Each gateway, as a writer knows it.
 pub fn sources(writer: &Writer) -> Vec<SourceEntry> {
     let sources = writer.sources().map(|one| {
         let Origin { ap, epoch } = one.origin;

@@ -544,7 +544,7 @@ class FiringEngine:
     def made(self) -> dict[str, int]: ...  # delivered, refused, failed, not_made, out_of_time
     def close(self) -> None: ...  # cuts off the calls on their way
 
-# What one worker holds.
+# The claims of one worker.
 @final
 class ClaimLedger:
     def __new__(cls) -> ClaimLedger: ...

@@ -30,7 +30,7 @@ def brokers(url: str) -> Brokers:
 
 
 def place(text: str, port: int) -> tuple[str, int] | None:
-    """Of `HOST:PORT` or `HOST`; None if it is neither."""
+    """The host and port of `HOST:PORT` or `HOST`; None if it is neither."""
     try:
         parts = urlsplit(f"//{text}")
         port = parts.port or port

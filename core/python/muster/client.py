@@ -230,7 +230,7 @@ class Client:
         return Turns(self.engine, on_events, on_panic)
 
     def __del__(self) -> None:
-        """Of a client that nobody closed: warn, and free its descriptors."""
+        """Warn that nobody closed it, and free its descriptors."""
         if getattr(self, "_state", "new") != "open":
             return
         if not self.loop.is_closed():

@@ -177,7 +177,7 @@ class Direct(NamedTuple):
 
 
 class DeviceResult(NamedTuple):
-    """What became of a message on one device of a user."""
+    """The outcome of a message on one device of a user."""
 
     device: str | None
     """None: devices that nobody knows."""

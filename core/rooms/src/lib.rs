@@ -8,6 +8,7 @@
 //! so a machine is a function of its inputs and a simulator can replay it.
 #![forbid(unsafe_code)]
 
+mod admission;
 mod age;
 mod asking;
 mod broker;

@@ -57,7 +57,7 @@ impl Rights {
         self.0 & others.0 != 0
     }
 
-    /// Those that are also among others.
+    /// The rights that are also among others.
     pub fn within(self, others: Rights) -> Rights {
         Rights(self.0 & others.0)
     }
@@ -198,7 +198,7 @@ impl From<u64> for Admitted {
     }
 }
 
-/// What a session keeps of an answer, and what a role does.
+/// The parts of an answer: one for the session, one for the role.
 pub(crate) fn apart(said: Result<Admitted, Denied>) -> (Result<Admission, Denied>, Grant) {
     match said {
         Ok(admitted) => (Ok(admitted.admission), admitted.grant),

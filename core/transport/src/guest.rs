@@ -13,7 +13,7 @@ use crate::wire::frame::{Frame, FrameKinds};
 use crate::wire::record::Raw;
 use crate::wire::Code;
 
-/// What a machine tells its guest.
+/// The calls of a machine to its guest.
 pub trait Guest: Send + Sync {
     /// The kinds of frames on links that are the guest's.
     fn kinds(&self) -> FrameKinds;
@@ -49,7 +49,7 @@ pub trait Guest: Send + Sync {
     fn each_gauge(&self, each: &mut dyn FnMut(&'static str, &'static str, f64));
 }
 
-/// What a guest may do in its machine.
+/// The calls of a guest to its machine.
 pub trait Host {
     /// Sends a whole frame to a linked node. `false`: there is no link, or too much waits for it.
     fn frame(&mut self, node: u32, frame: Vec<u8>) -> bool;

@@ -10,7 +10,7 @@ use crate::links::Links;
 
 /// Bytes that wait for one node: at 1,100 B a frame, 950 frames, more than a link has in flight.
 pub const MAIL_BYTES_MAX: usize = 1 << 20;
-/// What a frame costs beside its bytes.
+/// The cost of a frame beside its bytes.
 const FRAME_COST: usize = 32;
 
 #[derive(Default)]

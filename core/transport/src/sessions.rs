@@ -221,7 +221,7 @@ impl From<u64> for Admission {
     }
 }
 
-/// What an answer did to a session, by its slot.
+/// The effect of an answer on a session, by its slot.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Answered {
     /// It is open; its requests meanwhile wait.

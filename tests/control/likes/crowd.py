@@ -74,7 +74,7 @@ class Crowd:
                 await asyncio.sleep(0.01)
 
     async def check(self) -> None:
-        """What was acknowledged is there, once, and rankings have the same counts."""
+        """Each acknowledged like is there, once, and rankings have the same counts."""
         async with Likes(Reach(self.doors)) as likes:
             for like in self.open:
                 self.told[like] = await likes.likes(*like)

@@ -17,8 +17,8 @@ import pytest
 import muster.fleet
 from muster.brokers import Brokers, brokers
 from muster.fleet import Agent
+from plane.files import write_atomically
 from plane.fleet import schema
-from plane.fleet.broker import write
 from plane.fleet.dispatcher import Answer
 from plane.fleet.leases import Leases
 from plane.fleet.mqtt import Link, LinkError
@@ -52,7 +52,7 @@ class Pair:
         return "mqtt://" + ",".join(f"{host}:{port}" for host, port in self.places)
 
     async def start(self) -> None:
-        write(self.second.folder / "users", (self.first.folder / "users").read_text())
+        write_atomically(self.second.folder / "users", (self.first.folder / "users").read_bytes())
         await self.first.start()
         await self.second.start()
 

@@ -9,9 +9,10 @@ import structlog
 
 from plane.fleet import redis as module
 from plane.fleet.index import Update
-from plane.fleet.options import Kept, redis_url
+from plane.fleet.options import redis_url
 from plane.fleet.redis import Sessions
 from plane.fleet.sessions import Waiting
+from plane.redis.where import Where
 from plane.spec import SpecError
 from tests.plane.fleet.redises import WORD, Cluster, Sentinels
 from tests.plane.fleet.test_sessions import AT, CHINA, came, has, needs_redis
@@ -94,15 +95,15 @@ async def test_sessions_are_in_one_slot_of_a_cluster_and_outlive_its_master(clus
 @pytest.mark.parametrize(
     ("url", "kept"),
     [
-        ("redis://h", Kept("one", (("h", 6379),), False, "", 0, "")),
-        ("rediss://u%40x@h:1/3", Kept("one", (("h", 1),), True, "u@x", 3, "")),
-        ("redis://[::1]:2/0", Kept("one", (("::1", 2),), False, "", 0, "")),
-        ("redis+sentinel://a,b:7/main", Kept("sentinel", (("a", 26379), ("b", 7)), False, "", 0, "main")),
-        ("rediss+sentinel://u@a/main/2", Kept("sentinel", (("a", 26379),), True, "u", 2, "main")),
-        ("redis+cluster://a:1,b:2", Kept("cluster", (("a", 1), ("b", 2)), False, "", 0, "")),
+        ("redis://h", Where("one", (("h", 6379),), False, "", 0, "")),
+        ("rediss://u%40x@h:1/3", Where("one", (("h", 1),), True, "u@x", 3, "")),
+        ("redis://[::1]:2/0", Where("one", (("::1", 2),), False, "", 0, "")),
+        ("redis+sentinel://a,b:7/main", Where("sentinel", (("a", 26379), ("b", 7)), False, "", 0, "main")),
+        ("rediss+sentinel://u@a/main/2", Where("sentinel", (("a", 26379),), True, "u", 2, "main")),
+        ("redis+cluster://a:1,b:2", Where("cluster", (("a", 1), ("b", 2)), False, "", 0, "")),
     ],
 )
-def test_where_redis_is_can_be_said_in_a_url(url: str, kept: Kept) -> None:
+def test_where_redis_is_can_be_said_in_a_url(url: str, kept: Where) -> None:
     assert redis_url(url) == kept
 
 

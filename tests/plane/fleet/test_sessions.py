@@ -15,10 +15,11 @@ from control.cluster.programs import Running
 from control.host.ports import Ports
 from plane.fleet import redis as module
 from plane.fleet.index import Update
-from plane.fleet.keeper import PROGRAM, SECRET
+from plane.fleet.keeper import PROGRAM
 from plane.fleet.redis import Sessions, SessionsError
 from plane.fleet.sessions import OTHER, Waiting, mark
 from plane.kind import Berth
+from plane.redis.server import SECRET
 from tests.waiting import until
 
 CHINA = {"country": ["CN"], "province": ["520000"], "city": ["522200"], "carrier": ["1"]}

@@ -38,7 +38,7 @@ class Made:
         settings = {"history_ms": HOUR_MS, "ahead_ms": HOUR_MS, "dead_days": 30} | more
         schedule: Schedule
         if self.redis is not None:
-            place = connect(self.redis.url, None)
+            place = connect(self.redis.url, "")
             schedule = redis = RedisSchedule(
                 place, self.prefix, self.fired, log, lasting="logged" in self.kind, **settings
             )

@@ -28,7 +28,7 @@ class RedisInMemory:
         self._call(self._called, lambda _, text, at: struct.unpack_from("<I", text, int(at) - 1)[0])
 
     def keep(self) -> Any:
-        """What it has now."""
+        """Its present content."""
         return copy.deepcopy((self.data, self._ends))
 
     def come_back_with(self, kept: Any) -> None:

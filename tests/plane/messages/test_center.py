@@ -60,7 +60,7 @@ class World:
         return replies
 
     async def results(self, session: Session, results: list[Result], weight: int = 1_000) -> list[bool]:
-        """Which of them the center has."""
+        """The results that the center has."""
         return list(map(bool, await self.center.results(session.incarnation, weight, msgspec.msgpack.encode(results))))
 
     async def done(self, session: Session, fires: list[Fire]) -> list[bool]:

@@ -204,7 +204,7 @@ async def test_a_cluster_of_redis_serves_as_one_server_does(tmp_path: Path) -> N
     async with asyncio.timeout(20):
         while "cluster_state:ok" not in str(server.said("CLUSTER", "INFO")):  # noqa: ASYNC110 - it happens elsewhere: no event to wait for
             await asyncio.sleep(0.05)
-    place = connect(f"redis+cluster://127.0.0.1:{server.port}", None)
+    place = connect(f"redis+cluster://127.0.0.1:{server.port}", "")
     made = Made("redis", tmp_path, server)
     schedule = made.new()
     cast(Any, schedule)._place = place  # instead of the one of the server's plain URL
@@ -232,7 +232,7 @@ async def test_a_master_that_dies_is_followed_by_its_replica_through_sentinel(tm
     await until_said(sentinel, "'slaves': 1", "INFO", "sentinel")
     made = Made("redis", tmp_path, master)
     schedule = made.new()
-    cast(Any, schedule)._place = connect(f"redis+sentinel://127.0.0.1:{sentinel.port}/mine", None)
+    cast(Any, schedule)._place = connect(f"redis+sentinel://127.0.0.1:{sentinel.port}/mine", "")
     await schedule.open()
     at = now_ms() + HOUR_MS
     await schedule.insert([(1, 1, at, None, b"kept")])
@@ -268,6 +268,7 @@ async def until_said(server: RedisServer, text: str, *words: Any) -> None:
         ("redis+cluster://a:1,b", None),
         ("redis://shop:secret@host/0", "password"),
         ("redis+sentinel://a:1", "master"),
+        ("redis://a,b/0", "is not"),
         ("redis://", "is not"),
         ("redis://host:x", "is not"),
         ("redis://host/mine", "is not"),

@@ -1,4 +1,4 @@
-"""What a schedule of messages promises, by every kind of it: the answers of two dicts, and nothing early."""
+"""The promises of a schedule of messages, by every kind of it: the answers of two dicts, and nothing early."""
 
 import asyncio
 import random

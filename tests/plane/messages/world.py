@@ -64,7 +64,7 @@ class Process:
 
 @dataclass
 class Told:
-    """What users know of one message."""
+    """One message, as users know it."""
 
     due_at: int
     """The earliest time at which it may fire, by what was told."""
@@ -83,7 +83,7 @@ class World:
     logged: bool
     dice: random.Random = field(init=False)
     ids: dict[int, str] = field(default_factory=dict)
-    """Of all messages that were ever sent, by number."""
+    """The ids of all messages that were ever sent, by number."""
     broken: list[str] = field(default_factory=list)
     """Promises that were."""
     told: dict[str, Told] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class World:
     failed: set[str] = field(default_factory=set)
     """Messages with a callback that was answered badly."""
     delivered: set[str] = field(default_factory=set)
-    """Those with one that was answered well."""
+    """The ids that were answered well."""
     faults: list[tuple[float, str]] = field(default_factory=list)
     center: "CenterNode | None" = None
 

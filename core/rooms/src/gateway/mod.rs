@@ -24,20 +24,21 @@ use crate::layers::{room_placement, RoomLayers};
 use crate::role;
 
 use muster_transport::{
-    Answered, Arrival, Bucket, ClusterKeys, Code, Control, ControlRecord, Denied, Door, DoorKey, Entropy, FrameKinds,
-    Frames, Guest, HasLinks, HasSessions, Heard, Homes, Identity, Inbox, KeyedState, LinkChange, Links, Lodge, Machine,
-    Micros, Node, NodeState, Outbox, PlacedNode, Placement, Question, Records, ResetSecret, ServerKey, Sessions, Wheel,
-    HEADER, PUBLIC_SOCKET,
+    Arrival, Bucket, ClusterKeys, Code, Control, ControlRecord, Denied, Door, DoorKey, Entropy, FrameKinds, Frames,
+    Guest, HasLinks, HasSessions, Heard, Homes, Identity, Inbox, KeyedState, LinkChange, Links, Lodge, Machine, Micros,
+    Node, NodeState, Outbox, PlacedNode, Placement, Question, Records, ResetSecret, ServerKey, Sessions, Wheel, HEADER,
+    PUBLIC_SOCKET,
 };
 
 use self::backlog::Backlog;
 use self::commands::Commands;
+use crate::admission::{self, HasGrant};
 use crate::age::Ages;
 use crate::interest::Page;
 use crate::limits::{LINK_LOG_BYTES, ROOMS_MAX};
 use crate::name::{RoomKey, RoomName};
 use crate::owners::Owners;
-use crate::rights::{self, Admitted, Grant, Rights};
+use crate::rights::{Admitted, Grant, Rights};
 use crate::ring::Arena;
 use crate::segments::Segments;
 use crate::shards;
@@ -199,6 +200,12 @@ pub struct Client {
     grant: Grant,
 }
 
+impl HasGrant for Client {
+    fn grant(&mut self) -> &mut Grant {
+        &mut self.grant
+    }
+}
+
 impl Default for Client {
     fn default() -> Self {
         Client {
@@ -355,30 +362,16 @@ impl Gateway {
     /// credential says of the device, for a guest.
     pub fn answer(&mut self, now: Micros, id: u64, said: Result<Admitted, Denied>, device: &[u8]) {
         self.now = now;
-        let (said, grant) = rights::apart(said);
-        match self.sessions.answer(now, id, said) {
-            Some(Answered::Opened(slot, waiting)) => {
-                if let Some(peer) = self.sessions.table.get_mut(slot) {
-                    peer.data.data.grant = grant;
-                    self.lodge.opened(now, id, peer.data.user, device);
-                }
-                for bytes in waiting {
-                    if let Some(record) = Record::read(&bytes) {
-                        self.request(now, slot, record);
-                    }
-                }
-                self.sessions.reschedule(now, slot);
+        let (sessions, lodge) = (&mut self.sessions, &mut self.lodge);
+        let Some((slot, waiting)) = admission::admit(sessions, lodge, now, id, said, device) else {
+            return;
+        };
+        for bytes in waiting {
+            if let Some(record) = Record::read(&bytes) {
+                self.request(now, slot, record);
             }
-            Some(Answered::Renewed(slot)) => {
-                let peer = self.sessions.table.get(slot);
-                // With other rights it joins its rooms anew, which are judged by these.
-                if peer.is_some_and(|peer| peer.data.data.grant != grant) {
-                    self.sessions.refuse(now, slot, Code::Busy);
-                }
-                self.sessions.reschedule(now, slot);
-            }
-            None => {}
         }
+        self.sessions.reschedule(now, slot);
     }
 
     /// Why the gateway cannot serve yet, if it cannot.

@@ -17,18 +17,18 @@ use crate::role;
 use muster_ahead::fetch;
 
 use muster_transport::{
-    append, Answered, Arrival, ClusterKeys, Code, Control, ControlRecord, Denied, Door, DoorKey, Entropy, FrameKinds,
-    Frames, Guest, HasLinks, HasSessions, Health, Identity, Inbox, KeyedState, LinkChange, Links, Lodge, Machine,
-    Micros, Node, Outbox, Placement, Question, Reading, Records, ResetSecret, ServerKey, Sessions, HEADER,
-    PUBLIC_SOCKET,
+    append, Arrival, ClusterKeys, Code, Control, ControlRecord, Denied, Door, DoorKey, Entropy, FrameKinds, Frames,
+    Guest, HasLinks, HasSessions, Health, Identity, Inbox, KeyedState, LinkChange, Links, Lodge, Machine, Micros, Node,
+    Outbox, Placement, Question, Reading, Records, ResetSecret, ServerKey, Sessions, HEADER, PUBLIC_SOCKET,
 };
 
+use crate::admission::{self, HasGrant};
 use crate::age::{self, Sampler};
 use crate::limits::{LINK_LOG_BYTES, SESSION_PUBLICATIONS_MAX};
 use crate::name::{RoomKey, RoomName};
 use crate::owners::Owners;
 use crate::queue::Queue;
-use crate::rights::{self, Admitted, Grant, Rights};
+use crate::rights::{Admitted, Grant, Rights};
 use crate::wire::publish::{numbered, well_formed, Ack, LinkPublish, Publish, LINK_PUBLISH, PUBLISH_AGE_AT};
 use crate::wire::record::Record;
 use crate::wire::PublisherId;
@@ -127,6 +127,12 @@ pub struct Publisher {
     acks: VecDeque<Vec<u8>>,
     /// What it may do in which rooms.
     grant: Grant,
+}
+
+impl HasGrant for Publisher {
+    fn grant(&mut self) -> &mut Grant {
+        &mut self.grant
+    }
 }
 
 impl Publisher {
@@ -232,30 +238,16 @@ impl Proxy {
     /// Answers a [`ProxyEvent::Authenticate`]: the user and its rights, or why it is refused. `device`: what the
     /// credential says of the device, for a guest.
     pub fn answer(&mut self, now: Micros, id: u64, said: Result<Admitted, Denied>, device: &[u8]) {
-        let (said, grant) = rights::apart(said);
-        match self.sessions.answer(now, id, said) {
-            Some(Answered::Opened(slot, waiting)) => {
-                if let Some(peer) = self.sessions.table.get_mut(slot) {
-                    peer.data.data.grant = grant;
-                    self.lodge.opened(now, id, peer.data.user, device);
-                }
-                for bytes in waiting {
-                    if let Some(record) = Record::read(&bytes) {
-                        self.request(now, slot, record);
-                    }
-                }
-                self.sessions.reschedule(now, slot);
+        let (sessions, lodge) = (&mut self.sessions, &mut self.lodge);
+        let Some((slot, waiting)) = admission::admit(sessions, lodge, now, id, said, device) else {
+            return;
+        };
+        for bytes in waiting {
+            if let Some(record) = Record::read(&bytes) {
+                self.request(now, slot, record);
             }
-            Some(Answered::Renewed(slot)) => {
-                let peer = self.sessions.table.get(slot);
-                // With other rights it opens its rooms anew, which are judged by these.
-                if peer.is_some_and(|peer| peer.data.data.grant != grant) {
-                    self.sessions.refuse(now, slot, Code::Busy);
-                }
-                self.sessions.reschedule(now, slot);
-            }
-            None => {}
         }
+        self.sessions.reschedule(now, slot);
     }
 
     /// Sets a user's commands a second, and the number at once after a pause, also for each session of

@@ -1,0 +1,43 @@
+//! The answer to a credential, at a role whose sessions have rights: the same at gateways and proxies.
+//!
+//! Owns: [`admit`]. Must not know: tokens, rooms, what a role does with a request.
+
+use muster_transport::{Answered, Code, Denied, Lodge, Micros, Sessions};
+
+use crate::rights::{apart, Admitted, Grant};
+
+/// What a session keeps, with the rights of its user.
+pub(crate) trait HasGrant {
+    fn grant(&mut self) -> &mut Grant;
+}
+
+/// Takes an answer: the user and its rights, or why it is refused. Returns a session that is open now, and its requests
+/// that waited.
+pub(crate) fn admit<T: HasGrant + Default>(
+    sessions: &mut Sessions<T>,
+    lodge: &mut Lodge,
+    now: Micros,
+    id: u64,
+    said: Result<Admitted, Denied>,
+    device: &[u8],
+) -> Option<(u32, Vec<Vec<u8>>)> {
+    let (said, grant) = apart(said);
+    match sessions.answer(now, id, said)? {
+        Answered::Opened(slot, waiting) => {
+            if let Some(peer) = sessions.table.get_mut(slot) {
+                *peer.data.data.grant() = grant;
+                lodge.opened(now, id, peer.data.user, device);
+            }
+            Some((slot, waiting))
+        }
+        Answered::Renewed(slot) => {
+            let peer = sessions.table.get_mut(slot);
+            // With other rights it comes to its rooms anew, which are judged by these.
+            if peer.is_some_and(|peer| *peer.data.data.grant() != grant) {
+                sessions.refuse(now, slot, Code::Busy);
+            }
+            sessions.reschedule(now, slot);
+            None
+        }
+    }
+}
