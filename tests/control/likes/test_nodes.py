@@ -146,7 +146,8 @@ async def test_killed_nodes_are_taken_over_within_five_seconds(tmp_path: Path) -
             await made.kill(1)
             await crowd.until(200)
             await made.start(1)
-            await crowd.until(200)  # clients hear of its ports
+            await even(made, {1, 2, 3})
+            await crowd.until(200)  # each client is told MOVED by now, and so hears of its new ports
             await made.kill(2)
             await made.kill(3)
             await crowd.until(200)
