@@ -46,14 +46,14 @@ def _folder(around: Around, given: str) -> str:
 
 def _settle(options: Any, around: Around) -> Told:
     center = options.dir if isinstance(options, CenterOptions) else ""
-    more: frozenset[Kind] = frozenset({"kafka"}) if around.section("callbacks").kafka else frozenset()
+    more: dict[Kind, bool] = {"kafka": bool(around.section("callbacks").kafka), "user": around.runs("presence")}
     return Told(
         folder=str(around.folder),
         topics=_folder(around, around.section("messages").dir),
         schedule=str(Path(_folder(around, center)) / "schedule") if isinstance(options, CenterOptions) else "",
         instance=around.instance,
         password_file=around.absolute(options.schedule_password_file) if isinstance(options, CenterOptions) else "",
-        targets=tuple(sorted(ALWAYS | more)),
+        targets=tuple(sorted(ALWAYS | {kind for kind, reached in more.items() if reached})),
         options=msgspec.to_builtins(options),
     )
 

@@ -42,7 +42,10 @@ def add(app: typer.Typer) -> None:
 def topic_create(
     name: TopicName,
     callback: Annotated[
-        str, typer.Option(metavar="TARGET", help="Where its messages go: https://…, http://…, room:NAME, kafka:TOPIC.")
+        str,
+        typer.Option(
+            metavar="TARGET", help="Where its messages go: https://…, http://…, room:NAME, user:ID, kafka:TOPIC."
+        ),
     ],
     secret: Annotated[
         str, typer.Option(metavar="SECRET", help="whsec_… that signs its callbacks [a new one, which is printed].")
@@ -124,7 +127,10 @@ def delay_send(
         str | None, typer.Option(metavar="LENGTH", help="It is not fired any more after this, from now.")
     ] = None,
     target: Annotated[
-        str, typer.Option(metavar="TARGET", help="Instead of the topic's: https://…, http://…, room:NAME, kafka:TOPIC.")
+        str,
+        typer.Option(
+            metavar="TARGET", help="Instead of the topic's: https://…, http://…, room:NAME, user:ID, kafka:TOPIC."
+        ),
     ] = "",
     kind: Annotated[
         str, typer.Option("--type", metavar="TYPE", help="Media type of the body [application/json if it is JSON].")

@@ -7,22 +7,22 @@ import asyncio
 import os
 import resource
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-import muster
+from control.messages.instance_client import InstanceClient
 from control.messages.link import Link
-from control.messages.places import Places
 from control.messages.refusal import Refusal
 from control.messages.service import MessagesService
 from control.messages.system import CENTER, Told, networks
 from muster import _core
-from plane.messages.firing import RESULTS_MAX, Firing, Publish, PublishError
+from plane.messages.firing import RESULTS_MAX, Firing, Publish
 from plane.messages.options import WorkerOptions
 from plane.messages.receiver import Unreachable
-from plane.messages.shapes import Envelope, Join, Results
+from plane.messages.shapes import Join, Results
 from plane.messages.targets import Kind
 from plane.messages.topics import Topics
 from plane.service import Context, Figure
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 AGAIN_S: Final = 0.2
 GATHER_S: Final = 0.005
-PUBLISH_S: Final = 10.0
 CALLS_MAX: Final = 100_000
 WEIGH_S: Final = 1.0
 
@@ -49,12 +48,12 @@ class WorkerService(MessagesService):
         self._link = Link(CENTER, self.places.of(CENTER), self.token)
         self._joined = False
         self._superseded = ""
-        self._room = _Rooms(settings.folder, spec, context, self.places)
+        self._client = InstanceClient(settings.folder, spec, context, self.places)
         self._kafka = _kafka(options.kafka)
         self._load = _Load()
         self._firing = Firing(
             self.topics,
-            self._publishers(),
+            self._publishers(settings.targets),
             context.log,
             allowed=networks(options.allowed),
             concurrency=options.concurrency,
@@ -64,8 +63,10 @@ class WorkerService(MessagesService):
             queue_max=options.held_max,
         )
 
-    def _publishers(self) -> dict[Kind, Publish]:
-        publishers: dict[Kind, Publish] = {"room": self._room.publish}
+    def _publishers(self, reached: Collection[Kind]) -> dict[Kind, Publish]:
+        publishers: dict[Kind, Publish] = {"room": self._client.to_room}
+        if "user" in reached:
+            publishers["user"] = self._client.to_user
         if self._kafka is not None:
             publishers["kafka"] = self._kafka.publish
         return publishers
@@ -135,7 +136,7 @@ class WorkerService(MessagesService):
     async def shut(self) -> None:
         """Close the clients."""
         self._firing.close()
-        await self._room.close()
+        await self._client.close()
         if self._kafka is not None:
             await self._kafka.close()
         await self._link.close()
@@ -193,45 +194,6 @@ class _Load:
             self._looked, self._cpu_s = now, used
             self._memory = 1.0 - os.sysconf("SC_AVPHYS_PAGES") / self._pages
         return _core.worker_weight(min(1.0, held), self._memory, self._cpu)
-
-
-class _Rooms:
-    """A client of the rooms, opened when a message first goes to one."""
-
-    def __init__(self, folder: str, spec: Spec, context: Context, places: Places) -> None:
-        self._folder, self._spec, self._context, self._places = folder, spec, context, places
-        self._client: muster.Client | None = None
-        self._map: Any = None
-        self._opening = asyncio.Lock()
-
-    async def publish(self, room: str, envelope: Envelope) -> None:
-        """Publish, acknowledged by the room's owner. Raises `PublishError`."""
-        try:
-            async with self._opening:
-                await self._opened()
-            assert self._client is not None
-            await self._client.publish(room, envelope.body, timeout=PUBLISH_S)
-        except muster.MusterError as error:
-            raise PublishError(f"{error.code}: {error}") from None
-
-    async def _opened(self) -> None:
-        snapshot = None if self._spec.registry is None else self._context.snapshot()
-        if self._client is None or self._client.closed:
-            where = self._folder if snapshot is None else self._places.address(snapshot)
-            if isinstance(where, muster.Address) and not where.proxies:
-                raise muster.Unavailable("no proxy is known yet")
-            self._client = await muster.connect(where, gateways=())
-        elif snapshot is not None and snapshot is not self._map:
-            self._client.redirect(self._places.address(snapshot))
-        self._map = snapshot
-
-    async def close(self) -> None:
-        """Close the client."""
-        if self._client is not None and not self._client.closed:
-            try:
-                await self._client.close(timeout=1.0)
-            except muster.MusterError:
-                return
 
 
 def build(spec: Spec, settings: Told, context: Context) -> WorkerService:

@@ -24,7 +24,7 @@ from plane.messages.shapes import (
     Sent,
     Shown,
 )
-from plane.messages.targets import ALWAYS, Kind, TargetError, accepted
+from plane.messages.targets import ALWAYS, BODY_BYTES_MAX, Kind, TargetError, accepted
 from plane.messages.topics import Topic, Topics
 
 DAY_MS: Final = 86_400_000
@@ -126,13 +126,16 @@ class Receiver:
             return Refused(code="too_long", detail=detail)
         if send.in_ms is not None and send.at is not None:
             return Refused(code="bad_request", detail="a message has either a delay or a time")
-        if not send.target and not topic.callback:
+        text = send.target or topic.callback
+        if not text:
             return Refused(code="bad_request", detail=f"neither the message nor topic {topic.name} has a target")
-        if send.target:
-            try:
-                accepted(send.target, self._kinds)
-            except TargetError as error:
-                return Refused(code="bad_request", detail=str(error))
+        try:
+            kind = accepted(text, self._kinds).kind
+        except TargetError as error:
+            return Refused(code="bad_request", detail=str(error))
+        if len(send.body) > BODY_BYTES_MAX.get(kind, self._body_max):
+            detail = f"{len(send.body)} bytes; a message to a {kind} has at most {BODY_BYTES_MAX[kind]}"
+            return Refused(code="too_long", detail=detail)
         due_at = send.at if send.at is not None else now + (send.in_ms or 0)
         if send.in_ms is not None and not 0 <= send.in_ms <= self._delay_max:
             detail = f"a delay of {send.in_ms} ms is not 0 to {self._delay_max} (receive.delay_days_max)"

@@ -5,17 +5,23 @@ import re
 from typing import Final, Literal, NamedTuple
 from urllib.parse import urlsplit
 
+from muster.client import MESSAGE_BYTES_MAX, SEND_BYTES_MAX
+
 TARGET_CHARS_MAX: Final = 2_048
 PARSED_MAX: Final = 4_096
 """Targets kept parsed: most messages go to the same few."""
 KAFKA_TOPIC: Final = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}")
+USER: Final = re.compile(r"0|[1-9][0-9]{0,19}")
+USER_MAX: Final = (1 << 64) - 1
 Kind = Literal["callback", "room", "user", "kafka"]
 ALWAYS: Final[frozenset[Kind]] = frozenset({"callback", "room"})
 """Kinds that every worker reaches."""
 LACKS: Final[dict[Kind, str]] = {
     "kafka": "targets kafka:TOPIC need the servers of Kafka in callbacks.kafka",
-    "user": "targets user:ID need the system of presence, which does not run here",
+    "user": "targets user:ID need the system of presence, which does not run here (systems.enabled)",
 }
+BODY_BYTES_MAX: Final[dict[Kind, int]] = {"room": MESSAGE_BYTES_MAX, "user": SEND_BYTES_MAX}
+"""What the target itself takes, where that is less than the schedule."""
 
 
 class TargetError(ValueError):
@@ -52,6 +58,8 @@ def parse(text: str) -> Target:
                 raise TargetError(f"target {text!r:.80} names no topic of Kafka")
             return Target("kafka", name)
         if kind == "user":
+            if not USER.fullmatch(name) or int(name) > USER_MAX:
+                raise TargetError(f"target {text!r:.80} names no user, a number from 0 to 2^64-1")
             return Target("user", name)
     raise TargetError(f"target {text!r:.80} is not https://…, room:NAME, user:ID or kafka:TOPIC")
 

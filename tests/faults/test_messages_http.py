@@ -1,9 +1,10 @@
 """Delayed messages over HTTP by real processes: the routes, the typed client, and what strangers send."""
 
 import asyncio
+import contextlib
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,11 @@ async def test_an_idempotency_key_sends_once(served: tuple[Instance, Hooks, str]
         (PATH, '{"data": 1, "id": "ü"}'.encode(), 400),
         (PATH, b'{"data": 1, "target": "file:///etc/passwd"}', 400),
         (PATH, b'{"data": 1, "target": "user:7"}', 400),
+        (PATH, b'{"data": 1, "id": "a\x00b"}', 400),
+        (PATH, b'{"data": 1, "id": "a.b"}', 400),
+        (PATH, b'{"data": 1, "id": "' + b"x" * 129 + b'"}', 400),
+        (PATH, b'{"data": 1, "in_ms": 1e300}', 400),
+        (PATH, b'{"data": 1, "in_ms": "1"}', 400),
         (PATH, b'{"data": 1, "target": "kafka:orders"}', 400),
         (PATH, b'{"data": 1, "surprise": 1}', 400),
         (PATH, b"{", 400),
@@ -153,6 +159,22 @@ async def test_hostile_bodies_are_refused(
             assert status == 413
             return
         assert answer.status_code == status, answer.text
+
+
+async def test_a_hundred_megabytes_without_a_length_are_refused_and_others_served(
+    served: tuple[Instance, Hooks, str],
+) -> None:
+    instance, _, key = served
+
+    async def body() -> AsyncIterator[bytes]:
+        for _ in range(1_600):
+            yield b" " * 65_536
+
+    async with client(instance, **{"x-api-key": key, "content-type": "application/json"}) as asking:
+        await ready(asking)
+        with contextlib.suppress(httpx2.WriteError):  # it was cut while it came
+            assert (await asking.post(PATH, content=body())).status_code == 413
+        assert (await asking.post(PATH, json={"data": 1, "in_ms": 3_600_000})).status_code == 200
 
 
 async def test_keys_open_only_their_topics(served: tuple[Instance, Hooks, str]) -> None:

@@ -5,6 +5,7 @@ import json
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,8 +15,10 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
+from muster.checks import Answer
 from muster.database.rows import EFFECTS, OUTCOMES, create
 from muster.database.transactions import Transactions
+from muster.effects import Effects
 from muster.errors import Unavailable
 from muster.messages import Messages
 from tests.documents import ROOT, fenced
@@ -46,8 +49,31 @@ class Shipment(Base):
 class Dies(Transactions):
     """A handler that dies after its commit says nothing more."""
 
-    async def send(self, *_: Any) -> Any:
+    def send(self, *_: Any) -> Any:
         raise Unavailable("dead")
+
+
+@dataclass
+class Payment:
+    """At the bank of the example."""
+
+    paid: bool
+
+
+class Bank:
+    """Payments by key; the answer to one of order 2 is lost, and order 3 has none."""
+
+    def __init__(self) -> None:
+        self.payments: dict[str, Payment] = {}
+
+    async def pay(self, order: int, key: str) -> None:
+        if order < 3:
+            self.payments[key] = Payment(paid=True)
+        if order > 1:
+            raise TimeoutError(key)
+
+    async def find(self, key: str) -> Payment | None:
+        return self.payments.get(key)
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +115,7 @@ async def test_the_example_and_check_backs_of_dead_handlers(
     url = f"sqlite+aiosqlite:///{tmp_path / 'shop.db'}"
     names: dict[str, Any] = {
         "DATABASE": url,
+        "PLAIN_DATABASE": url.replace("+aiosqlite", ""),
         "FACE": f"http://{bind[0]}:{bind[1]}",
         "KEY": key,
         "SECRET": secret,
@@ -137,7 +164,73 @@ async def test_the_example_and_check_backs_of_dead_handlers(
             assert list(await session.scalars(select(Order.id))) == [1, 2]
             assert list(await session.scalars(select(Shipment.order))) == [2]
             assert list(await session.scalars(select(EFFECTS.c.message))) == [committed.id]
+
+        names["plain_order"](4)
+        names["plain_received"](committed.id, 2)
+        names["plain_received"]("another", 4)
+        assert names["plain_check"]({}, b"")[0] == 401
+        names["plain_engine"].dispose()
+        async with AsyncSession(engine) as session:
+            assert list(await session.scalars(select(Order.id))) == [1, 2, 4]
+            assert list(await session.scalars(select(Shipment.order))) == [2, 4]
+        id = next(id for id, _ in await outcomes(engine) if id not in {*rows, committed.id, uncommitted.id})
+        held = client.get("orders", id)
+        assert held is not None
+        assert json.loads(held.body) == {"order": 4}
     await engine.dispose()
+
+
+async def test_check_backs_about_effects_outside_a_database(served: tuple[Instance, Hooks, str]) -> None:
+    """Paid; paid, and the answer is lost; unknown until the check-backs are dead letters, which are asked again."""
+    instance, server, key = served
+    bind = instance.process("http").bind
+    assert isinstance(bind, tuple)
+    listening = socket.create_server(("127.0.0.1", 0))
+    callback = f"http://127.0.0.1:{listening.getsockname()[1]}/muster/checks"
+    for topic, words in (("pay-checks", [callback, "--retries", "200ms,200ms"]), ("paid", [f"{server.url}/hook"])):
+        made = instance.ran("topic", "create", topic, "--callback", *words)
+        assert made.returncode == 0, made.stderr
+        if topic == "pay-checks":
+            secret = made.stdout.decode().split()[0]
+    client, bank = Messages(f"http://{bind[0]}:{bind[1]}", key=key), Bank()
+    names: dict[str, Any] = {"client": client, "bank": bank, "PAY_SECRET": secret}
+    (example,) = [each for each in fenced(PAGE, "python") if "muster.effects" in each]
+    exec(example.replace("secret=PAY_SECRET", "secret=PAY_SECRET, check_s=0.2"), names)
+    effects: Effects = names["effects"]
+    asked = list[Answer]()
+
+    original = effects.answer
+
+    async def answer(*question: Any) -> Answer:
+        asked.append(await original(*question))
+        return asked[-1]
+
+    effects.answer = answer  # type: ignore[method-assign]
+    with client:
+        async with application(effects, listening):
+            await names["pay"](1)
+            lost = list[str]()
+            for order in (2, 3):
+                with pytest.raises(TimeoutError) as raised:
+                    await names["pay"](order)
+                lost.append(str(raised.value))
+
+            def state(id: str) -> str:
+                found = client.get("pay-checks", id)
+                return "" if found is None else found.state
+
+            await until(lambda: server.of(lost[0]), 20)
+            assert server.of(lost[0])[0].body == b'{"order":2}'
+            await until_asked(lambda: [state(id) for id in lost] == ["done", "dead"], 20)
+            unknown = Answer(503, "the outcome of the effect is not known")
+            assert [each for each in asked if each.status == 503] == [unknown] * 3, "counted when it was asked"
+            bank.payments[lost[1]] = Payment(paid=True)
+            done = instance.ran("delay", "dead", "replay", lost[1], "--topic", "pay-checks")
+            assert done.returncode == 0, done.stderr
+            await until(lambda: server.of(lost[1]), 20)
+            await until_asked(lambda: state(lost[1]) == "done", 20)
+        assert [server.of(id)[0].body for id in bank.payments] == [b'{"order":1}', b'{"order":2}', b'{"order":3}']
+        assert all(len(server.of(id)) == 1 for id in bank.payments)
 
 
 async def outcomes(engine: AsyncEngine) -> list[tuple[str, str]]:

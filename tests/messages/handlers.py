@@ -5,6 +5,7 @@ handler go on.
 """
 
 import asyncio
+import importlib
 import json
 import os
 import signal
@@ -17,22 +18,31 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import sqlalchemy.dialects.mysql.asyncmy
+import sqlalchemy.dialects.mysql.pymysql
 import sqlalchemy.dialects.postgresql.asyncpg
+import sqlalchemy.dialects.postgresql.psycopg
 import sqlalchemy.dialects.sqlite.aiosqlite  # noqa: F401 - loaded before forks
-from sqlalchemy import Column, Integer, MetaData, Table, event, insert
+from sqlalchemy import Column, Engine, Integer, MetaData, Table, create_engine, event, insert
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
+from sqlalchemy.util import await_only
 
+from muster.checks import Outcome
 from muster.database.rows import OUTCOMES, insert_once
-from muster.database.transactions import OutcomeRow, Transaction, Transactions
+from muster.database.transactions import Transaction, Transactions
 from muster.errors import Refused
 from muster.messages import Messages
 from plane.database.url import location
 from tests.documents import ROOT
 
+for name in ("psycopg", "pymysql"):
+    importlib.import_module(name)  # before forks too
+
 CHECKS: Final = "checks"
+PLAIN: Final = {"sqlite": "sqlite", "mysql": "mysql+pymysql", "postgresql": "postgresql+psycopg"}
 ORDERS: Final = Table("shop_orders", MetaData(), Column("id", Integer, primary_key=True), mysql_engine="InnoDB")
 STEPS: Final = ("prepare", "prepared", "written", "decided", "committing", "committed", "sent", "withdrawn")
 """`committing`: the server has not heard of it yet."""
@@ -44,7 +54,7 @@ BROKEN: Final = 5
 @dataclass(frozen=True)
 class Job:
     """One handler: it inserts `order` and sends it. `fault`: `kill`, `stop` or nothing, at the step; `stop, kill` dies after
-    its commit too. `raises`: the business fails. `bug`: of a broken library, see `Broken`."""
+    its commit too. `raises`: the business fails. `bug`: of a broken library, see `Broken`. `plain`: it has a `Session`."""
 
     url: str
     face: str
@@ -55,6 +65,7 @@ class Job:
     raises: bool = False
     in_s: float | None = None
     bug: str = ""
+    plain: bool = False
 
 
 class Handlers:
@@ -104,6 +115,12 @@ def engine(url: str, **more: Any) -> AsyncEngine:
     return create_async_engine(make_url(location(url).url), **more)
 
 
+def plain_engine(url: str, **more: Any) -> Engine:
+    """The same for a `Session`."""
+    where = location(url)
+    return create_engine(where.url.set(drivername=PLAIN[where.kind]), **more)
+
+
 class Watched(Messages):
     """A client that tells its steps."""
 
@@ -125,17 +142,17 @@ class Broken(Transaction):
 
     bug = ""
 
-    async def _decide(self, outcome: OutcomeRow) -> bool:
+    def _decide(self, session: Session, outcome: Outcome) -> bool:
         if self.bug == "disobeys":
-            await super()._decide(outcome)
+            super()._decide(session, outcome)
             return True
         if self.bug == "before":
-            return await self._alone(outcome)
+            return await_only(self._alone(outcome))
         self._late = outcome
         return True
 
-    async def _alone(self, outcome: OutcomeRow) -> bool:
-        engine = create_async_engine(self._owner._engine.url, poolclass=NullPool)  # without the hooks of steps
+    async def _alone(self, outcome: Outcome) -> bool:
+        engine = create_async_engine(self._async.bind.url, poolclass=NullPool)  # without the hooks of steps
         row = {"message": self.id, "outcome": outcome.word, "at_ms": outcome.at_ms}
         async with engine.begin() as connection:
             done = await connection.execute(insert_once(engine.dialect.name, OUTCOMES, row))
@@ -156,16 +173,43 @@ def reach(job: Job, step: str) -> None:
         signal.pthread_kill(threading.get_ident(), signal.SIGKILL)
 
 
-async def handle(job: Job) -> int:
-    """One handler, as a user writes it, and the hooks at its steps."""
-    made = engine(job.url, poolclass=NullPool)
+def watch(job: Job, made: Engine) -> None:
+    """Hooks at the steps of the database."""
 
     def executed(_: Any, __: Any, statement: str, *___: Any) -> None:
         if "muster_outcomes" in statement:
             reach(job, "decided")
 
-    event.listen(made.sync_engine, "after_cursor_execute", executed)
-    event.listen(made.sync_engine, "commit", lambda _: reach(job, "committing"))
+    event.listen(made, "after_cursor_execute", executed)
+    event.listen(made, "commit", lambda _: reach(job, "committing"))
+
+
+def handle_plainly(job: Job) -> int:
+    """One handler with a `Session`, as a user writes it."""
+    made = plain_engine(job.url, poolclass=NullPool)
+    watch(job, made)
+    messages = Transactions(Watched(job), made, check_topic=CHECKS, secret=job.secret)
+    with Session(made) as session:
+        event.listen(session, "after_commit", lambda _: reach(job, "committed"))
+        try:
+            with messages.transaction(session, "orders", {"order": job.order}, in_s=job.in_s):
+                session.execute(insert(ORDERS).values(id=job.order))
+                reach(job, "written")
+                if job.raises:
+                    raise LookupError("no such article")
+        except Refused as refused:
+            return ABORTED if refused.code == "aborted" else BROKEN
+        except LookupError:
+            return FAILED
+        except SQLAlchemyError:
+            return BROKEN
+    return 0
+
+
+async def handle(job: Job) -> int:
+    """The same with an `AsyncSession`."""
+    made = engine(job.url, poolclass=NullPool)
+    watch(job, made.sync_engine)
     messages = Transactions(Watched(job), made, check_topic=CHECKS, secret=job.secret)
     async with AsyncSession(made) as session:
         event.listen(session.sync_session, "after_commit", lambda _: reach(job, "committed"))
@@ -195,7 +239,8 @@ def main() -> None:
         if child == 0:
             code = BROKEN
             try:
-                code = asyncio.run(handle(Job(**json.loads(line))))
+                job = Job(**json.loads(line))
+                code = handle_plainly(job) if job.plain else asyncio.run(handle(job))
             finally:
                 os._exit(code)
         _, status = os.waitpid(child, os.WUNTRACED)

@@ -21,17 +21,31 @@ import pytest
 from sqlalchemy import event, insert, select
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from sqlalchemy.orm import Session
 
 from muster.callbacks import verified
-from muster.database.barrier import first_time
-from muster.database.rows import EFFECTS, OUTCOMES, create, forget
-from muster.database.transactions import Answer, OutcomeRow, Transaction, Transactions
+from muster.calls import HOUR_S, Hour
+from muster.checks import Answer, Outcome
+from muster.database.barrier import first_time, first_time_sync
+from muster.database.rows import EFFECTS, OUTCOMES, create, create_sync, forget, forget_sync
+from muster.database.transactions import SyncTransaction, Transaction, Transactions
 from muster.errors import Invalid, Refused, Unavailable
 from muster.messages import Messages
 from plane.messages.topics import new_secret
-from tests.databases import Database
+from tests.databases import Database, plain
 from tests.fakes.face import Face, face
-from tests.messages.handlers import ABORTED, CHECKS, FAILED, ORDERS, STEPS, Handlers, Job, engine, handlers
+from tests.messages.handlers import (
+    ABORTED,
+    CHECKS,
+    FAILED,
+    ORDERS,
+    STEPS,
+    Handlers,
+    Job,
+    engine,
+    handlers,
+    plain_engine,
+)
 
 RUNS: Final = int(os.environ.get("MUSTERTEST_TRANSACTIONS", "500"))
 SEED: Final = int(os.environ.get("MUSTERTEST_SEED", "36"))
@@ -40,6 +54,8 @@ ANSWER_S: Final = 5.0
 SHORT_S: Final = 0.1
 """Where a handler that stands still may hold the row: the check-back comes again."""
 CHECKS_MAX: Final = 100
+RESTARTS: Final = 40
+"""Handlers for each restart of their database."""
 
 
 def signed(id: str, body: bytes, secret: str = SECRET, at: float | None = None) -> dict[str, str]:
@@ -160,8 +176,20 @@ def program() -> Iterator[Handlers]:
         yield made
 
 
-async def struck(shop: Shop, program: Handlers, job: Job, dice: Random) -> Counter[str]:
-    """Run one handler under its fault, with a check-back beside or after it. Counts what was seen."""
+async def restart(database: Database) -> None:
+    """kill -9, and serve again."""
+    await asyncio.to_thread(database.kill)
+    database.start()
+    await plain(database.url, "SELECT 1")
+
+
+async def struck(
+    shop: Shop, program: Handlers, job: Job, dice: Random, database: Database | None = None
+) -> Counter[str]:
+    """Run one handler under its fault, with a check-back beside or after it. Counts what was seen.
+
+    `database`: it is killed too, where the handler stands still, or at any moment of it, and serves again.
+    """
     seen = Counter[str]()
     before = {each.id for each in shop.plane.held(CHECKS)}
 
@@ -171,12 +199,17 @@ async def struck(shop: Shop, program: Handlers, job: Job, dice: Random) -> Count
                 seen[f"check {answer.status} {answer.text if answer.status == 200 else ''}".strip()] += 1
 
     running = asyncio.create_task(asyncio.to_thread(program.run, job))
-    if dice.random() < 0.3:  # a check-back comes at any moment of it
+    if database is not None and "stop" not in job.fault:
+        await asyncio.wait([running], timeout=dice.random() * 0.03)
+        await restart(database)
+    elif dice.random() < 0.3:  # a check-back comes at any moment of it
         while not running.done() and not seen:
             await checked()
             await asyncio.wait([running], timeout=0.001)
     said = await running
     if said == "stopped":
+        if database is not None:
+            await restart(database)
         await checked()
         said = await asyncio.to_thread(program.go_on)
         seen["went on"] += 1
@@ -185,8 +218,13 @@ async def struck(shop: Shop, program: Handlers, job: Job, dice: Random) -> Count
     return seen
 
 
+@pytest.mark.parametrize(
+    "runs", [RUNS, pytest.param(10_000, marks=[pytest.mark.soak, pytest.mark.timeout(3_600)])], ids=["some", "many"]
+)
 @pytest.mark.timeout(300)
-async def test_a_message_is_delivered_if_and_only_if_its_transaction_commits(shop: Shop, program: Handlers) -> None:
+async def test_a_message_is_delivered_if_and_only_if_its_transaction_commits(
+    shop: Shop, database: Database, program: Handlers, runs: int
+) -> None:
     dice, seen = Random(f"{SEED} {shop.engine.dialect.name}"), Counter[str]()
     shop.messages = shop.answering(Transactions, SHORT_S)
     jobs = [
@@ -199,11 +237,13 @@ async def test_a_message_is_delivered_if_and_only_if_its_transaction_commits(sho
             fault=dice.choice(["kill", "kill", "stop", "stop, kill", ""]),
             raises=dice.random() < 0.1,
             in_s=dice.choice([None, 1_800.0]),
+            plain=dice.random() < 0.5,
         )
-        for order in range(RUNS // 3)
+        for order in range(runs // 3)
     ]
     for job in jobs:
-        seen += await struck(shop, program, job, dice)
+        restarts = job.order % RESTARTS == RESTARTS - 1
+        seen += await struck(shop, program, job, dice, database if restarts else None)
     await shop.settle()
     assert await shop.violations(jobs) == []
     assert {"ended 0", "ended -9", f"ended {FAILED}", "went on", "check 200 OK", "check 200 ABORT"} <= set(seen), seen
@@ -213,13 +253,14 @@ async def test_a_message_is_delivered_if_and_only_if_its_transaction_commits(sho
 class Reads(Transactions):
     """A bug: a check-back that finds no row writes none."""
 
-    async def _decided(self, id: str) -> OutcomeRow:
+    async def _decided(self, id: str) -> Outcome:
+        assert isinstance(self._engine, AsyncEngine)
         async with self._engine.connect() as connection:
             found = await connection.execute(
                 select(OUTCOMES.c.outcome, OUTCOMES.c.at_ms).where(OUTCOMES.c.message == id)
             )
             row = found.one_or_none()
-        return OutcomeRow("ABORT", 0) if row is None else OutcomeRow(*row)
+        return Outcome("ABORT", 0) if row is None else Outcome(*row)
 
 
 @pytest.mark.parametrize(
@@ -471,3 +512,127 @@ async def test_old_rows_are_forgotten(shop: Shop) -> None:
     assert await forget(shop.engine, OUTCOMES, older_s=5) == 1
     assert await forget(shop.engine, EFFECTS, older_s=5) == 1
     assert set(await shop.outcomes()) == {"new"}
+
+
+# --- programs without an event loop -----------------------------------------------------------------------------------
+
+
+class Plain:
+    """The same shop for a program with plain sessions, whose check-backs a plain engine answers."""
+
+    def __init__(self, shop: Shop, **more: Any) -> None:
+        self.shop, self.engine = shop, plain_engine(shop.url, **more)
+        self.messages = Transactions(shop.client, self.engine, check_topic=CHECKS, secret=SECRET, check_s=0.001)
+
+    def order(self, session: Session, order: int, do: Callable[[SyncTransaction], object], **more: Any) -> None:
+        """An order in a block, and then this."""
+        with self.messages.transaction(session, "orders", {"order": order}, **more) as block:
+            session.execute(insert(ORDERS).values(id=order))
+            do(block)
+
+    def check(self, id: str) -> Answer | None:
+        """A check-back comes to another process."""
+        body = self.shop.plane.take(CHECKS, id)
+        if body is None:
+            return None
+        other = Transactions(self.shop.client, self.engine, check_topic=CHECKS, secret=SECRET)
+        answer = other.answer_sync(signed(id, body), body)
+        self.shop.plane.end(CHECKS, id, well=answer.status == 200)
+        return answer
+
+
+@pytest.fixture
+async def plainly(shop: Shop) -> AsyncIterator[Plain]:
+    made = Plain(shop)
+    yield made
+    made.engine.dispose()
+
+
+async def test_a_plain_session_sends_if_and_only_if_it_commits(shop: Shop, plainly: Plain) -> None:
+    def fail(_: SyncTransaction) -> None:
+        raise LookupError
+
+    with Session(plainly.engine) as session:
+        plainly.order(session, 1, lambda _: None)
+        before = time.time_ns() // 1_000_000
+        plainly.order(session, 2, lambda _: session.begin_nested().commit(), in_s=1_800)
+        with pytest.raises(LookupError):
+            plainly.order(session, 3, fail)
+        with pytest.raises(IntegrityError):
+            plainly.order(session, 4, lambda _: session.execute(insert(ORDERS).values(id=1)))
+        with pytest.raises(Invalid, match="commits at its end"):
+            plainly.order(session, 5, lambda _: session.commit())
+        with pytest.raises(Invalid, match="ended inside"):
+            plainly.order(session, 6, lambda _: session.rollback())
+        with pytest.raises(Invalid, match="one message"):
+            plainly.order(session, 7, lambda _: plainly.messages.transaction(session, "orders", 1).__enter__())
+        with pytest.raises(Refused, match="aborted"):
+            plainly.order(session, 8, lambda block: plainly.check(block.id))
+    assert await shop.committed() == {1, 2}
+    first, second = shop.plane.held("orders")
+    assert (first.body, first.due_at, second.body) == (b'{"order":1}', None, b'{"order":2}')
+    assert second.due_at is not None
+    assert before + 1_800_000 <= second.due_at <= time.time_ns() // 1_000_000 + 1_800_000
+    assert {each.state for each in shop.plane.held(CHECKS)} == {"cancelled", "done"}
+
+
+async def test_check_backs_are_answered_by_a_plain_engine(shop: Shop, plainly: Plain) -> None:
+    shop.plane.topics.discard("orders")
+    ids = list[str]()
+    with Session(plainly.engine) as session:
+        plainly.order(session, 1, lambda block: ids.append(block.id))
+        abandoned = plainly.messages.transaction(session, "orders", {"order": 2})
+        abandoned.__enter__()
+    answer = plainly.check(ids[0])
+    assert answer is not None
+    assert (answer.status, "no topic orders" in answer.text) == (503, True)
+    shop.plane.topics.add("orders")
+    assert plainly.check(ids[0]) == Answer(200, "OK")
+    shop.messages = Transactions(shop.client, plainly.engine, check_topic=CHECKS, secret=SECRET)
+    assert await shop.check(abandoned.id) == Answer(200, "ABORT")
+    assert [each.id for each in shop.plane.held("orders")] == ids
+    assert {word for word, _ in (await shop.outcomes()).values()} == {"OK", "ABORT"}
+    await shop.engine.dispose()
+    body = shop.plane.held(CHECKS)[0].body
+    with pytest.raises(Invalid, match="async"):
+        shop.answering(Transactions, ANSWER_S).answer_sync(signed(ids[0], body), body)
+    assert shop.messages.answer_sync({}, body).status == 401
+
+
+async def test_a_plain_session_has_the_effects_of_a_message_once(shop: Shop, plainly: Plain) -> None:
+    create_sync(plainly.engine)  # they are there
+    for message, order, first in (("m", 1, True), ("m", 2, False), ("M", 3, True)):
+        with Session(plainly.engine) as session, session.begin():
+            assert first_time_sync(session, message) is first
+            if first:
+                session.execute(insert(ORDERS).values(id=order))
+    assert await shop.committed() == {1, 3}
+    assert forget_sync(plainly.engine, EFFECTS, older_s=-60) == 2
+
+
+# --- calls of this process --------------------------------------------------------------------------------------------
+
+
+async def test_a_check_back_at_the_process_of_its_handler_asks_no_database(shop: Shop) -> None:
+    shop.plane.topics.discard("orders")
+    blocks = list[Transaction]()
+    async with shop.session() as session:
+        for order, in_s in ((1, None), (2, 60.0)):
+            async with shop.messages.transaction(session, "orders", {"order": order}, in_s=in_s) as block:
+                await session.execute(insert(ORDERS).values(id=order))
+            blocks.append(block)
+        shop.plane.away = True
+        with pytest.raises(Unavailable):
+            await shop.messages.transaction(session, "orders", 3).__aenter__()
+        shop.plane.away = False
+    (hour,) = shop.messages.calls.hours()
+    assert hour == Hour("orders", int(time.time()) // HOUR_S * HOUR_S, calls=3, committed=2, aborted=1) or (
+        time.time() % HOUR_S < 60
+    )
+    shop.plane.topics.add("orders")
+    async with shop.engine.begin() as connection:
+        await connection.run_sync(OUTCOMES.drop)
+    assert await shop.check(blocks[0].id) == Answer(200, "OK")
+    answer = await shop.check(blocks[1].id)
+    assert answer is not None
+    assert answer.status == 503, "a delay counts from the row"

@@ -57,7 +57,17 @@ async def test_a_message_that_is_too_large_for_its_topic_is_not_tried_again(kafk
 def test_targets_are_parsed_and_those_that_are_not_reached_refused() -> None:
     assert parse("kafka:orders.shipped") == Target("kafka", "orders.shipped")
     assert parse("user:7") == Target("user", "7")
-    for text in ("kafka:", "kafka:a b", "kafka:..", "kafka:" + "x" * 250):
+    assert parse(f"user:{(1 << 64) - 1}").kind == "user"
+    for text in (
+        "kafka:",
+        "kafka:a b",
+        "kafka:..",
+        "kafka:" + "x" * 250,
+        "user:me",
+        "user:07",
+        "user:-1",
+        f"user:{1 << 64}",
+    ):
         with pytest.raises(TargetError):
             parse(text)
     with pytest.raises(TargetError, match=r"callbacks\.kafka"):

@@ -93,6 +93,27 @@ async def test_what_makes_no_sense_is_refused_and_others_of_its_batch_are_not(
     assert bad.code == code
 
 
+async def test_a_body_that_its_target_does_not_take_is_refused_at_once(tmp_path: Path) -> None:
+    topics = TopicsFile(tmp_path, 10, ALWAYS | {"user"})
+    topics.open()
+    topics.create(NewTopic(name="alerts", callback="user:7"))
+    topics.create(NewTopic(name="news", callback="room:sports"))
+    schedule = EmbeddedSchedule(tmp_path / "schedule", lambda *_: None, segment_bytes=8 << 20)
+    await schedule.open()
+    limits: dict[str, Any] = {"body_bytes_max": 100_000, "delay_days_max": 1, "wall": lambda: NOW}
+    receiver = Receiver(topics, Direct(schedule), kinds=ALWAYS | {"user"}, **limits)
+    for topic, most in (("alerts", 960), ("news", 65_536)):
+        assert isinstance(await one(receiver, topic, body=b"x" * most), Sent)
+        refused = await one(receiver, topic, body=b"x" * (most + 1))
+        assert isinstance(refused, Refused)
+        assert (refused.code, f"at most {most}" in refused.detail) == ("too_long", True)
+        assert isinstance(await one(receiver, topic, body=b"x" * (most + 1), target="https://shop.example/"), Sent)
+    without = await one(Receiver(topics, Direct(schedule), **limits), "alerts")
+    assert isinstance(without, Refused), "presence does not run any more"
+    assert (without.code, "presence" in without.detail) == ("bad_request", True)
+    await schedule.close()
+
+
 async def test_a_delay_of_ten_years_is_taken(receiver: Receiver) -> None:
     sent = await one(receiver, in_ms=3_653 * DAY_MS)
     assert isinstance(sent, Sent)

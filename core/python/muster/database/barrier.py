@@ -3,10 +3,11 @@
 A message comes at least once. Its effects come once where they and this row commit together. Knows no server.
 """
 
-from typing import Any
+from typing import Any, cast
 
 from sqlalchemy import CursorResult
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
 
 from ..errors import Invalid
 from .rows import EFFECTS, ID_CHARS_MAX, insert_once, now_ms
@@ -19,10 +20,14 @@ async def first_time(session: AsyncSession, message: str, *, consumer: str = "")
     transaction has the same message under way, this waits for its end. False: change nothing, and answer 200.
     Raises `Invalid` and `SQLAlchemyError`.
     """
+    return await session.run_sync(lambda sync: first_time_sync(sync, message, consumer=consumer))
+
+
+def first_time_sync(session: Session, message: str, *, consumer: str = "") -> bool:
+    """The same for a `Session`."""
     for name in (message, consumer):
         if len(name) > ID_CHARS_MAX or not name.isascii():
             raise Invalid(f"{name!r:.80} is not at most {ID_CHARS_MAX} characters of ASCII")
     row = {"consumer": consumer, "message": message, "at_ms": now_ms()}
     dialect = session.get_bind(clause=EFFECTS).dialect.name
-    done: CursorResult[Any] = await session.execute(insert_once(dialect, EFFECTS, row))  # type: ignore[assignment]
-    return done.rowcount == 1
+    return cast(CursorResult[Any], session.execute(insert_once(dialect, EFFECTS, row))).rowcount == 1

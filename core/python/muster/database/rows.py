@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, Column, Executable, Index, MetaData, String, Table, delete
+from sqlalchemy import BigInteger, Column, Delete, Engine, Executable, Index, MetaData, String, Table, delete
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -48,14 +48,28 @@ async def create(engine: AsyncEngine) -> None:
         await connection.run_sync(METADATA.create_all)
 
 
+def create_sync(engine: Engine) -> None:
+    """The same."""
+    METADATA.create_all(engine)
+
+
 async def forget(engine: AsyncEngine, table: Table, older_s: float) -> int:
     """Delete the rows of a table that are older than this, and return how many. Raises `SQLAlchemyError`.
 
     Of `OUTCOMES`: longer than a check-back may come, which is all retries of its topic and `center.dead_days`.
     """
     async with engine.begin() as connection:
-        done = await connection.execute(delete(table).where(table.c.at_ms < now_ms() - round(older_s * 1_000)))
-    return done.rowcount
+        return (await connection.execute(_older(table, older_s))).rowcount
+
+
+def forget_sync(engine: Engine, table: Table, older_s: float) -> int:
+    """The same."""
+    with engine.begin() as connection:
+        return connection.execute(_older(table, older_s)).rowcount
+
+
+def _older(table: Table, older_s: float) -> Delete:
+    return delete(table).where(table.c.at_ms < now_ms() - round(older_s * 1_000))
 
 
 def insert_once(dialect: str, table: Table, row: Mapping[str, Any]) -> Executable:
