@@ -301,7 +301,11 @@ def found(program: str) -> str:
 
 def _not_yet(error: Exception) -> bool:
     code = getattr(getattr(error, "orig", error), "args", [None])[0]
-    return isinstance(error, OSError) or code in {2002, 2003, 2006, 2013} or "starting up" in str(error)
+    return (
+        isinstance(error, OSError)
+        or code in {2002, 2003, 2006, 2013}
+        or any(text in str(error) for text in ("starting up", "not yet accepting"))
+    )
 
 
 def _missing(mend: str) -> None:

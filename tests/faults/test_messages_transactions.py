@@ -180,7 +180,9 @@ async def test_the_example_and_check_backs_of_dead_handlers(
     await engine.dispose()
 
 
-async def test_check_backs_about_effects_outside_a_database(served: tuple[Instance, Hooks, str]) -> None:
+async def test_check_backs_about_effects_outside_a_database(
+    served: tuple[Instance, Hooks, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Paid; paid, and the answer is lost; unknown until the check-backs are dead letters, which are asked again."""
     instance, server, key = served
     bind = instance.process("http").bind
@@ -198,14 +200,13 @@ async def test_check_backs_about_effects_outside_a_database(served: tuple[Instan
     exec(example.replace("secret=PAY_SECRET", "secret=PAY_SECRET, check_s=0.2"), names)
     effects: Effects = names["effects"]
     asked = list[Answer]()
-
     original = effects.answer
 
     async def answer(*question: Any) -> Answer:
         asked.append(await original(*question))
         return asked[-1]
 
-    effects.answer = answer  # type: ignore[method-assign]
+    monkeypatch.setattr(effects, "answer", answer)
     with client:
         async with application(effects, listening):
             await names["pay"](1)

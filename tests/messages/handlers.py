@@ -152,6 +152,7 @@ class Broken(Transaction):
         return True
 
     async def _alone(self, outcome: Outcome) -> bool:
+        assert isinstance(self._async.bind, AsyncEngine)
         engine = create_async_engine(self._async.bind.url, poolclass=NullPool)  # without the hooks of steps
         row = {"message": self.id, "outcome": outcome.word, "at_ms": outcome.at_ms}
         async with engine.begin() as connection:

@@ -118,12 +118,10 @@ class Checks(ABC):
 
     def send(self, id: str, prepared: Prepared, outcome: Outcome) -> Sent:
         """Send a message whose outcome is OK; the same id is the same message. Raises as `Messages.send`."""
-        times: dict[str, float] = {}
-        if prepared.in_s is not None and outcome.at_ms is None:
-            times["in_s"] = prepared.in_s
-        elif prepared.in_s is not None:
-            times["at"] = outcome.at_ms / 1_000 + prepared.in_s
-        return self._messages.send(prepared.topic, prepared.body, id=id, type=prepared.type, **times)
+        in_s, at = prepared.in_s, None
+        if in_s is not None and outcome.at_ms is not None:
+            in_s, at = None, outcome.at_ms / 1_000 + in_s
+        return self._messages.send(prepared.topic, prepared.body, in_s=in_s, at=at, id=id, type=prepared.type)
 
     def withdraw(self, id: str) -> None:
         """Withdraw the check-back. One that is under way obeys the outcome. Raises as `Messages.cancel`."""
