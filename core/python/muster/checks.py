@@ -118,9 +118,8 @@ class Checks(ABC):
 
     def send(self, id: str, prepared: Prepared, outcome: Outcome) -> Sent:
         """Send a message whose outcome is OK; the same id is the same message. Raises as `Messages.send`."""
-        in_s, at = prepared.in_s, None
-        if in_s is not None and outcome.at_ms is not None:
-            in_s, at = None, outcome.at_ms / 1_000 + in_s
+        at = None if prepared.in_s is None or outcome.at_ms is None else outcome.at_ms / 1_000 + prepared.in_s
+        in_s = prepared.in_s if at is None else None
         return self._messages.send(prepared.topic, prepared.body, in_s=in_s, at=at, id=id, type=prepared.type)
 
     def withdraw(self, id: str) -> None:
