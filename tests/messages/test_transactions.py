@@ -219,9 +219,12 @@ async def struck(
 
 
 @pytest.mark.parametrize(
-    "runs", [RUNS, pytest.param(10_000, marks=[pytest.mark.soak, pytest.mark.timeout(3_600)])], ids=["some", "many"]
+    "runs",
+    [
+        pytest.param(RUNS, id="some", marks=pytest.mark.timeout(300)),
+        pytest.param(10_000, id="many", marks=[pytest.mark.soak, pytest.mark.timeout(3_600)]),
+    ],
 )
-@pytest.mark.timeout(300)
 async def test_a_message_is_delivered_if_and_only_if_its_transaction_commits(
     shop: Shop, database: Database, program: Handlers, runs: int
 ) -> None:
