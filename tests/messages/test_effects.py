@@ -2,12 +2,12 @@
 
 import asyncio
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 from muster.checks import Answer, Prepared
-from muster.effects import Effects, Reply
+from muster.effects import Effect, Effects, Reply
 from muster.errors import Invalid, Unavailable
 from muster.messages import Messages
 from plane.messages.topics import new_secret
@@ -153,3 +153,75 @@ async def test_questions_of_strangers_are_not_asked_and_slow_answers_ask_again(p
         effects(client, lambda *_: "yes").answer_sync(signed(id, body), body)
     with pytest.raises(Invalid, match="check-backs"):
         made.message(CHECKS, 1)
+
+
+# --- deaths -----------------------------------------------------------------------------------------------------------
+
+STEPS: Final = ("prepare", "prepared", "paying", "paid", "send", "sent", "withdraw", "withdrawn")
+
+
+class Death(BaseException):
+    """The handler's process ends here: nothing of it runs any more."""
+
+
+class Mortal(Messages):
+    """A client that dies at a step."""
+
+    def __init__(self, url: str, step: str) -> None:
+        super().__init__(url, key="k")
+        self._step = step
+
+    def reach(self, step: str) -> None:
+        if step == self._step:
+            raise Death
+
+    def _ask(self, method: str, path: str, document: Any = None) -> Any:
+        place = 6 if path.endswith("/cancel") else 0 if f"/{CHECKS}/" in path else 4
+        before, after = STEPS[place : place + 2]
+        self.reach(before)
+        answer = super()._ask(method, path, document)
+        self.reach(after)
+        return answer
+
+
+class Hasty(Effect):
+    """A bug: a block that failed is taken for an effect that did not take place."""
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if error is not None:
+            self.abort()
+        super().__exit__(kind, error, trace)
+
+
+async def outcome(plane: Face, step: str, *, lost: bool, bug: bool = False) -> tuple[bool, bool]:
+    """A handler that dies at a step, or loses the answer; then check-backs until none waits. Whether it paid, and sent."""
+    bank, client = Bank(), Mortal(plane.url, step)
+    with client, Messages(plane.url, key="k") as other:
+        message = effects(client, bank.said).message("orders", 1)
+        if bug:
+            message.__class__ = Hasty
+        try:
+            with message:
+                client.reach("paying")
+                bank.pay(message.id, answers=not lost)
+                client.reach("paid")
+        except (Death, TimeoutError):
+            pass
+        for held in plane.held(CHECKS):
+            for _ in range(3):  # the bank closes what it has not heard of
+                await check(plane, effects(other, bank.said), held.id)
+                bank.closed.update({held.id} - bank.paid)
+    assert all(each.state in {"done", "cancelled"} for each in plane.held(CHECKS))
+    return message.id in bank.paid, message.id in [each.id for each in plane.held("orders")]
+
+
+@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize("step", ["", *STEPS])
+async def test_a_message_is_sent_if_and_only_if_its_effect_took_place(plane: Face, step: str, lost: bool) -> None:
+    paid, sent = await outcome(plane, step, lost=lost)
+    assert paid == sent
+    assert paid == (step not in {"prepare", "prepared", "paying"})
+
+
+async def test_a_block_that_takes_an_error_for_an_outcome_is_found(plane: Face) -> None:
+    assert await outcome(plane, "", lost=True, bug=True) == (True, False)
