@@ -28,18 +28,28 @@ def words(text: str) -> set[str]:
     return {word for span in spans(text) for word in re.findall(r"\w+", span)}
 
 
-@pytest.mark.parametrize("module", [muster, muster.testing])
+@pytest.mark.parametrize("module", [muster, muster.testing, muster.sync])
 def test_every_public_name_is_explained(module: Any) -> None:
     assert set(module.__all__) - SPANS == set()
 
 
 @pytest.mark.parametrize(
-    "kind", [muster.Client, muster.Room, muster.Position, muster.Message, muster.Gap, muster.testing.Instance]
+    "kind",
+    [
+        muster.Client,
+        muster.Room,
+        muster.Position,
+        muster.Message,
+        muster.Gap,
+        muster.testing.Instance,
+        muster.sync.Client,
+        muster.sync.Room,
+    ],
 )
 def test_every_method_that_a_program_calls_is_explained(kind: type) -> None:
     inner = {
-        muster.Client: {"abandon", "check_here", "enter", "leave", "wait"},
-        muster.Room: {"end", "on_error", "on_error_over", "on_joined", "on_readable"},
+        muster.Client: {"abandon", "check_here", "enter", "late_join", "leave", "wait"},
+        muster.Room: {"before", "end", "on_error", "on_error_over", "on_joined", "on_readable"},
         muster.Gap: {"count", "index"},
     }
     public = {name for name in vars(kind) if not name.startswith("_")} - inner.get(kind, set())
@@ -95,7 +105,7 @@ async def test_an_example_runs_as_printed(
     record(tmp_path, address)
     monkeypatch.setenv("MUSTER_INSTANCE__DIR", str(tmp_path))
     async with asyncio.timeout(30):
-        if ".run(" in example:
+        if ".run(" in example or "muster.sync" in example:  # it blocks, or has a loop of its own
             program = await asyncio.create_subprocess_exec(sys.executable, "-c", example, stderr=subprocess.PIPE)
             _, said = await program.communicate()
             assert program.returncode == 0, said.decode()

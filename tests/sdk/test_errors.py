@@ -161,6 +161,68 @@ async def test_an_error_that_is_told_again_keeps_nothing_of_the_times_before(add
             assert len(set(last)) == 1, "the traceback is of the last time alone"
 
 
+def test_a_refusal_names_its_limit_and_the_wait() -> None:
+    told = str(muster.Refused("command", "rate_limited", 0.84))
+    assert told.startswith("command: a user sends one command a second and asks for members once a second, unless ")
+    assert told.endswith("command_rate differs (rate_limited); try again in 0.8 s")
+    assert str(muster.Refused("publish to r", "busy")).endswith("(busy); try again later")
+    assert "1,024" in str(muster.Refused("join r", "too_much_history"))
+    assert str(muster.Refused("join r", "not_allowed")).endswith("(not_allowed)")
+
+
+async def test_a_join_that_waits_behind_the_rate_of_joins_says_so(address: muster.testing.Instance) -> None:
+    """Found: it ended as `no answer`, though the gateway was there."""
+    async with muster.connect(address, proxies=()) as client:
+
+        async def joins() -> None:
+            for number in range(400):
+                async with client.join(f"r{number}", timeout=0.05 if number > 256 else None):
+                    pass
+
+        with pytest.raises(muster.TimedOut) as told:
+            await joins()
+        assert (
+            "no answer in 0.05 s; a session joins 256 rooms at once, then 5 a second (rate_limited); try again"
+            in str(told.value)
+        )
+        address.stop("gateway")
+        await until(lambda: not client.engine.is_ready(0))
+        with pytest.raises(muster.TimedOut, match=r"the gateway does not answer[^;]*$"):
+            await client.join("another", timeout=0.05)
+
+
+async def test_json_is_published_as_it_is_read_and_what_is_none_is_told(address: muster.testing.Instance) -> None:
+    async with muster.connect(address) as client, client.join("r") as room:
+        assert await client.publish("r", json={"é": [1, None]})
+        assert client.publish_nowait("r", json=None)
+        messages = [await anext(room), await anext(room)]
+        assert [each.data for each in messages if isinstance(each, muster.Message)] == [
+            '{"é":[1,null]}'.encode(),
+            b"null",
+        ]
+        assert [each.json() for each in messages if isinstance(each, muster.Message)] == [{"é": [1, None]}, None]
+        for wrong, said in (
+            ({"data": b"x", "json": 1}, "exclude each other"),
+            ({}, "give data or json"),
+            ({"json": {1, 2}}, "json: Object of type set"),
+            ({"json": float("nan")}, "json: Out of range"),
+        ):
+            with pytest.raises(muster.Invalid, match=said):
+                await client.publish("r", **wrong)
+            with pytest.raises(muster.Invalid, match=said):
+                client.publish_nowait("r", **wrong)
+
+
+async def test_a_gap_names_its_room(address: muster.testing.Instance) -> None:
+    async with muster.connect(address, buffer_bytes=1) as client, client.join("r") as room:
+        for number in range(3):
+            await client.publish("r", b"%d" % number)
+        item = await anext(room)
+        while not isinstance(item, muster.Gap):
+            item = await anext(room)
+        assert (item.reason, item.room) == ("reader", "r")
+
+
 def test_an_error_goes_into_another_process_as_it_is() -> None:
     for error in (
         muster.Refused("publish to r", "busy"),
@@ -277,9 +339,11 @@ def test_a_folder_in_the_home_of_nobody_is_told() -> None:
 
 
 async def test_nobody_there_is_a_time_out_that_names_the_side(nobody: tuple[str, int, str]) -> None:
-    with pytest.raises(muster.TimedOut, match=r"connect: no answer in 0\.3 s; the gateway does not answer") as told:
+    with pytest.raises(
+        muster.NothingListens, match=r"connect: nothing listens at .*, the address of the gateway"
+    ) as told:
         await muster.connect(gateways=[nobody], token="x", timeout=0.3)
-    assert (told.value.code, told.value.retry) == ("timeout", True)
+    assert (told.value.code, told.value.retry) == ("nothing_listens", True)
     assert isinstance(told.value, TimeoutError)
 
 

@@ -165,3 +165,18 @@ async def test_a_lost_session_is_seen_and_whether_it_cost_anything(address: must
         assert await read_gap(room) == "owner_lost"
         assert await read(room, 1) == [6]
         assert (room.stats()["rejoined"], room.recovered) == (1, True)  # that loss came later
+
+
+async def test_history_is_read_without_a_membership_that_lasts(address: muster.testing.Instance) -> None:
+    async with muster.connect(address) as writer, muster.connect(address, proxies=()) as reader:
+        async with writer.join("kept"):
+            assert await reader.history("kept", 5) == []
+            for number in range(5):
+                await writer.publish("kept", b"%d" % number)
+            assert [message.data for message in await reader.history("kept", 3)] == [b"2", b"3", b"4"]
+            assert [message.data for message in await reader.history("kept", 9)] == [b"0", b"1", b"2", b"3", b"4"]
+            assert reader.stats()["delivered"] == 8
+            with pytest.raises(muster.Invalid, match="in that room already"):
+                await writer.history("kept", 1)
+        with pytest.raises(muster.Invalid, match="from 1 on"):
+            await reader.history("kept", 0)

@@ -1,8 +1,21 @@
 """Muster: rooms over UDP."""
 
+from . import sync
 from ._core import version
 from .client import Client, Fault, connect
-from .errors import BadRoomName, Closed, Invalid, MusterError, Refused, TimedOut, TooLong, Unavailable
+from .errors import (
+    BadRoomName,
+    Closed,
+    Invalid,
+    MusterError,
+    NothingListens,
+    OtherVersion,
+    Refused,
+    TimedOut,
+    TooLong,
+    Unavailable,
+    WrongKey,
+)
 from .instance import Address
 from .items import (
     Command,
@@ -22,10 +35,12 @@ from .items import (
     Stream,
 )
 from .room import Policy, Room
+from .why import PROTOCOL_VERSION
 
 __version__ = version()
 
 __all__ = [
+    "PROTOCOL_VERSION",
     "Address",
     "BadRoomName",
     "Client",
@@ -45,6 +60,8 @@ __all__ = [
     "Message",
     "MusterError",
     "NoMember",
+    "NothingListens",
+    "OtherVersion",
     "Outcome",
     "Policy",
     "Position",
@@ -54,6 +71,8 @@ __all__ = [
     "TimedOut",
     "TooLong",
     "Unavailable",
+    "WrongKey",
     "__version__",
     "connect",
+    "sync",
 ]

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Seque
 from copy import copy
 from dataclasses import dataclass, field
 from ipaddress import ip_address
+from json import dumps
 from socket import SOCK_DGRAM
 from threading import get_ident
 from types import FrameType, TracebackType
@@ -21,9 +22,23 @@ from weakref import WeakSet, ref
 from ._core import ClientEngine, room_name_error
 from .errors import SESSIONS, BadRoomName, Closed, Invalid, MusterError, Refused, TimedOut, TooLong, Unavailable
 from .instance import Address, Endpoint, find, folder_of
-from .items import Delivered, DeviceResult, Direct, Expired, Hop, Members, NoMember, Outcome, Position
+from .items import (
+    Delivered,
+    DeviceResult,
+    Direct,
+    Expired,
+    Gap,
+    Hop,
+    Members,
+    Message,
+    NoMember,
+    Outcome,
+    Position,
+)
 from .room import COUNTS, POLICIES, Policy, Room
 from .turns import Event, Turns
+from .url import is_url, parse
+from .why import explained
 
 MESSAGE_BYTES_MAX: Final = 65_536
 COMMAND_BYTES_MAX: Final = 800
@@ -48,6 +63,13 @@ RENEW_SHARE: Final = 0.25
 end; at a random moment of the first half of that."""
 """Pause before a failed token function is called again, doubled up to the maximum; a random part of it is waited."""
 DEFAULT_NAMESPACE: Final = "default"
+NO_JSON: Final[Any] = object()
+"""In place of JSON, as None is JSON too."""
+JOINS_AT_ONCE: Final = 256
+JOINS_A_SECOND: Final = 5
+"""Of a session, at the gateway: further ones wait there."""
+LOOK_INTO_S: Final = 1.0
+"""After this time, or a third of the time-out, servers that give no session are asked why."""
 
 _TAKEN, _NO_CREDIT, _TOO_LONG = range(3)
 
@@ -110,6 +132,14 @@ class Client:
         receive_buffer_bytes: int,
         faults: Sequence[Fault] | None,
     ) -> None:
+        if isinstance(instance, str) and is_url(instance):
+            named = parse(instance)
+            if gateways is not None:
+                raise Invalid("a URL names the gateways; give no others")
+            instance, gateways = None, named.gateways
+            token = named.token or None if token is None else token
+            if token is None:
+                raise Invalid("the URL has no token; give token=…")
         explicit = instance is None and (gateways or proxies)
         # A program that names servers itself need not know all: the servers name the others.
         self._learns = [bool(explicit) and (each is None or len(each) > 0) for each in (gateways, proxies)]
@@ -139,6 +169,7 @@ class Client:
         self._look: asyncio.TimerHandle | None = None
         self._opened: dict[int, asyncio.Future[None]] = {}
         self._rooms: dict[int, Room] = {}
+        self._joins_left, self._joined_at = float(JOINS_AT_ONCE), 0.0
         self._names: set[str] = set()
         self._left = dict.fromkeys(COUNTS, 0)
         self._publications: dict[str, _Publication] = {}  # by full name
@@ -207,11 +238,34 @@ class Client:
                 else:
                     self._down[side] = "is not known: no server has named one"
             for side in known:
-                await self.wait(self._opened[side], self._timeout, "connect", side, began)
+                await self._until_open(side, began)
         except BaseException:
             self._close(Closed("the client could not be opened"))
             raise
         return self
+
+    async def _until_open(self, side: int, began: float) -> None:
+        """Wait for the first session of this side. Raises `TimedOut` with the reason that the servers themselves show."""
+        opened = self._opened[side]
+        patience_s = min(LOOK_INTO_S, self._timeout / 3) - (self.loop.time() - began)
+        await asyncio.wait([opened], timeout=max(0.0, patience_s))
+        if opened.done():
+            return opened.result()
+        servers = self._servers(self._known)
+        known = servers["gateways"] if side == 0 else servers["proxies"]
+        asked = self.loop.create_task(explained("connect", SESSIONS[side], [server[:2] for server in known]))
+        try:
+            await self.wait(opened, self._timeout, "connect", side, began)
+        except TimedOut:
+            if self._is_unreached(side) and asked.done() and (error := asked.result()) is not None:
+                raise error from None
+            raise
+        finally:
+            asked.cancel()
+
+    def _is_unreached(self, side: int) -> bool:
+        """Whether no server of this side has said anything."""
+        return self._down[side].startswith("does not answer")
 
     def _turning(self) -> Turns:
         """The engine's turns. The loop, which holds them, does not hold the client: an unclosed one can be collected."""
@@ -295,12 +349,36 @@ class Client:
             raise Invalid("positions and history exclude each other: give one of them")
         return Room(self, name, positions or None, history, policy, self._seconds(timeout))
 
-    async def publish(self, room: str, data: bytes, *, timeout: float | None = None) -> Position:
+    async def history(self, room: str, count: int, *, timeout: float | None = None) -> list[Message]:
+        """The last messages of a room, at most `count`, oldest first. The client is a member for that moment only.
+
+        Raises `Invalid` if it is in the room already, and `Refused` as `join` does.
+        """
+        if not isinstance(count, int) or count < 1:
+            raise Invalid(f"history is a number of messages from 1 on, not {count!r}")
+        found: list[Message] = []
+        until = self._seconds(timeout)
+        async with self.join(room, history=count, timeout=until) as joined:
+            left = joined.history.messages
+            while left > 0:
+                item = await self.wait(anext(joined), until, f"history of {room}")
+                if isinstance(item, Message):
+                    found.append(item)
+                    left -= 1
+                elif isinstance(item, Gap):  # of what has left the servers' memory meanwhile
+                    left -= left if item.last is None else item.last - item.first + 1
+        return found
+
+    async def publish(
+        self, room: str, data: bytes | None = None, *, json: Any = NO_JSON, timeout: float | None = None
+    ) -> Position:
         """Return once the room's owner has numbered the message, and all that this client published to the room before.
 
+        The message is `data`, or `json` as JSON in UTF-8: dicts, lists, text, numbers, booleans and None.
         When the wait ends early (`TimedOut`, `Refused` with the code `busy`, cancellation), the message may still be
         published.
         """
+        data = _content(data, json)
         seconds = self._seconds(timeout)
         publication = self._publication(room)
         self._ticket += 1
@@ -321,11 +399,13 @@ class Client:
             publication.waiting.pop(ticket, None)
             self._drop_unwanted(publication)
 
-    def publish_nowait(self, room: str, data: bytes) -> bool:
+    def publish_nowait(self, room: str, data: bytes | None = None, *, json: Any = NO_JSON) -> bool:
         """Publish if there is credit. False: there is none, and the message was not taken.
 
         The client repeats a taken message until the owner has it, also through other proxies; `flush` waits for that.
         """
+        if data is None or json is not NO_JSON:
+            data = _content(data, json)
         publication = self._publications.get(_full_name(room))
         elsewhere = self._state != "open" or get_ident() != self.thread or self.loop.is_closed()
         if elsewhere or publication is None or publication.refused is not None:
@@ -549,7 +629,18 @@ class Client:
             raise Invalid(f"{room.name}: {error}") from None
         self._names.add(full)
         self._rooms[number] = room
+        now = self.loop.time()
+        since = self._joins_left + (now - self._joined_at) * JOINS_A_SECOND
+        self._joins_left, self._joined_at = min(float(JOINS_AT_ONCE), since) - 1, now
         return number
+
+    def late_join(self, error: TimedOut) -> TimedOut:
+        """The error of a join that came too late, with the reason if joins of this client wait for their turn."""
+        left = self._joins_left + (self.loop.time() - self._joined_at) * JOINS_A_SECOND
+        if left >= 0 or self._lost:
+            return error
+        limit = f"a session joins {JOINS_AT_ONCE} rooms at once, then {JOINS_A_SECOND} a second (rate_limited)"
+        return TimedOut(f"{error}; {limit}; try again in {-left / JOINS_A_SECOND:.0f} s")
 
     def leave(self, room: Room, number: int) -> None:
         """End a membership; its counts stay in those of the client."""
@@ -1001,6 +1092,7 @@ def connect(
     """Open a client: `async with muster.connect() as client`, or `client = await muster.connect()` and `client.close()`.
 
     `instance`: the folder of a running instance; without it `$MUSTER_INSTANCE__DIR`, else where `muster up` starts one.
+    Or the URL of a gateway, `muster://HOST:PORT/KEY?token=…`, which `muster url` prints.
     `gateways` and `proxies`, each (host, port, public key in hex), replace those of the instance. An empty list opens no
     session of that kind: for a client that only publishes, or only reads. `token`: the credential, or an async function
     that returns one; it is called again when a server refuses its last token. `timeout`: seconds, for this call and for
@@ -1013,10 +1105,13 @@ def connect(
     return Client(instance, gateways, proxies, token, timeout, buffer_bytes, receive_buffer_bytes, faults)
 
 
+_PACKAGE: Final = os.path.join(os.path.dirname(__file__), "")
+
+
 def _place() -> str:
     """The line of the program that called `connect`."""
     frame: FrameType | None = sys._getframe()
-    while frame is not None and frame.f_code.co_filename == __file__:
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame = frame.f_back
     return "an unknown place" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
@@ -1074,6 +1169,20 @@ def _check_data(data: bytes, most: int = MESSAGE_BYTES_MAX, what: str = "message
         raise Invalid(f"a {what} is bytes, not {type(data).__name__}")
     if len(data) > most:
         raise TooLong(f"a {what} has at most {most} bytes, not {len(data)}; nothing was sent")
+
+
+def _content(data: bytes | None, json: object) -> bytes:
+    """The message. Raises `Invalid`."""
+    if json is NO_JSON:
+        if data is None:
+            raise Invalid("no message: give data or json")
+        return data
+    if data is not None:
+        raise Invalid("data and json exclude each other: give one of them")
+    try:
+        return dumps(json, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise Invalid(f"json: {error}") from None
 
 
 def _full_name(name: str) -> str:

@@ -28,19 +28,40 @@ class TimedOut(MusterError, TimeoutError):
     retry = True
 
 
+class NothingListens(TimedOut):
+    """No session came about: the kernel of that host says that nothing listens at the address."""
+
+    code = "nothing_listens"
+
+
+class WrongKey(TimedOut):
+    """No session came about: the server is there, but does not have the public key that the client knows it by."""
+
+    code = "wrong_key"
+    retry = False
+
+
+class OtherVersion(TimedOut):
+    """No session came about: the server speaks another version of the protocol."""
+
+    code = "other_version"
+    retry = False
+
+
 class Refused(MusterError):
     """A server refused. `code` is its reason."""
 
     WORDS: ClassVar[Mapping[str, str]] = {
         "bad_credential": "the token is wrong or has expired",
-        "too_many_rooms": "one client is in at most 256 rooms at a time",
+        "too_many_rooms": "one client is in at most 256 rooms at a time; leave one, or use another client",
         "bad_room_name": "invalid room name",
         "name_collision": "another room has the same number; choose another name",
         "not_allowed": "the client's token does not allow this in this room, or at this server",
-        "busy": "the room's owner has no place for another publisher or room",
-        "too_much_history": "more history than the server gives; see history_max of its gateways",
+        "busy": "the room's owner has no place for another publisher or room now",
+        "too_much_history": "more history than the server gives: 1,024 messages, unless history_max of its gateways differs",
         "replaced": "a newer session of the same user has taken its place",
-        "rate_limited": "too many commands, or questions for members, by this user",
+        "rate_limited": "a user sends one command a second and asks for members once a second, unless the proxies' "
+        "command_rate differs",
     }
 
     def __init__(self, what: str, code: str, retry_after: float | None = None) -> None:
@@ -53,7 +74,10 @@ class Refused(MusterError):
     def __str__(self) -> str:
         what, code = self.args
         words = self.WORDS.get(code)
-        return f"{what}: {code}" if words is None else f"{what}: {words} ({code})"
+        said = f"{what}: {code}" if words is None else f"{what}: {words} ({code})"
+        if self.retry_after:
+            return f"{said}; try again in {max(self.retry_after, 0.1):.1f} s"
+        return f"{said}; try again later" if self.retry else said
 
 
 class TooLong(MusterError, ValueError):

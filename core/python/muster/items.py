@@ -1,5 +1,6 @@
 """The items of a room: messages with positions, gaps for announced losses, and commands; and the answers of calls."""
 
+import json
 import struct
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, final
@@ -103,6 +104,10 @@ class Message:
         """The message's position in the room; each access makes a new object."""
         return Position(self._stream, self._offset)
 
+    def json(self) -> Any:
+        """The content as JSON. Raises `ValueError` if it is none."""
+        return json.loads(self.data)
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Message):
             return NotImplemented
@@ -127,6 +132,8 @@ class Gap(NamedTuple):
     first: int
     last: int | None
     reason: str
+    room: str = ""
+    """As it was joined."""
 
 
 class Command(NamedTuple):

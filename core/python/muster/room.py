@@ -8,7 +8,7 @@ from threading import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, final
 
-from .errors import Invalid, MusterError
+from .errors import Invalid, MusterError, TimedOut
 from .items import Command, Gap, History, Item, Members, Message, Stream
 
 if TYPE_CHECKING:
@@ -89,6 +89,9 @@ class Room:
         self._joined = client.loop.create_future()
         try:
             await client.wait(self._joined, self._timeout, f"join {self.name}")
+        except TimedOut as error:
+            self.leave()
+            raise client.late_join(error) from None
         except BaseException:
             self.leave()
             raise
@@ -132,10 +135,15 @@ class Room:
     def positions(self) -> bytes:
         """The value for `join(positions=…)`: after everything read so far. Opaque, at most 81 bytes."""
         if self._at < len(self._batch):
-            return _advance(self._before, self._batch[: self._at])
+            return advance(self._before, self._batch[: self._at])
         if self._number is None:
             return self._before
         return self._client.engine.positions(self._number) or b""
+
+    @property
+    def before(self) -> bytes:
+        """The positions before the batch that was taken last, for a reader of batches that counts for itself."""
+        return self._before
 
     @property
     def recovered(self) -> bool | None:
@@ -240,7 +248,7 @@ class Room:
     def end(self, broken: bool = False) -> None:
         """End the membership but keep its positions and counts. A `broken` engine is not called any more."""
         if broken:
-            self._before = _advance(self._before, self._batch[: self._at])
+            self._before = advance(self._before, self._batch[: self._at])
         else:
             self._before, self._counted = self.positions, self.stats()
             self._state()
@@ -267,10 +275,10 @@ class _Batches:
 def _gap_or_command(name: str, item: Taken) -> Gap | Command:
     if len(item) == 3:
         return Command(name, *item)
-    return Gap(Stream._make(item[0]), item[1], item[2], item[3])  # type: ignore[arg-type]
+    return Gap(Stream._make(item[0]), item[1], item[2], item[3], name)  # type: ignore[arg-type]
 
 
-def _advance(positions: bytes, items: Iterable[Item]) -> bytes:
+def advance(positions: bytes, items: Iterable[Item]) -> bytes:
     """Return positions after `items` too: each stream's last offset and what is known of its end, the newest last."""
     known: dict[tuple[int, int, int], tuple[int, int]] = {}
     for at in range(1, len(positions), _ENTRY.size):

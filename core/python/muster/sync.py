@@ -1,0 +1,283 @@
+"""A blocking client for scripts and notebooks: the calls of `muster.Client` and `muster.Room`, without `await`.
+
+All clients of a process share one loop in a thread of its own, which ends with the process. A call waits for its answer; it
+may come from any thread but that one. After a fork, each call in the child raises `Invalid`, as for `muster.Client`.
+"""
+
+import asyncio
+import atexit
+import os
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Final, TypeVar, final
+from weakref import WeakSet
+
+from .client import NO_JSON, TIMEOUT_S, Token
+from .client import Client as AsyncClient
+from .client import connect as connect_async
+from .errors import Invalid, MusterError, TimedOut
+from .instance import Address, Endpoint
+from .items import DeviceResult, History, Item, Members, Message, Outcome, Position
+from .room import Policy, advance
+from .room import Room as AsyncRoom
+
+__all__ = ["Client", "Room", "connect"]
+
+END_S: Final = 2.0
+"""At the end of the process, forgotten clients wait this long for acknowledgements."""
+_T = TypeVar("_T")
+
+
+class _Loop:
+    """The loop's thread of this process."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True, name="muster.sync")
+        self._thread.start()
+
+    def begin(self, work: Coroutine[Any, Any, _T]) -> "Future[_T]":
+        """Start work there. Raises `Invalid` in a forked child, and in the loop's own thread."""
+        if self.pid != os.getpid():
+            work.close()
+            raise Invalid("this client belongs to the process that opened it; connect anew")
+        if threading.get_ident() == self._thread.ident:
+            work.close()
+            raise Invalid("a blocking call in the thread of muster.sync would wait for itself; use muster.Client there")
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """The result of work. An interrupted wait cancels it."""
+        begun = self.begin(work)
+        try:
+            return begun.result()
+        except BaseException:
+            begun.cancel()
+            raise
+
+
+_OPEN: "Final[WeakSet[Client]]" = WeakSet()
+_LOCK: Final = threading.Lock()
+_loops: Final[dict[int, _Loop]] = {}
+"""By process: a forked child has one of its own."""
+
+
+def _loop() -> _Loop:
+    with _LOCK:
+        pid = os.getpid()
+        if pid not in _loops:
+            _loops[pid] = _Loop()
+        return _loops[pid]
+
+
+@final
+class Client:
+    """Made by `connect`, which has opened it. A block closes it at its end; else call `close`."""
+
+    def __init__(self, opened: AsyncClient, loop: _Loop) -> None:
+        self._client, self._loop = opened, loop
+        _OPEN.add(self)
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _OPEN.discard(self)
+        self._loop.run(self._client.__aexit__(kind, error, trace))
+
+    def close(self, timeout: float | None = None) -> None:
+        """Wait until everything published is acknowledged, then say goodbye. Raises `TimedOut`, and is closed anyway."""
+        _OPEN.discard(self)
+        self._loop.run(self._client.close(timeout))
+
+    @property
+    def closed(self) -> bool:
+        """Whether the client is not open any more."""
+        return self._client.closed
+
+    def join(
+        self,
+        name: str,
+        *,
+        positions: bytes | None = None,
+        history: int = 0,
+        policy: Policy = "drop_oldest",
+        timeout: float | None = None,
+    ) -> "Room":
+        """Become a member, at once; a block leaves at its end. As `muster.Client.join`."""
+
+        async def joined() -> tuple[AsyncRoom, bytes]:
+            options: dict[str, Any] = {"positions": positions, "history": history, "policy": policy}
+            room = await self._client.join(name, timeout=timeout, **options)
+            return room, room.positions
+
+        return Room(*self._loop.run(joined()), self._loop)
+
+    def history(self, room: str, count: int, *, timeout: float | None = None) -> list[Message]:
+        """The last messages of a room, oldest first. As `muster.Client.history`."""
+        return self._loop.run(self._client.history(room, count, timeout=timeout))
+
+    def publish(
+        self, room: str, data: bytes | None = None, *, json: Any = NO_JSON, timeout: float | None = None
+    ) -> Position:
+        """Return the position once the room's owner has numbered the message. As `muster.Client.publish`."""
+        return self._loop.run(self._client.publish(room, data, json=json, timeout=timeout))
+
+    def command(self, room: str, data: bytes, *, expires: float = 5.0) -> Outcome:
+        """Tell every member of a room, and return the outcome. As `muster.Client.command`."""
+        return self._loop.run(self._client.command(room, data, expires=expires))
+
+    def send(
+        self, user: int, data: bytes, *, device: str | None = None, expires: float = 5.0
+    ) -> Sequence[DeviceResult]:
+        """Send a message to a user's devices, and return what became of it. As `muster.Client.send`."""
+        return self._loop.run(self._client.send(user, data, device=device, expires=expires))
+
+    def members(self, room: str, *, ids: bool = False, start: int = 0, wait: float = 1.0) -> Members:
+        """Count a room's members, and list users. As `muster.Client.members`."""
+        return self._loop.run(self._client.members(room, ids=ids, start=start, wait=wait))
+
+    def stats(self) -> dict[str, int]:
+        """Return the counts of this client. As `muster.Client.stats`."""
+
+        async def counted() -> dict[str, int]:
+            return self._client.stats()
+
+        return self._loop.run(counted())
+
+
+@final
+class Room:
+    """A membership, from `Client.join`. One thread at a time reads it; a read that is interrupted loses nothing."""
+
+    def __init__(self, joined: AsyncRoom, positions: bytes, loop: _Loop) -> None:
+        self._room, self._loop = joined, loop
+        self._batches = joined.batches()
+        self._batch: list[Item] = []
+        self._at = 0
+        self._before = positions
+        self._reading: Future[tuple[list[Item], bytes] | None] | None = None
+        """The next items, with the positions before them, or None at the end; kept until somebody has them."""
+
+    def __enter__(self) -> "Room":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.leave()
+
+    def leave(self) -> None:
+        """End the membership. Unread items are dropped. A second call does nothing."""
+
+        async def left() -> None:
+            self._room.leave()
+
+        self._before, self._batch, self._at = self.positions, [], 0
+        self._loop.run(left())
+
+    @property
+    def name(self) -> str:
+        """As it was joined."""
+        return self._room.name
+
+    @property
+    def positions(self) -> bytes:
+        """The value for `join(positions=…)`: after everything read so far. Opaque, at most 81 bytes."""
+        return advance(self._before, self._batch[: self._at])
+
+    @property
+    def history(self) -> History:
+        """How the request for earlier messages was met."""
+        return self._asked(lambda: self._room.history)
+
+    @property
+    def recovered(self) -> bool | None:
+        """Whether the last join went on without a loss. As `muster.Room.recovered`."""
+        return self._asked(lambda: self._room.recovered)
+
+    def stats(self) -> dict[str, int]:
+        """Return the counts of this membership."""
+        return self._asked(self._room.stats)
+
+    def __iter__(self) -> "Room":
+        return self
+
+    def __next__(self) -> Item:
+        item = self._take(None)
+        if item is None:
+            raise StopIteration
+        return item
+
+    def next(self, timeout: float | None = None) -> Item:
+        """The next item. Raises `TimedOut` after so many seconds without one, and `Invalid` once the room is left."""
+        item = self._take(timeout)
+        if item is None:
+            raise Invalid(f"{self.name}: the room is left")
+        return item
+
+    def _take(self, timeout: float | None) -> Item | None:
+        if self._at == len(self._batch):
+            if self._reading is None:
+                self._reading = self._loop.begin(self._next())
+            try:
+                taken = self._reading.result(timeout)
+            except MusterError:
+                self._reading = None
+                raise
+            except TimeoutError:
+                raise TimedOut(f"{self.name}: nothing came in {timeout:g} s") from None
+            self._reading = None
+            if taken is None:
+                return None
+            (self._batch, self._before), self._at = taken, 0
+        self._at += 1
+        return self._batch[self._at - 1]
+
+    async def _next(self) -> tuple[list[Item], bytes] | None:
+        try:
+            return await anext(self._batches), self._room.before
+        except StopAsyncIteration:
+            return None
+
+    def _asked(self, question: Callable[[], _T]) -> _T:
+        """The answer of the room, given in its loop."""
+
+        async def ask() -> _T:
+            return question()
+
+        return self._loop.run(ask())
+
+
+def connect(
+    instance: str | os.PathLike[str] | Address | None = None,
+    *,
+    gateways: Sequence[Endpoint] | None = None,
+    proxies: Sequence[Endpoint] | None = None,
+    token: Token | None = None,
+    timeout: float = TIMEOUT_S,
+) -> Client:
+    """Open a blocking client: `with muster.sync.connect() as client`. Arguments and errors as for `muster.connect`."""
+
+    made, loop = connect_async(instance, gateways=gateways, proxies=proxies, token=token, timeout=timeout), _loop()
+
+    async def opened() -> AsyncClient:
+        return await made
+
+    return Client(loop.run(opened()), loop)
+
+
+def _end() -> None:
+    """Close what the program forgot: its messages get there all the same."""
+    for client in list(_OPEN):
+        with suppress(MusterError):
+            client.close(END_S)
+
+
+atexit.register(_end)
