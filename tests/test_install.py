@@ -71,7 +71,7 @@ def test_the_server_installs_with_it_and_its_command_works(tmp_path: Path) -> No
     shutil.copytree(ROOT, tree, ignore=built)
     empty.install(ROOT / "core", tree)
     command, folder = empty.bin / "muster", str(tmp_path / "instance")
-    assert re.fullmatch(r"\d+\.\d+\.\d+\n", empty(command, "version"))
+    assert re.fullmatch(r"\d+\.\d+\.\d+, protocol 1\n", empty(command, "version"))
     said = empty(command, "up", "--demo", "--for", "2", "--members", "5", MUSTER_INSTANCE__DIR=folder)
     assert "every member got every message" in said
     assert "--quick" in empty(command, "bench", "fanout", "--help")

@@ -16,13 +16,15 @@ from rich.table import Table
 from control.cli import grow
 from control.cluster.instance import Process
 from control.config.layout import PARTITIONS_MAX
-from control.console import common
+from control.console import common, tables
 from control.console.found import Target, everybody
 from control.console.readings import CPU, Reading, Readings, follow, name_silent, registry, uncovered
 from control.registry.places import MAIN, Count, Growth, layer
 from control.registry.steps import STANDS_S
 from plane.kinds import clustered, kind, kinds, partitioned
 
+LEAST: Final = ("epoch", "weight", "memberships", "registered", "layer", "rooms")
+"""Columns of the table that may be left out, the first of them first."""
 DUE: Final = 0.7
 """From this share of a bound, or of a core, growth is due: a doubling, or another node, takes its time."""
 
@@ -66,7 +68,7 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
 
 async def show(where: Target, as_json: bool, watch: bool) -> int:
     """Print the cluster once, or every second until a signal."""
-    async with everybody(where) as nodes:
+    async with everybody(where, kept=True) as nodes:
         async for record, before, now in follow(nodes):
             missing = uncovered(record, (reading.status for reading in now.values()))
             with contextlib.nullcontext() if watch else common.verdict_after():
@@ -188,11 +190,14 @@ def _print(layers: Sequence[Layer], as_json: bool, watch: bool) -> None:
             cpu = "" if node.cpu is None else f"{node.cpu:.0%}"
             states = (node.state, str(node.registered)) if enrolled else (node.state,)
             weights = ("" if node.weight is msgspec.UNSET else str(node.weight),) if weighed else ()
-            table.add_row(each.layer, partition, node.name, *states, *weights, str(node.epoch), *counts, per_s, cpu)
+            table.add_row(
+                *(each.layer, partition, node.name, *states, *weights, str(node.epoch), *counts, per_s, cpu),
+                style=None if node.state == "ready" else "red",
+            )
         for missing in each.uncovered:
             if all(node.partition != missing for node in each.nodes):
                 table.add_row(each.layer, f"{missing}/{each.partitions}", "none", style="red")
-    console.print(table)
+    tables.show(console, table, LEAST)
     for each in layers:
         if each.growth:
             console.print(growing(each.layer, each.partitions, each.growth, each.step_s or 0.0))

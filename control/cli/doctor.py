@@ -28,7 +28,7 @@ from control.console.found import Target, once
 from control.console.readings import read_all
 from control.doctor import identity, machine, network, probe, programs, running
 from control.doctor.finding import Finding, fail, ok, warn
-from control.errors import FAILURE, ConfigError, NotRunning, UserError
+from control.errors import FAILURE, TRY_LATER, UNAVAILABLE, ConfigError, NotRunning, UserError
 from control.host.addresses import split_address
 from control.host.files import open_to_all
 from control.host.openfiles import files_wanted
@@ -43,6 +43,8 @@ LIMIT_S: Final = 4.0
 REGISTRY_S: Final = 1.5
 ANSWER_S: Final = 1.0
 """Of a node, which is asked twice; all nodes are asked at once."""
+UDP_S: Final = 1.5
+"""Time over which losses are counted, beside those since boot."""
 STYLES: Final = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 Check = Callable[[], list[Finding]]
@@ -125,6 +127,7 @@ class Examination:
             "UDP offload": lambda: network.offload(probe.offload()),
             "UDP received": lambda: network.udp_errors(*_udp_counts()),
             "UDP sent": lambda: [network.udp_sent(*_udp_counts())],
+            "UDP now": lambda: [_udp_now()],
             "packet queue": self._backlog,
             "open files": self._files,
             "cores": lambda: [machine.cores(probe.cores(), self._count())],
@@ -158,7 +161,7 @@ class Examination:
         except NotRunning:
             return [ok("instance", "no instance runs here", "muster up")]
         except UserError as error:
-            return [warn("instance", str(error), "run it as the instance's user, or set instance.dir")]
+            return [warn("instance", str(error), self._mend(error))]
         if record.pid:
             runs = ok("instance", f"{record.name} {record.version}, process {record.pid}")
         else:
@@ -166,6 +169,14 @@ class Examination:
             runs = ok("instance", f"{nodes} of muster serve {record.version} in the registry {record.registry}")
         readings = read_all(record.processes, ANSWER_S, at_once=len(record.processes))
         return [runs, *running.judged(record, __version__, readings)]
+
+    def _mend(self, error: UserError) -> str:
+        """What helps against this error, with which the nodes could not be found."""
+        if error.exit_code in {UNAVAILABLE, TRY_LATER} and self._config.registry.url.startswith("zk://"):
+            return "mend the registry first (see registry below); the nodes go on meanwhile: muster status --node ADMIN"
+        if isinstance(error, ConfigError) and self._homeless is None:
+            return "mend that key; muster config show --origin shows where it comes from"
+        return "run it as the instance's user, or set instance.dir"
 
     def _folder(self) -> list[Finding]:
         if self._homeless is not None:
@@ -301,6 +312,12 @@ def _here(record: Record) -> int:
     if record.pid:
         return len(record.processes)
     return sum(common.is_of_this_machine(process.link[0]) for process in record.processes)
+
+
+def _udp_now() -> Finding:
+    before, began = _udp_counts(), time.monotonic()
+    time.sleep(UDP_S)
+    return network.udp_now(before, _udp_counts(), time.monotonic() - began)
 
 
 def _udp_counts() -> tuple[str, str]:

@@ -15,7 +15,7 @@ from control.cluster.instance import Process
 from control.config import load as config
 from control.console import common
 from control.console.found import Nodes, RegisteredNodes, Target, found
-from control.console.words import say
+from control.console.words import say, tell
 from control.errors import TRY_LATER, NotRunning, UserError
 from control.registry.places import MAIN
 from plane.kinds import clustered
@@ -117,5 +117,5 @@ def _say(process: Process, of: LayerRef, as_json: bool, what: str, state: str) -
         about = {"name": process.name, "role": process.role, "node": process.node, "partition": process.partition}
         print(msgspec.json.encode({**about, "cluster": process.cluster, "state": state}).decode())
     else:
-        print(f"{process.name} {what}, a replica of partition {process.partition} of {of.layer}: id {process.node}")
+        tell(f"{process.name} {what}, a replica of partition {process.partition} of {of.layer}: id {process.node}")
     return 0

@@ -13,12 +13,12 @@ import msgspec
 from rich.table import Table
 
 from control.cluster.instance import Process
-from control.console import common
+from control.console import common, tables
 from control.console.found import Target, everybody
-from control.console.lines import Line, seen, table
+from control.console.lines import LEAST, Line, seen, table
 from control.console.readings import Readings, name_silent, read_all
 from control.console.words import say
-from control.errors import FAILURE
+from control.errors import FAILURE, USAGE, UserError
 from control.node.ages import Ages, ages
 from control.probes import report as paths
 
@@ -38,7 +38,26 @@ class Messages(msgspec.Struct, frozen=True, kw_only=True):
     p99_ms: float | None
 
 
-async def show(where: Target, *, as_json: bool, watch: bool, check: bool, probe_s: float | None = None) -> int:
+class Wanted(msgspec.Struct, frozen=True):
+    """The links to show: from or to nodes of a role, from or to one node by name or number, and so many of the worst."""
+
+    role: str | None = None
+    node: str | None = None
+    worst: int | None = None
+
+    def of(self, lines: Sequence[Line], processes: Sequence[Process]) -> list[Line]:
+        """These of all links, in their order. Raises `UserError` if there is no such node."""
+        role = {process.name for process in processes if self.role in {None, process.role}}
+        node = {process.name for process in processes if self.node in {None, process.name, str(process.node)}}
+        if not node:
+            raise UserError(f"--of: there is no node {self.node}; muster status shows them", USAGE)
+        chosen = [line for line in lines if {line.sender, line.receiver} & role and {line.sender, line.receiver} & node]
+        return chosen[: self.worst]
+
+
+async def show(
+    where: Target, wanted: Wanted, *, as_json: bool, watch: bool, check: bool, probe_s: float | None = None
+) -> int:
     """Print the links once, or every second until a signal. With `check`, return 1 if a link breaks a limit repeatedly.
 
     Includes the paths if a prober runs; with `probe_s` it first probes them for that long.
@@ -47,11 +66,11 @@ async def show(where: Target, *, as_json: bool, watch: bool, check: bool, probe_
     limits = settings.links
     always: set[tuple[str, str]] = set()
     probed = None if probe_s is None else await paths.probed(where, probe_s)
-    async with everybody(where) as nodes:
+    async with everybody(where, kept=True) as nodes:
         while True:
             record = await nodes.record()
             now = await asyncio.to_thread(read_all, record.processes)
-            lines, readings = seen(record.processes, now, limits), readings + 1
+            lines, readings = wanted.of(seen(record.processes, now, limits), record.processes), readings + 1
             beyond = {(line.sender, line.receiver) for line in lines if line.beyond}
             always = beyond if readings == 1 else always & beyond
             if watch or not (check and always and readings < limits.failures):
@@ -98,13 +117,13 @@ def _print(
     console = common.out()
     if watch:
         console.clear()
-    console.print(table(lines))
+    tables.show(console, table(lines), LEAST)
     marked = sum(bool(line.beyond) for line in lines)
     console.print(f"{common.counted(len(lines), 'link')}, {marked} beyond a limit")
     if real:
         console.print(_messages(real))
     if ways is not None:
-        console.print(paths.table(ways))
+        tables.show(console, paths.table(ways), paths.LEAST)
         marked = sum(bool(way.beyond) for way in ways)
         console.print(f"{common.counted(len(ways), 'path')}, {marked} beyond a limit")
 

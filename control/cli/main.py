@@ -20,7 +20,7 @@ import typer
 
 from control import systems
 from control.console.choices import Addable, Column, Layer, Served
-from control.console.options import ConfigFile, Json, RegistryUrl, unused
+from control.console.options import ConfigFile, Json, NodeAddress, RegistryUrl, unused
 from control.console.words import say
 from control.errors import FAILURE, USAGE, UserError
 from plane.kind import named
@@ -112,12 +112,14 @@ def _options(
 @counts
 def up(
     config: ConfigFile = None,
-    demo: Annotated[bool, typer.Option("--demo", help="Run the demo room and print a line a second.")] = False,
+    demo: Annotated[
+        bool, typer.Option("--demo", help="Run a checked load and the room demo, and print a line a second.")
+    ] = False,
     for_: Annotated[
         float | None, typer.Option("--for", min=0.1, metavar="SECONDS", help="End after this time.")
     ] = None,
-    members: Annotated[int | None, typer.Option(min=1, help="Members of the demo room.")] = None,
-    rate: Annotated[int | None, typer.Option(min=1, help="Messages a second in the demo room.")] = None,
+    members: Annotated[int | None, typer.Option(min=1, help="Members of the load's room.")] = None,
+    rate: Annotated[int | None, typer.Option(min=1, help="Messages a second of the load.")] = None,
     registry: Annotated[
         str | None,
         typer.Option(
@@ -259,8 +261,32 @@ def token(
     return run(config, user, rights, expires, cap or (), token_id, device)
 
 
+@app.command(epilog="Example: muster url 7 --rights read,publish --expires 1d")
+def url(
+    user: Annotated[
+        str | None,
+        typer.Argument(metavar="[USER]", help="With a token of this user [the shared token].", show_default=False),
+    ] = None,
+    rights: Annotated[
+        str, typer.Option(metavar="WORDS", help="Rights of the user's token: read, publish, or read,publish.")
+    ] = "read",
+    expires: Annotated[
+        str, typer.Option(metavar="TIME", help="Time for which the user's token opens sessions: 90s, 15m, 1h, 7d.")
+    ] = "1h",
+    registry: RegistryUrl = None,
+    config: ConfigFile = None,
+) -> int:
+    """Print muster://HOST:PORT/KEY?token=…, for muster.connect and --url of other words, here or elsewhere."""
+    from control.cli.url import show
+    from control.console.found import Target
+
+    return show(Target(config, registry), user, rights, expires)
+
+
 @app.command(epilog="Example: muster status --json")
-def status(json: Json = False, registry: RegistryUrl = None, config: ConfigFile = None) -> int:
+def status(
+    json: Json = False, node: NodeAddress = None, registry: RegistryUrl = None, config: ConfigFile = None
+) -> int:
     """Show the nodes of the local instance, or of a registry.
 
     Exit code 1 if a node does not serve, or if a partition of brokers or routers has no node that serves.
@@ -268,10 +294,10 @@ def status(json: Json = False, registry: RegistryUrl = None, config: ConfigFile 
     from control.cli.status import show
     from control.console.found import Target
 
-    return show(Target(config, registry), json)
+    return show(Target(config, registry, node=node), json)
 
 
-@app.command(epilog="Example: muster links --check")
+@app.command(epilog="Example: muster links --worst 20")
 def links(
     json: Json = False,
     watch: Annotated[bool, typer.Option("--watch", help="Refresh every second, until Ctrl-C.")] = False,
@@ -289,6 +315,16 @@ def links(
             help="Probe every path for this time, and show the paths.",
         ),
     ] = None,
+    role: Annotated[
+        Served | None, typer.Option("--role", metavar="ROLE", help="Only links from or to nodes of this role.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option("--of", metavar="NAME", help="Only links from or to the node of this name or number.")
+    ] = None,
+    worst: Annotated[
+        int | None, typer.Option("--worst", min=1, metavar="COUNT", help="Only so many, the worst.")
+    ] = None,
+    node: NodeAddress = None,
     registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
@@ -296,13 +332,16 @@ def links(
 
     With --probe, also every path of a proxy, a broker and a gateway.
     """
-    from control.cli.links import show
+    from control.cli.links import Wanted, show
     from control.console import common
     from control.console.found import Target
 
     if watch and (check or probe is not None):
         raise UserError(f"--watch excludes {'--check' if check else '--probe'}", USAGE)
-    work = show(Target(config, registry), as_json=json, watch=watch, check=check, probe_s=probe)
+    if node is not None and probe is not None:
+        raise UserError("--probe excludes --node: probes need the registry", USAGE)
+    wanted = Wanted(None if role is None else role.value, name, worst)
+    work = show(Target(config, registry, node=node), wanted, as_json=json, watch=watch, check=check, probe_s=probe)
     return common.run(work, endless=watch, streams=watch)
 
 
@@ -322,6 +361,7 @@ def doctor(json: Json = False, registry: RegistryUrl = None, config: ConfigFile 
 def cluster_show(
     json: Json = False,
     watch: Annotated[bool, typer.Option("--watch", help="Refresh every second, until Ctrl-C.")] = False,
+    node: NodeAddress = None,
     registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
@@ -330,7 +370,7 @@ def cluster_show(
     from control.console import common
     from control.console.found import Target
 
-    return common.run(show(Target(config, registry), json, watch), endless=watch, streams=watch)
+    return common.run(show(Target(config, registry, node=node), json, watch), endless=watch, streams=watch)
 
 
 @replica_app.command("add", epilog="Example: muster cluster replica add broker 1")
@@ -460,6 +500,7 @@ def top(
         float | None, typer.Option("--for", min=0.1, metavar="SECONDS", help="End after this time.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON: one sample; with --for, one per line.")] = False,
+    node: NodeAddress = None,
     registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
@@ -469,7 +510,7 @@ def top(
     from control.console.found import Target
 
     single = once or (json and for_ is None)
-    work = show(Target(config, registry), sort, single=single, seconds=for_, as_json=json)
+    work = show(Target(config, registry, node=node), sort, single=single, seconds=for_, as_json=json)
     return common.run(work, endless=not single, streams=not single)
 
 
@@ -519,10 +560,11 @@ def config_manifest(role: Role) -> int:
 
 @app.command(epilog="Example: muster version --json")
 def version(json: Json = False) -> int:
-    """Print the version."""
-    from muster import __version__
+    """Print the version, and that of the protocol: library and servers must speak the same one."""
+    from muster import PROTOCOL_VERSION, __version__
 
-    print(f'{{"muster": "{__version__}"}}' if json else __version__)
+    document = f'{{"muster": "{__version__}", "protocol": {PROTOCOL_VERSION}}}'
+    print(document if json else f"{__version__}, protocol {PROTOCOL_VERSION}")
     return 0
 
 

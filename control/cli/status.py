@@ -1,18 +1,22 @@
 """`muster status`: the instance and each of its nodes."""
 
-from typing import Any
+import re
+from typing import Any, Final
 
 from rich.table import Table
 from rich.text import Text
 
 from control.cluster.instance import Record
-from control.console import common
+from control.console import common, tables
 from control.console.found import Target, once
 from control.console.readings import silent, uncovered
 from control.console.words import say
 from control.errors import UserError
 from control.host.addresses import address_text
 from plane.kinds import kind, kinds, partitioned, system_of
+
+LEAST: Final = ("epoch", "node", "pid", "partition", "admin")
+"""Columns of the table that may be left out, the first of them first."""
 
 
 def show(where: Target, as_json: bool) -> int:
@@ -30,6 +34,8 @@ def show(where: Target, as_json: bool) -> int:
             say(f"muster: {each}")
         else:
             _, answer = each
+            if "waits" in answer:
+                answer = {**answer, "node": process.node, "state": f"waits for {answer['waits']}"}
         known: dict[str, Any] = {"name": process.name, "partition": process.partition}
         known |= {"restarts": process.restarts} if record.pid else {"registered": process.registered}
         roles.append({**answer, **known, "admin": f"http://{address_text(*process.admin)}"})
@@ -72,7 +78,7 @@ def _print(record: Record, roles: list[dict[str, Any]], missing: dict[str, list[
     more = "restarts" if record.pid else "registered"
     for column in ("name", "partition", "node", "state", more, "epoch", "pid", "address", "admin"):
         table.add_column(column)
-    for role in roles:
+    for role in sorted(roles, key=lambda role: (_row(role["role"]), role["partition"], _natural(role["name"]))):
         addresses = ", ".join(address_text(*each) for each in role.get("addresses", []))
         cells = (
             role["name"],
@@ -83,8 +89,19 @@ def _print(record: Record, roles: list[dict[str, Any]], missing: dict[str, list[
             role.get("epoch", ""),
             role.get("pid", ""),
         )
-        table.add_row(*(str(cell) for cell in cells), addresses, role["admin"])
-    console.print(table)
+        style = None if role["state"] == "ready" else "yellow" if _only_begins(role) else "red"
+        table.add_row(*(str(cell) for cell in cells), addresses, role["admin"], style=style)
+    tables.show(console, table, LEAST)
+
+
+def _row(role: str) -> tuple[int, str]:
+    """Where a role stands among others."""
+    return (kind(role).row if role in kinds() else len(kinds()), role)
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Orders names with numbers in them as people do: broker-2 before broker-10."""
+    return [(int(each), "") if each.isdigit() else (0, each) for each in re.split(r"(\d+)", name)]
 
 
 def _kept(database: dict[str, Any]) -> str:

@@ -32,6 +32,20 @@ def token(
     device: str | None = None,
 ) -> int:
     """Print a token. `cap`: rights of patterns of rooms, which replace `rights`. Raises `UserError`."""
+    print(made(config_file, user, rights, expires, cap, token_id, device))
+    return 0
+
+
+def made(
+    config_file: Path | None,
+    user: str,
+    rights: str,
+    expires: str,
+    cap: Sequence[str] = (),
+    token_id: str | None = None,
+    device: str | None = None,
+) -> str:
+    """A new token. Raises `UserError`."""
     try:
         number = user_of(user)
     except ValueError as error:
@@ -52,14 +66,13 @@ def token(
         secret = signing_secrets(file)[0]
     except SpecError as error:
         raise ConfigError(str(error)) from None
-    made = mint(secret, number, allowed, time.time(), seconds, patterns, token_id, device)
-    if len(made) > CREDENTIAL_BYTES_MAX:
+    minted = mint(secret, number, allowed, time.time(), seconds, patterns, token_id, device)
+    if len(minted) > CREDENTIAL_BYTES_MAX:
         raise UserError(
-            f"--cap: the token has {len(made)} bytes, and a credential at most {CREDENTIAL_BYTES_MAX}; use fewer patterns",
+            f"--cap: the token has {len(minted)} bytes, and a credential at most {CREDENTIAL_BYTES_MAX}; use fewer patterns",
             USAGE,
         )
-    print(made)
-    return 0
+    return minted
 
 
 def _patterns(cap: Sequence[str]) -> Patterns | None:

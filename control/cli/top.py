@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from control.cluster.instance import Process
-from control.console import common
+from control.console import common, tables
 from control.console.choices import Column
 from control.console.found import Target, found
 from control.console.readings import CPU, NO_ANSWER, RSS, Reading, Readings, follow, name_silent
@@ -37,6 +37,8 @@ TRAFFIC: Final = frozenset(
     each for of in kinds().values() for each in (of.received, of.sent, of.published, of.delivered)
 )
 METRICS: Final = (TRAFFIC - {""}) | {REPAIRED, BYTES_IN, BYTES_OUT, LAG, CPU, RSS}
+LEAST: Final = ("most", "B/s in", "B/s out", "memberships", "repairs/s", "part", "rooms", "RSS", "late ms")
+"""Columns of the table that may be left out, the first of them first."""
 KEYS: Final[Mapping[str, Column]] = {column.value[0]: column for column in Column}
 """The key that sorts by a column: its first letter."""
 
@@ -96,7 +98,7 @@ async def show(where: Target, sort: Column, *, single: bool, seconds: float | No
     live = not single and not as_json and sys.stdout.isatty()
     code: int | None = None
     with Screen(sort) if live else contextlib.nullcontext() as screen:
-        async with found(where) as nodes:
+        async with found(where, kept=True) as nodes:
             try:
                 async with asyncio.timeout(seconds):
                     async for record, before, now in follow(nodes):
@@ -251,8 +253,8 @@ def _keys(descriptor: int, typed: "Callable[[str, asyncio.Task[int]], None]") ->
 
 
 def _page(sample: Sample, sort: Column, console: Console) -> Group:
-    table = _table(sample.nodes, sort)
-    table.width = table.__rich_measure__(console, console.options.update(max_width=common.WIDTH)).maximum
+    table, _ = tables.fitted(console, _table(sample.nodes, sort), LEAST, console.width)
+    table.width = tables.width(console, table)
     keys = "  ".join(f"{column.value[0]} {column.value}" for column in Column)
     return Group(_total(sample), Text(), table, Text(), Text(f"q ends, order by: {keys}", style="dim"))
 
@@ -332,5 +334,5 @@ def _print(sample: Sample, sort: Column, as_json: bool, single: bool) -> None:
         common.print_json(document, line=not single)
         return
     console = common.out()
-    console.print(_total(sample))
-    console.print(_table(sample.nodes, sort))
+    tables.say(console, _total(sample))
+    tables.show(console, _table(sample.nodes, sort), LEAST)

@@ -83,10 +83,10 @@ def reloads(reload: Callable[[], None], terminal: bool) -> None:
 
 async def run_demo(supervisor: Supervisor, seconds: float | None, as_json: bool) -> int:
     """Publish, and print a line a second, until the time is over or a signal cancels this; then print the summary."""
-    from control.rooms.demo import DemoRoom
+    from control.rooms.demo import DemoRoom, spoken
 
     room = DemoRoom(supervisor.config.section("demo"))
-    async with room.opened(supervisor.folder):
+    async with room.opened(supervisor.folder), spoken(room, supervisor.folder):
         try:
             async with asyncio.timeout(seconds):
                 await show_lines(room, quiet=as_json)

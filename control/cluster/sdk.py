@@ -24,6 +24,10 @@ EXIT_CODES: Final[Mapping[str, int]] = {
 """The library's error codes with exit codes of their own."""
 
 
+END_CLIENT_S: Final = 5.0
+"""Time for answers of servers that a user named by hand, perhaps wrongly."""
+
+
 class Message(Protocol):
     """One message of a room."""
 
@@ -32,8 +36,8 @@ class Message(Protocol):
         """As it was joined."""
 
     @property
-    def position(self) -> object:
-        """Its position, as text `stream:offset`."""
+    def position(self) -> muster.Position:
+        """Its position."""
 
     @property
     def sender(self) -> int:
@@ -62,6 +66,10 @@ class Gap(Protocol):
     @property
     def reason(self) -> str:
         """The reason."""
+
+    @property
+    def room(self) -> str:
+        """As it was joined."""
 
 
 class Command(Protocol):
@@ -183,6 +191,16 @@ async def connect(
             gateways=servers if reads else (),
             proxies=servers if publishes else (),
             token=token,
+        ) as client:
+            yield client
+
+
+@asynccontextmanager
+async def end_client(known: muster.Address, *, publishes: bool = True) -> AsyncIterator[Client]:
+    """Connect as an end client, which knows these gateways and learns the other servers from them. Raises `UserError`."""
+    with in_one_line():
+        async with muster.connect(
+            gateways=known.gateways, proxies=None if publishes else (), token=known.token, timeout=END_CLIENT_S
         ) as client:
             yield client
 

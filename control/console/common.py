@@ -81,8 +81,15 @@ def fetch(process: Process, path: str, timeout_s: float = HTTP_S) -> tuple[int, 
     finally:
         connection.close()
     if status == http.HTTPStatus.SERVICE_UNAVAILABLE:
-        raise UserError(f"{process.name} is about to end; try again", TRY_LATER)
+        raise UserError(f"{process.name} {_unavailable(body)}; try again", TRY_LATER)
     return status, body
+
+
+def _unavailable(body: bytes) -> str:
+    try:
+        return f"waits for {json.loads(body)['waits']}"
+    except (ValueError, LookupError, TypeError):
+        return "is about to end"
 
 
 def apart(process: Process) -> str:

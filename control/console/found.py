@@ -5,8 +5,8 @@ A registry knows a node's address and state; the node itself gives the rest at i
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -21,13 +21,16 @@ from control.cluster.specs import absolute
 from control.config import load as config
 from control.config.options import Config
 from control.console import common
+from control.console import kept as maps
 from control.console.words import say
 from control.errors import TRY_LATER, UNAVAILABLE, USAGE, ConfigError, NotRunning, UserError
+from control.host.addresses import NO_ADDRESS, address_text, split_address
 from control.node.enrolment import proving, tree
 from control.registry import Directory, Node, Snapshot, reach
 from control.registry.tree import Refused, Tree, TreeError, Unavailable
 from muster.instance import read_token
-from plane.kinds import kind
+from muster.url import FORM, is_url, parse, server
+from plane.kinds import kind, kinds
 from plane.spec import Registration, SpecError
 
 REGISTRY_S: Final = 3.0
@@ -35,11 +38,56 @@ REGISTRY_S: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
+class End:
+    """An end client, as its options say: the gateways that it begins with, and its credential."""
+
+    url: str | None = None
+    gateways: Sequence[str] = ()
+    token: str | None = None
+    token_file: Path | None = None
+
+    @property
+    def is_user(self) -> bool:
+        """Whether it names a credential of its own."""
+        return self.url is not None or self.token is not None or self.token_file is not None
+
+    def gateway(self) -> muster.Address | None:
+        """Its gateways and its credential; None if it names no gateway. Raises `UserError`."""
+        if self.url is None and not self.gateways:
+            return None
+        if self.url is not None and self.gateways:
+            raise UserError("--gateway excludes --url, which names the gateway", USAGE)
+        own = self.credential()
+        with sdk.in_one_line():
+            if self.url is None:
+                named = muster.Address(tuple(map(server, self.gateways)), (), b"")
+            elif is_url(self.url):
+                named = parse(self.url)
+            else:
+                raise muster.Invalid(f"--url: it is {FORM}; muster url prints it")
+        token = named.token if own is None else own
+        if not token:
+            raise UserError("no token: give --token-file or --token", USAGE)
+        return replace(named, token=token)
+
+    def credential(self) -> bytes | None:
+        """Its own credential, if it names one beside its URL. Raises `UserError`."""
+        if self.token is None:
+            return None if self.token_file is None else _token_of(self.token_file)
+        if self.token_file is not None:
+            raise UserError("--token excludes --token-file", USAGE)
+        return self.token.encode(errors="surrogateescape")
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
-    """The target of a command: a configuration file, and a registry to use in any case."""
+    """The target of a command: a configuration file, and a registry to use in any case; for a client, how it comes in."""
 
     file: Path | None = None
     registry: str | None = None
+    end: End = End()
+    node: str | None = None
+    """The admin address of a node, whose map replaces that of a registry."""
 
     def config(self) -> Config:
         """The configuration with both applied."""
@@ -88,21 +136,11 @@ class RegisteredNodes:
         url = self._settings.registry.url
         if not nodes:
             raise NotRunning(f"no instance runs here, and the registry {url} has no node")
-        if any(node.node not in self._names for node in nodes):
+        if any(not node.name and node.node not in self._names for node in nodes):
             with contextlib.suppress(Unavailable):  # the last map stays in force: nodes are named by role and number
                 self._names = await self._directory.names()
-        made = Record(
-            name=self._settings.instance.name,
-            version=", ".join(sorted({node.version for node in nodes})),
-            pid=0,
-            started=0,
-            token_file=absolute(self._settings.cluster.token_file),
-            processes=[self._process(node) for node in nodes],
-            faults=False,
-            registry=url,
-            uncovered=self._directory.snapshot.uncovered(),
-        )
-        return made.with_endpoints((node.role, _endpoint(node)) for node in nodes if kind(node.role).listed)
+        made = _record(self._settings, nodes, [self._process(node) for node in nodes], url)
+        return msgspec.structs.replace(made, uncovered=self._directory.snapshot.uncovered())
 
     def _process(self, node: Node) -> Process:
         return instance.registered(node, self._names.get(node.node, ""))
@@ -135,10 +173,75 @@ def _endpoint(node: Node) -> Endpoint:
     return Endpoint(node=node.node, host=host, port=port, public_key=node.public_key)
 
 
+class KnownNodes:
+    """Nodes that no registry was asked for: of a node's own map, or of a map that was kept."""
+
+    def __init__(self, record: Record) -> None:
+        self._record = record
+
+    async def record(self) -> Record:
+        """The same each time."""
+        return self._record
+
+
+def _of_node(admin: str, settings: Config) -> KnownNodes:
+    """The map of the node at this admin address; without a registry, that node alone. Raises `UserError`."""
+    try:
+        address = split_address(admin)
+    except ValueError:
+        raise UserError(f"--node: {admin!r} {NO_ADDRESS}; it is a node's admin address", USAGE) from None
+    asked = Process(
+        name=f"the node at {address_text(*address)}",
+        role="",
+        node=0,
+        partition=0,
+        pid=0,
+        epoch=0,
+        restarts=0,
+        ready=True,
+        link=(address[0], 0),
+        admin=address,
+    )
+    _, said = common.get(asked, "/api/v1/status")
+    try:
+        host, port = (said.get("addresses") or [address])[-1]
+        nodes = [Node(max(1, said["node"]), said["role"], host, port, admin=address, version=said["version"])]
+        if "registry" in said:
+            _, placement = common.get(asked, "/api/v1/placement")
+            nodes = msgspec.convert(placement["nodes"], list[Node])
+    except (LookupError, TypeError, AttributeError, ValueError, msgspec.ValidationError):
+        raise UserError(f"--node: {address_text(*address)} is not a Muster node", USAGE) from None
+    if unknown := sorted({node.role for node in nodes} - kinds().keys()):
+        raise UserError(f"--node: {address_text(*address)} knows a {unknown[0]}, a role that this version lacks")
+    processes = [instance.registered(node) for node in nodes]
+    return KnownNodes(_record(settings, nodes, processes, f"as {address_text(*address)} knows it"))
+
+
+def _record(settings: Config, nodes: Sequence[Node], processes: list[Process], registry: str) -> Record:
+    made = Record(
+        name=settings.instance.name,
+        version=", ".join(sorted({node.version for node in nodes})),
+        pid=0,
+        started=0,
+        token_file=absolute(settings.cluster.token_file),
+        processes=processes,
+        faults=False,
+        registry=registry,
+    )
+    return made.with_endpoints((node.role, _endpoint(node)) for node in nodes if kind(node.role).listed)
+
+
 @contextlib.asynccontextmanager
-async def found(where: Target, wait_s: float = REGISTRY_S) -> AsyncIterator[Nodes]:
-    """The local instance; if none runs, or a registry is named, the nodes of that. Raises `UserError`."""
+async def found(where: Target, wait_s: float = REGISTRY_S, *, kept: bool = False) -> AsyncIterator[Nodes]:
+    """The local instance; if none runs, or a registry is named, the nodes of that. Raises `UserError`.
+
+    `kept`: for commands that show. A node's own map can replace the registry, and if that is away, the map that this user
+    read last, which is said. No credential may go to such nodes.
+    """
     settings = where.config()
+    if kept and where.node is not None:
+        yield await asyncio.to_thread(_of_node, where.node, settings)
+        return
     place = instance.folder(settings)
     if where.registry is None:
         try:
@@ -151,15 +254,36 @@ async def found(where: Target, wait_s: float = REGISTRY_S) -> AsyncIterator[Node
             return
     if not settings.registry.url:
         raise NotRunning("--registry none: nodes of muster serve are found through a registry")
-    async with reading(specs.reader(settings, settings.registry.url), wait_s) as (_, directory):
-        yield RegisteredNodes(settings, directory)
+    url = settings.registry.url
+    async with contextlib.AsyncExitStack() as stack:
+        nodes: Nodes
+        try:
+            _, directory = await stack.enter_async_context(reading(specs.reader(settings, url), wait_s))
+        except UserError as error:
+            away = error.exit_code == UNAVAILABLE and not isinstance(error, NotRunning)
+            last = maps.last(url) if kept and away and _is_shared(url) else None
+            if last is None:
+                raise
+            say(f"muster: {error}; this is the map of {last.age()} ago")
+            nodes = KnownNodes(last.record)
+        else:
+            nodes = RegisteredNodes(settings, directory)
+            with contextlib.suppress(NotRunning):
+                if kept and _is_shared(url):
+                    maps.keep(url, await nodes.record())
+        yield nodes
+
+
+def _is_shared(url: str) -> bool:
+    """Whether a registry has one name everywhere: an embedded one belongs to its folder, and ends with its instance."""
+    return url.startswith("zk://")
 
 
 @contextlib.asynccontextmanager
-async def everybody(where: Target) -> AsyncIterator[Nodes]:
+async def everybody(where: Target, *, kept: bool = False) -> AsyncIterator[Nodes]:
     """As `found`, with the nodes of `muster serve` beside an instance. Raises `UserError`."""
     async with contextlib.AsyncExitStack() as stack:
-        nodes = await stack.enter_async_context(found(where))
+        nodes = await stack.enter_async_context(found(where, kept=kept))
         record = await nodes.record()
         if record.pid and record.registry:
             settings = where.config()
@@ -192,7 +316,7 @@ def once(where: Target, wait_s: float = REGISTRY_S) -> Record:
     """Look once. Raises `UserError`."""
 
     async def look() -> Record:
-        async with found(where, wait_s) as nodes:
+        async with found(where, wait_s, kept=True) as nodes:
             return await nodes.record()
 
     return asyncio.run(look())
@@ -217,15 +341,17 @@ def _token_of(file: Path) -> bytes:
 
 
 @contextlib.asynccontextmanager
-async def connected(
-    where: Target, *, publishes: bool = True, reads: bool = True, token_file: Path | None = None
-) -> AsyncIterator[sdk.Client]:
-    """Of the local instance; if none runs, or a registry is named, of the nodes of that. Raises `UserError`.
-
-    `token_file`: a user's token in place of the credential that all programs share.
+async def connected(where: Target, *, publishes: bool = True, reads: bool = True) -> AsyncIterator[sdk.Client]:
+    """A client of the gateways that `where` names; else of the local instance; if none runs, or a registry is named, of
+    the nodes of that. Raises `UserError`.
     """
-    settings = where.config()
-    own = None if token_file is None else _token_of(token_file)
+    if (gateway := where.end.gateway()) is not None:
+        if where.registry is not None:
+            raise UserError("--registry excludes --url and --gateway: an end client asks no registry", USAGE)
+        async with sdk.end_client(gateway, publishes=publishes) as opened:
+            yield opened
+        return
+    settings, own = where.config(), where.end.credential()
     async with found(where) as nodes:
         if not isinstance(nodes, RegisteredNodes):
             place = instance.folder(settings)

@@ -1,6 +1,7 @@
 """Links between nodes for commands: their senders' reports, and the limits of `[links]` that they break."""
 
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 from rich.table import Table
@@ -12,6 +13,8 @@ from control.node.links import Link, links
 
 LATENCY, LOSS, AVAILABILITY, DOWN = "latency", "loss", "availability", "down"
 """The limits that a link can break."""
+LEAST: Final = ("observed s", "failures", "for s", "availability")
+"""Columns of the table that may be left out, the first of them first."""
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):

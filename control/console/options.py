@@ -15,7 +15,30 @@ RegistryUrl = Annotated[
     str | None,
     typer.Option("--registry", metavar="URL", help="Use this registry instead of the local instance."),
 ]
+NodeAddress = Annotated[
+    str | None,
+    typer.Option(
+        "--node", metavar="HOST:PORT", help="Use the map of the node at this admin address; needs no registry."
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
+Url = Annotated[
+    str | None,
+    typer.Option(
+        "--url", metavar="URL", help="Be an end client of muster://HOST:PORT/KEY?token=…; muster url prints it."
+    ),
+]
+Gateways = Annotated[
+    list[str] | None,
+    typer.Option("--gateway", metavar="HOST:PORT:KEY", help="Be an end client of this gateway; repeat it for more."),
+]
+Token = Annotated[
+    str | None,
+    typer.Option("--token", metavar="TOKEN", help="Be the user of this token, which others on this machine may see."),
+]
+TokenFile = Annotated[
+    Path | None, typer.Option("--token-file", metavar="FILE", help="Be the user of the token in this file.")
+]
 
 
 def unused(given: Mapping[str, bool], without: str) -> None:

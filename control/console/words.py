@@ -1,4 +1,4 @@
-"""Lines on stderr, while data goes to stdout."""
+"""Lines for people: on stderr, while data goes to stdout; and data in words."""
 
 import contextlib
 import sys
@@ -14,3 +14,8 @@ def say(text: str) -> None:
     with contextlib.suppress(OSError):
         sys.stderr.write(f"{shown(text)}\n")
         sys.stderr.flush()
+
+
+def tell(text: str) -> None:
+    """Print one line on stdout at once, as a terminal may show it. Raises `OSError`."""
+    print(shown(text), flush=True)

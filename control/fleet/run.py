@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from control.console.common import counted, print_json, verdict_after
-from control.console.words import say
+from control.console.words import say, tell
 from control.errors import FAILURE, USAGE, UserError
 from control.fleet.asking import Asking
 from plane.fleet.questions import Event, RunNow
@@ -55,10 +55,10 @@ async def run(
             if as_json:
                 print_json(document(event), line=True)
             elif not wait:
-                print(event.run)
+                tell(event.run)
             elif event.what == "result":
                 answer = event.value.decode() if event.ok else f"failed: {event.error}"
-                print(f"{event.client}  {answer}", flush=True)
+                tell(f"{event.client}  {answer}")
             step(event)
     if not wait:
         return 0

@@ -7,7 +7,7 @@ import msgspec
 from rich.table import Table
 
 from control.console.common import counted, out, print_json, verdict_after
-from control.console.words import say
+from control.console.words import say, tell
 from control.errors import FAILURE, USAGE, UserError
 from control.fleet.asking import Asking
 from plane.fleet.questions import DropTask, PutTask, Refresh, Refreshed, TaskRow, Tasks
@@ -29,7 +29,7 @@ async def put(asking: Asking, row: TaskRow, *, new: bool, as_json: bool) -> int:
     if as_json:
         print_json(put)
     else:
-        print(f"{put.name} {_when(put)}")
+        tell(f"{put.name} {_when(put)}")
     return 0
 
 

@@ -6,6 +6,7 @@ from typing import Final
 from rich.table import Table
 
 from control.console.common import out, print_json, verdict_after
+from control.console.words import tell
 from control.errors import FAILURE
 from control.fleet.asking import Asking
 from plane.fleet.questions import Explain, Explained, Hour, WheelShown
@@ -49,25 +50,25 @@ async def explain(asking: Asking, run: str, as_json: bool) -> int:
 
 def _print(said: Explained) -> None:
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(said.started_ms / 1000))
-    print(f"{said.run}: {said.kind} {said.target}, {said.state}, {at}")
-    print(f"where {said.selector or 'everyone'}: {said.wanted} wanted")
+    tell(f"{said.run}: {said.kind} {said.target}, {said.state}, {at}")
+    tell(f"where {said.selector or 'everyone'}: {said.wanted} wanted")
     if said.reason:
-        print(f"nobody was asked: {said.reason}")
+        tell(f"nobody was asked: {said.reason}")
     for number, (draw, asked) in enumerate(zip(said.draws, said.asked, strict=False)):
         what = "replacements" if number else "first draw"
-        print(
+        tell(
             f"{what}: {len(asked)} of {draw.members} clients by index node {draw.index}, seed {draw.seed}, "
             f"round {draw.round} ({draw.of_round} of it), {draw.tired} tired, {draw.excused} excused, "
             f"punishment {draw.punishment:.3f}"
         )
-        print(f"  {_names(asked)}")
+        tell(f"  {_names(asked)}")
     for what, names in (("done", said.done), ("silent and replaced", said.replaced), ("missed", said.missed)):
-        print(f"{what}: {len(names)}" + (f": {_names(names)}" if names and what != "done" else ""))
+        tell(f"{what}: {len(names)}" + (f": {_names(names)}" if names and what != "done" else ""))
     verdicts = {
         True: "the same clients come out of the stored state",
         False: "OTHER CLIENTS COME OUT OF THE STORED STATE",
     }
-    print(verdicts.get(said.replayed, "the state before the draw was too large to be kept"))  # type: ignore[arg-type]
+    tell(verdicts.get(said.replayed, "the state before the draw was too large to be kept"))  # type: ignore[arg-type]
 
 
 def _names(names: list[str]) -> str:

@@ -17,6 +17,7 @@ from litestar.openapi.datastructures import ResponseSpec
 import muster
 from control.console.common import print_json, verdict_after
 from control.console.found import Target, connected
+from control.console.words import tell
 from control.errors import FAILURE, TRY_LATER, USAGE, UserError
 from control.http.access import Action, Caller
 from control.http.face import AnyRequest, Base, Where
@@ -48,7 +49,7 @@ async def send(where: Target, user: str, device: str | None, expires: float, as_
         if as_json:
             print_json({"user": str(number), "devices": [_device(each) for each in results]}, line=True)
         else:
-            print(words(results))
+            tell(words(results))
     return code(results)
 
 

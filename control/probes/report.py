@@ -28,6 +28,8 @@ from plane.trust import probe_token
 
 EVERY_S: Final = 0.2
 """Or faster, if the configuration says so: a user waits."""
+LEAST: Final = ("age s", "last ms", "failures", "probes", "broker ms", "gateway ms", "availability")
+"""Columns of the table that may be left out, the first of them first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,7 @@ def hint(record: Record) -> str:
         if record.pid
         else "run muster serve prober and set probes.ask to it"
     )
-    return f"hash paths are not probed: {here}, or add --probe SECONDS"
+    return f"paths are not probed: {here}, or add --probe SECONDS"
 
 
 def judged(processes: Sequence[Process], probed: Probed, settings: Config) -> list[Line]:

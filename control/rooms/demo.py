@@ -1,7 +1,8 @@
-"""The room `demo`: members and one publisher in this process, through the client library, checked message by message.
+"""The demo of `muster up --demo`: a checked load in a room of its own, and a line of words a second in the room `demo`.
 
-Every payload has a mark, its number and its time. So a member that misses a message, gets one twice or out of order is
-counted. Messages of other publishers lack the mark and are ignored.
+Members and one publisher of the load are in this process, through the client library. Every payload has a mark, its number
+and its time. So a member that misses a message, gets one twice or out of order is counted. Messages of other publishers
+lack the mark and are ignored. The room `demo` is for people: `muster sub demo` shows the lines, and what others publish.
 """
 
 import asyncio
@@ -19,11 +20,13 @@ import numpy as np
 from control.cluster import sdk
 from control.cluster.instance import Folder
 from control.cluster.sdk import Client, Room
-from control.rooms.system import DEMO_ROOM, Demo
+from control.rooms.system import DEMO_ROOM, LOAD_ROOM, Demo
 from pyext.histogram import Histogram
 
 HEADER: Final = struct.Struct("<8sQQ")
 TICK_S: Final = 0.01
+SAY_S: Final = 1.0
+"""Between two lines in the room `demo`."""
 SETTLE_S: Final = 5.0
 
 
@@ -77,7 +80,7 @@ class DemoRoom:
             publisher = await stack.enter_async_context(sdk.connect(place, reads=False))
             for _ in range(self.options.members):
                 client = await stack.enter_async_context(sdk.connect(place, publishes=False))
-                room = await stack.enter_async_context(client.join(DEMO_ROOM))
+                room = await stack.enter_async_context(client.join(LOAD_ROOM))
                 self.members.append(Member(client, room))
             self._began = time.monotonic()
             try:
@@ -126,8 +129,8 @@ class DemoRoom:
             due = int((time.monotonic() - start) * self.options.rate) + 1
             while self.published < due and not self._stop.is_set():
                 payload = HEADER.pack(self._mark, self.published, time.monotonic_ns()) + padding
-                if not client.publish_nowait(DEMO_ROOM, payload):
-                    await client.publish(DEMO_ROOM, payload)
+                if not client.publish_nowait(LOAD_ROOM, payload):
+                    await client.publish(LOAD_ROOM, payload)
                 self.published += 1
             await asyncio.sleep(TICK_S)
 
@@ -146,3 +149,38 @@ class DemoRoom:
                 member.delivered += 1
                 took.append((now - sent) // 1000)
             self.latencies.record(np.array(took, dtype=np.uint64))
+
+
+def words(figures: Figures, now: time.struct_time) -> str:
+    """A line for people: what the load has done so far."""
+    clock = time.strftime("%H:%M:%S", now)
+    return (
+        f"{clock}  {figures.published:,} messages to {figures.members:,} members so far, "
+        f"half of them within {figures.p50_ms:.1f} ms, {figures.lost:,} lost"
+    )
+
+
+@contextlib.asynccontextmanager
+async def spoken(room: DemoRoom, place: Folder) -> AsyncIterator[None]:
+    """Say a line in the room `demo` every second while the block lasts."""
+    talking = asyncio.create_task(_talk(room, place))
+    try:
+        yield
+    finally:
+        talking.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await talking
+
+
+async def _talk(room: DemoRoom, place: Folder) -> None:
+    async with sdk.connect(place) as client, client.join(DEMO_ROOM) as joined, asyncio.TaskGroup() as group:
+        group.create_task(_skim(joined))
+        while True:
+            await asyncio.sleep(SAY_S)
+            await client.publish(DEMO_ROOM, words(room.figures(), time.localtime()).encode())
+
+
+async def _skim(room: Room) -> None:
+    """Read what comes: the room has a member that keeps up."""
+    async for _ in room.batches():
+        pass

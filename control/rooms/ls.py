@@ -12,18 +12,32 @@ from rich.table import Table
 
 from control.cluster import sdk
 from control.cluster.instance import Process
-from control.console import common
+from control.console import common, tables
 from control.console.found import Target, once
 from control.errors import UserError
+from plane.trust import PROBES
 
 PAGE: Final = 1_000
 """Most rooms in one answer of a gateway."""
 
+WORDS: Final[Mapping[str, str]] = {
+    "name": "room",
+    "members": "members",
+    "held": "messages kept",
+    "held_bytes": "bytes kept",
+    "flow": "flow",
+    "owner": "owner",
+    "gateways": "gateways",
+}
+"""What a room is to people; the rest of an entry is for who knows the servers."""
+COUNTS: Final = frozenset({"members", "held", "held_bytes", "joining", "next_offset", "streams"})
+LEAST: Final = ("in_force", "streams", "stream", "next_offset", "joining", "gateways", "bytes kept", "flow", "owner")
+"""Columns of the table that may be left out, the first of them first."""
 Entry = dict[str, Any]
 
 
-def ls(where: Target, offset: int, limit: int, as_json: bool) -> int:
-    """Print a page of the rooms of all gateways, by name."""
+def ls(where: Target, offset: int, limit: int, as_json: bool, verbose: bool = False) -> int:
+    """Print a page of the rooms of all gateways, by name. `verbose`: also what the servers need, and rooms of probes."""
     record, asking = once(where), common.Asking()
     names = {process.node: process.name for process in record.processes}
     first: dict[str, list[Entry]] = {}
@@ -40,13 +54,19 @@ def ls(where: Target, offset: int, limit: int, as_json: bool) -> int:
     with common.verdict_after():
         if as_json:
             common.print_json(rooms)
-        elif rooms:
-            columns = list(rooms[0])
-            table = Table(*columns, box=None, pad_edge=False)
-            for room in rooms:
-                table.add_row(*(_cell(room[column]) for column in columns))
-            common.out().print(table)
+        elif shown := [room for room in rooms if verbose or not room["name"].startswith(f"{PROBES}:")]:
+            tables.show(common.out(), _table(shown, verbose), LEAST)
     return code
+
+
+def _table(rooms: Sequence[Entry], verbose: bool) -> Table:
+    more = [key for key in rooms[0] if verbose and key not in WORDS]
+    table = Table(box=None, pad_edge=False)
+    for key in (*WORDS, *more):
+        table.add_column(WORDS.get(key, key), justify="right" if key in COUNTS else "left")
+    for room in rooms:
+        table.add_row(*(_cell(room.get(key, "")) for key in (*WORDS, *more)))
+    return table
 
 
 def _told(asking: common.Asking, gateway: Process, names: Mapping[int, str]) -> Iterator[Entry]:

@@ -5,8 +5,8 @@ import base64
 import contextlib
 import sys
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -26,17 +26,16 @@ async def subscribe(
     history: int,
     as_json: bool,
     raw: bool,
-    token_file: Path | None = None,
 ) -> int:
     """Print messages until `count` have come, the reader has gone, or a signal cancels this."""
     left, plain = count, is_plain(raw)
     async with (
-        connected(where, publishes=False, token_file=token_file) as client,
+        connected(where, publishes=False) as client,
         client.join(room, history=history) as joined,
     ):
         writer, words = Writer(1), Writer(2)
         await _tell(words, f"joined {room}" + _history(joined, history))
-        direct = None if token_file is None else asyncio.create_task(_direct(client, writer, words, as_json))
+        direct = asyncio.create_task(_direct(client, writer, words, as_json)) if where.end.is_user else None
         try:
             async for batch in joined.batches():
                 wanted, left = take(batch, left)
@@ -96,7 +95,8 @@ async def show(writer: Writer, words: Writer, batch: Iterable[Item], as_json: bo
     Raises `BrokenPipeError` when the reader of the messages has left.
     """
     if as_json:
-        await writer.write(b"".join(_json(item) + b"\n" for item in batch))
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        await writer.write(b"".join(_json(item, now) + b"\n" for item in batch))
         return
     for messages, items in groupby(batch, sdk.is_message):
         if messages:
@@ -114,6 +114,10 @@ async def _tell(words: Writer, line: str) -> None:
 
 
 def _escaped(data: bytes) -> bytes:
+    """As a terminal may show it; JSON in one line."""
+    if b"\n" in data and data.lstrip()[:1] in {b"{", b"["}:
+        with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            data = msgspec.json.format(data, indent=0)
     return shown(data.decode(errors="backslashreplace")).encode()
 
 
@@ -125,15 +129,19 @@ def _words(item: Item) -> str:
     return f"command sender={item.sender} data={item.data.decode(errors='replace')}"
 
 
-def _json(item: Item) -> bytes:
+def _json(item: Item, now: str) -> bytes:
+    """`now`: the time at which it came, in UTC."""
     document: dict[str, Any] = {}
     if sdk.is_message(item):
-        document = {"room": item.room, "position": str(item.position), "sender": item.sender} | _data(item.data)
+        at = item.position
+        where = {"room": item.room, "position": str(at), "stream": str(at.stream), "sender": item.sender, "time": now}
+        document = where | _data(item.data)
     elif sdk.is_command(item):
-        document = {"room": item.room, "command": item.number, "sender": item.sender} | _data(item.data)
+        document = {"room": item.room, "command": item.number, "sender": item.sender, "time": now} | _data(item.data)
     elif sdk.is_gap(item):
         reason = str(item.reason)
         document["gap"] = {"stream": str(item.stream), "first": item.first, "last": item.last, "reason": reason}
+        document |= {"room": item.room, "time": now}
     return shown_json(msgspec.json.encode(document))
 
 

@@ -12,10 +12,13 @@ from plane.rooms.proxy import PROXY
 from plane.rooms.router import ROUTER, Database
 
 DEMO_ROOM: Final = "demo"
+"""For people: a line of words a second, and what they publish."""
+LOAD_ROOM: Final = "demo-load"
+"""The checked load, whose messages are no text."""
 
 
 class Demo(Section, frozen=True):
-    """The room `demo` of `muster up --demo`."""
+    """The load of `muster up --demo`, in the room `demo-load`."""
 
     members: Annotated[int, key("Sessions that join it", "enough to see fan-out", ge=1, le=10_000)] = 100
     rate: Annotated[int, key("Messages published", "10,000 deliveries a second", "1/s", ge=1, le=100_000)] = 100

@@ -9,7 +9,18 @@ from typing import Annotated, Final, TypeVar
 
 import typer
 
-from control.console.options import ConfigFile, Json, RegistryUrl, unused
+from control.console.options import (
+    ConfigFile,
+    Gateways,
+    Json,
+    NodeAddress,
+    RegistryUrl,
+    Token,
+    TokenFile,
+    Url,
+    unused,
+)
+from control.errors import USAGE, UserError
 
 F = TypeVar("F", bound=Callable[..., int])
 
@@ -42,33 +53,76 @@ def sub(
     count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after this many messages.")] = None,
     history: Annotated[int, typer.Option(min=0, help="First print up to this many of the last messages.")] = 0,
     raw: Annotated[bool, typer.Option("--raw", help="Print messages byte for byte on a terminal too.")] = False,
-    token_file: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Be the user of this token; messages to that user are printed too."),
-    ] = None,
     json: Json = False,
+    url: Url = None,
+    gateway: Gateways = None,
+    token: Token = None,
+    token_file: TokenFile = None,
     registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
-    """Print a room's messages as they arrive, and its gaps on stderr."""
+    """Print a room's messages as they arrive, and its gaps on stderr. A user's messages (muster send) are printed too.
+
+    With --json: the room, position, stream, sender and data of each message, and the time at which it came.
+    """
     from control.console import common
-    from control.console.found import Target
+    from control.console.found import End, Target
     from control.rooms.sub import subscribe
 
-    work = subscribe(Target(config, registry), room, count, history, json, raw, token_file)
+    where = Target(config, registry, End(url, gateway or (), token, token_file))
+    work = subscribe(where, room, count, history, json, raw)
     return common.run(work, endless=count is None, streams=True)
 
 
-@both(epilog="Example: echo hello | muster pub sports:final")
+@both(epilog="Example: muster pub sports:final 'goal {n} at {time}' --count 3 --rate 1")
 def pub(
-    room: Annotated[str, typer.Argument(metavar="ROOM")], registry: RegistryUrl = None, config: ConfigFile = None
+    room: Annotated[str, typer.Argument(metavar="ROOM")],
+    text: Annotated[
+        str | None,
+        typer.Argument(metavar="[TEXT]", help="The message [each line of stdin is one].", show_default=False),
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", metavar="FILE", help="Publish the content of this file as one message.")
+    ] = None,
+    count: Annotated[
+        int | None,
+        typer.Option(
+            "--count",
+            "-n",
+            min=1,
+            help="Publish TEXT so often. {n} in it is the number of the message, {time} the time, {random} 8 digits of hex.",
+        ),
+    ] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            "--rate",
+            min=0.001,
+            metavar="PER_SECOND",
+            help="Publish at most so many messages a second; TEXT without --count until Ctrl-C.",
+        ),
+    ] = None,
+    url: Url = None,
+    gateway: Gateways = None,
+    token: Token = None,
+    token_file: TokenFile = None,
+    registry: RegistryUrl = None,
+    config: ConfigFile = None,
 ) -> int:
-    """Publish each line of stdin as a message, and wait until all are acknowledged."""
+    """Publish TEXT, a file, or each line of stdin, and wait until all is acknowledged."""
     from control.console import common
-    from control.console.found import Target
-    from control.rooms.pub import publish
+    from control.console.found import End, Target
+    from control.rooms.pub import What, publish
 
-    return common.run(publish(Target(config, registry), room))
+    if text is not None and file is not None:
+        raise UserError("--file excludes TEXT", USAGE)
+    if text is None:
+        unused({"--count": count is not None}, "TEXT")
+    if file is not None:
+        unused({"--rate": rate is not None}, "TEXT or lines of stdin")
+    what = What(text, file, count, rate)
+    where = Target(config, registry, End(url, gateway or (), token, token_file))
+    return common.run(publish(where, room, what), endless=what.is_endless)
 
 
 @both(epilog="Example: muster command sports:final 'half-time' --expires 5")
@@ -77,6 +131,10 @@ def command(
     text: Annotated[str, typer.Argument(metavar="TEXT", help="At most 800 bytes.")],
     expires: Annotated[float, typer.Option(min=0.001, max=60, help="Give up after this many seconds.")] = 5.0,
     json: Json = False,
+    url: Url = None,
+    gateway: Gateways = None,
+    token: Token = None,
+    token_file: TokenFile = None,
     registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
@@ -86,10 +144,11 @@ def command(
     not sent, or its outcome is unknown.
     """
     from control.console import common
-    from control.console.found import Target
+    from control.console.found import End, Target
     from control.rooms.command import command as send
 
-    return common.run(send(Target(config, registry), room, text, expires, json))
+    where = Target(config, registry, End(url, gateway or (), token, token_file))
+    return common.run(send(where, room, text, expires, json))
 
 
 @both(epilog="Example: muster members sports:final --ids")
@@ -99,6 +158,10 @@ def members(
     start: Annotated[int, typer.Option(min=0, help="First user of the list.")] = 0,
     wait: Annotated[float, typer.Option(min=0.001, max=60, help="Wait this many seconds for gateways.")] = 1.0,
     json: Json = False,
+    url: Url = None,
+    gateway: Gateways = None,
+    token: Token = None,
+    token_file: TokenFile = None,
     registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
@@ -107,12 +170,13 @@ def members(
     Exit code 0 if all gateways answered; 75 if one did not, so its members are missing.
     """
     from control.console import common
-    from control.console.found import Target
+    from control.console.found import End, Target
     from control.rooms.members import show
 
     if not ids:
         unused({"--start": start != 0}, "--ids")
-    return common.run(show(Target(config, registry), room, ids, start, wait, json))
+    where = Target(config, registry, End(url, gateway or (), token, token_file))
+    return common.run(show(where, room, ids, start, wait, json))
 
 
 @both(epilog="Example: muster trace sports:final")
@@ -149,21 +213,29 @@ def trace(
 def rooms_ls(
     offset: Annotated[int, typer.Option(min=0, max=(1 << 32) - 1, help="Rooms to skip.")] = 0,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Rooms to show.")] = 100,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Also show the servers' own figures, and rooms of probes.")
+    ] = False,
     json: Json = False,
+    node: NodeAddress = None,
     registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
-    """List the rooms."""
+    """List the rooms: members, and the messages that are kept for them.
+
+    --json and --verbose also have the rooms of probes, and what the servers need: streams, offsets, what is in force.
+    """
     from control.console.found import Target
     from control.rooms.ls import ls
 
-    return ls(Target(config, registry), offset, limit, json)
+    return ls(Target(config, registry, node=node), offset, limit, json, verbose)
 
 
 @rooms_app.command("show", epilog="Example: muster rooms show sports:final --json")
 def rooms_show(
     room: Annotated[str, typer.Argument(metavar="ROOM")],
     json: Json = False,
+    node: NodeAddress = None,
     registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
@@ -171,4 +243,4 @@ def rooms_show(
     from control.console.found import Target
     from control.rooms.ls import show
 
-    return show(Target(config, registry), room, json)
+    return show(Target(config, registry, node=node), room, json)

@@ -13,9 +13,13 @@ import muster
 @dataclass
 class Message:
     room: str
-    position: int
+    number: int
     sender: int
     data: bytes
+
+    @property
+    def position(self) -> muster.Position:
+        return muster.Position((1, 1, 1), self.number)
 
 
 @dataclass
@@ -24,6 +28,7 @@ class Gap:
     first: int
     last: int | None
     reason: str
+    room: str = "r"
 
 
 class Room:

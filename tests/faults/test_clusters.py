@@ -153,7 +153,7 @@ async def test_nodes_beside_an_instance_are_shown_with_it_without_being_asked_fo
             assert (found["broker/main"], found["proxy"]) == (["broker"], ["proxy"])
             code, said, errors = await hosts.asked("links", "--json")
             assert (code, errors.count("\n")) == (0, 1)
-            assert errors.startswith("muster: hash paths are not probed")
+            assert errors.startswith("muster: paths are not probed")
             ways = {(line["sender"], line["receiver"]) for line in json.loads(said)["links"] if line["up"]}
             assert {("chat-proxy", "chat-broker"), ("chat-broker", "gateway"), ("proxy", "broker")} <= ways
             nodes[0].kill()

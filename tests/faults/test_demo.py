@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import pytest
 
 import muster
-from control.rooms.demo import DemoRoom, Figures
+from control.rooms.demo import DemoRoom, Figures, spoken
 from control.rooms.system import Demo
 from tests.faults.conftest import Make
 from tests.faults.instance import Instance
@@ -85,16 +85,29 @@ async def test_the_summary_agrees_with_the_metrics_of_every_role(
         assert gateway["messages_repaired"] > 0
 
 
-async def test_what_others_publish_to_the_demo_room_is_not_its_own(make: Make) -> None:
+async def test_what_others_publish_is_not_the_loads_own_and_stands_among_its_words(make: Make) -> None:
     instance = make()
     room = DemoRoom(Demo(members=5, rate=100))
     with instance.running():
-        async with room.opened(instance.folder), muster.connect(instance.folder.path, gateways=()) as other:
+        async with (
+            room.opened(instance.folder),
+            spoken(room, instance.folder),
+            muster.connect(instance.folder.path) as other,
+            other.join("demo") as heard,
+        ):
             for data in (b"", b"hello", bytes(24), b"a line of some length, as a person types it"):
-                await other.publish("demo", data)
-            await until(lambda: room.published > 20)
+                await other.publish("demo-load", data)
+            await other.publish("demo", b"hello")
+            said: list[str] = []
+            async with asyncio.timeout(PATIENT_S):
+                while len(said) < 2 or "hello" not in said:
+                    item = await anext(heard)
+                    assert isinstance(item, muster.Message)
+                    said.append(item.data.decode())
             summary = await room.finish()
     assert summary.whole, summary
+    lines = [line for line in said if line != "hello"]
+    assert re.fullmatch(r"[\d:]{8}  \d+ messages to 5 members so far, half of them within [\d.]+ ms, 0 lost", lines[0])
 
 
 ROLES = ("proxy", "broker", "gateway")

@@ -184,6 +184,6 @@ async def test_links_say_how_paths_get_probed_where_none_is(make: Make) -> None:
         done = await asyncio.to_thread(instance.ran, "links", "--json", seconds=PATIENT_S)
         assert "paths" not in json.loads(done.stdout)
         assert done.stderr.decode() == (
-            "muster: hash paths are not probed: set probes.every_ms and send SIGHUP to muster up, or add --probe SECONDS\n"
+            "muster: paths are not probed: set probes.every_ms and send SIGHUP to muster up, or add --probe SECONDS\n"
         )
         assert done.returncode == 0

@@ -172,10 +172,10 @@ def test_the_help_names_every_word(muster: Command) -> None:
 def test_the_version_is_that_of_the_library(muster: Command) -> None:
     from muster import __version__
 
-    assert muster("version").stdout == f"{__version__}\n"
-    assert json.loads(muster("version", "--json").stdout) == {"muster": __version__}
+    assert muster("version").stdout == f"{__version__}, protocol 1\n"
+    assert json.loads(muster("version", "--json").stdout) == {"muster": __version__, "protocol": 1}
     asked = muster("--version")
-    assert (asked.returncode, asked.stdout, asked.stderr) == (0, f"{__version__}\n", "")
+    assert (asked.returncode, asked.stdout, asked.stderr) == (0, f"{__version__}, protocol 1\n", "")
 
 
 def test_the_configuration_shows_where_values_come_from(muster: Command) -> None:
@@ -509,7 +509,7 @@ def test_whoever_reads_no_more_has_enough_and_nothing_has_failed(
     unread: Mapping[tuple[str, ...], tuple[int, str]], words: tuple[str, ...]
 ) -> None:
     code, complaints = unread[words]
-    hint = "muster: hash paths are not probed"  # of links, which is no complaint
+    hint = "muster: paths are not probed"  # of links, which is no complaint
     assert (code, [line for line in complaints.splitlines() if not line.startswith(hint)]) == (0, [])
 
 

@@ -5,6 +5,8 @@ import contextlib
 import json
 import os
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -18,10 +20,10 @@ ONE, TWO = Message("r", 1, 7, b"one"), Message("r", 2, 7, b"\xff\x00")
 GAP = Gap(5, 3, None, "owner_lost")
 
 
-async def shown(*items: Message | Gap, as_json: bool) -> bytes:
+async def shown(*items: Message | Gap, as_json: bool, plain: bool = True) -> bytes:
     """The output of one pipe for both stdout and stderr."""
     ours, theirs = os.pipe()
-    await asyncio.wait_for(show(pipes.Writer(theirs), pipes.Writer(theirs), items, as_json), 5)
+    await asyncio.wait_for(show(pipes.Writer(theirs), pipes.Writer(theirs), items, as_json, plain), 5)
     os.close(theirs)
     with os.fdopen(ours, "rb") as pipe:
         return pipe.read()
@@ -35,11 +37,27 @@ async def test_messages_are_printed_byte_for_byte_and_gaps_where_they_are() -> N
 
 async def test_json_keeps_order_and_bytes_that_are_no_text() -> None:
     documents = [json.loads(line) for line in (await shown(ONE, GAP, TWO, as_json=True)).splitlines()]
+    times = [datetime.fromisoformat(document.pop("time")) for document in documents]
+    assert all(abs(datetime.now(UTC) - time) < timedelta(minutes=1) for time in times)
     assert documents == [
-        {"room": "r", "position": "1", "sender": 7, "data": "one"},
-        {"gap": {"stream": "5", "first": 3, "last": None, "reason": "owner_lost"}},
-        {"room": "r", "position": "2", "sender": 7, "data_base64": "/wA="},
+        {"room": "r", "position": "1.1.1:1", "stream": "1.1.1", "sender": 7, "data": "one"},
+        {"room": "r", "gap": {"stream": "5", "first": 3, "last": None, "reason": "owner_lost"}},
+        {"room": "r", "position": "1.1.1:2", "stream": "1.1.1", "sender": 7, "data_base64": "/wA="},
     ]
+
+
+@pytest.mark.parametrize(
+    ("data", "line"),
+    [
+        (b'{\n  "goal": 1,\n  "by": [7,\n 8]\n}\n', b'{"goal": 1, "by": [7, 8]}'),
+        (b'{"as": "it is"}', b'{"as": "it is"}'),
+        (b"{no\njson", b"{no\njson"),
+        ('[\n"\u202e"]'.encode(), b'["\\u202e"]'),
+    ],
+)
+async def test_json_is_one_line_on_a_terminal(data: bytes, line: bytes) -> None:
+    assert await shown(Message("r", 1, 7, data), as_json=False, plain=False) == line + b"\n"
+    assert await shown(Message("r", 1, 7, data), as_json=False) == data + b"\n", "a pipe gets what was published"
 
 
 async def test_who_reads_the_gaps_no_more_ends_no_messages() -> None:
@@ -203,3 +221,50 @@ async def test_a_line_too_long_is_named(monkeypatch: pytest.MonkeyPatch) -> None
         await pub.send(client, "room", lambda sent: None)
     assert client.published == [b"short"]
     assert client.flushed == 1, "what stands before it is published"
+
+
+async def sent(what: pub.What) -> list[bytes]:
+    client = Client()
+    assert await pub.send(client, "room", lambda sent: None, what) == len(client.published) == client.flushed
+    return client.published
+
+
+async def test_a_text_is_published_as_it_is_written_and_with_a_count_its_places_are_filled() -> None:
+    assert await sent(pub.What('{"n": {n}}')) == [b'{"n": {n}}']
+    assert await sent(pub.What("{n} of {x} {{n}}", count=3)) == [b"1 of {x} {1}", b"2 of {x} {2}", b"3 of {x} {3}"]
+    (one,) = await sent(pub.What("{time} {random}", count=1))
+    time, number = one.decode().split()
+    assert abs(datetime.now(UTC) - datetime.fromisoformat(time)) < timedelta(minutes=1)
+    assert len(bytes.fromhex(number)) == 4
+
+
+async def test_a_file_is_one_message(tmp_path: Path) -> None:
+    file = tmp_path / "picture"
+    file.write_bytes(b"two\nlines\x00\n")
+    assert await sent(pub.What(file=file)) == [b"two\nlines\x00\n"]
+    file.write_bytes(bytes(65_537))
+    with pytest.raises(UserError, match="picture is longer than 65536 bytes, the most for a message"):
+        await sent(pub.What(file=file))
+
+
+async def test_a_rate_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    await feed(monkeypatch, [b"%d" % number for number in range(6)])
+    loop, times = asyncio.get_running_loop(), list[float]()
+    began = loop.time()
+    assert await pub.send(Client(), "room", lambda sent: times.append(loop.time() - began), pub.What(rate=50)) == 6
+    assert all(time >= number / 50 - pub.LATE_S - 0.001 for number, time in enumerate(times)), times
+    assert times[-1] >= 0.09
+
+
+async def test_a_text_with_a_rate_alone_goes_on_until_a_signal() -> None:
+    client, reached = Client(), asyncio.Event()
+    what = pub.What("{n}", rate=1_000)
+    assert what.is_endless
+    step = lambda sent: reached.set() if sent == 5 else None  # noqa: E731
+    sending = asyncio.create_task(pub.send(client, "room", step, what))
+    await asyncio.wait_for(reached.wait(), 20)
+    sending.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await sending
+    assert client.published[:5] == [b"1", b"2", b"3", b"4", b"5"]
+    assert client.flushed == len(client.published), "a signal waits for what was published before it"

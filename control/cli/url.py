@@ -1,0 +1,29 @@
+"""`muster url`: the address of the gateways that run, with a token, in one text that a program anywhere can open."""
+
+import sys
+from typing import Final
+
+from control.cli import token
+from control.console.found import Target, client_of, once
+from control.console.words import say
+from control.errors import UNAVAILABLE, UserError
+from muster import url
+
+GATEWAYS_MAX: Final = 3
+"""An end client learns the others from the first."""
+
+
+def show(where: Target, user: str | None, rights: str, expires: str) -> int:
+    """Print the address. `user`: with a token of this user, else with the shared one. Raises `UserError`."""
+    record = once(where)
+    ends = [(end.host, end.port, end.public_key) for end in record.gateways][:GATEWAYS_MAX]
+    if not ends:
+        raise UserError("no gateway runs; clients have no address", UNAVAILABLE)
+    if user is None:
+        shown = client_of(record).token
+        say("muster: this holds the shared token, which allows everything; muster url USER makes one for a user")
+    else:
+        shown = token.made(where.file, user, rights, expires).encode()
+    print(url.text(ends, shown))
+    sys.stdout.flush()
+    return 0
