@@ -17,6 +17,9 @@ from plane.service import Figure
 
 DRAIN_POLL_S: Final = 0.02
 
+ORDERLY: Final = frozenset({"renewed", "replaced", "closed"})
+"""Ends of links that are no loss: another link takes its place, or the peer said goodbye."""
+
 
 class Server:
     """Owns the engine from the first turn to `close`. Made and used in one loop."""
@@ -32,6 +35,8 @@ class Server:
         """The engine must not be called any more."""
         self.turns = 0
         self.on_ready: Callable[[bool], None] = lambda ready: None
+        self.name_of: Callable[[int], str] = lambda node: ""
+        """The stable name of a node; empty where it is unknown."""
         self._handlers: dict[str, Handler] = {
             "ready": self._became_ready,
             "not_ready": self._lost_ready,
@@ -112,34 +117,37 @@ class Server:
             handler(*fields)
         elif name in {"link_up", "link_down"}:
             node, role, detail = fields
-            self._log.info(name, peer=node, peer_role=role, detail=detail)
+            lost = name == "link_down" and not self.draining and detail not in ORDERLY
+            (self._log.warning if lost else self._log.info)(name, **self._peer(node, role), detail=detail)
         elif name == "link_refused":
             node, role, _ = fields
             self._log.warning(
                 "a node answers but refuses our handshake: it has another cluster secret, or does not list our key",
-                peer=node,
-                peer_role=role,
+                **self._peer(node, role),
             )
         elif name == "link_mistaken":
             node, role, found = fields
             self._log.warning(
                 "another node answers at a node's address: two registered nodes have the same one",
-                peer=node,
-                peer_role=role,
+                **self._peer(node, role),
                 found=found,
             )
         elif name == "link_unlisted":
             node, role, _ = fields
             self._log.warning(
                 "no link: cluster.nodes_file does not list this node in this role",
-                peer=node,
-                peer_role=role,
+                **self._peer(node, role),
             )
         elif name == "link_stranger":
             node, _, why = fields
             self._log.warning("handshake refused: the peer proved no key listed in nodes_file", says=node, detail=why)
         else:
             self._log.error("unknown event", name=name)
+
+    def _peer(self, node: int, role: str) -> dict[str, Any]:
+        """A node at the other end of a link, for the log."""
+        name = self.name_of(node)
+        return {"peer": node, "peer_role": role} | ({"peer_name": name} if name else {})
 
     def _became_ready(self) -> None:
         self.ready = True

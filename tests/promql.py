@@ -21,6 +21,7 @@ LISTS: Final = frozenset({"by", "without", "on", "ignoring", "group_left", "grou
 WORDS: Final = frozenset({"and", "or", "unless", "bool", "offset"})
 FUNCTIONS: Final = frozenset(
     {
+        "absent",
         "sum",
         "max",
         "min",

@@ -163,7 +163,7 @@ def run(loaded: Loaded, role: str, read: Callable[[], Loaded]) -> int:
             companion = node.companion_of(made)
             live = Live(log, config.log.level, made)
             again = reread(config, role, read, made)
-            _run(Daemon(live, again), lambda owner: node.serve_enrolled(made, log, owner, companion, ports.release))
+            _run(Daemon(live, again), lambda owner: node.serve_enrolled(made, log, owner, companion, ports))
     return 0
 
 

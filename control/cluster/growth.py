@@ -225,7 +225,7 @@ class Coordinator:
             if not concerns(self._layer, node.role, node.cluster):
                 continue
             said = [ack for ack in acks.get(node.node, ()) if (ack.layer, ack.serial) == (self._layer, count.serial)]
-            name = self._new.get(node.node, f"{node.role} {node.node}")
+            name = self._new.get(node.node, node.name or f"{node.role} {node.node}")
             if not said:
                 lacking.append(f"{name} to hear of it")
             elif not said[0].settled:

@@ -76,7 +76,7 @@ class Beside(msgspec.Struct, frozen=True, kw_only=True):
 def registered(node: Node, name: str = "") -> Process:
     """A node of a registry, under its stable name if that is known."""
     return Process(
-        name=name or f"{node.role}-{node.node}",
+        name=node.name or name or f"{node.role}-{node.node}",
         role=node.role,
         node=node.node,
         partition=node.partition,
@@ -208,6 +208,10 @@ class Folder:
     def log(self, name: str) -> Path:
         """The log of a node."""
         return self.logs / f"{name}.log"
+
+    def former_log(self, name: str) -> Path:
+        """The log of a node in the instance before."""
+        return self.logs / f"{name}.log.1"
 
     def program(self, name: str) -> Path:
         """The folder of a program that runs beside the nodes."""

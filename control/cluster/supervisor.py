@@ -302,7 +302,10 @@ class Supervisor:
         if not self._logs_to_files:
             return None
         self.folder.logs.mkdir(mode=0o700, exist_ok=True)
-        return self._open.enter_context(self.folder.log(name).open("wb"))
+        file = self.folder.log(name)
+        if file.exists():
+            file.replace(self.folder.former_log(name))
+        return self._open.enter_context(file.open("wb"))
 
     async def _fork(self, seat: Seat, stderr: IO[bytes] | None) -> Forked:
         """Write the spec for one start, with its epoch, and start the node. Raises `UserError` and `OSError`."""

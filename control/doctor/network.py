@@ -84,6 +84,19 @@ def udp_sent(snmp: str, snmp6: str) -> Finding:
     return warn("UDP sent", text, f"{whose}; if none did, {sysctl('net.core.wmem_max', ENOUGH_BYTES)}")
 
 
+def udp_now(before: tuple[str, str], after: tuple[str, str], seconds: float) -> Finding:
+    """The same losses between two readings, each of `snmp` and `snmp6`: whether it still goes on."""
+    then, now = _counts(*before), _counts(*after)
+    count = {name: max(0, now[name] - then[name]) for name in now}
+    came, left = count["InDatagrams"] + count["InErrors"], count["OutDatagrams"] + count["SndbufErrors"]
+    lost, unsent = count["InErrors"], count["SndbufErrors"]
+    losses = f"{lost:,} of {came:,} datagrams that came, and {unsent:,} of {left:,} sends"
+    text = f"{losses}, were lost within these {seconds:.1f} s"
+    if lost <= LOST_MAX * came and unsent <= LOST_MAX * left:
+        return ok("UDP now", text)
+    return warn("UDP now", text, "it goes on: see UDP received and UDP sent for what mends it")
+
+
 def _counts(snmp: str, snmp6: str) -> dict[str, int]:
     names = ("InDatagrams", "InErrors", "RcvbufErrors", "MemErrors", "OutDatagrams", "SndbufErrors")
     found = dict.fromkeys(names, 0)

@@ -28,7 +28,7 @@ class Ports:
     """Reserves addresses until `release`, or the end of the context. Addresses reserved in one pass are distinct."""
 
     def __init__(self) -> None:
-        self._held = contextlib.ExitStack()
+        self._held: dict[tuple[socket.SocketKind, tuple[str, int]], socket.socket] = {}
         self._keys: dict[tuple[str, int], str] = {}
 
     def __enter__(self) -> Self:
@@ -49,7 +49,13 @@ class Ports:
 
     def release(self) -> None:
         """Release the ports for the nodes that will bind them."""
-        self._held.close()
+        while self._held:
+            self._held.popitem()[1].close()
+
+    def release_tcp(self, address: tuple[str, int]) -> None:
+        """Release this one alone."""
+        if held := self._held.pop((socket.SOCK_STREAM, address), None):
+            held.close()
 
     def _take(self, key: str, host: str, port: int, kind: socket.SocketKind) -> tuple[str, int]:
         if not port:
@@ -70,8 +76,9 @@ class Ports:
             if kind is socket.SOCK_STREAM and named:  # ended connections block it for a minute
                 bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             bound.bind((host, port))
-            self._held.push(held.pop_all())
-        name: tuple[str, int] = bound.getsockname()[:2]
+            name: tuple[str, int] = bound.getsockname()[:2]
+            self._held[kind, name] = bound
+            held.pop_all()
         return name
 
 

@@ -132,7 +132,7 @@ class Admin(App):
                 return [Standing(service), *more]
             return [
                 Standing(service),
-                Links(service.engine.status(), None if enrolment is None else enrolment.nodes()),
+                Links(service.engine.status(), *(() if enrolment is None else (enrolment.nodes(), enrolment.name_of))),
                 *more,
             ]
 
@@ -158,6 +158,41 @@ class Admin(App):
         if self._pages is not None:
             found = self._pages(service.engine if isinstance(service, Server) else service, path, query)
         return nothing(path) if found is None else json_answer(*found)
+
+
+class Early(App):
+    """The application of a node that waits at its start: it names the reason. Later it answers as the node's own does."""
+
+    def __init__(self, about: Mapping[str, Any], waits: str) -> None:
+        super().__init__()
+        self._about, self._waits = dict(about), waits
+        self._own: App | None = None
+
+    def become(self, own: App) -> None:
+        """Answer as this one from now on."""
+        self._own = own
+
+    def answer(self, path: str, query: str) -> Answer:
+        """The state and its reason, as long as the node waits."""
+        if self._own is not None:
+            return self._own.answer(path, query)
+        if path == "/api/v1/status":
+            return json_answer(200, {**self._about, "state": "waiting", "waits": self._waits})
+        return json_answer(503, {"ready": False, "waits": self._waits})
+
+
+class Opened:
+    """The admin port of a node, from the moment at which it is opened until `close`. Raises `OSError`."""
+
+    def __init__(self, address: tuple[str, int], app: App) -> None:
+        self.app = app
+        self._http = http(app)
+        self._serving = asyncio.create_task(self._http.serve(sockets=[listen(address)]))
+
+    async def close(self) -> None:
+        """Finish the answers under way. A second call does nothing."""
+        self._http.end()
+        await self._serving
 
 
 def nothing(path: str) -> Answer:

@@ -51,6 +51,7 @@ HEARD_S: Final = 1.5 * SPREAD_S
 REFUSED_MAX: Final = 100
 """Most values that operators are told of as not believed."""
 UNCOVERED: Final = "Partitions whose rooms nobody serves, as none of their replicas runs"
+REPLICAS: Final = "Running replicas of the partition that has the fewest"
 SETTLED_S: Final = 0.1
 """Time between two questions whether the engine has done its part of a growth."""
 
@@ -134,6 +135,9 @@ class Enrolment:
         self._settled: Callable[[], bool] = _all_done
         self._looks: asyncio.TimerHandle | None = None
         self._steps = Steps()
+        self._names: Mapping[int, str] = {}
+        self._growing: Mapping[str, tuple[int, str]] = {}
+        """By layer: partitions and step of each growth that this process has heard of."""
         self._others: list[str] = []
         """The other clusters, in the order in which they appeared: an engine knows them by their places."""
         self._own = Node(
@@ -148,6 +152,7 @@ class Enrolment:
             weight=1 if spec.weight is None else spec.weight,
             admin=spec.admin,
             version=__version__,
+            name=self._where.name,
         )
         self._apart = False
         """Whether it has stepped back."""
@@ -369,7 +374,23 @@ class Enrolment:
     def _first_count(self) -> int:
         return self._spec.layers.get(self._spec.role, (1, 0))[0]
 
+    def name_of(self, node: int) -> str:
+        """The stable name of a node of the map; empty if it is unknown."""
+        return self._names.get(node, "")
+
+    def _say_growth(self, counts: Mapping[str, Count]) -> None:
+        """Log each step of each growth as this process hears of it."""
+        now = {of: (count.growth.to, count.growth.step) for of, count in counts.items() if count.growth}
+        for of, (to, step) in now.items():
+            if self._growing.get(of) != (to, step):
+                self._log.info("growth", layer=of, partitions=counts[of].partitions, to=to, step=step)
+        for of in self._growing.keys() - now.keys():
+            self._log.info("growth is over", layer=of, partitions=counts[of].partitions if of in counts else None)
+        self._growing = now
+
     def _on_snapshot(self, snapshot: Snapshot) -> None:
+        self._names = {node.node: node.name for node in snapshot.nodes}
+        self._say_growth(snapshot.counts)
         self._steps.take(snapshot.counts, time.monotonic())
         if self._own.role not in partitioned() or self._own.partition < self._count(snapshot).wide:
             self._take(self._placement(snapshot))  # else its partition was given up, and it must end
@@ -499,13 +520,14 @@ class Enrolment:
     def gauges(self) -> list[tuple[str, str, float]]:
         """Name, help and value, in the form of an engine."""
         connected, snapshot = self.connected, self._directory.snapshot
-        uncovered = snapshot.uncovered()
+        uncovered, replicas = snapshot.uncovered(), snapshot.replicas_least()
         at_step = max(self._steps.seconds(time.monotonic()).values(), default=0.0)
         return [
             ("registry_connected", "1 while there is a session with the registry", float(connected)),
             ("registry_nodes", "Nodes in the map in force", float(len(snapshot.nodes))),
             ("registry_growth_step_seconds", "How long a growth of partitions is at its step, 0 without one", at_step),
             *((f'registry_partitions_uncovered{{layer="{of}"}}', UNCOVERED, len(at)) for of, at in uncovered.items()),
+            *((f'registry_replicas_least{{layer="{of}"}}', REPLICAS, least) for of, least in replicas.items()),
             ("placement_epoch", "Maps that this process has taken, the present one included", float(snapshot.epoch)),
         ]
 
@@ -536,7 +558,7 @@ async def enrolled(
     where = f"the registry {spec.registry.url}"
 
     def late() -> None:
-        log.warning(f"waits for {where}")
+        log.warning(f"waits for {where}", admin=spec.admin)
         waits(where)
 
     async with Directory(tree(spec.registry), log, proves=proving(spec.registry)) as directory:

@@ -3,7 +3,7 @@
 Both ends report a link, each for what it sends: the loss is that of one direction.
 """
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from typing import Any, Final
 
 import msgspec
@@ -41,7 +41,8 @@ def links(status: Mapping[str, Any]) -> Iterator[Link]:
 class Links:
     """The links of a status as metrics, one per node that this one deals with.
 
-    `known`: the nodes of the map. A lost link to any other node is skipped: no alarm should ring for it.
+    `known`: the nodes of the map. A lost link to any other node is skipped: no alarm should ring for it. `name_of`: the
+    stable name of a node of the map, for the label `peer_name`.
     """
 
     _UP: Final = "1 while there is a link to the peer"
@@ -50,29 +51,32 @@ class Links:
     _LOSS: Final = "Share of the datagrams sent to the peer of late that it did not receive"
     _FAILURES: Final = "Links to the peer that were lost"
 
-    def __init__(self, status: Mapping[str, Any], known: Set[int] | None = None) -> None:
+    def __init__(
+        self, status: Mapping[str, Any], known: Set[int] | None = None, name_of: Callable[[int], str] | None = None
+    ) -> None:
+        self._name_of = name_of
         self._links = [each for each in links(status) if each.up or known is None or each.node in known]
         self._ages = histograms(status)
 
     def counters(self) -> list[Figure]:
         """How often each was lost."""
-        return [(_named("link_failures", link), self._FAILURES, link.failures) for link in self._links]
+        return [(self._named("link_failures", link), self._FAILURES, link.failures) for link in self._links]
 
     def gauges(self) -> list[Figure]:
         """The current state of each."""
         found: list[Figure] = []
         for link in self._links:
-            found.append((_named("link_up", link), self._UP, float(link.up)))
-            found.append((_named("link_availability_ratio", link), self._AVAILABILITY, link.availability))
+            found.append((self._named("link_up", link), self._UP, float(link.up)))
+            found.append((self._named("link_availability_ratio", link), self._AVAILABILITY, link.availability))
             if link.up:
-                found.append((_named("link_rtt_seconds", link), self._RTT, (link.rtt_us or 0) / 1e6))
-                found.append((_named("link_loss_ratio", link), self._LOSS, link.loss or 0.0))
+                found.append((self._named("link_rtt_seconds", link), self._RTT, (link.rtt_us or 0) / 1e6))
+                found.append((self._named("link_loss_ratio", link), self._LOSS, link.loss or 0.0))
         return found
 
     def histograms(self) -> list[Histogram]:
         """The age of messages over each."""
         return self._ages
 
-
-def _named(name: str, link: Link) -> str:
-    return f'{name}{{peer="{link.node}",peer_role="{link.role}"}}'
+    def _named(self, name: str, link: Link) -> str:
+        by = "" if self._name_of is None else f'peer_name="{self._name_of(link.node)}",'
+        return f'{name}{{peer="{link.node}",{by}peer_role="{link.role}"}}'

@@ -38,6 +38,7 @@ from plane.service import Context, Service
 from plane.spec import Spec, SpecError, content, decoded
 
 if TYPE_CHECKING:  # loaded only where there is a registry
+    from control.host.ports import Ports
     from control.node.enrolment import Enrolment
 
 M_MMAP_THRESHOLD: Final = -3
@@ -148,21 +149,45 @@ async def serve_enrolled(
     log: structlog.typing.FilteringBoundLogger,
     owner: Owner,
     companion: "Begin | None" = None,
-    release: Callable[[], None] = lambda: None,
+    ports: "Ports | None" = None,
 ) -> None:
     """Begin with the registry's answer, for which it waits. Raises `SpecError`.
 
-    `release` releases the node's ports, which another process would get while it waits. Raises `ConfigError` when it
-    has drained because another process uses its name: a restart would drive that one out. Raises `UserError` when the
-    registry gave its number to another node: a restart takes another number, unless one is prescribed.
+    While it waits, its admin port says so. `ports` holds the node's ports, which another process would get meanwhile.
+    Raises `ConfigError` when it has drained because another process uses its name: a restart would drive that one out.
+    Raises `UserError` when the registry gave its number to another node: a restart takes another number, unless one is
+    prescribed.
     """
     from control.node.enrolment import enrolled
 
-    async with enrolled(spec, log, lambda what: owner.tell("waiting", error=what)) as (begun, enrolment):
+    about = {
+        "instance": spec.instance,
+        "role": spec.role,
+        "node": spec.node,
+        "pid": os.getpid(),
+        "version": __version__,
+    }
+    async with contextlib.AsyncExitStack() as stack:
+        early: admin.Opened | None = None
+
+        def waits(what: str) -> None:
+            nonlocal early
+            owner.tell("waiting", error=what)
+            if ports is not None:
+                ports.release_tcp(spec.admin)
+            try:
+                early = admin.Opened(spec.admin, admin.Early(about, what))
+            except OSError as error:
+                log.warning("its admin port is not open while it waits", error=error.strerror)
+            else:
+                stack.push_async_callback(early.close)
+
+        begun, enrolment = await stack.enter_async_context(enrolled(spec, log, waits))
         owner.tell("starting", epoch=begun.epoch)
         log = log.bind(node=begun.node)
-        release()
-        await serve(owner.current(begun), log, owner, enrolment, companion)
+        if ports is not None:
+            ports.release()
+        await serve(owner.current(begun), log, owner, enrolment, companion, early=early)
         if enrolment.superseded:
             raise ConfigError(SUPERSEDED.format(name=enrolment.name))
         if enrolment.displaced:
@@ -189,8 +214,10 @@ async def serve(
     enrolment: "Enrolment | None" = None,
     companion: "Begin | None" = None,
     service: Service | None = None,
+    early: admin.Opened | None = None,
 ) -> None:
-    """Run until the owner ends it, then drain. `service`: replaces that of the spec."""
+    """Run until the owner ends it, then drain. `service`: replaces that of the spec. `early`: its admin port, where it is
+    open already."""
     service = made(spec, log, enrolment) if service is None else service
     server = service if isinstance(service, Server) else None
     engine = None if server is None else server.engine
@@ -221,8 +248,10 @@ async def serve(
         "faults": spec.faults,
     }
     running = None if companion is None or engine is None else companion(engine, log, _partitions(spec, enrolment))
-    http = admin.http(admin.Admin(service, about, enrolment, running))
-    serving = asyncio.create_task(http.serve(sockets=[admin.listen(spec.admin)]))
+    own = admin.Admin(service, about, enrolment, running)
+    opened = admin.Opened(spec.admin, own) if early is None else early
+    if isinstance(opened.app, admin.Early):
+        opened.app.become(own)
     if spec.faults:
         log.warning("FAULTS ARE INJECTED ON PURPOSE", faults=spec.faults)
     for asked, effective in [] if engine is None else engine.buffers():
@@ -242,8 +271,7 @@ async def serve(
                     enrolment.detach()
                     handing_over.cancel()
     finally:
-        http.end()
-        await serving
+        await opened.close()
     log.info("ended")
 
 
@@ -278,6 +306,7 @@ def _join(service: Service, enrolment: "Enrolment", owner: Owner) -> None:
     service.on_ready = on_ready
     enrolment.on_registered = lambda: on_ready(service.ready)
     if isinstance(service, Server):
+        service.name_of = enrolment.name_of
         enrolment.attach(service.place, service.engine.settled, service.name)
     else:
         enrolment.attach(lambda placement: None, lambda: True)

@@ -417,7 +417,10 @@ class Directory:
     def _on_session(self, session: Session) -> None:
         if self._ended:  # by ourselves: nothing is lost
             return
-        self._log.info("registry", session=session)
+        if session == "connected":
+            self._log.info("registry", session=session)
+        else:
+            self._log.warning("registry", session=session)
         if session == "expired" and self._own is not None:
             self.sessions_lost += 1
             self._own.live = False

@@ -6,6 +6,7 @@ Owns paths and values. `view.py` reads, doubts and keeps them; `directory.py` do
 import functools
 import ipaddress
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -79,6 +80,8 @@ class Node(msgspec.Struct, frozen=True, omit_defaults=True):
     """While layers grow. Not part of the map: no message goes another way because of it."""
     among: Annotated[int, msgspec.Meta(ge=0, le=PARTITIONS_MAX)] = 0
     """The number of partitions of its layer, as this process uses it; 0: unknown. Not part of the map either."""
+    name: Annotated[str, msgspec.Meta(pattern=rf"^(?:{NAME})?\Z")] = ""
+    """Its stable name, for people; empty from nodes of 0.1.0."""
 
 
 class Growth(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -180,6 +183,16 @@ class Snapshot:
         return {
             of: [at for at in range(self.counts.get(of, ONE).spread) if f"/{of}/partition{at}" not in running]
             for of in layers
+        }
+
+    def replicas_least(self) -> dict[str, int]:
+        """By `layer`, the running replicas of that partition which owns rooms and has the fewest; as `uncovered`."""
+        running = Counter(
+            folder("", node) for node in self.nodes if node.role in partitioned() and node.state == "running"
+        )
+        return {
+            of: min(running[f"/{of}/partition{at}"] for at in range(self.counts.get(of, ONE).spread))
+            for of in self.uncovered()
         }
 
     def beside(self, role: str, clusters: Sequence[str]) -> list[engine.OtherCluster]:

@@ -163,11 +163,15 @@ async def test_partitions_begin_with_the_configuration_and_then_hold(hosts: Host
     await hosts.serve(late)
 
 
-async def test_who_waits_for_the_registry_says_so_and_ends_when_told(tmp_path: Path) -> None:
+async def test_who_waits_for_the_registry_says_so_also_at_its_admin_port_and_ends_when_told(tmp_path: Path) -> None:
     hosts = Hosts(tmp_path, "embedded")
     with hosts.running():
         node = hosts.start("router", "router")
         await until(lambda: node.lines("waits for the registry embedded"), PATIENT_S)
+        host, port = node.lines("waits for the registry embedded")[0]["admin"]
+        code, said, errors = await hosts.asked("status", "--node", f"{host}:{port}")
+        assert (code, errors) == (1, "")
+        assert "waits for the registry embedded" in said
         assert await node.end() == 0
 
 

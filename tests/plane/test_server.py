@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 import structlog
+from structlog.testing import capture_logs
 
 from plane.auth import TokenAuthenticator, answering
 from plane.role import Role
@@ -71,6 +72,29 @@ async def test_a_question_is_answered_by_the_authenticator() -> None:
         order(engine, "authenticate wrong")
         await until(lambda: len(engine.answers) == 2)
     assert engine.answers == [(0, 1), (1, None)]
+
+
+def test_a_lost_link_is_a_warning_that_names_the_peer_and_an_orderly_end_is_none() -> None:
+    with capture_logs() as told:
+        server = Server(Role(fake()), structlog.get_logger())
+        server.name_of = lambda node: {2: "muster-broker"}.get(node, "")
+        for event in (
+            ("link_up", 2, "broker", "connected"),
+            ("link_down", 2, "broker", "silent"),
+            ("link_down", 9, "broker", "closed"),
+            ("link_refused", 9, "broker", ""),
+        ):
+            server._dispatch(event)
+        server.draining = True
+        server._dispatch(("link_down", 2, "broker", "silent"))
+        server.engine.close()
+    assert [(line["log_level"], line["event"], line["peer"], line.get("peer_name")) for line in told] == [
+        ("info", "link_up", 2, "muster-broker"),
+        ("warning", "link_down", 2, "muster-broker"),
+        ("info", "link_down", 9, None),
+        ("warning", told[3]["event"], 9, None),
+        ("info", "link_down", 2, "muster-broker"),
+    ]
 
 
 async def test_not_ready_is_heard() -> None:

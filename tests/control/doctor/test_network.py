@@ -12,6 +12,7 @@ from control.doctor.network import (
     ports,
     registry,
     udp_errors,
+    udp_now,
     udp_sent,
     wildcards,
 )
@@ -58,6 +59,17 @@ def test_losses_of_ipv6_count_too_and_damage_and_want_of_memory_are_told_apart()
     )
     assert [finding.level for finding in found] == ["warn"] * 3
     assert [finding.text[:8] for finding in found] == ["4 of 207", "3 of 207", "2 datagr"]
+
+
+def test_losses_of_these_seconds_are_told_from_those_since_boot() -> None:
+    before = snmp(1_000_000, 0, 9_000, 5_000, 9_000, 70, 0, 0, 0), snmp6(OutDatagrams=40)
+    quiet = udp_now(before, (snmp(1_000_400, 0, 9_000, 5_000, 9_000, 70, 0, 0, 0), snmp6(OutDatagrams=140)), 1.5)
+    assert (quiet.level, quiet.mend) == ("ok", "")
+    assert quiet.text == "0 of 400 datagrams that came, and 0 of 100 sends, were lost within these 1.5 s"
+    full = udp_now(before, (snmp(1_000_090, 0, 9_010, 5_050, 9_010, 120, 0, 0, 0), snmp6(OutDatagrams=40)), 1.5)
+    assert full.level == "warn"
+    assert full.text.startswith("10 of 100 datagrams that came, and 50 of 100 sends, were lost")
+    assert udp_now(("", ""), ("", ""), 1.5).level == "ok"
 
 
 def test_damage_alone_is_no_full_buffer() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 import structlog
+from structlog.testing import capture_logs
 
 from control.errors import ConfigError
 from control.node import enrolment
@@ -22,6 +23,7 @@ from tests.fakes.memory import Memory, MemoryTree
 from tests.waiting import until
 
 LOG = structlog.get_logger()
+COUNT_PATH = "/pubsub/broker/main/partition_num"
 
 
 Begin = Callable[..., Any]
@@ -101,6 +103,32 @@ async def test_a_proxy_is_found_only_once_it_serves(begin: Begin) -> None:
     assert 4 in proxy.states()
     proxy.enrolment.serve()
     await until(lambda: router.states().get(4) == "running")
+
+
+async def test_nodes_are_known_by_their_names_and_each_step_of_a_growth_is_logged(memory: Memory) -> None:
+    with capture_logs() as told:
+        async with Directory(memory.tree(), structlog.get_logger(), spread_s=0.01, poll_s=60.0) as directory:
+            made = Enrolment(spec(2, "broker"), directory, structlog.get_logger())
+            Player(made, await made.begin()).attach()
+            made.serve()
+            await until(lambda: made.name_of(2))
+            assert (made.name_of(2), made.name_of(9)) == ("muster-broker-2", "")
+            steps: list[tuple[int, Growth | None]] = [
+                (1, Growth(2, "prepare", 2, "me")),
+                (1, Growth(2, "switched", 2, "me")),
+                (2, Growth(2, "final", 2, "me")),
+                (2, None),
+            ]
+            await memory.trees[0].set(COUNT_PATH, encode(Count(1, 1, steps[0][1])))
+            await until(lambda: told[-1]["event"] == "growth")
+            for partitions, growth in (*steps[:1], *steps):
+                made._say_growth({"broker/main": Count(partitions, 1, growth)})
+    assert [(line["event"], line["layer"], line.get("step")) for line in told if "growth" in line["event"]] == [
+        ("growth", "broker/main", "prepare"),
+        ("growth", "broker/main", "switched"),
+        ("growth", "broker/main", "final"),
+        ("growth is over", "broker/main", None),
+    ]
 
 
 async def test_each_life_has_a_higher_epoch_and_none_below_that_of_the_process(begin: Begin, memory: Memory) -> None:

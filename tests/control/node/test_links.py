@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from control.cli.links import aged
+from control.cli.links import Wanted, aged
 from control.config.options import Links as Limits
 from control.console.lines import seen
 from control.console.readings import NO_ANSWER, Reading
@@ -49,6 +49,29 @@ def test_the_worst_link_comes_first_and_says_which_limit_it_does_not_keep() -> N
         ("proxy", "router", ["latency", "loss"]),
         ("proxy", "broker", []),
     ]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "shown"),
+    [
+        (Wanted(), ["gateway", "router", "broker"]),
+        (Wanted(worst=2), ["gateway", "router"]),
+        (Wanted(role="router"), ["router"]),
+        (Wanted(role="proxy"), ["gateway", "router", "broker"]),
+        (Wanted(node="broker"), ["broker"]),
+        (Wanted(node=str(BROKER)), ["broker"]),
+        (Wanted(role="gateway", node="broker"), []),
+    ],
+)
+def test_links_are_chosen_by_role_by_node_and_by_badness(wanted: Wanted, shown: list[str]) -> None:
+    told = reading([link(BROKER), link(ROUTER, "router", rtt_us=150_000, loss=0.02)], [lost(GATEWAY, "gateway")])
+    lines = seen(NODES, {**SILENT, BY_NAME["proxy"]: told}, Limits())
+    assert [line.receiver for line in wanted.of(lines, NODES)] == shown
+
+
+def test_a_node_that_is_not_there_is_told() -> None:
+    with pytest.raises(UserError, match="--of: there is no node nobody; muster status shows them"):
+        Wanted(node="nobody").of([], NODES)
 
 
 def test_a_broker_that_is_left_out_is_told_with_the_reason() -> None:

@@ -69,6 +69,14 @@ def test_a_partition_without_a_replica_that_runs_is_known_where_somebody_needs_i
         assert view.snapshot.uncovered()["broker/main"] == missing, "what is only prepared has no rooms"
 
 
+def test_the_partition_with_the_fewest_replicas_is_known_by_layer(view: View) -> None:
+    assert view.snapshot.replicas_least() == {}
+    view.take(reading(proxy(1), broker(2), broker(3, 1), broker(4, 1)), 0.0)
+    assert view.snapshot.replicas_least() == {"router": 0, "broker/main": 1}
+    view.take(reading(proxy(1), broker(2), broker(3, 1), broker(4, 1), broker(5), broker(6, state="draining")), 20.0)
+    assert view.snapshot.replicas_least()["broker/main"] == 2
+
+
 def test_an_engine_gets_the_brokers_of_its_cluster(view: View) -> None:
     more = {"broker/other/partition_num": b'{"partitions": 4}'}
     view.take(reading(proxy(1), broker(2, 1), broker(3, 3, cluster="other")) | more, 0.0)
