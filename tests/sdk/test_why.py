@@ -3,6 +3,7 @@
 import asyncio
 import re
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
@@ -10,6 +11,7 @@ import pytest
 
 import muster
 import muster.testing
+from muster.why import explained
 from tests.ports import free_ports
 
 KEY = "11" * 32
@@ -83,10 +85,22 @@ async def test_what_says_something_else_is_no_server_and_silence_stays_a_time_ou
     assert str(nobody).startswith("connect: no answer in 1.5 s; the gateway does not answer")
 
 
-async def test_a_server_that_comes_late_is_joined_and_not_complained_of(address: muster.testing.Instance) -> None:
+async def test_a_server_that_comes_late_is_joined_and_not_complained_of(
+    address: muster.testing.Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = asyncio.Event()
+
+    async def asked(what: str, role: str, servers: Sequence[tuple[str, int]]) -> muster.TimedOut | None:
+        try:
+            return await explained(what, role, servers)
+        finally:
+            told.set()
+
+    monkeypatch.setattr("muster.client.LOOK_INTO_S", 0.0)
+    monkeypatch.setattr("muster.client.explained", asked)
     address.stop("gateway")
-    opening = asyncio.ensure_future(muster.connect(address, proxies=(), timeout=20).__aenter__())
-    await asyncio.sleep(1.2)  # past the moment at which it is asked why
+    opening = asyncio.create_task(muster.connect(address, proxies=(), timeout=20).__aenter__())
+    await told.wait()
     address.start("gateway")
     client = await opening
     await client.close()
