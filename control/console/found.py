@@ -5,7 +5,7 @@ A registry knows a node's address and state; the node itself gives the rest at i
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
@@ -23,7 +23,7 @@ from control.config.options import Config
 from control.console import common
 from control.console.words import say
 from control.errors import TRY_LATER, UNAVAILABLE, USAGE, ConfigError, NotRunning, UserError
-from control.node.enrolment import proving, tree
+from control.node.enrolment import judge, tree
 from control.registry import Directory, Node, Snapshot, reach
 from control.registry.tree import Refused, Tree, TreeError, Unavailable
 from muster.instance import read_token
@@ -32,6 +32,10 @@ from plane.spec import Registration, SpecError
 
 REGISTRY_S: Final = 3.0
 """Time for the registry to answer at the start: the user can try again."""
+UNCERTIFIED: Final = (
+    "cluster.token_file or cluster.signing_keys: missing; clients of these nodes need a credential, and the keys that"
+    " certify the servers it is shown to"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +72,9 @@ class LocalNodes:
 class RegisteredNodes:
     """Nodes of `muster serve`, from their registrations."""
 
-    def __init__(self, settings: Config, directory: Directory) -> None:
-        self._settings, self._directory = settings, directory
+    def __init__(self, settings: Config, directory: Directory, keys: Sequence[str]) -> None:
+        """`keys`: those that certify its servers; without any it names none to clients."""
+        self._settings, self._directory, self._certified = settings, directory, bool(keys)
         self._names: Mapping[int, str] = {}
 
     @property
@@ -78,7 +83,9 @@ class RegisteredNodes:
         return self._directory.snapshot
 
     def servers(self, token: bytes, *, publishes: bool, reads: bool) -> Servers:
-        """The servers that a client of these nodes should know."""
+        """The servers that a client of these nodes should know. Raises `UserError`."""
+        if not self._certified:
+            raise ConfigError(UNCERTIFIED)
         where, cluster = f"the registry {self._settings.registry.url}", self._settings.serve.cluster
         return Servers(self._directory, where, cluster, token, publishes=publishes, reads=reads)
 
@@ -96,16 +103,17 @@ class RegisteredNodes:
             version=", ".join(sorted({node.version for node in nodes})),
             pid=0,
             started=0,
-            token_file=absolute(self._settings.cluster.token_file),
+            token_file=absolute(self._settings.cluster.token_file) if self._certified else "",
             processes=[self._process(node) for node in nodes],
             faults=False,
             registry=url,
             uncovered=self._directory.snapshot.uncovered(),
         )
-        return made.with_endpoints((node.role, _endpoint(node)) for node in nodes if kind(node.role).listed)
+        listed = [node for node in nodes if self._certified and kind(node.role).listed]
+        return made.with_endpoints((node.role, _endpoint(node)) for node in listed)
 
     def _process(self, node: Node) -> Process:
-        return instance.registered(node, self._names.get(node.node, ""))
+        return instance.registered(node, specs.admin_access(self._settings), self._names.get(node.node, ""))
 
 
 class AllNodes:
@@ -151,8 +159,9 @@ async def found(where: Target, wait_s: float = REGISTRY_S) -> AsyncIterator[Node
             return
     if not settings.registry.url:
         raise NotRunning("--registry none: nodes of muster serve are found through a registry")
-    async with reading(specs.reader(settings, settings.registry.url), wait_s) as (_, directory):
-        yield RegisteredNodes(settings, directory)
+    read = specs.reader(settings, settings.registry.url)
+    async with reading(read, wait_s) as (_, directory):
+        yield RegisteredNodes(settings, directory, read.signing_keys)
 
 
 @contextlib.asynccontextmanager
@@ -164,9 +173,9 @@ async def everybody(where: Target) -> AsyncIterator[Nodes]:
         if record.pid and record.registry:
             settings = where.config()
             try:
-                read = reading(specs.reader(settings, record.registry))
-                _, directory = await stack.enter_async_context(read)
-                nodes = AllNodes(nodes, RegisteredNodes(settings, directory))
+                read = _beside(settings, record.registry)
+                _, directory = await stack.enter_async_context(reading(read))
+                nodes = AllNodes(nodes, RegisteredNodes(settings, directory, read.signing_keys))
             except UserError as error:
                 say(f"muster: {error}; only the nodes of the instance are shown")
         yield nodes
@@ -183,9 +192,14 @@ async def mapped(where: Target) -> AsyncIterator[tuple[Nodes, Callable[[], Snaps
         if not record.registry:
             yield nodes, Fixed(record).snapshot
             return
-        read = msgspec.structs.replace(specs.reader(where.config(), record.registry), token_file=record.token_file)
-        async with reading(read) as (_, directory):
+        async with reading(_beside(where.config(), record.registry)) as (_, directory):
             yield nodes, lambda: directory.snapshot
+
+
+def _beside(settings: Config, url: str) -> Registration:
+    """How to read the registry of the local instance, whose folder has the key of its servers. Raises `UserError`."""
+    keys = specs.signing_keys(settings, instance.folder(settings))
+    return msgspec.structs.replace(specs.reader(settings, url), signing_keys=keys)
 
 
 def once(where: Target, wait_s: float = REGISTRY_S) -> Record:
@@ -201,7 +215,7 @@ def once(where: Target, wait_s: float = REGISTRY_S) -> Record:
 def client_of(record: Record) -> muster.Address:
     """What a client needs beside its server's address. Raises `UserError`."""
     if not record.token_file:
-        raise ConfigError("cluster.token_file: missing; clients of these nodes need its credential")
+        raise ConfigError(UNCERTIFIED)
     try:
         return muster.Address((), (), read_token(record.token_file))
     except muster.MusterError as error:
@@ -245,10 +259,10 @@ async def reading(where: Registration, wait_s: float = REGISTRY_S) -> AsyncItera
     until = asyncio.get_running_loop().time() + wait_s
     try:
         chosen, tried = await _answering(where)
-        opened, proves = tree(chosen), proving(chosen)
+        opened, judging = tree(chosen), judge(chosen)
     except SpecError as error:
         raise UserError(str(error)) from None
-    async with Directory(opened, common.errors_alone(), proves=proves) as directory:
+    async with Directory(opened, common.errors_alone(), judge=judging) as directory:
         try:
             async with asyncio.timeout_at(until):
                 await directory.known()
@@ -301,4 +315,6 @@ def _away(where: Registration, tried: Mapping[str, str], wait_s: float) -> str:
     way = "check ZooKeeper, and the network to it"
     if where.auth == "sasl" and "" in tried.values():  # it answers nothing more to unknown users
         way += ", and at registry.user, registry.password_file"
+    if where.tls_ca_file and "" in tried.values():
+        way += ", and at registry.tls_ca_file: the servers' names must be in certificates of that authority"
     return f"{late} ({', '.join(causes)}); {way}"

@@ -36,6 +36,7 @@ from plane.kinds import kind
 from plane.server import Server
 from plane.service import Context, Service
 from plane.spec import Spec, SpecError, content, decoded
+from plane.trust import shared_token
 
 if TYPE_CHECKING:  # loaded only where there is a registry
     from control.node.enrolment import Enrolment
@@ -221,7 +222,9 @@ async def serve(
         "faults": spec.faults,
     }
     running = None if companion is None or engine is None else companion(engine, log, _partitions(spec, enrolment))
-    http = admin.http(admin.Admin(service, about, enrolment, running))
+    access = spec.admin_access
+    token = shared_token(access.token_file) if access.token_file else b""
+    http = admin.http(admin.Admin(service, about, enrolment, running, token), access)
     serving = asyncio.create_task(http.serve(sockets=[admin.listen(spec.admin)]))
     if spec.faults:
         log.warning("FAULTS ARE INJECTED ON PURPOSE", faults=spec.faults)
