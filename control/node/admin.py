@@ -44,8 +44,10 @@ PROBES: Final = frozenset({"/healthz", "/readyz"})
 PROBE_RATE: Final = 200.0
 PAGE_RATE: Final = 100.0
 """Requests a second; each costs the loop about 0.2 ms beside its answer."""
-RENDERS_S: Final = 0.9
-"""`/metrics` is rendered at most this often: once for all who ask within a second."""
+RENDERS_S: Final = 1.0
+"""`/metrics` is rendered at most this often, in the mean: whoever asks more gets the last page again."""
+RENDERS_SAVED: Final = 10
+"""Pages that a pause saves up, so that few who ask get what is true now."""
 USERS: Final = r"[0-9]{1,20}(,[0-9]{1,20}){0,99}"
 _TURNS: Final = itertools.count()
 """Order of waiting: the loop's clock stands still while it accepts several."""
@@ -160,7 +162,8 @@ class Admin(App):
             ]
 
         self._metrics = metrics.registry(service, *labels, str(about["version"]), counted)
-        self._page: tuple[float, asyncio.Task[bytes]] | None = None
+        self._page: asyncio.Task[bytes] | None = None
+        self._renders_at = 0.0
 
     def answer(self, path: str, query: str) -> Answer:
         """All fields of its service and its enrolment."""
@@ -186,11 +189,13 @@ class Admin(App):
         return nothing(path) if found is None else json_answer(*found)
 
     def _rendered(self) -> asyncio.Task[bytes]:
-        """The page of metrics, as of less than a second ago."""
+        """The page of metrics as they are now, or were a second ago at most."""
         now = asyncio.get_running_loop().time()
-        if self._page is None or now - self._page[0] >= RENDERS_S:
-            self._page = now, asyncio.create_task(metrics.text(metrics.read(self._metrics)))
-        return self._page[1]
+        self._renders_at = max(self._renders_at, now - RENDERS_S * (RENDERS_SAVED - 1))
+        if self._page is None or now >= self._renders_at:
+            self._renders_at += RENDERS_S
+            self._page = asyncio.create_task(metrics.text(metrics.read(self._metrics)))
+        return self._page
 
 
 def _users(texts: Texts, query: str) -> Answer:
