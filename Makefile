@@ -14,18 +14,18 @@ lint: setup
 	@exec scripts/lint.sh
 
 sim: setup
-	@cargo run --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --seeds 0..1000 $(ARGS)
-	@cargo run --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --members --seeds 0..10000 $(ARGS)
-	@cargo run --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --apart --seeds 0..500 $(ARGS)
-	@cargo run --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --holes --seeds 0..300 $(ARGS)
-	@cargo run --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --moves --seeds 0..500 $(ARGS)
-	@cargo run --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --grows --seeds 0..1000 $(ARGS)
-	@cargo run --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --rekeys --seeds 0..500 $(ARGS)
-	@cargo run --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --matrix --seeds 0..20 $(ARGS)
-	@cargo run --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --clusters --seeds 0..500 $(ARGS)
-	@cargo run --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --commands --seeds 0..500 $(ARGS)
-	@cargo run --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --lossy --seeds 0..10 $(ARGS)
-	@cargo run --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --kills --seeds 0..1000 $(ARGS)
+	@cargo run --locked --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --seeds 0..1000 $(ARGS)
+	@cargo run --locked --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --members --seeds 0..10000 $(ARGS)
+	@cargo run --locked --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --apart --seeds 0..500 $(ARGS)
+	@cargo run --locked --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --holes --seeds 0..300 $(ARGS)
+	@cargo run --locked --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --moves --seeds 0..500 $(ARGS)
+	@cargo run --locked --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --grows --seeds 0..1000 $(ARGS)
+	@cargo run --locked --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --rekeys --seeds 0..500 $(ARGS)
+	@cargo run --locked --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --matrix --seeds 0..20 $(ARGS)
+	@cargo run --locked --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --clusters --seeds 0..500 $(ARGS)
+	@cargo run --locked --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --commands --seeds 0..500 $(ARGS)
+	@cargo run --locked --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --lossy --seeds 0..10 $(ARGS)
+	@cargo run --locked --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --kills --seeds 0..1000 $(ARGS)
 	@MUSTERTEST_SEEDS=20 exec .venv/bin/pytest -q tests/control/cluster/test_doubling.py
 
 soak: setup

@@ -7,7 +7,6 @@ and users' tokens, signed with a secret of the cluster or with a key that the cl
 """
 
 import hmac
-import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,10 +21,9 @@ from plane.jwks import FetchedKeys, KeptKeys, NotYet
 from plane.kind import Right
 from plane.role import Handler
 from plane.spec import Spec, SpecError
-from plane.trust import PROBES, USER_MAX, Trust, probe_token, shared_token, trust_of
+from plane.trust import PROBES, Trust, probe_token, shared_token, trust_of
+from plane.users import EMBEDDED_USER, HASHED, Texts, user_of
 
-EMBEDDED_USER: Final = _core.SHARED_USER
-"""The user of the shared token. No signed token can be for it."""
 ALGORITHM: Final = "HS256"
 LEEWAY_S: Final = 5.0
 """Allowed difference between the clocks of the signer and the checker."""
@@ -63,6 +61,8 @@ class Admitted:
     """The number by which it can be revoked; 0: none."""
     device: bytes = b""
     """The name of the user's device; empty: none."""
+    text: str = ""
+    """The user as its token says it; empty: none does."""
 
 
 class Authenticator(Protocol):
@@ -109,7 +109,8 @@ class TokenAuthenticator:
             return Admitted(EMBEDDED_USER, self._probes)
         try:
             claims = self._claims(credential)
-            user, name = user_of(str(claims["sub"])), _name(claims)
+            text, name = str(claims["sub"]), _name(claims)
+            user = user_of(text, self._trust.user_key)
             if user in self._trust.users or name in self._trust.tokens:
                 return "bad_credential"
             grant = self._grant(claims)
@@ -120,7 +121,7 @@ class TokenAuthenticator:
             return "bad_credential"
         if not grant.has_any(list(OPENS[self._right])):
             return "not_allowed"
-        return Admitted(user, grant, claims["exp"] + LEEWAY_S, token_number(name), device)
+        return Admitted(user, grant, claims["exp"] + LEEWAY_S, token_number(name), device, text)
 
     def _claims(self, credential: bytes) -> Mapping[str, Any]:
         header = jwt.get_unverified_header(credential)
@@ -163,15 +164,6 @@ def _checked(credential: bytes, algorithm: str, keys: Sequence[Any]) -> Mapping[
     raise error
 
 
-def user_of(text: str) -> int:
-    """The user of a token, a decimal number. Raises `ValueError`."""
-    if not re.fullmatch(r"[1-9][0-9]{0,19}", text) or int(text) > USER_MAX:
-        raise ValueError(f"a user is a decimal number from 2 to {USER_MAX}, not {text!r:.40}")
-    if int(text) == EMBEDDED_USER:
-        raise ValueError(f"user {EMBEDDED_USER} is whoever has the shared token: no other token can be for it")
-    return int(text)
-
-
 def token_number(name: str | None) -> int:
     """The number of a token's id (`jti`) for engines; 0: it has none."""
     if name is None:
@@ -198,7 +190,7 @@ def _listed(patterns: Patterns) -> list[tuple[str, list[str]]]:
 
 def mint(
     secret: bytes,
-    user: int,
+    user: int | str,
     rights: Sequence[Right],
     now: float,
     seconds: float,
@@ -224,12 +216,14 @@ def embedded(spec: Spec, right: Right | None, defaults: Patterns) -> TokenAuthen
     return TokenAuthenticator(shared_token(spec.token_file), right, trust_of(spec), defaults)
 
 
-def answering(engine: DoorEngine, authenticator: Authenticator) -> Handler:
-    """The handler of an engine's questions who a client is."""
+def answering(engine: DoorEngine, authenticator: Authenticator, texts: Texts) -> Handler:
+    """The handler of an engine's questions who a client is. Users that are text are kept among the texts."""
 
     def authenticate(question: int, credential: bytes) -> None:
         said = authenticator.authenticate(credential)
         if isinstance(said, Admitted):
+            if said.user >= HASHED:
+                texts.keep(said.user, said.text)
             left = None if said.until is None else max(0, int((said.until - time.time()) * 1_000))
             engine.answer(question, said.user, grant=said.grant, left_ms=left, token=said.token, device=said.device)
         else:

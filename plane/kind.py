@@ -19,7 +19,8 @@ Process = Literal["machine", "edge", "worker"]
 `worker`: no listener beside administration."""
 Shape = Literal["replicated", "partitioned"]
 """`replicated`: all nodes of the role are alike. `partitioned`: each is a replica of one partition of its layer."""
-Secret = Literal["cluster", "names", "token"]
+Secret = Literal["cluster", "names", "token", "users"]
+"""`users`: those that judge users' tokens."""
 Right = Literal["read", "publish"]
 
 O = TypeVar("O", bound=Section)  # noqa: E741 - options
@@ -187,6 +188,11 @@ class RoleKind(Generic[O, S]):
     def linked(self) -> bool:
         """Whether its nodes have links."""
         return self.process == "machine"
+
+    @property
+    def certified(self) -> bool:
+        """Whether clients show it credentials, so that its entry in the registry needs a certificate."""
+        return "token" in self.secrets and self.process != "worker"
 
     def of(self, told: Any) -> S:
         """The settings of a spec. Raises `msgspec.ValidationError`."""

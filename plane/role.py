@@ -7,6 +7,7 @@ from typing import Any
 
 from plane.engine import Engine, Placement, Server
 from plane.service import Context, TakeTrust
+from plane.users import Texts
 
 Handler = Callable[..., None]
 Servers = Mapping[str, list[Server]]
@@ -31,5 +32,7 @@ class Role:
     """Put those settings in force that a running node takes."""
     name: Callable[[Servers], None] = _nothing
     """Of a door: tell clients of these servers from now on."""
+    texts: Texts | None = None
+    """Of a door: the texts of users that it has seen."""
     beside: Callable[[Context], AbstractAsyncContextManager[object]] | None = None
     """The work beside the engine, with the parts of its process, while its context is open."""

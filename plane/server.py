@@ -28,6 +28,7 @@ class Server:
         self.engine = role.engine
         self.place, self.name, self.take = role.place, role.name, role.take
         self.take_trust = role.take_trust
+        self.texts = role.texts
         self.beside = role.beside
         self.ready = False
         self.draining = False

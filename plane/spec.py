@@ -33,6 +33,16 @@ def password(file: str) -> str:
         raise SpecError(f"{file}: cannot be read: {error}") from None
 
 
+class AdminAccess(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """How admin ports are entered. Empty names: without a token, without TLS."""
+
+    token_file: str = ""
+    """What opens all pages but those of probes."""
+    cert_file: str = ""
+    """What a node shows, and what those who ask trust, whatever address it has (PEM)."""
+    key_file: str = ""
+
+
 class Registration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The registration of the process; for the control plane."""
 
@@ -52,11 +62,15 @@ class Registration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     auth: Literal["none", "digest", "sasl"]
     user: str
     password_file: str
+    tls_ca_file: str = ""
+    tls_cert_file: str = ""
+    tls_key_file: str = ""
     number_file: str = ""
     """The file in which the process keeps its number and epoch; empty: its parent keeps them."""
-    token_file: str = ""
-    """The shared token, by which servers prove that their entries are the cluster's; empty: this process checks none, as
-    it shows them no credential."""
+    signing_key_file: str = ""
+    """The private key that certifies this server's entry; empty: clients show it no credential."""
+    signing_keys: list[str] = []
+    """The public keys, in hex, of which one certifies each server; empty: this process shows servers no credential."""
     cut_off_ms: int = 0
     """A gateway or proxy that is cut off for this long sends its clients to others; 0: it keeps them."""
     grown: bool = False
@@ -79,6 +93,7 @@ class Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     link_bind: tuple[str, int] | None
     """For links; None if the role has none."""
     admin: tuple[str, int]
+    admin_access: AdminAccess = AdminAccess()
     placement_epoch: int
     nodes: list[Node]
     layers: dict[str, tuple[int, int]]

@@ -5,16 +5,16 @@ Owns the reading of these files. Knows no token and no signature: see `plane/aut
 
 import codecs
 import hmac
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from plane.spec import Spec, SpecError
+from plane.spec import Spec, SpecError, secret
+from plane.users import user_of
 
 SECRET_BYTES_MIN: Final = 32
 SECRETS_MAX: Final = 2
-USER_MAX: Final = 2**64 - 1
-PROOF_BYTES: Final = 16
 REVOKED_MAX: Final = 100_000
 """Lines of the file of revoked users and tokens: some 10 MB, and one look at all sessions per reload."""
 PROBES: Final = "muster-probe"
@@ -36,6 +36,8 @@ class Trust:
     """Revoked users."""
     tokens: frozenset[str] = frozenset()
     """The ids (`jti`) of revoked tokens."""
+    user_key: bytes = b""
+    """Of the hash of users that are text; empty: only numbers are users."""
 
 
 def probe_token(token: bytes) -> bytes:
@@ -44,16 +46,10 @@ def probe_token(token: bytes) -> bytes:
     return hmac.digest(token, b"muster prober", "sha256").hex().encode()
 
 
-def server_proof(token: bytes, node: int, role: str, client: tuple[str, int], public_key: str) -> str:
-    """The proof that a holder of the shared token registered this server with this address and key for clients."""
-    host, port = client
-    said = f"muster server\n{node}\n{role}\n{host}\n{port}\n{public_key}"
-    return hmac.digest(token, said.encode(), "sha256")[:PROOF_BYTES].hex()
-
-
 def trust_of(spec: Spec) -> Trust:
     """Read the files that a spec names. Raises `SpecError`."""
-    users, tokens = revoked(spec.revoked_file)
+    key = secret(spec.name_key_file, 16) if os.access(spec.name_key_file, os.R_OK) else b""
+    users, tokens = revoked(spec.revoked_file, key)
     address = spec.jwks.startswith(URLS)
     return Trust(
         secrets=signing_secrets(spec.jwt_secret_file),
@@ -61,11 +57,13 @@ def trust_of(spec: Spec) -> Trust:
         keys_url=spec.jwks if address else "",
         users=users,
         tokens=tokens,
+        user_key=key,
     )
 
 
-def revoked(file: str) -> tuple[frozenset[int], frozenset[str]]:
-    """Read the revoked users and token ids: a line `user NUMBER` or `token ID` each. Raises `SpecError`."""
+def revoked(file: str, key: bytes) -> tuple[frozenset[int], frozenset[str]]:
+    """Read the revoked users and token ids: a line `user USER` or `token ID` each. `key`: of users that are text. Raises
+    `SpecError`."""
     users, tokens = set[int](), set[str]()
     lines = _text(file).splitlines()
     if len(lines) > REVOKED_MAX:
@@ -75,12 +73,15 @@ def revoked(file: str) -> tuple[frozenset[int], frozenset[str]]:
         name = rest.strip()
         if kind.startswith("#"):
             continue
-        if kind == "user" and name.isascii() and name.isdecimal() and int(name[:21]) <= USER_MAX:
-            users.add(int(name))
+        if kind == "user" and name:
+            try:
+                users.add(user_of(name, key))
+            except ValueError as error:
+                raise SpecError(f"{file}:{number}: {error}") from None
         elif kind == "token" and name:
             tokens.add(name)
         elif kind:
-            raise SpecError(f"{file}:{number}: is neither `user NUMBER` nor `token ID`")
+            raise SpecError(f"{file}:{number}: is neither `user USER` nor `token ID`")
     return frozenset(users), frozenset(tokens)
 
 

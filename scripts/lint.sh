@@ -11,7 +11,7 @@ checks='.venv/bin/mypy
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .'
 if cargo clippy --version >/dev/null 2>&1; then # the longest goes first
-    checks="cargo clippy --quiet --manifest-path core/Cargo.toml --workspace --all-targets -- -D warnings
+    checks="cargo clippy --locked --quiet --manifest-path core/Cargo.toml --workspace --all-targets -- -D warnings
 $checks"
 elif [ "${CI:-}" = true ]; then
     echo 'lint: cargo clippy is missing' >&2

@@ -14,7 +14,6 @@ cd "$(dirname "$0")/.."
 PATH="$PATH:/usr/sbin:/sbin"
 
 RUST_MIN=85 # 1.85, as `rust-version` in core/Cargo.toml
-UV='uv>=0.13,<0.14'
 STAMPS=.venv/.stamps
 EX_UNAVAILABLE=69
 
@@ -198,7 +197,7 @@ need_uv() {
     say 'installing uv into .tools/'
     rm -rf .tools
     "$(find_python)" -m venv .tools
-    .tools/bin/python -m pip install --quiet --disable-pip-version-check "$UV" >&2
+    .tools/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r scripts/uv.lock.txt >&2
 }
 
 install_locked() {
@@ -214,7 +213,6 @@ install_locked() {
 
 build_core() {
     say 'building the library (Rust)'
-    export MATURIN_PEP517_ARGS=--locked # Cargo.lock is complete, or this fails
     uv pip install --quiet --no-deps --no-build-isolation --reinstall -e core
     stamp core "$1"
 }

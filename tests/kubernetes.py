@@ -27,7 +27,12 @@ def _models(name: str) -> ModuleType:
     return import_module(f"lightkube.models.{name}")
 
 
-MODULES: Final = {"v1": "core_v1", "apps/v1": "apps_v1", "policy/v1": "policy_v1"}
+MODULES: Final = {
+    "v1": "core_v1",
+    "apps/v1": "apps_v1",
+    "policy/v1": "policy_v1",
+    "networking.k8s.io/v1": "networking_v1",
+}
 
 
 def documents(file: Path) -> list[dict[str, Any]]:

@@ -29,6 +29,19 @@ def test_every_locked_package_has_a_hash() -> None:
         assert "--hash=sha256:" in entry, entry.splitlines()[0]
 
 
+def test_the_tool_that_installs_comes_by_hash_too_and_a_build_takes_the_locked_crates_alone() -> None:
+    lock = (ROOT / "scripts" / "uv.lock.txt").read_text()
+    assert re.fullmatch(r"uv==[0-9.]+ \\\n(    --hash=sha256:[0-9a-f]{64}( \\)?\n)+", lock)
+    setup = (ROOT / "scripts" / "setup.sh").read_text()
+    assert "--require-hashes -r scripts/uv.lock.txt" in setup
+    assert "--require-hashes requirements.lock" in setup
+    assert CORE["tool"]["maturin"]["locked"]
+    for name in ("scripts/rust.sh", "scripts/lint.sh", "scripts/test.sh", "Makefile"):
+        calls = re.findall(r"cargo (?:test|run|build|clippy) --(?!version)[^\n]*", (ROOT / name).read_text())
+        assert calls
+        assert not [each for each in calls if "--locked" not in each]
+
+
 @pytest.mark.parametrize(
     "wanted",
     [PROJECT["project"]["dependencies"], PROJECT["dependency-groups"]["dev"], PROJECT["build-system"]["requires"]],

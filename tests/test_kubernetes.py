@@ -21,6 +21,7 @@ from control.probes.system import Probes
 from control.probes.worker import Probing
 from control.registry import Snapshot
 from control.registry.server import RegistryServer
+from plane.certificate import public_half
 from plane.kinds import kind, kinds
 from plane.role import Role
 from plane.server import Server
@@ -35,6 +36,9 @@ FOLDER: Final = ROOT / "deploy" / "kubernetes"
 CUSTOMIZED: Final[dict[str, Any]] = documents(FOLDER / "kustomization.yaml")[0]
 EVERY: Final = [each for name in CUSTOMIZED["resources"] for each in documents(FOLDER / name)]
 ADDRESS: Final = "10.0.0.7"
+SIGNING: Final = "5e" * 32
+PUBLIC: Final = {"signing.pub": f"{public_half(bytes.fromhex(SIGNING))}\n"}
+"""The files that are no secrets, each with its line's end."""
 
 
 def of(role: str, what: str) -> dict[str, Any]:
@@ -62,6 +66,10 @@ def environment(role: str, address: str = ADDRESS) -> dict[str, str]:
     for each in container(role)["env"]:
         if "value" in each:
             values[each["name"]] = re.sub(r"\$\((\w+)\)", lambda match: values[match[1]], each["value"])
+        if named := each.get("valueFrom", {}).get("configMapKeyRef"):
+            (trust,) = CUSTOMIZED["configMapGenerator"]
+            assert named["name"] == trust["name"]
+            values[each["name"]] = PUBLIC[named["key"]]
     return values
 
 
@@ -112,8 +120,8 @@ def test_every_role_has_the_manifest_that_the_command_prints(capsys: pytest.Capt
 def test_every_file_is_used_and_no_secret_lies_beside_them() -> None:
     files = {file.name for file in FOLDER.glob("*.yaml")} - {"kustomization.yaml"}
     assert files == set(CUSTOMIZED["resources"])
-    (secret,) = CUSTOMIZED["secretGenerator"]
-    assert set((FOLDER / ".gitignore").read_text().split()) == set(secret["files"])
+    made = [*CUSTOMIZED["secretGenerator"], *CUSTOMIZED["configMapGenerator"]]
+    assert set((FOLDER / ".gitignore").read_text().split()) == {name for each in made for name in each["files"]}
     assert {each["name"] for each in CUSTOMIZED["images"]} == {container(role)["image"] for role in SERVED}
 
 
@@ -177,22 +185,55 @@ def test_a_pod_s_configuration_is_taken_and_names_its_ports_and_its_volumes(role
     volumes = {each["name"] for each in pod(role)["volumes"]} | {each["metadata"]["name"] for each in claims}
     assert set(mounts.values()) == volumes
     assert mounts[settings.serve.dir] == "state"
-    (secret,) = CUSTOMIZED["secretGenerator"]
     cluster = settings.cluster
     named = {"cluster": cluster.secret_file, "names": cluster.names_file, "token": cluster.token_file}
     needed = {file for name, file in named.items() if name in kind(role).secrets}
-    needed |= {cluster.jwt_secret_file} if cluster.token_file in needed else set()
+    needed |= {cluster.jwt_secret_file} if "users" in kind(role).secrets else set()
+    needed |= {cluster.signing_key_file} if kind(role).certified else set()
+    needed |= {settings.registry.password_file, *settings_of_admin(settings)}
     assert {
         f"{folder}/{name}" for folder, volume in mounts.items() if volume == "secrets" for name in mounted(role)
     } == needed
-    assert mounted(role) <= set(secret["files"])
     assert not any(one.startswith(f"{other}/") for one in mounts for other in mounts), "one would hide another"
 
 
+def settings_of_admin(settings: Config) -> list[str]:
+    return [settings.admin.token_file, settings.admin.tls_cert_file, settings.admin.tls_key_file]
+
+
 def mounted(role: str) -> set[str]:
-    """The files of the cluster's secrets that a pod has."""
+    """The files of the cluster's secrets that a pod has: all of its role's Secret, which is no other role's."""
     (volume,) = [each for each in pod(role)["volumes"] if each["name"] == "secrets"]
-    return {each["path"] for each in volume["secret"]["items"]}
+    name = volume["secret"]["secretName"]
+    assert [other for other in SERVED if f"muster-{other}-cluster" == name] == [role]
+    (secret,) = [each for each in CUSTOMIZED["secretGenerator"] if each["name"] == name]
+    return set(secret["files"])
+
+
+def test_a_stolen_secret_of_a_broker_or_router_opens_no_client_s_session_and_certifies_nothing() -> None:
+    for role in ("broker", "router"):
+        assert not {"token", "jwt.secret", "signing.key"} & mounted(role)
+
+
+def test_the_registry_is_spoken_to_by_tls_under_a_name_of_its_own(tmp_path: Path) -> None:
+    for role in SERVED:
+        registry = loaded(role, tmp_path).registry
+        assert registry.auth != "none"
+        folder = {each["mountPath"]: each["name"] for each in container(role)["volumeMounts"]}
+        file = Path(registry.tls_ca_file)
+        assert folder[str(file.parent)] == "trust"
+        assert file.name in CUSTOMIZED["configMapGenerator"][0]["files"]
+
+
+@pytest.mark.parametrize("role", [role for role in SERVED if not kind(role).door])
+def test_only_prometheus_and_nodes_reach_an_admin_port(role: str) -> None:
+    policy = of(role, "NetworkPolicy")["spec"]
+    assert policy["podSelector"]["matchLabels"] == workload(role)["spec"]["selector"]["matchLabels"]
+    ports = {(each["containerPort"], each["protocol"]): each["name"] for each in container(role)["ports"]}
+    for rule in policy["ingress"]:
+        (port,) = rule["ports"]
+        assert ("from" in rule) == (ports.pop((port["port"], port["protocol"])) == "admin")
+    assert not ports
 
 
 def test_a_pod_s_own_files_lie_where_its_keys_say(tmp_path: Path) -> None:
@@ -229,6 +270,7 @@ def test_probes_ask_what_a_node_answers_where_it_does(role: str) -> None:
         asked = container(role)[probe]["httpGet"]
         assert (asked["path"], asked["port"]) == (path, admin_port(role))
         assert asked.get("host", ADDRESS) == host
+        assert asked["scheme"] == "HTTPS"
         status, _, _ = app._answered({"method": "GET", "path": path})
         assert status in {200, 503}
 
@@ -254,7 +296,13 @@ async def test_what_the_manifests_start_serves(tmp_path: Path, address: str) -> 
         need_ipv6()
     hosts = Hosts(tmp_path, "embedded")
     text = configuration().replace("/var/lib/muster", str(tmp_path / "state"))
-    registry = {"MUSTER_REGISTRY__URL": "embedded", "MUSTER_INSTANCE__DIR": str(tmp_path)}
+    registry = {"MUSTER_REGISTRY__URL": "embedded", "MUSTER_REGISTRY__AUTH": "none"}
+    registry |= {"MUSTER_REGISTRY__TLS_CA_FILE": "", "MUSTER_INSTANCE__DIR": str(tmp_path)}
+    registry |= {"MUSTER_ADMIN__TLS_CERT_FILE": "", "MUSTER_ADMIN__TLS_KEY_FILE": ""}  # probes ask without
+    (tmp_path / "signing.key").write_text(SIGNING)
+    for name in ("admin.token", "admin.pem", "admin.key"):
+        (tmp_path / name).write_text("canary-token")
+    (tmp_path / "registry.password").write_text("no registry asks for it")
     nodes: list[Node] = []
     async with RegistryServer(tmp_path, structlog.get_logger()):
         with hosts.running():

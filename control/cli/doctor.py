@@ -222,7 +222,11 @@ class Examination:
             return []
         from control.config.zookeeper import servers  # imports kazoo, here only
 
-        return [network.registry(reach.tried(servers(url).hosts))]
+        settings = self._config.registry
+        return [
+            network.registry(reach.tried(servers(url).hosts)),
+            network.registry_access(settings.auth, tls=bool(settings.tls_ca_file)),
+        ]
 
     def _identity(self) -> list[Finding]:
         cluster, serve = self._config.cluster, self._config.serve

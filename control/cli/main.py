@@ -232,7 +232,7 @@ def serve(
 
 @app.command(epilog="Example: muster token 7 --cap 'sports:*=read,publish' --cap chat:7=read --expires 15m")
 def token(
-    user: Annotated[str, typer.Argument(metavar="USER", help="A number from 2 to 2^64-1.")],
+    user: Annotated[str, typer.Argument(metavar="USER", help="A number from 2 to 2^64-1, or text of up to 64 bytes.")],
     rights: Annotated[
         str, typer.Option(metavar="WORDS", help="Rights of the token: read, publish, or read,publish.")
     ] = "read",
@@ -485,9 +485,17 @@ def cluster_remove(node: Node, json: Json = False, config: ConfigFile = None) ->
 @cluster_app.command("node-key", epilog="Example: muster cluster node-key /etc/muster/node.key")
 def cluster_node_key(file: Annotated[Path, typer.Argument(metavar="FILE", help="File of the private key.")]) -> int:
     """Print a node's public key, as cluster.nodes_file lists it. A missing private key is made."""
-    from control.cli.node_key import node_key
+    from control.cli.keys import node_key
 
     return node_key(file)
+
+
+@cluster_app.command("signing-key", epilog="Example: muster cluster signing-key /etc/muster/signing.key")
+def cluster_signing_key(file: Annotated[Path, typer.Argument(metavar="FILE", help="File of the private key.")]) -> int:
+    """Print the public key that certifies servers, for cluster.signing_keys. A missing private key is made."""
+    from control.cli.keys import signing_key
+
+    return signing_key(file)
 
 
 @app.command(epilog="Example: muster top --sort cpu")

@@ -7,18 +7,26 @@ from typing import Any, Final
 
 from plane.kind import RoleKind, Secret
 
-FILES: Final[dict[Secret, tuple[str, ...]]] = {
-    "cluster": ("cluster.secret",),
-    "names": ("names.key",),
-    "token": ("token", "jwt.secret"),
+FILES: Final[dict[Secret, str]] = {
+    "cluster": "cluster.secret",
+    "names": "names.key",
+    "token": "token",
+    "users": "jwt.secret",
 }
-"""Files of the Secret `muster-cluster`, by what a role needs."""
+"""Files of the Secret `muster-ROLE-cluster`, by what a role needs."""
+EVERY: Final = ("admin.token", "admin.key", "admin.pem", "registry.password")
+"""The files that each role needs."""
+SIGNING: Final = "signing.key"
+"""The file that certified roles need."""
 LOOPBACK: Final = "127.0.0.1"
+MONITORING: Final = "monitoring"
+"""The namespace of Prometheus."""
 
 
 def manifest(of: RoleKind[Any, Any]) -> str:
-    """Return the manifest of a role: its Service, its disruption budget if it has several nodes, its workload."""
-    return "".join([_head(of), "---\n".join(filter(None, [_service(of), _budget(of), _workload(of)]))])
+    """Return the manifest of a role: its Service, the policy of its network, its disruption budget if it has several nodes,
+    its workload."""
+    return "".join([_head(of), "---\n".join(filter(None, [_service(of), _policy(of), _budget(of), _workload(of)]))])
 
 
 def _head(of: RoleKind[Any, Any]) -> str:
@@ -81,6 +89,32 @@ spec:
 {headless}  selector: {_labels(of)}
   ports:
 {listed}"""
+
+
+def _policy(of: RoleKind[Any, Any]) -> str:
+    """Only Prometheus and other nodes reach the admin port; none for pods in the network of a host, which has no
+    policy."""
+    if of.door:
+        return ""
+    *others, (_, admin, _) = _ports(of)
+    open_to_all = "".join(
+        f"    - ports: [{{port: {number}, protocol: {protocol}}}]\n" for _, number, protocol in others
+    )
+    return f"""\
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata:
+  name: muster-{of.name}
+spec:
+  podSelector:
+    matchLabels: {_labels(of)}
+  policyTypes: [Ingress]
+  ingress:
+{open_to_all}    - ports: [{{port: {admin}, protocol: TCP}}] # administration
+      from:
+        - podSelector: {{matchLabels: {{app.kubernetes.io/name: muster}}}}
+        - namespaceSelector: {{matchLabels: {{kubernetes.io/metadata.name: {MONITORING}}}}}
+"""
 
 
 def _budget(of: RoleKind[Any, Any]) -> str:
@@ -182,13 +216,21 @@ def _environment(of: RoleKind[Any, Any]) -> str:
         keys["serve.partition"] = "0"
     keys |= pods.keys
     keys |= {key: f"{_folder(of)}/{file}" for key, file in pods.files.items()}
-    return """\
+    signing = """\
+            - name: MUSTER_CLUSTER__SIGNING_KEYS
+              valueFrom: {configMapKeyRef: {name: muster-trust, key: signing.pub}}
+"""
+    return (
+        """\
             - name: POD_NAME
               valueFrom: {fieldRef: {fieldPath: metadata.name}}
             - name: POD_IP
               valueFrom: {fieldRef: {fieldPath: status.podIP}}
             - {name: MUSTER_SERVE__NAME, value: $(POD_NAME)}
-""" + "".join(f'            - {{name: {_variable(key)}, value: "{value}"}}\n' for key, value in keys.items())
+"""
+        + (signing if "token" in of.secrets else "")
+        + "".join(f'            - {{name: {_variable(key)}, value: "{value}"}}\n' for key, value in keys.items())
+    )
 
 
 def _variable(key: str) -> str:
@@ -224,12 +266,14 @@ def _probes(of: RoleKind[Any, Any]) -> str:
             httpGet:
 {host}              path: /healthz
               port: {_admin(of)}
+              scheme: HTTPS
             periodSeconds: 5
             failureThreshold: 720 # it may wait for the registry: an hour
           livenessProbe:
             httpGet:
 {host}              path: /healthz
               port: {_admin(of)}
+              scheme: HTTPS
             periodSeconds: 5
             timeoutSeconds: 5
             failureThreshold: 3
@@ -237,28 +281,34 @@ def _probes(of: RoleKind[Any, Any]) -> str:
             httpGet:
 {host}              path: /readyz
               port: {_admin(of)}
+              scheme: HTTPS
             periodSeconds: 2
             timeoutSeconds: 2
             failureThreshold: 2
 """
 
 
+def secret_files(of: RoleKind[Any, Any]) -> list[str]:
+    """The files in the Secret of a role: what it needs, and nothing else."""
+    files = [file for secret, file in FILES.items() if secret in of.secrets]
+    return [*files, *([SIGNING] if of.certified else []), *EVERY]
+
+
 def _volumes(of: RoleKind[Any, Any]) -> str:
-    files = [file for secret, names in FILES.items() if secret in of.secrets for file in names]
     own = bool(of.pods.files)
-    mounts = ["{name: config, mountPath: /etc/muster, readOnly: true}"]
-    volumes = ["config", "  configMap: {name: muster}"]
-    if files:
-        mounts.append("{name: secrets, mountPath: /etc/muster-secrets, readOnly: true}")
-        items = [f"      - {{key: {file}, path: {file}}}" for file in files]
-        volumes += [
-            "secrets",
-            "  secret:",
-            "    secretName: muster-cluster",
-            "    defaultMode: 0440",
-            "    items:",
-            *items,
-        ]
+    mounts = [
+        "{name: config, mountPath: /etc/muster, readOnly: true}",
+        "{name: trust, mountPath: /etc/muster-trust, readOnly: true}",
+        "{name: secrets, mountPath: /etc/muster-secrets, readOnly: true}",
+    ]
+    volumes = [
+        "config",
+        "  configMap: {name: muster}",
+        "trust",
+        "  configMap: {name: muster-trust}",
+        "secrets",
+        f"  secret: {{secretName: muster-{of.name}-cluster, defaultMode: 0440}}",
+    ]
     if own:
         mounts.append(f"{{name: own, mountPath: {_folder(of)}, readOnly: true}}")
         volumes += ["own", f"  secret: {{secretName: muster-{of.name}, defaultMode: 0440, optional: true}}"]

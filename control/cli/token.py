@@ -10,10 +10,11 @@ from control.cluster import instance, specs
 from control.config import load as config
 from control.errors import USAGE, ConfigError, UserError
 from muster import _core
-from plane.auth import VALID_S_MAX, Patterns, mint, user_of
+from plane.auth import VALID_S_MAX, Patterns, mint
 from plane.kind import Right
 from plane.spec import SpecError
 from plane.trust import signing_secrets
+from plane.users import check_user
 
 CREDENTIAL_BYTES_MAX: Final = 1_000
 """A credential is one record of a session."""
@@ -47,7 +48,7 @@ def made(
 ) -> str:
     """A new token. Raises `UserError`."""
     try:
-        number = user_of(user)
+        check_user(user)
     except ValueError as error:
         raise UserError(f"USER: {error}", USAGE) from None
     if device is not None and not re.fullmatch(DEVICE, device):
@@ -66,7 +67,7 @@ def made(
         secret = signing_secrets(file)[0]
     except SpecError as error:
         raise ConfigError(str(error)) from None
-    minted = mint(secret, number, allowed, time.time(), seconds, patterns, token_id, device)
+    minted = mint(secret, user, allowed, time.time(), seconds, patterns, token_id, device)
     if len(minted) > CREDENTIAL_BYTES_MAX:
         raise UserError(
             f"--cap: the token has {len(minted)} bytes, and a credential at most {CREDENTIAL_BYTES_MAX}; use fewer patterns",

@@ -18,7 +18,7 @@ from control.cluster import specs
 from control.config import load as configuration
 from control.config.options import Config
 from control.errors import ConfigError
-from control.node.enrolment import proving, proving_by, tree
+from control.node.enrolment import judge, tree
 from control.registry import Directory, Snapshot
 from muster.instance import Endpoint, read_token
 from plane.engine import Server
@@ -37,6 +37,7 @@ async def connect(
     registry: str | None = None,
     config: str | Path | None = None,
     token: bytes | str | None = None,
+    signing_keys: str | None = None,
     cluster: str | None = None,
     publishes: bool = True,
     reads: bool = True,
@@ -46,12 +47,14 @@ async def connect(
     """Open a client of a registry's nodes while the block lasts; it follows the nodes that come and go.
 
     Missing arguments come from the configuration (file and environment, as for every command): `registry.url` with its
-    user and password, `cluster.token_file`, and `serve.cluster`, whose proxies it uses. Waits up to `timeout` seconds
+    user and password, `cluster.token_file`, `cluster.signing_keys`, which certify the servers that are shown the token,
+    and `serve.cluster`, whose proxies it uses. Waits up to `timeout` seconds
     for the registry, and for a server of each kind. `options` are those of `muster.connect`. While the registry is away
     the last servers stay. Raises `muster.MusterError`.
     """
     try:
         flags = {} if registry is None else {"registry.url": (registry, "registry")}
+        flags |= {} if signing_keys is None else {"cluster.signing_keys": (signing_keys, "signing_keys")}
         settings = configuration.load(None if config is None else Path(config), flags=flags).config
         if not settings.registry.url:
             raise ConfigError("registry.url: missing; servers are found through a registry")
@@ -59,13 +62,14 @@ async def connect(
             token = _token(settings)
         where_from = specs.reader(settings, settings.registry.url)
         opened = tree(where_from)
-        # Without a file, the credential must be the shared token: it is shown to those alone who prove to have it.
-        proves = proving(where_from) or proving_by(token.encode() if isinstance(token, str) else token)
+        judging = judge(where_from)
+        if judging is None:
+            raise ConfigError("cluster.signing_keys: missing; a client needs the keys that certify its servers")
     except (ConfigError, SpecError) as error:
         raise muster.Invalid(str(error)) from None
     until = asyncio.get_running_loop().time() + timeout
     where = f"the registry {settings.registry.url}"
-    async with Directory(opened, _log(), proves=proves) as directory:
+    async with Directory(opened, _log(), judge=judging) as directory:
         try:
             async with asyncio.timeout_at(until):
                 await directory.known()

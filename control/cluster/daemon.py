@@ -44,7 +44,7 @@ END_S: Final = 15.0
 """A draining node is killed after this time: longer than all that a drain waits for."""
 Work = Callable[[node.Owner], Coroutine[Any, Any, None]]
 """The running role, which reports its state to its owner."""
-OTHERS: Final = ("up.", "admin.", "links.", "systems.")
+OTHERS: Final = ("up.", "admin.host", "links.", "systems.")
 """Beginnings of keys that mean nothing to a single node, beside those that only a system's commands read."""
 
 
@@ -115,6 +115,18 @@ def _check(config: Config, role: str) -> None:
     for key, secret_name in (("secret_file", "cluster"), ("names_file", "names"), ("token_file", "token")):
         if secret_name in of.secrets and not getattr(config.cluster, key):
             raise ConfigError(f"cluster.{key}: missing; muster serve needs it, with the same content on each host")
+    cluster = config.cluster
+    if of.certified and not cluster.signing_key_file:
+        raise ConfigError(
+            f"cluster.signing_key_file: missing; it certifies a {role}, with the same content on each host"
+        )
+    if "token" in of.secrets and not (cluster.signing_keys or cluster.signing_key_file):
+        raise ConfigError(f"cluster.signing_keys: missing; a {role} shows credentials to servers that they certify")
+    admin, (host, _) = config.admin, split_address(config.serve.admin)
+    if not ipaddress.ip_address(host).is_loopback and not (admin.token_file and admin.tls_cert_file):
+        raise ConfigError(
+            f"serve.admin: other hosts reach {host}; set admin.token_file, admin.tls_cert_file and admin.tls_key_file"
+        )
     if config.faults.active():
         raise ConfigError("faults: only muster up injects them; remove them")
 

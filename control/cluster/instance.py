@@ -24,7 +24,7 @@ from muster.errors import Unavailable
 from muster.instance import FILE, LOCK, check_default, default_folder, lives
 from plane.files import write_atomically
 from plane.kinds import kind, kinds, listed
-from plane.spec import SpecError, secret
+from plane.spec import AdminAccess, SpecError, secret
 from plane.trust import shared_token, signing_secrets
 
 FORMAT: Final = 1
@@ -59,6 +59,8 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     """Its state in the registry, if it was found there."""
     cluster: str = "main"
     """The cluster that a node of a role with clusters is in."""
+    access: AdminAccess = AdminAccess()
+    """How its admin port is entered."""
     bind: tuple[str, int] | UnsetType = UNSET
     """Where an edge serves its protocol."""
 
@@ -73,7 +75,7 @@ class Beside(msgspec.Struct, frozen=True, kw_only=True):
     bind: tuple[str, int]
 
 
-def registered(node: Node, name: str = "") -> Process:
+def registered(node: Node, access: AdminAccess, name: str = "") -> Process:
     """A node of a registry, under its stable name if that is known."""
     return Process(
         name=node.name or name or f"{node.role}-{node.node}",
@@ -87,6 +89,7 @@ def registered(node: Node, name: str = "") -> Process:
         ready=node.state == "running",
         link=(node.host, node.link_port),
         admin=node.admin or ("", 0),
+        access=access,
         registered=node.state,
         bind=node.client if node.client is not None and kind(node.role).process == "edge" else UNSET,
     )
@@ -173,6 +176,11 @@ class Folder:
         return self.path / "reset.secret"
 
     @property
+    def signing_key(self) -> Path:
+        """32 private bytes in hex: certifies the servers in the registry."""
+        return self.path / "signing.key"
+
+    @property
     def epochs(self) -> Path:
         """The folder of the last epochs."""
         return self.path / "epochs"
@@ -245,6 +253,7 @@ def prepare(place: Folder, servers: Iterable[str] = ()) -> None:
         create_once(place.name_key, _hex(16))
         create_once(place.token, secrets.token_urlsafe(32).encode() + b"\n")
         create_once(place.jwt_secret, _hex(32))
+        create_once(place.signing_key, _hex(32))
         _make_own(place, servers)
     _check_secrets(place)
 
@@ -256,7 +265,7 @@ def prepare_node(place: Folder, servers: Sequence[str], proves: bool = False) ->
     """
     with _writing(place, "serve.dir"):
         if proves:
-            make_node_key(place.node_key)
+            make_key(place.node_key)
         if servers:
             _make_own(place, servers)
     _check_secrets(place)
@@ -264,7 +273,7 @@ def prepare_node(place: Folder, servers: Sequence[str], proves: bool = False) ->
 
 def wrong_secrets(place: Folder) -> Iterator[tuple[Path, str]]:
     """The files here that this user can read and no node can start with, each with the reason."""
-    hexed = {place.cluster_secret: 32, place.reset_secret: 32, place.name_key: 16}
+    hexed = {place.cluster_secret: 32, place.reset_secret: 32, place.name_key: 16, place.signing_key: 32}
     servers = (file for of in kinds().values() if of.door for file in sorted(place.path.glob(f"{of.name}*.key")))
     hexed |= dict.fromkeys((place.node_key, *servers), 32)
     checks: list[tuple[Path, Callable[[], object]]] = [
@@ -301,8 +310,8 @@ def _writing(place: Folder, key: str) -> Iterator[None]:
         raise UserError(f"{error.filename or place.path}: cannot be written: {error.strerror}; set {key}") from None
 
 
-def make_node_key(file: Path) -> None:
-    """Make a node's identity key, and its folder, if they are missing."""
+def make_key(file: Path) -> None:
+    """Make a private key, and its folder, if they are missing."""
     file.parent.mkdir(mode=0o700, exist_ok=True)
     create_once(file, _hex(32), 0o400)
 

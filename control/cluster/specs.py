@@ -15,18 +15,21 @@ import structlog
 
 from control.cluster.instance import Folder, check, folder
 from control.config.options import Config
+from control.errors import ConfigError
 from control.host import files
 from control.registry import Snapshot
 from control.registry.places import MAIN
 from plane.kind import Around
 from plane.kinds import kind
 from plane.options import MachineOptions
-from plane.spec import Fault, Registration, Spec, SpecError, secret
+from plane.spec import AdminAccess, Fault, Registration, Spec, SpecError, secret
 from plane.trust import URLS, revoked, shared_token, signing_secrets
 
 DRAIN_MS: Final = 1_000
 SECRETS: Final = ("password_file", "users_file", "tls_key_file")
 """Endings of keys of systems that name files with secrets."""
+FORM: Final = b"-"
+"""A key that only shows whether the users of a file have names."""
 Programs = Mapping[str, tuple[str, int]]
 """Where the programs beside the nodes listen, by name."""
 
@@ -67,6 +70,7 @@ def spec(
         bind=own.bind,
         link_bind=own.link_bind,
         admin=own.admin,
+        admin_access=admin_access(config),
         placement_epoch=0 if registration else placement.epoch,
         nodes=[] if registration else placement.entries(own.role),
         layers=placement.layers(own.role),
@@ -100,9 +104,9 @@ def live(
         "other_secret_file": absolute(cluster.other_secret_file),
         "identity": cluster.identity,
         "nodes_file": absolute(cluster.nodes_file),
-        "jwt_secret_file": jwt_secret_file(config, place) if "token" in of.secrets else "",
-        "jwks": jwks(config) if "token" in of.secrets else "",
-        "revoked_file": absolute(cluster.revoked_file) if "token" in of.secrets else "",
+        "jwt_secret_file": jwt_secret_file(config, place) if "users" in of.secrets else "",
+        "jwks": jwks(config) if "users" in of.secrets else "",
+        "revoked_file": absolute(cluster.revoked_file) if "users" in of.secrets else "",
         "weight": config.serve.weight if of.door else None,
         "log_level": config.log.level,
         "settings": of.settle(config.role(role), around),
@@ -112,8 +116,14 @@ def live(
 def registration(
     config: Config, place: Folder, own: Own, name: str, client: tuple[str, int] | None, public_key: str
 ) -> Registration:
-    """A node's registration: its name, its address for clients, and the key by which they check it."""
-    registry = config.registry
+    """A node's registration: its name, its address for clients, and the key by which they check it. Raises
+    `ConfigError`."""
+    registry, of = config.registry, kind(own.role)
+    signing, keys = "", signing_keys(config, place) if "token" in of.secrets else []
+    if of.certified:
+        signing = signing_key_file(config, place)
+        if (public := _public_half(signing)) not in keys:
+            raise ConfigError(f"cluster.signing_keys: lacks {public}, the public half of {signing}")
     return Registration(
         url=registry.url,
         folder=_registry_folder(place, registry.url),
@@ -126,15 +136,18 @@ def registration(
         auth=registry.auth,
         user=registry.user,
         password_file=absolute(registry.password_file),
-        token_file=token_file(config, place) if "token" in kind(own.role).secrets else "",
+        tls_ca_file=absolute(registry.tls_ca_file),
+        tls_cert_file=absolute(registry.tls_cert_file),
+        tls_key_file=absolute(registry.tls_key_file),
+        signing_key_file=signing,
+        signing_keys=keys,
         cut_off_ms=registry.cut_off_ms,
     )
 
 
 def reader(config: Config, url: str) -> Registration:
-    """The settings of a read-only registry client. It checks servers by the shared token if it can read that."""
+    """The settings of a read-only registry client. It checks the certificates of servers if it knows the keys."""
     registry, place = config.registry, folder(config)
-    token = token_file(config, place) if url == "embedded" else absolute(config.cluster.token_file)
     return Registration(
         url=url,
         folder=_registry_folder(place, url),
@@ -146,7 +159,10 @@ def reader(config: Config, url: str) -> Registration:
         auth=registry.auth,
         user=registry.user,
         password_file=absolute(registry.password_file),
-        token_file=token if os.access(token, os.R_OK) else "",
+        tls_ca_file=absolute(registry.tls_ca_file),
+        tls_cert_file=absolute(registry.tls_cert_file),
+        tls_key_file=absolute(registry.tls_key_file),
+        signing_keys=signing_keys(config, place if url == "embedded" else None),
     )
 
 
@@ -165,7 +181,9 @@ def secret_files(config: Config) -> list[str]:
         cluster.names_file,
         cluster.token_file,
         cluster.jwt_secret_file,
+        cluster.signing_key_file,
         cluster.node_key_file,
+        config.admin.token_file,
         *(
             getattr(section, name)
             for section in config.sections()
@@ -185,8 +203,9 @@ def wrong_secret_files(config: Config) -> Iterator[str]:
         "names_file": (cluster.names_file, lambda file: secret(file, 16)),
         "token_file": (cluster.token_file, shared_token),
         "jwt_secret_file": (cluster.jwt_secret_file, signing_secrets),
+        "signing_key_file": (cluster.signing_key_file, lambda file: secret(file, 32)),
         "node_key_file": (cluster.node_key_file, lambda file: secret(file, 32)),
-        "revoked_file": (cluster.revoked_file, revoked),
+        "revoked_file": (cluster.revoked_file, lambda file: revoked(file, FORM)),
     }
     for key, (named, read) in checks.items():
         file = absolute(named)
@@ -203,9 +222,48 @@ def warn_of_secrets(config: Config, log: structlog.typing.FilteringBoundLogger) 
         log.warning("everybody on this machine may read or change a secret", file=file, mend=f"chmod o= {file}")
 
 
+def admin_access(config: Config) -> AdminAccess:
+    """How admin ports are entered."""
+    admin = config.admin
+    return AdminAccess(
+        token_file=absolute(admin.token_file),
+        cert_file=absolute(admin.tls_cert_file),
+        key_file=absolute(admin.tls_key_file),
+    )
+
+
+def names_file(config: Config) -> str:
+    """The file of the key of room names, as far as this configuration knows it."""
+    return absolute(config.cluster.names_file) or str(folder(config).name_key)
+
+
 def token_file(config: Config, place: Folder) -> str:
     """The file of clients' credential."""
     return absolute(config.cluster.token_file) or str(place.token)
+
+
+def signing_key_file(config: Config, place: Folder) -> str:
+    """The file of the key that certifies servers."""
+    return absolute(config.cluster.signing_key_file) or str(place.signing_key)
+
+
+def signing_keys(config: Config, place: Folder | None) -> list[str]:
+    """The public keys that certify servers, in hex: those of the configuration, else that of the private one where this
+    process can read it, in `place` if no file is named. Raises `ConfigError`."""
+    said = config.cluster.signing_keys.strip()
+    if said:
+        return said.split(",")
+    file = absolute(config.cluster.signing_key_file) or (str(place.signing_key) if place else "")
+    return [_public_half(file)] if file and os.access(file, os.R_OK) else []
+
+
+def _public_half(file: str) -> str:
+    from plane.certificate import public_half  # loads a library
+
+    try:
+        return public_half(secret(file, 32))
+    except SpecError as error:
+        raise ConfigError(str(error)) from None
 
 
 def jwt_secret_file(config: Config, place: Folder) -> str:

@@ -436,6 +436,7 @@ class Supervisor:
             ready=child.state == "ready",
             link=self._link(seat),
             admin=self._admins[seat],
+            access=specs.admin_access(self.config),
             bind=self._reached(seat) if kind(seat.role).process == "edge" else UNSET,
             waits=child.error or UNSET if child.state == "waiting" else UNSET,
         )

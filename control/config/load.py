@@ -282,6 +282,10 @@ def _check(config: Config, layers: Mapping[KeyPath, Value], roles: Iterable[str]
             raise fail(("systems", "enabled"), f"no system {word!r}{_close(word, systems.named())}")
     if wrong := _wrong_admin(config.serve.admin):
         raise fail(("serve", "admin"), wrong)
+    if bool(config.admin.tls_cert_file) != bool(config.admin.tls_key_file):
+        raise fail(
+            ("admin", "tls_key_file"), "a certificate and its key go together: admin.tls_cert_file, admin.tls_key_file"
+        )
     seats = layout.seats(config)
     if len(seats) > layout.NODES_MAX:
         raise fail(("up",), f"{len(seats)} nodes are more than the {layout.NODES_MAX} that one machine is asked to run")
@@ -358,6 +362,10 @@ def _fault_of(registry: Registry) -> tuple[str, str] | None:
             return "url", str(error)
     elif registry.url not in {"", "embedded"}:
         return "url", f"{registry.url!r} is neither embedded, zk://HOST:PORT,HOST:PORT/PATH nor none"
+    if bool(registry.tls_cert_file) != bool(registry.tls_key_file):
+        return "tls_key_file", "a certificate and its key go together: registry.tls_cert_file, registry.tls_key_file"
+    if registry.tls_cert_file and not registry.tls_ca_file:
+        return "tls_ca_file", "registry.tls_cert_file needs it: a certificate is shown over TLS alone"
     if registry.auth == "none":
         return None
     if not registry.url.startswith("zk://"):

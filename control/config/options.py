@@ -77,8 +77,25 @@ class Cluster(Section, frozen=True):
     revoked_file: Annotated[
         str,
         key(
-            "File of revoked users and tokens, a line each: `user NUMBER`, or `token ID` with the token's `jti`",
+            "File of revoked users and tokens, a line each: `user USER`, or `token ID` with the token's `jti`",
             "empty: none; SIGHUP reads it again and ends their sessions",
+        ),
+    ] = ""
+    signing_key_file: Annotated[
+        str,
+        key(
+            "File with the private key that certifies gateways, proxies and edges in the registry, 32 bytes in hex; only"
+            " they read it",
+            "empty: `signing.key` in `instance.dir`, made once",
+        ),
+    ] = ""
+    signing_keys: Annotated[
+        str,
+        key(
+            "Public halves of that key, one, or two with a comma while one replaces the other: credentials are shown only to"
+            " servers that one of them certifies",
+            "empty: that of `signing_key_file`, where it can be read",
+            pattern=r"^(?:[0-9a-f]{64}(?:,[0-9a-f]{64})?)?\s*$",
         ),
     ] = ""
     key_id: Annotated[
@@ -176,7 +193,7 @@ class Serve(Section, frozen=True):
         str,
         key(
             "Address of the HTTP for operators, `host:port`",
-            "it has no login: on a reachable address, let only probes and Prometheus through",
+            "another address than loopback needs `admin.token_file` and `admin.tls_cert_file`",
         ),
     ] = "127.0.0.1:0"
 
@@ -220,14 +237,26 @@ class Registry(Section, frozen=True):
     auth: Annotated[
         Literal["none", "digest", "sasl"],
         key(
-            "Authentication at ZooKeeper: `digest` sends the password in the clear, `sasl` (DIGEST-MD5) does not",
-            "with either, only this user may write the nodes' entries",
+            "Authentication at ZooKeeper: `digest` sends the password in the clear unless `tls_ca_file` is set, `sasl`"
+            " (DIGEST-MD5) does not",
+            "with either, only this user may write the nodes' entries; `muster doctor` warns without",
         ),
     ] = "none"
     user: Annotated[str, key("User at ZooKeeper", "", pattern=r"^[A-Za-z0-9._@-]*$")] = ""
     password_file: Annotated[
         str, key("File with the user's password, one line", "the configuration itself holds no secret")
     ] = ""
+    tls_ca_file: Annotated[
+        str,
+        key(
+            "File of the authority that signed ZooKeeper's certificates (PEM); with it every connection is TLS",
+            "empty: no TLS, so `digest` shows the password to the network",
+        ),
+    ] = ""
+    tls_cert_file: Annotated[
+        str, key("File of the node's own certificate at ZooKeeper (PEM)", "empty: none, as ZooKeeper asks for none")
+    ] = ""
+    tls_key_file: Annotated[str, key("File of that certificate's private key (PEM)")] = ""
 
 
 class Links(Section, frozen=True):
@@ -301,11 +330,30 @@ class Faults(Section, frozen=True):
 
 
 class Admin(Section, frozen=True):
-    """HTTP for operators under `muster up`, one port per process: `/healthz`, `/readyz`, `/metrics`, `/api/v1/…`."""
+    """HTTP for operators, one port per process: `/healthz`, `/readyz`, `/metrics`, `/api/v1/…`. The same values for all
+    nodes, and for commands that ask them."""
 
     host: Annotated[
-        Literal["127.0.0.1", "::1"], key("Address to listen on", "it has no login, so it never leaves this machine")
+        Literal["127.0.0.1", "::1"],
+        key(
+            "Address to listen on under `muster up`; for `muster serve`: `serve.admin`", "it never leaves this machine"
+        ),
     ] = "127.0.0.1"
+    token_file: Annotated[
+        str,
+        key(
+            "File with a token, one line, that opens every page but `/healthz` and `/readyz` (`Authorization: Bearer …`)",
+            "empty: none; needed where `serve.admin` is no loopback address",
+        ),
+    ] = ""
+    tls_cert_file: Annotated[
+        str,
+        key(
+            "File of the certificate that admin ports show (PEM); commands trust it, whatever address shows it",
+            "empty: no TLS; needed where `serve.admin` is no loopback address",
+        ),
+    ] = ""
+    tls_key_file: Annotated[str, key("File of that certificate's private key (PEM)", "only nodes read it")] = ""
 
 
 class Log(Section, frozen=True):

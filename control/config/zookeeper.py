@@ -23,6 +23,11 @@ class Servers:
     """`user:password`, which travels in the clear."""
     sasl: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """In kazoo's form: `mechanism`, `username`, `password`, …"""
+    ca: str = ""
+    """The file of the authority that signed the servers' certificates; empty: no TLS."""
+    certificate: str = ""
+    key: str = ""
+    """The files of our own certificate, if the servers want one."""
 
 
 def servers(url: str, **more: Any) -> Servers:

@@ -10,6 +10,7 @@ import logging
 import os
 import signal
 import socket
+import ssl
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,10 +25,12 @@ from control.cluster.instance import Folder, Process, Record
 from control.config import load as config
 from control.console.pipes import when_unread
 from control.console.words import say
-from control.errors import TRY_LATER, UserError
+from control.errors import TRY_LATER, ConfigError, UserError
 from control.host.addresses import address_text
 from control.host.openfiles import enough_files
 from control.host.shown import shown_json
+from plane.spec import SpecError
+from plane.trust import shared_token
 
 if TYPE_CHECKING:  # commands that show tables load it
     from rich.console import Console
@@ -70,9 +73,9 @@ def fetch(process: Process, path: str, timeout_s: float = HTTP_S) -> tuple[int, 
     host, port = process.admin
     if why := apart(process):
         raise UserError(f"{process.name} {why}", TRY_LATER)
-    connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
+    connection = _connection(process, timeout_s)
     try:
-        connection.request("GET", path)
+        connection.request("GET", path, headers=_shown(process))
         response = connection.getresponse()
         status, body = response.status, response.read()
     except (OSError, http.client.HTTPException) as error:
@@ -80,6 +83,8 @@ def fetch(process: Process, path: str, timeout_s: float = HTTP_S) -> tuple[int, 
         raise UserError(f"{process.name} does not answer on {where}: {error}; try again", TRY_LATER) from None
     finally:
         connection.close()
+    if status == http.HTTPStatus.UNAUTHORIZED:
+        raise ConfigError(f"{process.name} asks for another token; see admin.token_file")
     if status == http.HTTPStatus.SERVICE_UNAVAILABLE:
         raise UserError(f"{process.name} {_unavailable(body)}; try again", TRY_LATER)
     return status, body
@@ -90,6 +95,36 @@ def _unavailable(body: bytes) -> str:
         return f"waits for {json.loads(body)['waits']}"
     except (ValueError, LookupError, TypeError):
         return "is about to end"
+
+
+def _connection(process: Process, timeout_s: float) -> http.client.HTTPConnection:
+    host, port = process.admin
+    if not process.access.cert_file:
+        return http.client.HTTPConnection(host, port, timeout=timeout_s)
+    return http.client.HTTPSConnection(host, port, timeout=timeout_s, context=_trusting(process.access.cert_file))
+
+
+@functools.cache
+def _trusting(file: str) -> ssl.SSLContext:
+    """Trusts the owners of this certificate's key, whatever addresses they have. Raises `ConfigError`."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    try:
+        context.load_verify_locations(file)
+    except OSError as error:
+        raise ConfigError(f"admin.tls_cert_file: {file}: cannot be used: {error.strerror or error}") from None
+    return context
+
+
+def _shown(process: Process) -> dict[str, str]:
+    """The token, but never in the clear to another host. Raises `ConfigError`."""
+    access = process.access
+    if not access.token_file or not (access.cert_file or ipaddress.ip_address(process.admin[0]).is_loopback):
+        return {}
+    try:
+        return {"Authorization": f"Bearer {shared_token(access.token_file).decode('latin-1')}"}
+    except SpecError as error:
+        raise ConfigError(f"admin.token_file: {error}") from None
 
 
 def apart(process: Process) -> str:

@@ -25,7 +25,7 @@ from control.console import kept as maps
 from control.console.words import say
 from control.errors import TRY_LATER, UNAVAILABLE, USAGE, ConfigError, NotRunning, UserError
 from control.host.addresses import NO_ADDRESS, address_text, split_address
-from control.node.enrolment import proving, tree
+from control.node.enrolment import judge, tree
 from control.registry import Directory, Node, Snapshot, reach
 from control.registry.tree import Refused, Tree, TreeError, Unavailable
 from muster.instance import read_token
@@ -35,6 +35,10 @@ from plane.spec import Registration, SpecError
 
 REGISTRY_S: Final = 3.0
 """Time for the registry to answer at the start: the user can try again."""
+UNCERTIFIED: Final = (
+    "cluster.token_file or cluster.signing_keys: missing; clients of these nodes need a credential, and the keys that"
+    " certify the servers it is shown to"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +120,9 @@ class LocalNodes:
 class RegisteredNodes:
     """Nodes of `muster serve`, from their registrations."""
 
-    def __init__(self, settings: Config, directory: Directory) -> None:
-        self._settings, self._directory = settings, directory
+    def __init__(self, settings: Config, directory: Directory, keys: Sequence[str]) -> None:
+        """`keys`: those that certify its servers; without any it names none to clients."""
+        self._settings, self._directory, self._certified = settings, directory, bool(keys)
         self._names: Mapping[int, str] = {}
 
     @property
@@ -126,7 +131,9 @@ class RegisteredNodes:
         return self._directory.snapshot
 
     def servers(self, token: bytes, *, publishes: bool, reads: bool) -> Servers:
-        """The servers that a client of these nodes should know."""
+        """The servers that a client of these nodes should know. Raises `UserError`."""
+        if not self._certified:
+            raise ConfigError(UNCERTIFIED)
         where, cluster = f"the registry {self._settings.registry.url}", self._settings.serve.cluster
         return Servers(self._directory, where, cluster, token, publishes=publishes, reads=reads)
 
@@ -139,11 +146,12 @@ class RegisteredNodes:
         if any(not node.name and node.node not in self._names for node in nodes):
             with contextlib.suppress(Unavailable):  # the last map stays in force: nodes are named by role and number
                 self._names = await self._directory.names()
-        made = _record(self._settings, nodes, [self._process(node) for node in nodes], url)
+        processes = [self._process(node) for node in nodes]
+        made = _record(self._settings, nodes, processes, url, certified=self._certified)
         return msgspec.structs.replace(made, uncovered=self._directory.snapshot.uncovered())
 
     def _process(self, node: Node) -> Process:
-        return instance.registered(node, self._names.get(node.node, ""))
+        return instance.registered(node, specs.admin_access(self._settings), self._names.get(node.node, ""))
 
 
 class AllNodes:
@@ -201,6 +209,7 @@ def _of_node(admin: str, settings: Config) -> KnownNodes:
         ready=True,
         link=(address[0], 0),
         admin=address,
+        access=specs.admin_access(settings),
     )
     _, said = common.get(asked, "/api/v1/status")
     try:
@@ -213,22 +222,27 @@ def _of_node(admin: str, settings: Config) -> KnownNodes:
         raise UserError(f"--node: {address_text(*address)} is not a Muster node", USAGE) from None
     if unknown := sorted({node.role for node in nodes} - kinds().keys()):
         raise UserError(f"--node: {address_text(*address)} knows a {unknown[0]}, a role that this version lacks")
-    processes = [instance.registered(node) for node in nodes]
-    return KnownNodes(_record(settings, nodes, processes, f"as {address_text(*address)} knows it"))
+    processes = [instance.registered(node, asked.access) for node in nodes]
+    said_by = f"as {address_text(*address)} knows it"
+    return KnownNodes(_record(settings, nodes, processes, said_by, certified=False))
 
 
-def _record(settings: Config, nodes: Sequence[Node], processes: list[Process], registry: str) -> Record:
+def _record(
+    settings: Config, nodes: Sequence[Node], processes: list[Process], registry: str, *, certified: bool
+) -> Record:
+    """`certified`: whether a client may show its credential to these nodes; else the record names none to it."""
     made = Record(
         name=settings.instance.name,
         version=", ".join(sorted({node.version for node in nodes})),
         pid=0,
         started=0,
-        token_file=absolute(settings.cluster.token_file),
+        token_file=absolute(settings.cluster.token_file) if certified else "",
         processes=processes,
         faults=False,
         registry=registry,
     )
-    return made.with_endpoints((node.role, _endpoint(node)) for node in nodes if kind(node.role).listed)
+    listed = [node for node in nodes if certified and kind(node.role).listed]
+    return made.with_endpoints((node.role, _endpoint(node)) for node in listed)
 
 
 @contextlib.asynccontextmanager
@@ -255,10 +269,11 @@ async def found(where: Target, wait_s: float = REGISTRY_S, *, kept: bool = False
     if not settings.registry.url:
         raise NotRunning("--registry none: nodes of muster serve are found through a registry")
     url = settings.registry.url
+    read = specs.reader(settings, url)
     async with contextlib.AsyncExitStack() as stack:
         nodes: Nodes
         try:
-            _, directory = await stack.enter_async_context(reading(specs.reader(settings, url), wait_s))
+            _, directory = await stack.enter_async_context(reading(read, wait_s))
         except UserError as error:
             away = error.exit_code == UNAVAILABLE and not isinstance(error, NotRunning)
             last = maps.last(url) if kept and away and _is_shared(url) else None
@@ -267,7 +282,7 @@ async def found(where: Target, wait_s: float = REGISTRY_S, *, kept: bool = False
             say(f"muster: {error}; this is the map of {last.age()} ago")
             nodes = KnownNodes(last.record)
         else:
-            nodes = RegisteredNodes(settings, directory)
+            nodes = RegisteredNodes(settings, directory, read.signing_keys)
             with contextlib.suppress(NotRunning):
                 if kept and _is_shared(url):
                     maps.keep(url, await nodes.record())
@@ -288,9 +303,9 @@ async def everybody(where: Target, *, kept: bool = False) -> AsyncIterator[Nodes
         if record.pid and record.registry:
             settings = where.config()
             try:
-                read = reading(specs.reader(settings, record.registry))
-                _, directory = await stack.enter_async_context(read)
-                nodes = AllNodes(nodes, RegisteredNodes(settings, directory))
+                read = _beside(settings, record.registry)
+                _, directory = await stack.enter_async_context(reading(read))
+                nodes = AllNodes(nodes, RegisteredNodes(settings, directory, read.signing_keys))
             except UserError as error:
                 say(f"muster: {error}; only the nodes of the instance are shown")
         yield nodes
@@ -307,9 +322,14 @@ async def mapped(where: Target) -> AsyncIterator[tuple[Nodes, Callable[[], Snaps
         if not record.registry:
             yield nodes, Fixed(record).snapshot
             return
-        read = msgspec.structs.replace(specs.reader(where.config(), record.registry), token_file=record.token_file)
-        async with reading(read) as (_, directory):
+        async with reading(_beside(where.config(), record.registry)) as (_, directory):
             yield nodes, lambda: directory.snapshot
+
+
+def _beside(settings: Config, url: str) -> Registration:
+    """How to read the registry of the local instance, whose folder has the key of its servers. Raises `UserError`."""
+    keys = specs.signing_keys(settings, instance.folder(settings))
+    return msgspec.structs.replace(specs.reader(settings, url), signing_keys=keys)
 
 
 def once(where: Target, wait_s: float = REGISTRY_S) -> Record:
@@ -325,7 +345,7 @@ def once(where: Target, wait_s: float = REGISTRY_S) -> Record:
 def client_of(record: Record) -> muster.Address:
     """What a client needs beside its server's address. Raises `UserError`."""
     if not record.token_file:
-        raise ConfigError("cluster.token_file: missing; clients of these nodes need its credential")
+        raise ConfigError(UNCERTIFIED)
     try:
         return muster.Address((), (), read_token(record.token_file))
     except muster.MusterError as error:
@@ -371,10 +391,10 @@ async def reading(where: Registration, wait_s: float = REGISTRY_S) -> AsyncItera
     until = asyncio.get_running_loop().time() + wait_s
     try:
         chosen, tried = await _answering(where)
-        opened, proves = tree(chosen), proving(chosen)
+        opened, judging = tree(chosen), judge(chosen)
     except SpecError as error:
         raise UserError(str(error)) from None
-    async with Directory(opened, common.errors_alone(), proves=proves) as directory:
+    async with Directory(opened, common.errors_alone(), judge=judging) as directory:
         try:
             async with asyncio.timeout_at(until):
                 await directory.known()
@@ -427,4 +447,6 @@ def _away(where: Registration, tried: Mapping[str, str], wait_s: float) -> str:
     way = "check ZooKeeper, and the network to it"
     if where.auth == "sasl" and "" in tried.values():  # it answers nothing more to unknown users
         way += ", and at registry.user, registry.password_file"
+    if where.tls_ca_file and "" in tried.values():
+        way += ", and at registry.tls_ca_file: the servers' names must be in certificates of that authority"
     return f"{late} ({', '.join(causes)}); {way}"

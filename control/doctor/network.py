@@ -183,6 +183,19 @@ def registry(reached: Mapping[str, str]) -> Finding:
     return warn("registry", f"of {len(reached)} servers these take no connection: {', '.join(away)}", mend)
 
 
+def registry_access(auth: str, *, tls: bool) -> Finding:
+    """Whether strangers may write to ZooKeeper, or hear its password. `auth`: `registry.auth`."""
+    user = 'registry.auth = "digest" with registry.user and registry.password_file, on every host'
+    way = "registry.tls_ca_file, at ZooKeeper's secureClientPort, on every host"
+    if auth == "none":
+        return warn("registry access", "whoever reaches ZooKeeper may write there, and send rooms nowhere", user)
+    if auth == "digest" and not tls:
+        return warn("registry access", "the network sees the password: digest without TLS", way)
+    return ok(
+        "registry access", f"{auth}, {'by TLS' if tls else 'without TLS: the network sees and may change answers'}"
+    )
+
+
 def ports(kernels: str, reserved: str, binds: Mapping[str, range]) -> list[Finding]:
     """Ports that the kernel may give to any socket while a node is away. `binds`: the configured ones, by key."""
     low, high = map(int, kernels.split())

@@ -31,6 +31,7 @@ class HttpService:
         self.on_ready: Callable[[bool], None] = lambda ready: None
         self._context, self._told = context, settings
         self._registry, self._token_file = spec.registry is not None, spec.token_file or ""
+        self._access = spec.admin_access
         self._map: Snapshot | None = None
         self._edge = HttpEdge(
             Serving(
@@ -86,7 +87,7 @@ class HttpService:
         """The nodes that run. Raises `UserError`."""
         if not self._registry:
             return instance.find(Folder(Path(self._told.folder))).processes
-        return [instance.registered(node) for node in self._context.snapshot().nodes]
+        return [instance.registered(node, self._access) for node in self._context.snapshot().nodes]
 
     def status(self) -> dict[str, Any]:
         """What it serves, and what came of it."""

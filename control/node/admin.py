@@ -1,16 +1,21 @@
-"""Administration over HTTP, one port per process, on loopback, in the role's own loop.
+"""Administration over HTTP, one port per process, in the role's own loop.
 
 `/healthz` the process lives, `/readyz` the role serves, `/metrics` for Prometheus, `/api/v1/status`, with a registry
-`/api/v1/placement`, and the pages of the role (`RoleKind.pages`). It has no login and so never leaves the machine
-(`admin.host`). However much it is asked, the loop's other work has nearly all of the time (`pace.py`).
+`/api/v1/placement`, of a door `/api/v1/users`, and the pages of the role (`RoleKind.pages`). A token opens all but the
+first two, and TLS hides it; without these it never leaves the machine (`AdminAccess`). However much it is asked, the
+loop's other work has nearly all of the time (`pace.py`).
 """
 
 import asyncio
 import contextlib
+import hmac
 import itertools
+import re
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, Protocol
+from urllib.parse import parse_qs
 
 import msgspec
 import uvicorn
@@ -24,10 +29,13 @@ from plane.kind import named
 from plane.kinds import kind
 from plane.server import Server
 from plane.service import Figure, Service
+from plane.spec import AdminAccess, SpecError
+from plane.users import Texts
 
 if TYPE_CHECKING:  # loaded only where there is a registry
     from control.node.enrolment import Enrolment
 
+OPEN: Final = AdminAccess()
 CONNECTIONS_MAX: Final = 64
 """Most connections. Beyond, the one that has waited longest is closed, so that a new one is served."""
 WAIT_S: Final = 10.0
@@ -36,20 +44,27 @@ PROBES: Final = frozenset({"/healthz", "/readyz"})
 PROBE_RATE: Final = 200.0
 PAGE_RATE: Final = 100.0
 """Requests a second; each costs the loop about 0.2 ms beside its answer."""
+RENDERS_S: Final = 1.0
+"""`/metrics` is rendered at most this often, in the mean: whoever asks more gets the last page again."""
+RENDERS_SAVED: Final = 10
+"""Pages that a pause saves up, so that few who ask get what is true now."""
+USERS: Final = r"[0-9]{1,20}(,[0-9]{1,20}){0,99}"
 _TURNS: Final = itertools.count()
 """Order of waiting: the loop's clock stands still while it accepts several."""
 
 Scope = Mapping[str, Any]
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
-Answer = tuple[int, str, bytes]
+Answer = tuple[int, str, bytes | Awaitable[bytes]]
+"""Status, type, and the body, or what makes it beside the loop's other work."""
 
 
 class App:
-    """An ASGI application without login, which only answers."""
+    """An ASGI application that only answers. `token`: opens all pages but those of probes; empty: none is needed."""
 
-    def __init__(self) -> None:
+    def __init__(self, token: bytes = b"") -> None:
         self._probe_pace, self._page_pace = Pace(PROBE_RATE), Pace(PAGE_RATE)
+        self._bearer = b"Bearer " + token if token else b""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, when its turn has come."""
@@ -59,19 +74,28 @@ class App:
         pace = self._probe_pace if scope["path"] in PROBES else self._page_pace
         async with pace.turn():
             status, kind, body = self._answered(scope)
+        if not isinstance(body, bytes):
+            body = await body
         headers = [(b"content-type", kind.encode()), (b"content-length", str(len(body)).encode())]
+        if status == HTTPStatus.UNAUTHORIZED:
+            headers.append((b"www-authenticate", b"Bearer"))
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
 
     def _answered(self, scope: Scope) -> Answer:
-        host = next((value for name, value in scope.get("headers", ()) if name == b"host"), b"")
-        if not is_ours(host.decode("latin-1")):
+        said: dict[bytes, bytes] = dict(scope.get("headers", ()))
+        if not is_ours(said.get(b"host", b"").decode("latin-1")):
             return json_answer(421, {"error": "the header Host names another server; use the node's address"})
+        if scope["path"] not in PROBES and not self._may_enter(said.get(b"authorization", b"")):
+            return json_answer(401, {"error": "Authorization: Bearer TOKEN is missing or wrong; see admin.token_file"})
         if scope["method"] not in {"GET", "HEAD"}:
             return json_answer(405, {"error": "only GET"})
         if scope["path"] == "/healthz":
             return json_answer(200, {"status": "ok"})
         return self.answer(scope["path"], scope.get("query_string", b"").decode("latin-1"))
+
+    def _may_enter(self, said: bytes) -> bool:
+        return not self._bearer or hmac.compare_digest(said, self._bearer)
 
     def answer(self, path: str, query: str) -> Answer:
         """The answer at a path."""
@@ -119,8 +143,9 @@ class Admin(App):
         about: Mapping[str, Any],
         enrolment: "Enrolment | None" = None,
         companion: Companion | None = None,
+        token: bytes = b"",
     ) -> None:
-        super().__init__()
+        super().__init__(token)
         self._service, self._enrolment, self._companion = service, enrolment, companion
         self._about, self._kind = dict(about), kind(str(about["role"]))
         self._pages = named(self._kind.pages) if self._kind.pages else None
@@ -137,6 +162,8 @@ class Admin(App):
             ]
 
         self._metrics = metrics.registry(service, *labels, str(about["version"]), counted)
+        self._page: asyncio.Task[bytes] | None = None
+        self._renders_at = 0.0
 
     def answer(self, path: str, query: str) -> Answer:
         """All fields of its service and its enrolment."""
@@ -147,24 +174,44 @@ class Admin(App):
         if service.closed:
             return json_answer(503, {"error": "the role has ended, its process is about to"})
         if path == "/metrics":
-            return 200, metrics.CONTENT_TYPE, metrics.text(self._metrics)
+            return 200, metrics.CONTENT_TYPE, asyncio.shield(self._rendered())
         if path == "/api/v1/status":
             registry = {} if self._enrolment is None else {"registry": self._enrolment.status()}
             beside = {} if self._companion is None else {self._companion.name: self._companion.status()}
             return json_answer(200, {**self._about, **service.status(), **registry, **beside})
         if path == "/api/v1/placement" and self._enrolment is not None:
             return json_answer(200, self._enrolment.placement())
+        if path == "/api/v1/users" and isinstance(service, Server) and service.texts is not None:
+            return _users(service.texts, query)
         found = None
         if self._pages is not None:
             found = self._pages(service.engine if isinstance(service, Server) else service, path, query)
         return nothing(path) if found is None else json_answer(*found)
 
+    def _rendered(self) -> asyncio.Task[bytes]:
+        """The page of metrics as they are now, or were a second ago at most."""
+        now = asyncio.get_running_loop().time()
+        self._renders_at = max(self._renders_at, now - RENDERS_S * (RENDERS_SAVED - 1))
+        if self._page is None or now >= self._renders_at:
+            self._renders_at += RENDERS_S
+            self._page = asyncio.create_task(metrics.text(metrics.read(self._metrics)))
+        return self._page
+
+
+def _users(texts: Texts, query: str) -> Answer:
+    """The texts of these users, as far as they are known, by number in decimal: a number of JSON has 53 bits."""
+    said = parse_qs(query).get("ids", [""])[0]
+    if not re.fullmatch(USERS, said):
+        return json_answer(400, {"error": "ids is one to 100 numbers with commas between"})
+    found = texts.of(int(each) for each in said.split(","))
+    return json_answer(200, {"users": {str(user): text for user, text in found.items()}})
+
 
 class Early(App):
     """The application of a node that waits at its start: it names the reason. Later it answers as the node's own does."""
 
-    def __init__(self, about: Mapping[str, Any], waits: str) -> None:
-        super().__init__()
+    def __init__(self, about: Mapping[str, Any], waits: str, token: bytes = b"") -> None:
+        super().__init__(token)
         self._about, self._waits = dict(about), waits
         self._own: App | None = None
 
@@ -182,11 +229,11 @@ class Early(App):
 
 
 class Opened:
-    """The admin port of a node, from the moment at which it is opened until `close`. Raises `OSError`."""
+    """The admin port of a node, from the moment at which it is opened until `close`. Raises `OSError` and `SpecError`."""
 
-    def __init__(self, address: tuple[str, int], app: App) -> None:
+    def __init__(self, address: tuple[str, int], app: App, access: AdminAccess = OPEN) -> None:
         self.app = app
-        self._http = http(app)
+        self._http = http(app, access)
         self._serving = asyncio.create_task(self._http.serve(sockets=[listen(address)]))
 
     async def close(self) -> None:
@@ -294,21 +341,32 @@ def listen(address: tuple[str, int]) -> socket.socket:
     return socket.create_server(address, family=family, backlog=64)
 
 
-def http(app: App) -> HttpServer:
-    """A server to be run with `serve(sockets=[…])` in the running loop."""
-    return HttpServer(
-        uvicorn.Config(
-            app,
-            loop="none",
-            http=Connection,
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            log_level="error",  # anybody could fill the log: two lines for each `Upgrade`
-            access_log=False,
-            interface="asgi3",
-            server_header=False,
-            date_header=False,
-            timeout_graceful_shutdown=1,
-        )
+def http(app: App, access: AdminAccess = OPEN) -> HttpServer:
+    """A server to be run with `serve(sockets=[…])` in the running loop. Raises `SpecError`."""
+    try:
+        return _server(app, access)
+    except OSError as error:  # also what is no certificate
+        raise SpecError(
+            f"{access.cert_file}: cannot be used with {access.key_file}: {error.strerror or error}"
+        ) from None
+
+
+def _server(app: App, access: AdminAccess) -> HttpServer:
+    config = uvicorn.Config(
+        app,
+        ssl_certfile=access.cert_file or None,
+        ssl_keyfile=access.key_file or None,
+        loop="none",
+        http=Connection,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        log_level="error",  # anybody could fill the log: two lines for each `Upgrade`
+        access_log=False,
+        interface="asgi3",
+        server_header=False,
+        date_header=False,
+        timeout_graceful_shutdown=1,
     )
+    config.load()  # reads the certificate
+    return HttpServer(config)

@@ -6,7 +6,6 @@ last map stays in force. Knows no engine, only the functions that take maps.
 
 import asyncio
 import contextlib
-import hmac
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Set
 from itertools import islice
@@ -25,13 +24,13 @@ from control.registry.places import COUNT, Ack, Count, State, concerns, layer
 from control.registry.server import STATE
 from control.registry.steps import Steps
 from control.registry.tree import Denied, Tree, TreeError
-from control.registry.view import Proves
+from control.registry.view import Judge
 from muster import __version__
 from plane.engine import Placement
+from plane.keys import KEY_BYTES
 from plane.kinds import clustered, kind, partitioned
 from plane.role import Servers
-from plane.spec import Registration, Spec, SpecError
-from plane.trust import server_proof, shared_token
+from plane.spec import Registration, Spec, SpecError, secret
 
 PATIENCE_S: Final = 1.0
 """After this time the wait for the registry is reported."""
@@ -52,6 +51,8 @@ REFUSED_MAX: Final = 100
 """Most values that operators are told of as not believed."""
 UNCOVERED: Final = "Partitions whose rooms nobody serves, as none of their replicas runs"
 REPLICAS: Final = "Running replicas of the partition that has the fewest"
+CERTIFIES_S: Final = 5.0
+"""Time between two looks whether the certificate is to be renewed: the clock may have jumped, as after a sleep."""
 SETTLED_S: Final = 0.1
 """Time between two questions whether the engine has done its part of a growth."""
 
@@ -82,9 +83,17 @@ def tree(where: Registration) -> Tree:
         return ZooKeeperTree(servers(where.url, session_s=where.session_ms / 1000, **_credentials(where)))
     except ValueError as error:
         raise SpecError(f"registry.url: {error}") from None
+    except OSError as error:
+        files = " or ".join(filter(None, (where.tls_ca_file, where.tls_cert_file)))
+        raise SpecError(f"registry.tls_ca_file: {files}: cannot be used: {error.strerror or error}") from None
 
 
 def _credentials(where: Registration) -> dict[str, Any]:
+    tls = {"ca": where.tls_ca_file, "certificate": where.tls_cert_file, "key": where.tls_key_file}
+    return tls | _user(where)
+
+
+def _user(where: Registration) -> dict[str, Any]:
     if where.auth == "none":
         return {}
     try:
@@ -96,25 +105,13 @@ def _credentials(where: Registration) -> dict[str, Any]:
     return {"sasl": {"mechanism": "DIGEST-MD5", "username": where.user, "password": password}}
 
 
-def proving(where: Registration) -> Proves | None:
-    """The check that servers in the registry are the cluster's; None where this process has no shared token. Raises
-    `SpecError`."""
-    if not where.token_file:
+def judge(where: Registration) -> Judge | None:
+    """What judges the servers of the registry; None where this process shows them no credential."""
+    if not where.signing_keys:
         return None
-    return proving_by(shared_token(where.token_file))
+    from control.registry.certified import Certified  # loads a library
 
-
-def proving_by(token: bytes) -> Proves:
-    """The same check by a token."""
-
-    def proves(node: Node) -> bool:
-        return hmac.compare_digest(node.proof, _proof(token, node))
-
-    return proves
-
-
-def _proof(token: bytes, node: Node) -> str:
-    return "" if node.client is None else server_proof(token, node.node, node.role, node.client, node.public_key)
+    return Certified(where.signing_keys)
 
 
 class Enrolment:
@@ -134,6 +131,7 @@ class Enrolment:
         self._name: Name = _to_nobody
         self._settled: Callable[[], bool] = _all_done
         self._looks: asyncio.TimerHandle | None = None
+        self._certifies: asyncio.TimerHandle | None = None
         self._steps = Steps()
         self._names: Mapping[int, str] = {}
         self._growing: Mapping[str, tuple[int, str]] = {}
@@ -199,10 +197,9 @@ class Enrolment:
         except (IdentityTaken, TreeError) as error:
             raise SpecError(f"registry {where.url}: {error}") from None
         taken = {"node": identity.node, "epoch": identity.epoch}
-        own = msgspec.structs.replace(self._own, **taken)
-        if where.token_file:
-            own = msgspec.structs.replace(own, proof=_proof(shared_token(where.token_file), own))
-        self._own = own
+        self._own = msgspec.structs.replace(self._own, **taken)
+        if where.signing_key_file:
+            self._certify(secret(where.signing_key_file, KEY_BYTES))
         if spec.role in partitioned():
             of, mine = layer(spec.role, where.cluster), self._first_count
             count = snapshot.counts.get(of, Count(mine))
@@ -258,8 +255,20 @@ class Enrolment:
     def detach(self) -> None:
         """Stop: the engine takes no more maps and no more questions."""
         self._take, self._settled, self._name = _nowhere, _all_done, _to_nobody
-        if self._looks is not None:
-            self._looks.cancel()
+        for timer in (self._looks, self._certifies):
+            if timer is not None:
+                timer.cancel()
+
+    def _certify(self, key: bytes) -> None:
+        """Sign its own entry whenever the certificate is about to end, and look again in a while."""
+        from control.registry.certified import certificate, is_due  # loads a library
+
+        now = time.time()
+        if is_due(self._own, now):
+            made = certificate(key, self._own, now)
+            self._own = msgspec.structs.replace(self._own, certificate=made)
+            self._directory.certify(made)
+        self._certifies = asyncio.get_running_loop().call_later(CERTIFIES_S, self._certify, key)
 
     def weigh(self, weight: int) -> None:
         """Register another weight of this process."""
@@ -561,7 +570,7 @@ async def enrolled(
         log.warning(f"waits for {where}", admin=spec.admin)
         waits(where)
 
-    async with Directory(tree(spec.registry), log, proves=proving(spec.registry)) as directory:
+    async with Directory(tree(spec.registry), log, judge=judge(spec.registry)) as directory:
         made = Enrolment(spec, directory, log)
         impatient = asyncio.get_running_loop().call_later(PATIENCE_S, late)
         try:

@@ -36,6 +36,7 @@ from plane.kinds import kind
 from plane.server import Server
 from plane.service import Context, Service
 from plane.spec import Spec, SpecError, content, decoded
+from plane.trust import shared_token
 
 if TYPE_CHECKING:  # loaded only where there is a registry
     from control.host.ports import Ports
@@ -176,7 +177,8 @@ async def serve_enrolled(
             if ports is not None:
                 ports.release_tcp(spec.admin)
             try:
-                early = admin.Opened(spec.admin, admin.Early(about, what))
+                app = admin.Early(about, what, _admin_token(spec))
+                early = admin.Opened(spec.admin, app, spec.admin_access)
             except OSError as error:
                 log.warning("its admin port is not open while it waits", error=error.strerror)
             else:
@@ -198,6 +200,12 @@ def made(spec: Spec, log: structlog.typing.FilteringBoundLogger, enrolment: "Enr
     """Build the role or service of the spec. Raises `SpecError`, and `OSError` when an address is taken."""
     of = kind(spec.role)
     return plane.server(of, spec, log) if of.linked else plane.service(of, spec, context(log, enrolment))
+
+
+def _admin_token(spec: Spec) -> bytes:
+    """What opens its admin port; empty if it is open. Raises `SpecError`."""
+    file = spec.admin_access.token_file
+    return shared_token(file) if file else b""
 
 
 def context(log: structlog.typing.FilteringBoundLogger, enrolment: "Enrolment | None") -> Context:
@@ -248,8 +256,9 @@ async def serve(
         "faults": spec.faults,
     }
     running = None if companion is None or engine is None else companion(engine, log, _partitions(spec, enrolment))
-    own = admin.Admin(service, about, enrolment, running)
-    opened = admin.Opened(spec.admin, own) if early is None else early
+    token = _admin_token(spec)
+    own = admin.Admin(service, about, enrolment, running, token)
+    opened = admin.Opened(spec.admin, own, spec.admin_access) if early is None else early
     if isinstance(opened.app, admin.Early):
         opened.app.become(own)
     if spec.faults:

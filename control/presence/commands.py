@@ -23,15 +23,15 @@ BATCH: Final = 1_000
 AGAIN_S: Final = 1.0
 
 
-def asked(users: Sequence[str], file: Path | None) -> list[int]:
+def asked(where: Target, users: Sequence[str], file: Path | None) -> list[int]:
     """The users of a word. Raises `UserError`."""
-    named = [user_of(text) for text in users]
+    named = [user_of(where, text) for text in users]
     if file is not None:
         try:
             lines = file.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"{file}: {error}", USAGE) from None
-        named += [user_of(line.strip()) for line in lines if line.strip()]
+        named += [user_of(where, line.strip()) for line in lines if line.strip()]
     if not named:
         raise UserError("no user is given; see --help", USAGE)
     return named
@@ -39,7 +39,7 @@ def asked(users: Sequence[str], file: Path | None) -> list[int]:
 
 async def who(where: Target, users: Sequence[str], file: Path | None, site: int | None, as_json: bool) -> int:
     """Look users up."""
-    numbers = asked(users, file)
+    numbers = asked(where, users, file)
 
     async def work(readers: Readers) -> int:
         batches = [numbers[at : at + BATCH] for at in range(0, len(numbers), BATCH)]
@@ -87,7 +87,7 @@ def _when(at_ms: int) -> str:
 
 async def watch(where: Target, users: Sequence[str], file: Path | None, site: int | None, as_json: bool) -> int:
     """Show changes until the end of the program."""
-    numbers = asked(users, file)
+    numbers = asked(where, users, file)
 
     async def work(readers: Readers) -> int:
         said = False

@@ -8,6 +8,7 @@ from control.cluster import instance, specs
 from control.console.found import LocalNodes, Target, found
 from control.errors import FAILURE, TRY_LATER, UNAVAILABLE, USAGE, UserError
 from control.presence.asking import ROLE, USER_MAX, Address, Readers
+from plane import users
 from plane.calls import CallError, key_of
 from plane.spec import SpecError, secret
 
@@ -51,8 +52,12 @@ def in_one_line() -> Iterator[None]:
         raise UserError(str(error), CODES.get(error.code, TRY_LATER if error.code in LATER else FAILURE)) from None
 
 
-def user_of(text: str) -> int:
-    """Raise `UserError` unless it is a user."""
-    if not (text.isascii() and text.isdigit() and int(text) <= USER_MAX):
-        raise UserError(f"{text!r} is not a user: a number from 0 to 2^64-1", USAGE)
-    return int(text)
+def user_of(where: Target, text: str) -> int:
+    """The number of a user. Raises `UserError` unless it is one, or text, for which the key of room names is needed."""
+    if text.isascii() and text.isdigit() and int(text) <= USER_MAX:
+        return int(text)
+    try:
+        users.check_user(text)
+        return users.user_of(text, secret(specs.names_file(where.config()), 16))
+    except (ValueError, SpecError) as error:
+        raise UserError(f"{text!r} is not a user: {error}", USAGE) from None

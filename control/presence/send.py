@@ -41,7 +41,7 @@ Number = Annotated[str, msgspec.Meta(pattern=r"^(0|[1-9][0-9]{0,19})\Z")]
 
 async def send(where: Target, user: str, device: str | None, expires: float, as_json: bool) -> int:
     """Send stdin. Raises `UserError`."""
-    number = user_of(user)
+    number = user_of(where, user)
     data = await asyncio.to_thread(_stdin)
     async with connected(where, reads=False) as client:
         results = await client.send(number, data, device=device, expires=expires)

@@ -13,7 +13,7 @@ presence_app: Final = typer.Typer(
     no_args_is_help=True,
 )
 Users = Annotated[
-    list[str] | None, typer.Argument(metavar="USER…", help="Numbers from 0 to 2^64-1.", show_default=False)
+    list[str] | None, typer.Argument(metavar="USER…", help="Numbers from 0 to 2^64-1, or text.", show_default=False)
 ]
 File = Annotated[
     Path | None, typer.Option("--file", metavar="FILE", help="Users, one a line; they are asked for by the thousand.")
@@ -28,7 +28,7 @@ def add(app: typer.Typer) -> None:
 
 
 def send(
-    user: Annotated[str, typer.Argument(metavar="USER", help="A number from 0 to 2^64-1.")],
+    user: Annotated[str, typer.Argument(metavar="USER", help="A number from 0 to 2^64-1, or text.")],
     device: Annotated[str | None, typer.Option(metavar="NAME", help="Only to this device [all].")] = None,
     expires: Annotated[float, typer.Option(min=0.001, max=600, help="Give up after this many seconds.")] = 5.0,
     json: Json = False,

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 from rich.table import Table
 
-from control.cluster import instance
+from control.cluster import instance, specs
 from control.cluster.instance import Process, Record
 from control.cluster.specs import absolute
 from control.config.options import Config
@@ -23,7 +23,7 @@ from control.probes.paths import Figures, Measured
 from control.probes.prober import Prober, Source
 from control.probes.system import NAME, Probes
 from muster import Address
-from plane.spec import SpecError, secret
+from plane.spec import AdminAccess, SpecError, secret
 from plane.trust import probe_token
 
 EVERY_S: Final = 0.2
@@ -107,7 +107,7 @@ def asked(record: Record, settings: Config) -> Probed | None:
     probes: Probes = settings.section("probes")
     found = record.of(NAME)
     if probes.ask and not (record.pid and found):
-        process = _elsewhere(split_address(probes.ask))
+        process = _elsewhere(split_address(probes.ask), specs.admin_access(settings))
     elif found:
         process = found[0]
     else:
@@ -122,7 +122,7 @@ def asked(record: Record, settings: Config) -> Probed | None:
         return Probed((), 0, 0, f"{where} is not a prober of this version; see probes.ask")
 
 
-def _elsewhere(admin: tuple[str, int]) -> Process:
+def _elsewhere(admin: tuple[str, int], access: AdminAccess) -> Process:
     """A prober known by its address only."""
     return Process(
         name=NAME,
@@ -135,6 +135,7 @@ def _elsewhere(admin: tuple[str, int]) -> Process:
         ready=True,
         link=(admin[0], 0),
         admin=admin,
+        access=access,
     )
 
 

@@ -26,6 +26,7 @@ from control.registry.places import (
     NAME,
     ROOT,
     Ack,
+    Certificate,
     Count,
     Identity,
     Node,
@@ -50,7 +51,7 @@ from control.registry.tree import (
     Tree,
     Unavailable,
 )
-from control.registry.view import HOLD_S, Proves, View
+from control.registry.view import HOLD_S, Judge, View
 from plane.kinds import clustered, kinds, partitioned
 
 POLL_S: Final = 5.0
@@ -103,7 +104,7 @@ class Directory:
         hold_s: float = HOLD_S,
         back_s: float = BACK_S,
         epoch: int = 0,
-        proves: Proves | None = None,
+        judge: Judge | None = None,
         dice: random.Random | None = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -118,7 +119,7 @@ class Directory:
         self._dice = dice or random.Random()
         self._identities = Identities(tree, root=root, wall=wall)
         self._identities.runs = self._numbers
-        self._view = View(log, hold_s=hold_s, epoch=epoch, proves=proves)
+        self._view = View(log, hold_s=hold_s, epoch=epoch, judge=judge)
         self._own: _Own | None = None
         self._stirred, self._read, self._settled = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._hurried, self._asked = asyncio.Event(), 0
@@ -278,6 +279,12 @@ class Directory:
         """Register another weight."""
         if self._own is not None:
             self._own.node = msgspec.structs.replace(self._own.node, weight=weight)
+            self._hurry()
+
+    def certify(self, certificate: Certificate) -> None:
+        """Register another certificate."""
+        if self._own is not None:
+            self._own.node = msgspec.structs.replace(self._own.node, certificate=certificate)
             self._hurry()
 
     def acknowledge(self, acks: tuple[Ack, ...]) -> None:

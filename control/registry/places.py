@@ -52,6 +52,14 @@ class Ack(msgspec.Struct, frozen=True, array_like=True):
     settled: bool
 
 
+class Certificate(msgspec.Struct, frozen=True, array_like=True):
+    """That a key of the cluster knows a server's address and key for clients: `plane/certificate.py`."""
+
+    until: Annotated[int, msgspec.Meta(ge=0, lt=1 << 40)]
+    """Its end, in seconds since 1970."""
+    signature: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{128}\Z")]
+
+
 class Node(msgspec.Struct, frozen=True, omit_defaults=True):
     """A role's process as its peers reach it."""
 
@@ -70,8 +78,8 @@ class Node(msgspec.Struct, frozen=True, omit_defaults=True):
     client: tuple[Host, Port] | None = None
     """Its address for clients, and its public key in hex."""
     public_key: Annotated[str, msgspec.Meta(pattern=r"^(?:[0-9a-f]{64})?\Z")] = ""
-    proof: Annotated[str, msgspec.Meta(pattern=r"^(?:[0-9a-f]{32})?\Z")] = ""
-    """That a holder of the shared token registered this address and key: `plane.trust.server_proof`."""
+    certificate: Certificate | None = None
+    """Of a server that clients show credentials to. Not part of the map: it is renewed."""
     weight: Annotated[int, msgspec.Meta(ge=0, le=1_000)] = 1
     """Its share of new clients."""
     admin: tuple[Host, Port] | None = None

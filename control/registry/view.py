@@ -1,17 +1,17 @@
 """The map as this process believes it: the last reading, without broken values, with nodes that vanished too suddenly.
 
 No I/O and no clock. Three rules. A broken value changes nothing but the log; its last good one stays. So does one that
-is not proven to be the cluster's, where this process shows credentials to servers. Of one number
-only the highest epoch counts (I-1). If more than half of a role or a partition vanishes at once without warning, they
-are kept for a while: a registry fails more often than half of the processes die.
+no key of the cluster certifies, where this process shows credentials to servers. Of one number only the highest epoch
+counts (I-1). If more than half of a role or a partition vanishes at once without warning, they are kept for a while: a
+registry fails more often than half of the processes die.
 """
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 import structlog
@@ -31,18 +31,26 @@ from control.registry.places import (
     read_count,
     read_node,
 )
-from plane.kinds import kind, partitioned
+from plane.kinds import partitioned
 
 HOLD_S: Final = 10.0
 
 SAID_MAX: Final = 32
 """Most lines of the log for the refused values of one reading."""
 
-Proves = Callable[[Node], bool]
-"""Whether an entry shows that the cluster itself registered its address and key for clients."""
 Reading = Mapping[str, bytes]
 """The nodes and counts of the tree, by path below the root."""
 Group = tuple[object, ...]
+
+
+class Judge(Protocol):
+    """Says which servers may be shown credentials: `certified.py`."""
+
+    def doubt(self, node: Node) -> str:
+        """The reason why an entry is not the cluster's; empty if it is."""
+
+    def end(self, node: Node) -> str:
+        """The reason why an entry that was good is so no more; empty if it still is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +70,9 @@ class View:
         *,
         hold_s: float = HOLD_S,
         epoch: int = 0,
-        proves: Proves | None = None,
+        judge: Judge | None = None,
     ) -> None:
-        self.snapshot, self._proves = Snapshot(epoch), proves
+        self.snapshot, self._judge = Snapshot(epoch), judge
         self._log, self._hold_s = log, hold_s
         self._counts: dict[str, Count] = {}
         self._good: dict[str, tuple[bytes, Node]] = {}
@@ -191,20 +199,21 @@ class View:
             last = self._good.get(path)
             if last is None or last[0] != data:
                 try:
-                    last = data, self._proven(read_node(path, data, self._counts))
+                    last = data, self._trusted(read_node(path, data, self._counts))
                 except Wrong as wrong:
                     refused[path] = str(wrong)
+            if last is not None and self._judge is not None and (cause := self._judge.end(last[1])):
+                refused[path], last = cause, None
             if last is not None:
                 good[path] = last
                 found[path] = last[1]
         self._good = good
         return found
 
-    def _proven(self, node: Node) -> Node:
+    def _trusted(self, node: Node) -> Node:
         """Check that a server to which credentials are shown is the cluster's. Raises `Wrong`."""
-        shown = node.client is not None and "token" in kind(node.role).secrets
-        if shown and self._proves is not None and not self._proves(node):
-            raise Wrong("the shared token did not register this address and key for clients")
+        if self._judge is not None and (cause := self._judge.doubt(node)):
+            raise Wrong(cause)
         return node
 
     def _numbered(self, found: Mapping[str, Node], refused: dict[str, str]) -> dict[int, Node]:
@@ -265,7 +274,9 @@ class View:
 
 def _bare(node: Node) -> Node:
     """In the form of the map."""
-    return msgspec.structs.replace(node, acks=(), among=0) if node.acks or node.among else node
+    if not (node.acks or node.among or node.certificate):
+        return node
+    return msgspec.structs.replace(node, acks=(), among=0, certificate=None)
 
 
 def _registered(of: str, count: Count, reading: Reading) -> Iterator[Node]:

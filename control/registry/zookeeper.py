@@ -10,6 +10,8 @@ import asyncio
 import contextlib
 import functools
 import logging
+import socket
+import ssl
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -17,6 +19,7 @@ from typing import Any, Final, TypeVar
 
 from kazoo import exceptions as kazoo_errors
 from kazoo.client import KazooClient, TransactionRequest
+from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.states import EventType, KazooState, WatchedEvent
 from kazoo.retry import KazooRetry
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
@@ -75,7 +78,8 @@ class ZooKeeperTree(Tree):
     """A view of the tree below `chroot`."""
 
     def __init__(self, where: Servers) -> None:
-        self._where = where
+        """Raises `OSError` for certificates that cannot be used."""
+        self._where, self._tls = where, _tls(where) if where.ca else None
         self._acl = CREATOR_ALL_ACL if where.digest or where.sasl else OPEN_ACL_UNSAFE
         self._signals, self._kept = Signals(), ReadCache()
         self._watched: dict[object, str] = {}
@@ -297,6 +301,7 @@ class ZooKeeperTree(Tree):
             connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_jitter=0.5, max_delay=1.0),
             auth_data=[("digest", where.digest)] if where.digest else None,
             sasl_options=dict(where.sasl) or None,
+            handler=None if self._tls is None else _ByTls(self._tls),
             logger=_SILENT,
         )
         client.add_listener(lambda state: self._hand_over(self._on_state, client, state))
@@ -359,6 +364,33 @@ def _translated(error: Exception, path: str) -> TreeError:
         if isinstance(error, kind):
             return ours(f"{path}: {kind.__name__}" if issubclass(ours, Refused) else path)
     return Unavailable(f"{path}: {type(error).__name__}")
+
+
+class _ByTls(SequentialThreadingHandler):  # type: ignore[misc] # the library has no types
+    """Connects by TLS to servers that the authority knows by their names. kazoo itself trusts those of this host too, and
+    leaves a refused socket open."""
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        super().__init__()
+        self._context = context
+
+    def create_connection(self, address: tuple[str, int], hostname: str, timeout: float, **_: Any) -> ssl.SSLSocket:
+        """A connected socket. Raises `OSError`."""
+        plain = socket.create_connection(address, timeout)
+        try:
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return self._context.wrap_socket(plain, server_hostname=hostname)
+        except BaseException:
+            plain.close()
+            raise
+
+
+def _tls(where: Servers) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(where.ca)
+    if where.certificate:
+        context.load_cert_chain(where.certificate, where.key)
+    return context
 
 
 _SILENT: Final = logging.getLogger("control.registry.zookeeper.kazoo")

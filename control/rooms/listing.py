@@ -2,14 +2,13 @@
 
 import asyncio
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Any, Final, NamedTuple
-
-import httpx2
-import msgspec
+from urllib.parse import quote
 
 from control.cluster.instance import Process
+from control.console import common
 from control.errors import UserError
-from control.host.addresses import address_text
 from control.http.face import Nodes
 from control.http.problems import Problem
 from control.rooms.ls import merged
@@ -35,15 +34,13 @@ class Listing:
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
-        self._http = httpx2.AsyncClient(timeout=ASK_S, trust_env=False)
         self._asking: asyncio.Task[Listed] | None = None
 
     async def close(self) -> None:
-        """Close its connections."""
+        """Ask no more."""
         if self._asking is not None:
             self._asking.cancel()
             await asyncio.gather(self._asking, return_exceptions=True)
-        await self._http.aclose()
 
     async def rooms(self) -> Listed:
         """All rooms. Raises `Problem`."""
@@ -72,11 +69,12 @@ class Listing:
         while after is not None:
             if len(found) >= SEEN_MAX:
                 return Listed(found, True, False)
-            where = address_text(*gateway.admin)
+            asked = f"/api/v1/rooms?after={quote(after, safe='')}&limit={PAGE}"
             try:
-                answer = await self._http.get(f"http://{where}/api/v1/rooms", params={"after": after, "limit": PAGE})
-                page = msgspec.json.decode(answer.raise_for_status().content, type=dict[str, Any])
-            except (httpx2.HTTPError, msgspec.MsgspecError):
+                status, page = await asyncio.to_thread(common.get, gateway, asked, ASK_S)
+            except UserError:
+                return Listed(found, False, True)
+            if status != HTTPStatus.OK:
                 return Listed(found, False, True)
             for room in page["rooms"]:
                 owner = None if room["stream"] is None else names.get(room["stream"][0])

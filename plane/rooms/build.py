@@ -18,6 +18,7 @@ from plane.rooms.options import DoorSettings
 from plane.rooms.proxy import PROXY, ProxySettings
 from plane.rooms.router import RouterSettings
 from plane.spec import Spec, SpecError, secret
+from plane.users import Texts
 
 ONE: Final = (1, 0)
 """A layer without an entry in the spec."""
@@ -34,14 +35,15 @@ def gateway(spec: Spec, settings: GatewaySettings) -> Role:
         membership_again_ms=settings.membership_again_ms,
         presence=station(settings),
     )
-    authenticator = embedded(spec, GATEWAY.door, settings.default_rights)
+    authenticator, texts = embedded(spec, GATEWAY.door, settings.default_rights), Texts()
     return Role(
         engine,
-        {"authenticate": answering(engine, authenticator)},
+        {"authenticate": answering(engine, authenticator, texts)},
         partial(taking, engine, authenticator),
         partial(placing, engine),
         partial(take_gateway, engine),
         partial(naming, engine),
+        texts,
     )
 
 
@@ -65,14 +67,15 @@ def proxy(spec: Spec, settings: ProxySettings) -> Role:
         age_every=settings.age_every,
         unicast=settings.unicast,
     )
-    authenticator = embedded(spec, PROXY.door, settings.default_rights)
+    authenticator, texts = embedded(spec, PROXY.door, settings.default_rights), Texts()
     return Role(
         engine,
-        {"authenticate": answering(engine, authenticator)},
+        {"authenticate": answering(engine, authenticator, texts)},
         partial(taking, engine, authenticator),
         partial(placing, engine),
         partial(take_proxy, engine),
         partial(naming, engine),
+        texts,
     )
 
 

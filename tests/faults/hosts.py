@@ -95,10 +95,12 @@ class Hosts:
         (path / "names.key").write_text(secrets.token_hex(16))
         (path / "token").write_text(secrets.token_hex(16))
         (path / "jwt.secret").write_text(secrets.token_hex(32))
+        (path / "signing.key").write_text(secrets.token_hex(32))
         cluster = {
             "secret_file": str(path / "cluster.secret"),
             "names_file": str(path / "names.key"),
             "token_file": str(path / "token"),
+            "signing_key_file": str(path / "signing.key"),
         }
         self.sections: dict[str, dict[str, Any]] = {
             "cluster": cluster,

@@ -9,6 +9,7 @@ import pytest
 
 import muster
 from control.cluster import backends
+from plane.certificate import public_half
 from tests.control.registry.zookeeper import ZooKeeper
 from tests.faults.hosts import Hosts
 from tests.faults.load import PATIENT_S
@@ -28,15 +29,23 @@ def url(hosts: Hosts) -> str:
     return found
 
 
+def signing_keys(hosts: Hosts) -> str:
+    """The public half of the hosts' key."""
+    return public_half(bytes.fromhex((hosts.path / "signing.key").read_text()))
+
+
 async def test_a_backend_publishes_by_the_proxies_that_the_registry_has_whenever_it_is_there(hosts: Hosts) -> None:
     with pytest.raises(muster.Unavailable, match=r"zk://.* has no proxy of cluster main"):
         async with backends.connect(config=hosts.config, reads=False, timeout=1.0):
             pass
-    token = (hosts.path / "token").read_bytes()
+    token, keys = (hosts.path / "token").read_bytes(), signing_keys(hosts)
     first = hosts.start("first", "proxy")
     await hosts.serve(first)
+    with pytest.raises(muster.Unavailable, match=r"zk://.* has no (proxy of cluster main|gateway)"):
+        async with backends.connect(registry=url(hosts), token=token, signing_keys="5e" * 32, timeout=1.0):
+            raise AssertionError("its servers are certified by another key")
     async with (
-        backends.connect(registry=url(hosts), token=token, timeout=PATIENT_S) as reader,
+        backends.connect(registry=url(hosts), token=token, signing_keys=keys, timeout=PATIENT_S) as reader,
         reader.join("a") as room,
     ):
 
@@ -46,7 +55,9 @@ async def test_a_backend_publishes_by_the_proxies_that_the_registry_has_whenever
             assert isinstance(item, muster.Message)
             assert item.data == data
 
-        async with backends.connect(registry=url(hosts), token=token, reads=False, timeout=PATIENT_S) as client:
+        async with backends.connect(
+            registry=url(hosts), token=token, signing_keys=keys, reads=False, timeout=PATIENT_S
+        ) as client:
             await told(client, b"by the first")
             second = hosts.start("second", "proxy")
             await hosts.serve(second)
@@ -63,6 +74,9 @@ async def test_a_backend_without_a_registry_or_a_token_is_told_what_is_missing(t
     with pytest.raises(
         muster.Unavailable, match=r"the registry zk://127\.0\.0\.1:1/none does not answer within 0\.2 s"
     ):
+        async with backends.connect(registry="zk://127.0.0.1:1/none", token="x", signing_keys="5e" * 32, timeout=0.2):
+            pass
+    with pytest.raises(muster.Invalid, match=r"cluster\.signing_keys: missing"):
         async with backends.connect(registry="zk://127.0.0.1:1/none", token="x", timeout=0.2):
             pass
     with pytest.raises(muster.Invalid, match=r"cluster\.token_file"):

@@ -37,6 +37,7 @@ def beside(instance: Instance, url: str, path: Path) -> Hosts:
             "secret_file": str(folder.cluster_secret),
             "names_file": str(folder.name_key),
             "token_file": str(folder.token),
+            "signing_key_file": str(folder.signing_key),
         },
         instance={"dir": str(folder.path)},
     )

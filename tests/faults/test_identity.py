@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 import muster
-from control.cluster.instance import make_node_key
+from control.cluster.instance import make_key
 from plane.keys import public_key
 from tests.faults.hosts import Hosts, Node
 from tests.faults.ledger import Ledger
@@ -38,7 +38,7 @@ def line(hosts: Hosts, node: Node) -> str:
     """Of the list, with a key that is made for it."""
     key = hosts.path / "nodes" / node.name / "node.key"
     assert not key.exists(), "nobody had asked for one"
-    make_node_key(key)
+    make_key(key)
     return f"{number(node)} {node.role} {public_key(str(key))} {node.name}\n"
 
 
@@ -201,7 +201,7 @@ async def test_a_number_that_the_registry_has_given_to_another_name_is_said(host
     first = hosts.start("first", "router")
     await until(lambda: first.lines("registered"), PATIENT_S)
     listing, key = hosts.path / "nodes.list", hosts.path / "second.key"
-    make_node_key(key)
+    make_key(key)
     listing.write_text(f"{number(first)} router {public_key(str(key))}\n")
     code, said = await hosts.said(
         "router",

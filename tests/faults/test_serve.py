@@ -720,6 +720,13 @@ async def test_who_is_killed_by_the_watchdog_writes_where_it_stood(hosts: Hosts)
         ("proxy", [], {"MUSTER_CLUSTER__NAMES_FILE": "token"}, 78, "token: is not hex"),
         ("broker", [], {"MUSTER_FAULTS__LOSS": "0.1"}, 78, "faults: only muster up injects them"),
         ("broker", [], {"MUSTER_SERVE__ADMIN": "0.0.0.0:7490"}, 78, "serve.admin: '0.0.0.0:7490' is every address"),
+        (
+            "broker",
+            [],
+            {"MUSTER_SERVE__ADMIN": "192.0.2.1:7490"},
+            78,
+            "serve.admin: other hosts reach 192.0.2.1; set admin.token_file",
+        ),
         ("broker", [], {"MUSTER_SERVE__BROKER_PARTITIONS": "3"}, 78, "3 partitions are not a power of two"),
         ("router", [], {"MUSTER_SERVE__DIR": "/proc/nowhere"}, 1, "set serve.dir"),
         ("router", [], {"MUSTER_ROUTER__BIND": "192.0.2.1:7000"}, 1, "is not an address of this machine"),

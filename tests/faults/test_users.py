@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import muster
+from plane.users import HASHED
 from tests.faults.conftest import Make
 from tests.faults.hosts import Hosts
 from tests.faults.instance import Instance
@@ -87,6 +88,13 @@ async def test_a_user_may_do_what_the_token_says_and_who_is_there_is_listed(make
             assert told.value.retry_after is not None
             await asyncio.sleep(told.value.retry_after)
             assert await backend.command(ROOM, b"again") == muster.Delivered(4)
+        named = await token(instance, "ann@example.org")
+        async with muster.connect(instance.folder.path, token=named, proxies=[]) as client, client.join("named"):
+            done = await asyncio.to_thread(instance.ran, "members", "named", "--ids", "--json")
+            found = json.loads(done.stdout)
+            (user,) = found["ids"]
+            assert user >= HASHED
+            assert found["texts"] == {str(user): "ann@example.org"}
         counted = instance.metrics("gateway")
         assert (counted["refused_right"], counted["refused_credential"]) == (1, 1)
     log = instance.log.read_text()

@@ -10,8 +10,8 @@ import jwt
 import pytest
 
 from muster import _core
+from plane import users
 from plane.auth import (
-    EMBEDDED_USER,
     LEEWAY_S,
     VALID_S_MAX,
     Admitted,
@@ -22,9 +22,11 @@ from plane.auth import (
 )
 from plane.spec import SpecError
 from plane.trust import Trust, revoked, signing_secrets
+from plane.users import EMBEDDED_USER, HASHED, Texts, user_of
 
 SECRET, OTHER = b"s" * 64, b"o" * 32
 TOKEN = b"the shared one"
+KEY = b"n" * 16
 HOUR = 3_600
 LONGEST = 2**64 - 1
 
@@ -297,11 +299,49 @@ def test_a_file_without_good_secrets_is_refused_and_its_content_is_not_told(
 def test_revoked_users_and_tokens_stand_in_a_file_a_line_each(tmp_path: Path) -> None:
     file = tmp_path / "revoked"
     file.write_text("# left the team\nuser 7\n\n  token 5f#2c \r\nuser 18446744073709551615\n", encoding="utf-8-sig")
-    assert revoked(str(file)) == (frozenset({7, LONGEST}), frozenset({"5f#2c"}))
-    assert revoked("") == (frozenset(), frozenset())
-    for line in ("user", "user ann", "user -7", f"user {LONGEST + 1}", "token", "7", "users 7"):
+    assert revoked(str(file), KEY) == (frozenset({7, LONGEST}), frozenset({"5f#2c"}))
+    assert revoked("", KEY) == (frozenset(), frozenset())
+    file.write_text("user ann\n")
+    assert revoked(str(file), KEY) == (frozenset({user_of("ann", KEY)}), frozenset())
+    for line in ("user", "user -7", "user 1", f"user {LONGEST + 1}", f"user {'x' * 65}", "token", "7", "users 7"):
         file.write_text(f"user 8\n{line}\n")
-        with pytest.raises(SpecError, match="revoked:2: is neither"):
-            revoked(str(file))
+        with pytest.raises(SpecError, match="revoked:2: "):
+            revoked(str(file), KEY)
     with pytest.raises(SpecError, match="cannot be read"):
-        revoked(str(tmp_path / "none"))
+        revoked(str(tmp_path / "none"), KEY)
+
+
+def named(key: bytes = KEY) -> TokenAuthenticator:
+    """A gateway that has the key of room names."""
+    return TokenAuthenticator(TOKEN, "read", Trust((SECRET,), user_key=key))
+
+
+@pytest.mark.parametrize("text", ["ann", "ann@example.org", "0x7", "Zo\u00eb \u4e00", "x" * 64, "7.0"])
+def test_a_user_may_be_text_which_every_node_with_the_key_turns_into_the_same_number(text: str) -> None:
+    first, again = admitted(named(), signed(sub=text)), admitted(named(), signed(sub=text))
+    assert first.user == again.user == user_of(text, KEY) >= HASHED
+    assert first.text == text
+    assert said(named(b"another key " + bytes(4)), signed(sub=text)) != first.user, (
+        "nobody finds a double without the key"
+    )
+    assert said(gateway(), signed(sub=text)) == "bad_credential", "without the key nodes would differ"
+
+
+def test_numbers_stay_themselves_and_odd_text_is_no_user() -> None:
+    assert said(named(), signed(sub="7")) == 7
+    odd = ("", "0", "1", "07", "-7", "+7", str(LONGEST + 1), " ann", "ann ", "a\nb", "a\u202eb", "a\x1b[2J", "x" * 65)
+    assert [said(named(), signed(sub=text)) for text in odd] == ["bad_credential"] * len(odd)
+
+
+def test_a_revoked_user_of_text_opens_nothing() -> None:
+    checks = TokenAuthenticator(TOKEN, "read", Trust((SECRET,), users=frozenset({user_of("ann", KEY)}), user_key=KEY))
+    assert said(checks, signed(sub="ann")) == "bad_credential"
+    assert said(checks, signed(sub="bob")) == user_of("bob", KEY)
+
+
+def test_the_texts_that_were_seen_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(users, "TEXTS_MAX", 2)
+    texts = Texts()
+    for user, text in ((1, "a"), (2, "b"), (1, "a"), (3, "c")):
+        texts.keep(user, text)
+    assert texts.of([1, 2, 3]) == {1: "a", 3: "c"}

@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 from plane.auth import TokenAuthenticator, answering
 from plane.role import Role
 from plane.server import Server
+from plane.users import Texts
 from tests.fakes.engine import FakeEngine
 from tests.waiting import until
 
@@ -65,7 +66,9 @@ async def test_while_work_waits_turns_follow_and_others_get_their_time() -> None
 
 async def test_a_question_is_answered_by_the_authenticator() -> None:
     engine = fake()
-    server = Server(Role(engine, {"authenticate": answering(engine, TokenAuthenticator(b"token", "read"))}), LOG)
+    server = Server(
+        Role(engine, {"authenticate": answering(engine, TokenAuthenticator(b"token", "read"), Texts())}), LOG
+    )
     async with running(server):
         order(engine, "authenticate token")
         await until(lambda: len(engine.answers) == 1)

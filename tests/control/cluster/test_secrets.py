@@ -14,7 +14,16 @@ from plane import trust
 from plane.spec import SpecError
 from tests.control.command import Command
 
-OF_THE_FOLDER = ("gateway.key", "proxy.key", "token", "names.key", "cluster.secret", "reset.secret", "jwt.secret")
+OF_THE_FOLDER = (
+    "gateway.key",
+    "proxy.key",
+    "token",
+    "names.key",
+    "cluster.secret",
+    "reset.secret",
+    "jwt.secret",
+    "signing.key",
+)
 
 
 @pytest.mark.parametrize("name", OF_THE_FOLDER)

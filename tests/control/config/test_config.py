@@ -151,6 +151,11 @@ def test_a_mistake_in_the_environment_is_one_line_that_names_it(
         ('url = "zk://h:1,h"', "registry.url: 'h' in 'zk://h:1,h' is not HOST:PORT"),
         ('url = "zk://zk..a:1"', "registry.url: 'zk..a:1' in 'zk://zk..a:1' is not HOST:PORT"),
         ('url = "embedded"\nauth = "digest"', "registry.auth: only ZooKeeper asks who we are"),
+        ('url = "zk://h:1"\ntls_cert_file = "c"', "registry.tls_key_file: a certificate and its key go together"),
+        (
+            'url = "zk://h:1"\ntls_cert_file = "c"\ntls_key_file = "k"',
+            "registry.tls_ca_file: registry.tls_cert_file needs it",
+        ),
         ('url = "zk://h:1"\nauth = "sasl"', "registry.user: registry.auth = 'sasl' needs it"),
         ('url = "zk://h:1"\nauth = "digest"\nuser = "me"', "registry.password_file: registry.auth = 'digest' needs it"),
     ],

@@ -235,7 +235,7 @@ async def test_nodes_whose_names_the_registry_does_not_give_now_are_called_by_ro
             raise Unavailable(f"{path}: no answer within 5 s")
 
         tree.children = away  # type: ignore[method-assign]
-        record = await found.RegisteredNodes(settings, directory).record()
+        record = await found.RegisteredNodes(settings, directory, ()).record()
     assert [process.name for process in record.processes] == ["gateway-7"]
 
 

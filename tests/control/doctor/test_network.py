@@ -11,6 +11,7 @@ from control.doctor.network import (
     offload,
     ports,
     registry,
+    registry_access,
     udp_errors,
     udp_now,
     udp_sent,
@@ -176,3 +177,21 @@ def test_a_registry_fails_when_none_of_its_servers_takes_connections() -> None:
     some = registry({"a:1": "", "b:1": "Connection refused"})
     assert (some.level, some.text) == ("warn", "of 2 servers these take no connection: b:1 (Connection refused)")
     assert registry({"a:1": "timed out"}).level == "fail"
+
+
+@pytest.mark.parametrize(
+    ("auth", "tls", "level"),
+    [
+        ("none", False, "warn"),
+        ("none", True, "warn"),
+        ("digest", False, "warn"),
+        ("digest", True, "ok"),
+        ("sasl", False, "ok"),
+    ],
+)
+def test_a_registry_that_strangers_may_write_to_or_whose_password_they_hear_is_a_warning(
+    auth: str, tls: bool, level: str
+) -> None:
+    found = registry_access(auth, tls=tls)
+    assert found.level == level
+    assert (found.mend != "") == (level == "warn")

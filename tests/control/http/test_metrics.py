@@ -18,7 +18,7 @@ async def test_requests_refusals_and_streams_are_counted(make: Make) -> None:
     await beside.client().get(PATH)
     await client.get("/nothing/of/ours")
     async with client.stream("GET", PATH, headers={"accept": "text/event-stream"}):
-        page = metrics.text(registry).decode()
+        page = (await metrics.text(metrics.read(registry))).decode()
     said = samples(page)
     assert said["http_streams"] == 1
     assert said["http_rooms"] == 1
@@ -43,7 +43,7 @@ async def test_requests_refusals_and_streams_are_counted(make: Make) -> None:
 async def test_a_scrape_is_complete_before_the_first_request(make: Make) -> None:
     beside = await make()
     registry = metrics.registry(beside.edge.counts, "http", 1, "0", list)
-    before = samples(metrics.text(registry).decode())
+    before = samples((await metrics.text(metrics.read(registry))).decode())
     client = beside.client("history:*", "read:*", "publish:*")
     await client.post(PATH, json=["a", 1])
     await client.get(PATH)
@@ -56,7 +56,7 @@ async def test_a_scrape_is_complete_before_the_first_request(make: Make) -> None
         return beside.edge.counts.value("http_streams_ended", reason="left") == 1
 
     await eventually(left)
-    after = samples(metrics.text(registry).decode())
+    after = samples((await metrics.text(metrics.read(registry))).decode())
     new = after.keys() - before.keys()
     assert {name.partition("{")[0] for name in new} <= {"http_requests"}, "other statuses and methods"
     assert {name.partition("{")[0] for name in before} == {name.partition("{")[0] for name in after}

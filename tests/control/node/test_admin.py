@@ -4,15 +4,24 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import pytest_asyncio
 import structlog
+from prometheus_client import generate_latest
 
-from control.node import admin, pace
+from control.cluster.instance import Process
+from control.console import common
+from control.errors import UserError
+from control.node import admin, metrics, pace
 from plane.role import Role
 from plane.server import Server
+from plane.spec import AdminAccess
+from tests.certificates import certificates
+from tests.control.nodes import processes
 from tests.fakes.engine import FakeEngine
 
 LOG = structlog.get_logger()
@@ -55,6 +64,24 @@ async def site() -> AsyncIterator[Site]:
     await made.end()
 
 
+@contextlib.asynccontextmanager
+async def entered(access: AdminAccess, token: bytes) -> AsyncIterator[Process]:
+    """A router's admin port, as a command with the same configuration knows it."""
+    engine = FakeEngine(link_bind=("127.0.0.1", 0))
+    about = {"role": "router", "node": 1, "version": "0"}
+    server = Server(Role(engine), LOG)
+    server.ready = True
+    http = admin.http(admin.Admin(server, about, token=token), access)
+    listener = admin.listen(("127.0.0.1", 0))
+    serving = asyncio.create_task(http.serve(sockets=[listener]))
+    try:
+        yield msgspec.structs.replace(processes()[0], name="router", admin=listener.getsockname()[:2], access=access)
+    finally:
+        http.end()
+        await serving
+        engine.close()
+
+
 async def test_health_is_told_apart_from_readiness(site: Site) -> None:
     assert await site.get("/healthz") == (200, '{"status":"ok"}\n')
     assert (await site.get("/readyz"))[0] == 200
@@ -89,6 +116,76 @@ async def test_a_scrape_asks_the_engine_for_its_status_once(site: Site, monkeypa
     monkeypatch.setattr(engine, "status", lambda: asked.append("status") or status())  # type: ignore[func-returns-value]
     await site.get("/metrics")
     assert asked == ["status"]
+
+
+async def test_who_asks_for_metrics_more_than_once_a_second_gets_the_last_page_again(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, asked = site.server.engine, list[str]()
+    status = engine.status
+    monkeypatch.setattr(engine, "status", lambda: asked.append("status") or status())  # type: ignore[func-returns-value]
+    monkeypatch.setattr(admin, "RENDERS_S", 60.0)
+    pages = [await site.get("/metrics") for _ in range(admin.RENDERS_SAVED + 5)]
+    assert len(asked) == admin.RENDERS_SAVED
+    assert len(set(pages[admin.RENDERS_SAVED - 1 :])) == 1
+
+
+async def test_a_page_of_metrics_is_rendered_in_slices_and_is_the_same(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics, "SLICE", 4)
+    app = admin.Admin(site.server, {"role": "gateway", "node": 3, "version": "0.0.0"})
+    read, turns = metrics.read(app._metrics), 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    page = await metrics.text(read)
+    counting.cancel()
+    assert page == generate_latest(metrics._Some(read))
+    assert turns >= len(read) // metrics.SLICE > 2
+
+
+async def test_a_token_opens_every_page_but_those_of_probes() -> None:
+    async with entered(AdminAccess(), b"canary-token") as process:
+        for path in ("/healthz", "/readyz"):
+            assert (await asyncio.to_thread(common.get, process, path))[0] == 200
+        with pytest.raises(UserError, match=r"router asks for another token; see admin\.token_file"):
+            await asyncio.to_thread(common.fetch, process, "/metrics")
+
+
+async def test_commands_show_the_token_and_trust_the_certificate_at_any_address(tmp_path: Path) -> None:
+    certificates(tmp_path, "admin")
+    (tmp_path / "token").write_text("canary-token\n")
+    access = AdminAccess(
+        token_file=str(tmp_path / "token"), cert_file=str(tmp_path / "ca.pem"), key_file=str(tmp_path / "ca.key")
+    )
+    async with entered(access, b"canary-token") as process:
+        assert (await asyncio.to_thread(common.get, process, "/api/v1/status"))[1]["role"] == "router"
+        others = {
+            "another token": msgspec.structs.replace(access, token_file=str(tmp_path / "san")),
+            "another certificate": msgspec.structs.replace(access, cert_file=str(tmp_path / "admin.pem")),
+            "no TLS": msgspec.structs.replace(access, cert_file=""),
+        }
+        for other in others.values():
+            with pytest.raises(UserError):
+                await asyncio.to_thread(common.get, msgspec.structs.replace(process, access=other), "/api/v1/status")
+
+
+def test_the_token_of_admin_ports_goes_to_no_other_host_in_the_clear(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("canary-token\n")
+    access = AdminAccess(token_file=str(tmp_path / "token"))
+    there = msgspec.structs.replace(processes()[0], admin=("192.0.2.1", 7_490), access=access)
+    assert common._shown(there) == {}
+    assert common._shown(msgspec.structs.replace(there, admin=("127.0.0.1", 7_490))) == {
+        "Authorization": "Bearer canary-token"
+    }
+    by_tls = msgspec.structs.replace(there, access=msgspec.structs.replace(access, cert_file="admin.pem"))
+    assert common._shown(by_tls) == {"Authorization": "Bearer canary-token"}
 
 
 async def test_status_says_who_answers_and_what_the_engine_says(site: Site) -> None:

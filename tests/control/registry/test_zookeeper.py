@@ -19,6 +19,7 @@ from control.registry.identities import numbers
 from control.registry.places import Node, Snapshot
 from control.registry.tree import Create, Entry, NoNode, Refused, Session, Unavailable
 from control.registry.zookeeper import ZooKeeperTree
+from tests.certificates import certificates
 from tests.control.nodes import partitions
 from tests.control.registry.services import PATIENT_S, connected, until_session
 from tests.control.registry.zookeeper import ZooKeeper
@@ -405,6 +406,47 @@ async def test_with_sasl_nobody_else_reads_and_a_wrong_password_gets_no_session(
         for tree in (mine, wrong, nobody):
             await tree.close()
         service.end()
+
+
+async def test_by_tls_only_servers_of_the_authority_are_spoken_to_and_only_clients_of_it_are_heard(
+    tmp_path: Path,
+) -> None:
+    certificates(tmp_path, "node")
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    certificates(foreign, "node")
+    zookeeper = ZooKeeper(tmp_path, tls=tmp_path)
+
+    def tree(ca: Path = tmp_path, own: Path = tmp_path, hosts: str = "") -> ZooKeeperTree:
+        keys: dict[str, Any] = {
+            "ca": str(ca / "ca.pem"),
+            "certificate": str(own / "node.pem"),
+            "key": str(own / "node.key"),
+        }
+        return ZooKeeperTree(Servers(hosts or zookeeper.secure_hosts, session_s=2.0, **keys))
+
+    async with zookeeper.running(), AsyncExitStack() as stack:
+        good = tree()
+        stack.push_async_callback(good.close)
+        await connected(good)
+        await good.create("/pubsub", b"told")
+        wrong = {
+            "another authority": tree(ca=foreign),
+            "a certificate of another authority": tree(own=foreign),
+            "no name of the server's certificate": tree(hosts=zookeeper.secure_hosts.replace("127.0.0.1", "localhost")),
+            "no TLS": tree(hosts=zookeeper.hosts),
+        }
+        seen: list[str] = []
+        for name, each in wrong.items():
+            each.on_session(lambda session, name=name: seen.append(f"{name}: {session}"))  # type: ignore[misc]
+            stack.push_async_callback(each.close)
+            await each.start()
+        first = {name: each._client for name, each in wrong.items()}
+        await until(lambda: not any(each._client is first[name] for name, each in wrong.items()), PATIENT_S)
+        assert not [said for said in seen if said.endswith(": connected")]
+        entry = await good.get("/pubsub")
+        assert entry is not None
+        assert entry.data == b"told"
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,15 @@ def need() -> str:
 class Server:
     """One process, in a folder of its own. `quorum` are the ports of all of an ensemble."""
 
-    def __init__(self, folder: Path, number: int, port: int, quorum: Sequence[tuple[int, int]], jaas: str = "") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        number: int,
+        port: int,
+        quorum: Sequence[tuple[int, int]],
+        jaas: str = "",
+        secure: tuple[int, Path] | None = None,
+    ) -> None:
         self.folder, self.number, self.port, self._class_path = folder, number, port, need()
         self._process: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True)
@@ -80,6 +88,8 @@ class Server:
             (folder / "jaas.conf").write_text(jaas)
             lines.append("authProvider.1=org.apache.zookeeper.server.auth.SASLAuthenticationProvider")
             self._options.append(f"-Djava.security.auth.login.config={folder / 'jaas.conf'}")
+        if secure:
+            lines += _tls(*secure)
         (folder / "zoo.cfg").write_text("\n".join(lines) + "\n")
 
     def start(self) -> None:
@@ -138,13 +148,17 @@ class Server:
 class ZooKeeper:
     """A registry of one server or several."""
 
-    def __init__(self, path: Path, size: int = 1, *, jaas: str = "") -> None:
-        ports = iter(free_ports(3 * size))
+    def __init__(self, path: Path, size: int = 1, *, jaas: str = "", tls: Path | None = None) -> None:
+        """`tls`: the folder of `tests.certificates`; each server then has a secure port too, and asks for certificates."""
+        ports = iter(free_ports(4 * size))
         clients = [next(ports) for _ in range(size)]
         quorum = [(next(ports), next(ports)) for _ in range(size)] if size > 1 else []
+        secure = [None if tls is None else (next(ports), tls) for _ in range(size)]
         self.servers = [
-            Server(path / f"zookeeper-{index}", index, port, quorum, jaas) for index, port in enumerate(clients, 1)
+            Server(path / f"zookeeper-{index}", index, port, quorum, jaas, at)
+            for index, (port, at) in enumerate(zip(clients, secure, strict=True), 1)
         ]
+        self.secure_hosts = ",".join(f"127.0.0.1:{at[0]}" for at in secure if at)
         self.hosts = ",".join(f"127.0.0.1:{port}" for port in clients)
         self.root = ""
         """The path below which a test works."""
@@ -227,6 +241,23 @@ class ZooKeeper:
     async def expire_node(self, root: str, number: int) -> None:
         """End the session of the node with this number that is registered below `root`, of another process."""
         await asyncio.to_thread(_expire_node, self.hosts, root, number)
+
+
+def _tls(port: int, folder: Path) -> list[str]:
+    """A secure port, with the certificate of `server` and clients' of the same authority."""
+    store = folder / "server.store.pem"
+    store.write_text((folder / "server.key").read_text() + (folder / "server.pem").read_text())
+    return [
+        f"secureClientPort={port}",
+        "secureClientPortAddress=127.0.0.1",
+        "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory",
+        "ssl.clientAuth=need",
+        "ssl.keyStore.type=PEM",
+        f"ssl.keyStore.location={store}",
+        "ssl.trustStore.type=PEM",
+        f"ssl.trustStore.location={folder / 'ca.pem'}",
+        "ssl.hostnameVerification=false",  # clients' certificates name no host
+    ]
 
 
 def _expire_node(hosts: str, root: str, number: int) -> None:

@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import ssl
-import subprocess
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -25,6 +24,7 @@ from plane.fleet.mqtt import Link, LinkError
 from plane.fleet.presence import MESSAGES_MAX
 from plane.fleet.runs import RunEnd, Runs
 from plane.fleet.selector import parse
+from tests.certificates import certificates
 from tests.plane.fleet.mosquitto import Mosquitto, needs_mosquitto
 from tests.plane.fleet.whole import Whole
 from tests.waiting import until
@@ -260,23 +260,6 @@ async def _free_ports(count: int) -> list[int]:
 
     with Ports() as ports:
         return [ports.tcp("test", "127.0.0.1")[1] for _ in range(count)]
-
-
-def certificates(folder: Path, *names: str) -> None:
-    """A private authority, a server at 127.0.0.1, and these clients."""
-
-    def openssl(*words: str) -> None:
-        subprocess.run(["openssl", *words], check=True, capture_output=True, cwd=folder, timeout=30)
-
-    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    openssl("req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=ca", "-days", "2")
-    (folder / "san").write_text("subjectAltName=IP:127.0.0.1\n")
-    (folder / "none").write_text("basicConstraints=CA:FALSE\n")
-    for name in ("server", *names):
-        openssl("req", *key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
-        more = ("-extfile", "san" if name == "server" else "none")
-        signed = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2")
-        openssl("x509", "-req", "-in", f"{name}.csr", "-out", f"{name}.pem", *signed, *more)
 
 
 @needs_mosquitto

@@ -6,6 +6,9 @@ pub const HEADER: usize = 28;
 pub const MAGIC: u8 = 0x4D;
 /// Version of the protocol, four bits.
 pub const VERSION: u8 = 1;
+/// Bytes of the longest datagram: the greatest `payload_bytes` that a node may have, as a peer's may differ from ours.
+/// A longer one, up to 65,507 B, is a stranger's: it is dropped before a key is looked at.
+pub const DATAGRAM_BYTES_MAX: usize = 1_472;
 /// Flag: the sender asks for a status at once.
 pub const STATUS_WANTED: u8 = 1;
 
@@ -52,6 +55,7 @@ pub struct Header {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HeaderError {
     Short,
+    Long,
     Magic,
     Version,
     Kind,
@@ -71,8 +75,12 @@ impl Header {
         }
     }
 
+    /// The header of a whole datagram.
     #[inline]
     pub fn read(bytes: &[u8]) -> Result<Self, HeaderError> {
+        if bytes.len() > DATAGRAM_BYTES_MAX {
+            return Err(HeaderError::Long);
+        }
         let Some(bytes) = bytes.first_chunk::<HEADER>() else {
             return Err(HeaderError::Short);
         };
@@ -129,6 +137,15 @@ mod tests {
             let mut bytes = [0; HEADER];
             header.write(&mut bytes);
             prop_assert_eq!(Header::read(&bytes), Ok(header));
+        }
+
+        #[test]
+        fn datagram_longer_than_any_node_sends_is_refused(more in 0usize..64) {
+            let mut bytes = vec![0; DATAGRAM_BYTES_MAX - 32 + more];
+            let header = Header::clear(DatagramKind::Data, 7);
+            header.write(&mut bytes);
+            let read = if more > 32 { Err(HeaderError::Long) } else { Ok(header) };
+            prop_assert_eq!(Header::read(&bytes), read);
         }
 
         #[test]
