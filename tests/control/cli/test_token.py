@@ -6,10 +6,13 @@ from pathlib import Path
 import pytest
 
 from control.cli.token import token
+from control.console.found import Target
 from control.errors import BAD_CONFIG, UNAVAILABLE, USAGE, UserError
+from control.presence.reach import user_of
 from plane.auth import Admitted, TokenAuthenticator
 from plane.kind import Right
 from plane.trust import Trust
+from plane.users import HASHED
 
 SECRET, FORMER = "n" * 32, "f" * 40
 
@@ -43,6 +46,27 @@ def test_a_token_is_signed_with_the_first_secret_and_allows_what_was_said(
         assert said(checks, made) == (7 if may else "not_allowed")
         checks.take_trust(Trust((FORMER.encode(),)))
         assert said(checks, made) == "bad_credential"
+
+
+def test_a_user_may_be_text_and_presence_asks_for_the_same_number(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, key = configured(tmp_path), bytes.fromhex("5e" * 16)
+    (tmp_path / "names.key").write_text("5e" * 16)
+    config.write_text(f'{config.read_text()}names_file = "{tmp_path / "names.key"}"\n')
+    assert token(config, "ann@example.org", "read", "15m") == 0
+    made = capsys.readouterr().out.strip().encode()
+    checks = TokenAuthenticator(b"shared", "read", Trust((SECRET.encode(),), user_key=key))
+    where = Target(config)
+    assert said(checks, made) == user_of(where, "ann@example.org") >= HASHED
+    assert user_of(where, "7") == 7
+    for wrong in ("", " ann", "-7", "x" * 65):
+        with pytest.raises(UserError, match="is not a user: ") as told:
+            user_of(where, wrong)
+        assert told.value.exit_code == USAGE
+    (tmp_path / "names.key").unlink()
+    with pytest.raises(UserError, match=r"names\.key: cannot be read"):
+        user_of(where, "ann")
 
 
 def test_a_token_has_rights_by_room_and_an_id(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -93,7 +117,7 @@ def test_a_token_ends_when_it_was_said(
     [
         ("1", "read", "1h", "shared token"),
         ("0", "read", "1h", "decimal number from 2"),
-        ("ann", "read", "1h", "decimal number from 2"),
+        ("x" * 65, "read", "1h", "1 to 64 bytes"),
         (str(1 << 64), "read", "1h", "decimal number from 2"),
         ("7", "write", "1h", "--rights: 'write'"),
         ("7", "", "1h", "--rights: ''"),
