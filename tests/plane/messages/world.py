@@ -7,6 +7,7 @@ target saw is kept in plain dicts. `check` holds them against each other.
 """
 
 import asyncio
+import contextlib
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ from plane.messages.receiver import Receiver, Unreachable
 from plane.messages.redis import RedisSchedule
 from plane.messages.redis_place import Away
 from plane.messages.schedule import NewChange, NewMessage, Reply, Schedule, StoreError
-from plane.messages.shapes import Change, Changed, Fire, Numbers, Result, Send, Sent
+from plane.messages.shapes import Change, Changed, Fire, Numbers, Result, Scrubbed, Send, Sent
 from plane.messages.topics import FILE, Book, NewTopic, TopicsFile
 from tests.plane.messages.redis_in_memory import RedisInMemory
 from tests.virtual import VirtualLoop
@@ -152,9 +153,19 @@ class World:
             await asyncio.sleep(1.0)
             assert not self.broken, self.broken
             assert self.now_s() < END_S, f"{len(self._missing())} messages never fire: {sorted(self._missing())[:3]}"
+        found = await self._scrubbed()
+        assert not found.fault_count, found
         for task in (*centers, *working):
             task.cancel()
         await self.check()
+
+    async def _scrubbed(self) -> Scrubbed:
+        while True:
+            if self.center is not None and self.center.process.alive:
+                with contextlib.suppress(StoreError):
+                    if (found := await self.center.schedule.scrub()) is not None:
+                        return found
+            await asyncio.sleep(0.2)
 
     def _missing(self) -> set[str]:
         return {id for id, told in self.told.items() if not told.cancelled and id not in self.delivered}
@@ -483,7 +494,7 @@ class User:
                 assert isinstance(answer, Sent), answer
                 told = self._world.told.setdefault(answer.id, Told(before))
                 told.due_at = answer.due_at
-                told.cancelled = answer.state == "cancelled"
+                assert told.cancelled == (answer.state == "cancelled"), f"{answer.id} was withdrawn ahead of itself"
             if dice.random() < 0.7:
                 await self._change(str(dice.choice(sends).id))
 
