@@ -217,6 +217,8 @@ class Firing:
         )
 
     def _release(self, fire: Fire, following: int) -> None:
+        """No attempt was made. It is due again at the end of its claim at the latest: this wall clock may be ahead."""
+        following = min(following, fire.until)
         self._tell(Result(fire.number, fire.topic, fire.claim, "release", following, -1, 0.0))
 
     def _tell(self, result: Result) -> None:

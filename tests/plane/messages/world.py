@@ -582,7 +582,10 @@ class WorkerNode:
         id = world.ids[fire.number]
         now = world.now_ms()
         if now + TIMEOUT_S * 1_000 + 1_000 > fire.until:
-            await self._tell(process, incarnation, Result(fire.number, fire.topic, fire.claim, "release", now, -1, 0.0))
+            again = min(now, fire.until)
+            await self._tell(
+                process, incarnation, Result(fire.number, fire.topic, fire.claim, "release", again, -1, 0.0)
+            )
             return
         await world.delay()
         await process.goes_on()
