@@ -170,6 +170,8 @@ impl Firing {
             took_ms: answer.took.as_secs_f64() * 1_000.0,
             ..Record::of(held.number, held.topic_number, held.claim)
         };
+        // This wall clock may have been set ahead since: no retry is later by more than the rest of the claim.
+        let now = now.min(held.until);
         // Any number for each message of one burst: they are not to come back together.
         let random = random ^ held.number;
         let next = |after: Option<Millis>| held.topic.retries.next(held.attempts, now, after, random);
