@@ -166,7 +166,7 @@ class CenterService(MessagesService):
         self._faults += found.fault_count
         for fault in found.faults:
             self.log.error("the schedule is damaged", fault=fault)
-        self.log.info("the schedule was scrubbed", messages=found.messages, bodies=found.bodies, faults=found.fault_count)
+        self.log.info("the schedule was scrubbed", messages=found.messages, faults=found.fault_count)
         return found
 
     async def _results(self, asked: Results) -> bytes:

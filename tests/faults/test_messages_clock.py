@@ -79,7 +79,7 @@ async def test_a_wall_clock_that_is_set_makes_nothing_early_and_loses_nothing(
         await instance.back("center", dead)
         again = await send(load, "again", 500)
         await until(have_come(server, again), 20)
-        assert said(instance, "delay", "ls", "orders")["matching"] == SOME, "those of the hour that is to come again wait"
+        assert said(instance, "delay", "ls", "orders")["matching"] == SOME, "the hour comes again"
 
         changes = [Change(id=id, verb="advance", at=clock.now_ms()) for id in late]
         for changed in await load.ask("change", changes, list[Changed | Refused]):

@@ -155,9 +155,7 @@ async def test_strikes_under_load_lose_nothing_and_fire_nothing_early(
         await load.link.close()
         await until_asked(lambda: said(instance, "delay", "ls", "orders")["matching"] == 0, 60)
         doubles = check(load, server, struck)
-        figures(
-            strikes=count, accepted=len(load.due), withdrawn=len(load.withdrawn), doubles=doubles, again=load.again
-        )
+        figures(strikes=count, accepted=len(load.due), withdrawn=len(load.withdrawn), doubles=doubles, again=load.again)
         assert said(instance, "delay", "ls", "orders", "--state", "dead")["matching"] == 0
 
 

@@ -10,13 +10,10 @@ import pytest
 from muster import _core
 from plane.messages import redis_scripts as scripts
 from plane.messages.logged import LoggedSchedule
-from plane.messages.redis import RedisSchedule
-from plane.messages.schedule import Fields, Reply
 from tests.plane.messages.world import HOUR_MS, play
 from tests.virtual import Stuck
 
-SEEDS = 40
-OWNER = "if redis.call('GET', prefix .. 'owner') ~= owner then return {-1, count} end"
+SEEDS = 12
 OLDER = "if count < seen then return {-2, count} end"
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -38,24 +35,6 @@ def _answers_before_the_log(patch: pytest.MonkeyPatch) -> None:
         kept.add(asyncio.create_task(append(self, records)))
 
     patch.setattr(LoggedSchedule, "_append", soon)
-
-
-def _claims_are_not_in_the_log(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(LoggedSchedule, "_on_fires", lambda self, worker, fires: self.on_fires(worker, fires))
-
-
-def _an_older_state_wins(patch: pytest.MonkeyPatch) -> None:
-    put = RedisSchedule.put
-
-    async def any_put(self: RedisSchedule, messages: Sequence[Fields]) -> list[Reply]:
-        found = await self.get([each[0] for each in messages])
-        newer = [
-            (each[0], max(each[1], there[1][1] + 1), *each[2:]) if there[0] == "found" else each
-            for each, there in zip(messages, found, strict=True)
-        ]
-        return await put(self, newer)
-
-    patch.setattr(RedisSchedule, "put", any_put)
 
 
 def _comes_back_unnoticed(patch: pytest.MonkeyPatch) -> None:
@@ -102,25 +81,14 @@ def _follows_any_clock(patch: pytest.MonkeyPatch) -> None:
 
 
 BUGS: dict[str, tuple[bool, Plant]] = {
-    "a stale owner writes": (False, _script("WRITE", OWNER, "")),
     "an entry is set without a look at the one there": (
         False,
         _script("WRITE", "if there ~= expected then", "if false then"),
     ),
     "a step of the center's clock is followed at once": (False, _follows_any_clock),
-    "a lease is taken from a center that keeps it": (
-        False,
-        _script("LEASE", "if there and there ~= owner then", "if false then"),
-    ),
     "what was asked ahead of a message is forgotten": (False, _forgets_what_was_asked_ahead),
     "a claim never runs out": (False, _claims_last),
-    "a place by time stays when its message ended": (
-        False,
-        _script("WRITE", "redis.call('ZREM', prefix .. 'w:' .. topic, id)", ""),
-    ),
     "an answer does not wait for the log": (True, _answers_before_the_log),
-    "a claim is not in the log": (True, _claims_are_not_in_the_log),
-    "an older state wins": (True, _an_older_state_wins),
     "an older Redis goes unnoticed": (True, _comes_back_unnoticed),
     "the place in the log is kept before its records are": (True, _marks_what_is_not_there),
     "what a shortened log drops is not carried": (True, _drops_what_it_should_carry),
