@@ -647,7 +647,7 @@ def _misplaced(key: bytes, there: bytes, scores: Sequence[int | None]) -> tuple[
     """The topic of an entry, and what is wrong with it. `scores`: in `w:`, `e:` and `x`."""
     try:
         message, topic, wake_at, _ = _core.stored_read(there)
-    except ValueError as error:
+    except OSError as error:
         return None, str(error)
     waits, ended, over = scores
     if message is None:

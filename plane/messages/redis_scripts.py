@@ -207,8 +207,8 @@ end
 return found
 """
 )
-"""A cursor, the pattern of keys of messages, about how many. Answers the next cursor, and for each key its id, its entry, and
-its scores in `w:`, `e:` and `x`, empty where it is not there."""
+"""A cursor, the pattern of keys of messages, about how many. Answers the next cursor, and for each key its id, its entry,
+and its scores in `w:`, `e:` and `x`, empty where it is not there."""
 
 MARKED: Final = (
     _BEGIN

@@ -255,9 +255,11 @@ class EmbeddedSchedule:
 
     async def scrub(self) -> Scrubbed | None:
         """As `Schedule`: checksums of all operations and bodies, counts of each hour, and the index, both ways."""
-        while (reply := await self._one(lambda keeper, number: keeper.scrub(number)))[0] == "rebuilding":
+        while True:
+            reply = await self._one(lambda keeper, number: keeper.scrub(number))
+            if reply[0] != "rebuilding":
+                return None if reply[0] == "busy" else Scrubbed(*reply[1:])
             await asyncio.sleep(AGAIN_S)
-        return None if reply[0] == "busy" else Scrubbed(*reply[1:])
 
     def serve(self, topic: int, worker: int, lease_ms: int, attempts_max: int, credit: int) -> None:
         """As `Schedule`."""

@@ -4,6 +4,7 @@ nodes die."""
 import asyncio
 import functools
 import random
+import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -110,11 +111,17 @@ async def test_a_lost_redis_is_made_again_from_kafka_and_messages_go_to_topics(
         await until_asked(lambda: instance.status(center)["schedule"]["backs"] == 1, 20)  # figures of the last second
 
 
+@pytest.mark.parametrize("stands", [False, pytest.param(True, marks=pytest.mark.soak)], ids=["killed", "stands still"])
 async def test_a_center_that_waits_takes_over_and_all_centers_may_die_at_once(
-    with_messages: Make, redis: RedisServer, kafka: Kafka, tmp_path: Path, figures: Callable[..., None]
+    with_messages: Make, redis: RedisServer, kafka: Kafka, tmp_path: Path, figures: Callable[..., None], stands: bool
 ) -> None:
     instance = elsewhere(
-        with_messages, redis, kafka, registry={"url": "embedded"}, serve={"dir": str(tmp_path / "hosts")}
+        with_messages,
+        redis,
+        kafka,
+        registry={"url": "embedded"},
+        serve={"dir": str(tmp_path / "hosts")},
+        cluster=shared(tmp_path),
     )
     with hooks() as server, instance.running(), waiting(instance, tmp_path) as other:
         topic(instance, server, "--timeout", "2")
@@ -130,8 +137,9 @@ async def test_a_center_that_waits_takes_over_and_all_centers_may_die_at_once(
             seconds[name] = round(time.monotonic() - since, 1)
 
         await until(lambda: len(server.calls) > 20, 30)
-        async with instance.stopped("center"):
-            await goes_on("the first one stands still")
+        if stands:
+            async with instance.stopped("center"):
+                await goes_on("the first one stands still")
         dead = instance.process("center").pid
         strikes.kill(dead)
         strikes.kill(other.pid)
@@ -143,6 +151,15 @@ async def test_a_center_that_waits_takes_over_and_all_centers_may_die_at_once(
             await until_asked(lambda: said(instance, "delay", "ls", "orders")["matching"] == 0, 60)
         doubles = check(load, server, struck)
     figures(accepted=len(load.due), withdrawn=len(load.withdrawn), doubles=doubles, goes_on_after_s=seconds)
+
+
+def shared(folder: Path) -> dict[str, str]:
+    """What all hosts of a cluster have alike."""
+    files = {name: folder / name for name in ("secret_file", "names_file", "token_file")}
+    for name, file in files.items():
+        file.write_text(secrets.token_hex(16 if name == "names_file" else 32))
+        file.chmod(0o600)
+    return {name: str(file) for name, file in files.items()}
 
 
 @contextmanager

@@ -2,8 +2,8 @@
 and faults that a seed chooses.
 
 A center is killed, succeeded, or stands still; a worker too; requests and answers are lost; Redis dies, stands still, or
-comes back older; the log's acknowledgements are lost; wall clocks of centers and workers are set. What users were told and what the
-target saw is kept in plain dicts. `check` holds them against each other.
+comes back older; the log's acknowledgements are lost; wall clocks of centers and workers are set. What users were told and
+what the target saw is kept in plain dicts. `check` holds them against each other.
 """
 
 import asyncio
