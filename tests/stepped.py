@@ -8,7 +8,7 @@ import math
 import mmap
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Self
@@ -31,7 +31,7 @@ class SteppedClock:
         self._file = file.open("r+b")
         self._page = mmap.mmap(self._file.fileno(), 8)
         self._steps = [(0.0, 0)]
-        self.environment: Mapping[str, str] = {"LD_PRELOAD": str(library), "MUSTERTEST_CLOCK": str(file)}
+        self.environment = {"LD_PRELOAD": str(library), "MUSTERTEST_CLOCK": str(file)}
 
     def set(self, ahead_ms: int) -> None:
         """From now on it is so much ahead of the true one."""
