@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from control.messages.link import CenterLink, Link
+from control.messages.link import SCRUB_S, CenterLink, Link
 from control.messages.listener import Question
 from control.messages.refusal import Refusal
 from control.messages.service import MessagesService, answering
@@ -25,6 +25,7 @@ from plane.messages.shapes import (
     Listed,
     Numbers,
     Query,
+    Scrubbed,
     Shown,
     Stats,
     Which,
@@ -65,6 +66,7 @@ class AdminService(MessagesService):
             "list": answering(self._list, Query),
             "dead": answering(self._dead, Query),
             "replay": answering(self._replay, tuple[str, list[str]]),
+            "scrub": answering(self._scrub, None),
         }
 
     # --- topics ---------------------------------------------------------------------------------------------------
@@ -148,6 +150,10 @@ class AdminService(MessagesService):
             else:
                 answers.append(Changed(id=id, outcome="unknown"))
         return answers
+
+    async def _scrub(self, _: None) -> Scrubbed:
+        found: Scrubbed = await self._asked(self._link.ask("scrub", None, Scrubbed, timeout_s=SCRUB_S))
+        return found
 
     def _which(self, query: Query) -> Which:
         number = self._topic(query.topic).number if query.topic else None

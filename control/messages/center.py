@@ -22,7 +22,7 @@ from plane.messages.figures import rows
 from plane.messages.logged import LoggedSchedule
 from plane.messages.options import CenterOptions
 from plane.messages.schedule import EmbeddedSchedule, NewChange, OnFires, Reply, Schedule, StoreError
-from plane.messages.shapes import BACKLOG_MS, Found, Join, Results, Which
+from plane.messages.shapes import BACKLOG_MS, Found, Join, Results, Scrubbed, Which
 from plane.messages.topics import Topics
 from plane.service import Context, Figure
 from plane.spec import Spec, password
@@ -52,6 +52,7 @@ class CenterService(MessagesService):
         )
         self._stats: dict[str, Any] = {}
         self._steps = 0
+        self._scrubs = self._faults = 0
 
     def _fires_claimed(self, worker: int, fires: bytes) -> None:
         self._center.on_fires(worker, fires)
@@ -126,6 +127,7 @@ class CenterService(MessagesService):
             "list": answering(self._list, Which),
             "answers": answering(self._last_answers, list[int]),
             "figures": answering(self._figures, int),
+            "scrub": answering(self._scrub, None),
             "results": answering(self._results, Results),
             "fires": Question(Join, pieces=self._fires),
         }
@@ -155,6 +157,17 @@ class CenterService(MessagesService):
 
     async def _figures(self, topic: int) -> list[dict[str, Any]]:
         return list(rows(self._center.figures.of(topic)))
+
+    async def _scrub(self, _: None) -> Scrubbed:
+        found = await self._asked(self._schedule.scrub())
+        if found is None:
+            raise Refusal("busy", "the schedule is being scrubbed; ask again when that has ended")
+        self._scrubs += 1
+        self._faults += found.fault_count
+        for fault in found.faults:
+            self.log.error("the schedule is damaged", fault=fault)
+        self.log.info("the schedule was scrubbed", messages=found.messages, faults=found.fault_count)
+        return found
 
     async def _results(self, asked: Results) -> bytes:
         return await self._asked(self._center.results(asked.incarnation, asked.weight, bytes(asked.results)))
@@ -211,6 +224,8 @@ class CenterService(MessagesService):
             ("messages_schedule_back", "Times that Redis came back older", float(stats.get("backs", 0))),
             ("messages_changes_lost", "Changes that Redis had no more then", float(stats.get("changes_lost", 0))),
             ("messages_clock_steps", "Times that the wall clock was set", float(self._steps)),
+            ("messages_scrubs", "Proofs of the schedule by `muster delay scrub`", float(self._scrubs)),
+            ("messages_scrub_faults", "Faults of the schedule that these found", float(self._faults)),
         ]
 
     def gauges(self) -> list[Figure]:

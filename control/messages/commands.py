@@ -16,9 +16,9 @@ from control.cluster.instance import Record
 from control.console import common
 from control.console.found import Target, client_of, once
 from control.console.words import say
-from control.errors import ALREADY_FIRED, TRY_LATER, UNAVAILABLE, UNKNOWN_MESSAGE, USAGE, UserError
+from control.errors import ALREADY_FIRED, FAILURE, TRY_LATER, UNAVAILABLE, UNKNOWN_MESSAGE, USAGE, UserError
 from control.host.shown import one_line
-from control.messages.link import Link
+from control.messages.link import SCRUB_S, Link
 from control.messages.refusal import Refusal
 from control.messages.system import ADMIN, RECEIVE
 from plane.messages.receiver import Unreachable
@@ -32,6 +32,7 @@ from plane.messages.shapes import (
     Listed,
     Query,
     Refused,
+    Scrubbed,
     Send,
     Sent,
     Shown,
@@ -314,6 +315,20 @@ def ls(where: Target, topic: str, due: str | None, state: list[str] | None, limi
         more = "at least " if found.more else ""
         say(f"{len(found.messages)} of {more}{found.matching}")
     return 0
+
+
+def scrub(where: Target, as_json: bool) -> int:
+    """Prove that the schedule is whole. Raises `UserError`."""
+    found = ask(where, lambda _, admin: admin.ask("scrub", None, Scrubbed, timeout_s=SCRUB_S))
+    with common.verdict_after():
+        if as_json:
+            common.print_json(msgspec.structs.asdict(found))
+        else:
+            for fault in found.faults:
+                print(one_line(fault))
+            verdict = "whole" if not found.fault_count else f"{found.fault_count} faults"
+            print(f"{found.messages} messages, {found.bodies} bodies: {verdict}")
+    return FAILURE if found.fault_count else 0
 
 
 # --- dead letters -----------------------------------------------------------------------------------------------------

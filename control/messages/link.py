@@ -17,6 +17,8 @@ from plane.messages.receiver import Unreachable
 from plane.messages.schedule import NewChange, NewMessage, Reply
 
 ASK_S: Final = 10.0
+SCRUB_S: Final = 3_600.0
+"""For a proof of the schedule, which reads all of it: at 100 MB/s, 360 GB."""
 CONNECT_S: Final = 2.0
 STREAM_S: Final = 15.0
 """A stream without a piece for so long is cut: its other end says something every 5 s."""

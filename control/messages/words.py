@@ -226,6 +226,15 @@ def delay_ls(
     return ls(Target(config, registry), topic, due, state, limit, json)
 
 
+@delay_app.command("scrub", epilog="Example: muster delay scrub --json")
+def delay_scrub(json: Json = False, registry: RegistryUrl = None, config: ConfigFile = None) -> int:
+    """Prove that the schedule is whole: reads every message and body, while all goes on. Exit code 1: it is damaged."""
+    from control.console.found import Target
+    from control.messages.commands import scrub
+
+    return scrub(Target(config, registry), json)
+
+
 @dead_app.command("ls", epilog="Example: muster delay dead ls orders")
 def dead_ls(
     topic: Annotated[str, typer.Argument(metavar="[TOPIC]", help="All topics without one.")] = "",

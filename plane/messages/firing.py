@@ -24,6 +24,8 @@ PLACE_S: Final = 5.0
 """A callback waits so long for a place at its target."""
 MARGIN_MS: Final = 1_000
 """A claim that ends sooner than this after the callback's own end is not used."""
+BEHIND_MS: Final = 10_000
+"""A claim outlasts its callback by 15 s: where this clock is behind by more, no claim lasts until the message is due."""
 GONE_MS: Final = 60_000
 """A message of a topic that is not known here is due again after this."""
 RESULTS_MAX: Final = 500
@@ -61,6 +63,7 @@ class Firing:
         self._plans: dict[tuple[tuple[int, ...], int], _core.RetryPlan] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._timers: set[asyncio.TimerHandle] = set()
+        self._told_at = 0
         self.results = asyncio.Event()
         self._made: dict[str, int] = dict.fromkeys(("delivered", "refused", "failed", "not_made", "out_of_time"), 0)
         """The targets that the engine does not call."""
@@ -120,7 +123,7 @@ class Firing:
         for fire in fires:
             wait = fire.due_at - now
             if wait > 0 and fire.attempts == 1:  # the clock of another machine
-                self._wait(fire, wait)
+                self._behind(fire, wait)
                 continue
             topic = self._topics.numbered(fire.topic)
             if topic is None and self._topics.look():
@@ -149,6 +152,17 @@ class Firing:
         """Whether the engine still does not make it."""
         assert self._engine is not None
         return self._engine.take(_wall(), msgspec.msgpack.encode([fire])) is not None
+
+    def _behind(self, fire: Fire, by_ms: int) -> None:
+        """The center's clock is ahead of this one, by which the message is not due. No attempt is made of it."""
+        if by_ms <= BEHIND_MS:
+            self._wait(fire, by_ms)
+            return
+        self._made["out_of_time"] += 1
+        self._release(fire, fire.until)
+        if _wall() - self._told_at > BEHIND_MS or _wall() < self._told_at:
+            self._told_at = _wall()
+            self._log.warning("this clock is behind the center's; what is not due by it is given back", by_ms=by_ms)
 
     def _wait(self, fire: Fire, wait_ms: int) -> None:
         def due() -> None:
@@ -196,7 +210,8 @@ class Firing:
         plan = self._plans.get(place)
         if plan is None:
             plan = self._plans[place] = _core.RetryPlan(topic.retries_ms, jitter=topic.jitter)
-        return plan.next(fire.attempts, _wall(), retry_after_ms, random.getrandbits(63))
+        now = min(_wall(), fire.until)  # this clock may have been set ahead since
+        return plan.next(fire.attempts, now, retry_after_ms, random.getrandbits(63))
 
     def _deliver(self, fire: Fire, late: int, took_ms: float, status: int | None = None) -> None:
         self._tell(Result(fire.number, fire.topic, fire.claim, "deliver", None, late, took_ms, "delivered", status))
@@ -217,6 +232,8 @@ class Firing:
         )
 
     def _release(self, fire: Fire, following: int) -> None:
+        """No attempt was made. It is due again at the end of its claim at the latest: this wall clock may be ahead."""
+        following = min(following, fire.until)
         self._tell(Result(fire.number, fire.topic, fire.claim, "release", following, -1, 0.0))
 
     def _tell(self, result: Result) -> None:

@@ -23,7 +23,7 @@ from muster import _core
 from plane.messages import redis_scripts as scripts
 from plane.messages.redis_place import Away, Full, Place
 from plane.messages.schedule import Asked, Fields, NewChange, NewMessage, OnFires, Reply, StoreError, inserted, settled
-from plane.messages.shapes import Fire
+from plane.messages.shapes import Fire, Scrubbed
 
 LEASE_MS: Final = 5_000
 """A center that is gone for so long has a successor."""
@@ -40,6 +40,8 @@ ROUNDS_MAX: Final = 100
 LISTED_MAX: Final = 200_000
 """Messages that one list looks at: a second or two. Beyond, it says that it was cut."""
 LISTS_MAX: Final = 4
+FAULTS_MAX: Final = 100
+"""Faults that a scrub tells in words; all are counted."""
 DAY_MS: Final = 86_400_000
 SKEW_MS: Final = 500
 """A difference of two clocks that is told."""
@@ -104,6 +106,7 @@ class RedisSchedule:
         self._away = ""
         self._skew = False
         self._lists = 0
+        self._scrubs = False
         self.lost = self.backs = 0
         """Changes that a Redis that came back older had no more, and how often that was."""
         self._counts = {"dead_forgotten": 0, "expired": 0, "buried": 0}
@@ -463,6 +466,40 @@ class RedisSchedule:
             return {**figures, "away": self._away}
         return {"live": live, "near": 0, "ready": ready, "known": live + ended, "applied": self._seen, **figures}
 
+    async def scrub(self) -> Scrubbed | None:
+        """As `Schedule`: every entry against its checksum and its places by time, and each place against the entries.
+        Redis keeps no checksum of a body."""
+        if self._scrubs:
+            return None
+        self._scrubs = True
+        try:
+            return await self._scrub()
+        finally:
+            self._scrubs = False
+
+    async def _scrub(self) -> Scrubbed:
+        faults: list[str] = []
+        messages, topics, cursor = 0, set[int](), b"0"
+        pattern = b"".join(b"\\" * (byte in b"*?[]\\") + bytes([byte]) for byte in self._prefix) + b"m:*"
+        while True:
+            cursor, *page = await self._asked(scripts.SCRUB, cursor, pattern, AT_ONCE)
+            for key, there, *scores in zip(*(page[place::5] for place in range(5)), strict=True):
+                topic, wrong = _misplaced(key, there, [int(float(each)) if each else None for each in scores])
+                messages += 1
+                topics |= set() if topic is None else {topic}
+                faults += [] if wrong is None else [f"message {key.hex()}: {wrong}"]
+            if int(cursor) == 0:
+                break
+        listed = {int(each) for each in (await self._asked(scripts.TOPICS))[0]}
+        faults += [f"topic {each} is not among the topics" for each in sorted(topics - listed)]
+        for name in ("x", *(f"{kind}:{topic}" for topic in sorted(listed | topics) for kind in "we")):
+            rank = 0
+            while rows := await self._asked(scripts.LIST, name, rank, rank + AT_ONCE - 1):
+                lost = [key for key, there in zip(rows[::2], rows[1::2], strict=True) if not there]
+                faults += [f"message {key.hex()}: {name} has it, and it is not there" for key in lost]
+                rank += AT_ONCE
+        return Scrubbed(messages, messages, len(faults), faults[:FAULTS_MAX])
+
     def clock_steps(self) -> Sequence[int]:
         """As `Schedule`."""
         steps, self._steps = self._steps, []
@@ -604,6 +641,25 @@ def _id(key: bytes) -> int:
 def _found(value: bytes) -> Reply:
     message, topic, _, _ = _core.stored_read(value[:64]) if value else (None, 0, None, 0)
     return ("unknown",) if message is None else ("found", message, topic, value[64:])
+
+
+def _misplaced(key: bytes, there: bytes, scores: Sequence[int | None]) -> tuple[int | None, str | None]:
+    """The topic of an entry, and what is wrong with it. `scores`: in `w:`, `e:` and `x`."""
+    try:
+        message, topic, wake_at, _ = _core.stored_read(there)
+    except OSError as error:
+        return None, str(error)
+    waits, ended, over = scores
+    if message is None:
+        return None, None if over is not None else "asked ahead of its message, and never forgotten"
+    if message[0] != _id(key):
+        return topic, f"its entry is that of {_key(message[0]).hex()}"
+    if wake_at is None:
+        right = waits is None and ended == message[2] and over is not None
+    else:
+        right = waits == wake_at and ended is None and over is None
+    state, at = message[5], (message[2] if wake_at is None else wake_at)
+    return topic, None if right else f"{state}, by {at}; w {waits}, e {ended}, x {over}"
 
 
 def _taken(there: bytes, begin: int, end: int, states: frozenset[str]) -> tuple[int, Any] | None:

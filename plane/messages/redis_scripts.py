@@ -189,6 +189,27 @@ return {0, count, live, ready, ended}
 """
 )
 
+SCRUB: Final = (
+    _BEGIN
+    + """
+local page = redis.call('SCAN', ARGV[4], 'MATCH', ARGV[5], 'COUNT', ARGV[6])
+local found = {0, count, page[1]}
+for _, key in ipairs(page[2]) do
+  local id = string.sub(key, #prefix + 3)
+  local there = redis.call('GETRANGE', key, 0, 63)
+  local topic = #there == 64 and struct.unpack('<I4', there, 13) or 0
+  found[#found + 1] = id
+  found[#found + 1] = there
+  found[#found + 1] = redis.call('ZSCORE', prefix .. 'w:' .. topic, id) or ''
+  found[#found + 1] = redis.call('ZSCORE', prefix .. 'e:' .. topic, id) or ''
+  found[#found + 1] = redis.call('ZSCORE', prefix .. 'x', id) or ''
+end
+return found
+"""
+)
+"""A cursor, the pattern of keys of messages, about how many. Answers the next cursor, and for each key its id, its entry,
+and its scores in `w:`, `e:` and `x`, empty where it is not there."""
+
 MARKED: Final = (
     _BEGIN
     + """

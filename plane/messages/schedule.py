@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from muster import _core
-from plane.messages.shapes import Result
+from plane.messages.shapes import Result, Scrubbed
 
 Reply = tuple[Any, ...]
 """As those of `_core.ScheduleKeeper`, without the number."""
@@ -91,6 +91,9 @@ class Schedule(Protocol):
 
     async def stats(self) -> dict[str, Any]:
         """Figures of the store."""
+
+    async def scrub(self) -> Scrubbed | None:
+        """Prove that all that it keeps agrees, beside all other work: reads everything. None: one is on its way."""
 
     def serve(self, topic: int, worker: int, lease_ms: int, attempts_max: int, credit: int) -> None:
         """Let a worker take `credit` due messages of a topic more."""
@@ -249,6 +252,14 @@ class EmbeddedSchedule:
         """As `Schedule`."""
         figures: dict[str, Any] = (await self._one(lambda keeper, number: keeper.stats(number)))[1]
         return figures
+
+    async def scrub(self) -> Scrubbed | None:
+        """As `Schedule`: checksums of all operations and bodies, counts of each hour, and the index, both ways."""
+        while True:
+            reply = await self._one(lambda keeper, number: keeper.scrub(number))
+            if reply[0] != "rebuilding":
+                return None if reply[0] == "busy" else Scrubbed(*reply[1:])
+            await asyncio.sleep(AGAIN_S)
 
     def serve(self, topic: int, worker: int, lease_ms: int, attempts_max: int, credit: int) -> None:
         """As `Schedule`."""

@@ -218,6 +218,15 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     more: bool
 
 
+class Scrubbed(msgspec.Struct, frozen=True, array_like=True):
+    """What a proof of the schedule found. `faults`: the first of them in words."""
+
+    messages: int
+    bodies: int
+    fault_count: int
+    faults: list[str]
+
+
 class Numbers:
     """The numbers of a topic's messages in the schedule. Who does not know the key cannot find two ids with one number."""
 

@@ -10,7 +10,7 @@ from muster import _core
 from tests.faults.conftest import Make
 from tests.faults.hooks import Handler, Hooks, hooks
 from tests.faults.instance import Instance
-from tests.waiting import until
+from tests.waiting import until, until_asked
 
 ROLES = ("center", "messages-admin", "receive", "messages-worker")
 
@@ -37,6 +37,17 @@ def topic(instance: Instance, server: Hooks, *more: str, name: str = "orders") -
     made = said(instance, "topic", "create", name, "--callback", f"{server.url}/hook", *more)
     secret: str = made["secrets"][0]
     return secret
+
+
+def damage(instance: Instance, what: bytes) -> None:
+    """Change one byte of a body on the disk."""
+    for file in (instance.folder.path / "messages" / "schedule" / "hours").glob("*.bodies"):
+        if (at := file.read_bytes().rfind(what)) >= 0:
+            with file.open("r+b") as stream:
+                stream.seek(at)
+                stream.write(b"~")
+            return
+    raise AssertionError(f"no body has {what!r}")
 
 
 async def test_a_message_is_called_back_when_due_signed_and_once(with_messages: Make) -> None:
@@ -115,6 +126,11 @@ async def test_all_is_kept_over_a_restart_of_the_instance(with_messages: Make) -
             assert said(instance, "delay", "advance", "m-1", "--to", "now")["outcome"] == "done"
             await until(lambda: "m-1" in server.ids(), 10)
             assert said(instance, "delay", "show", "m-2")["state"] == "scheduled"
+            assert said(instance, "delay", "scrub")["fault_count"] == 0
+            damage(instance, b"m-2")
+            (fault,) = said(instance, "delay", "scrub", code=1)["faults"]
+            assert "body" in fault
+            await until_asked(lambda: instance.metrics("center")["messages_scrub_faults"] == 1, 5)
 
 
 async def test_a_target_that_fails_is_called_again_and_then_is_a_dead_letter(with_messages: Make) -> None:

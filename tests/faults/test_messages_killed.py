@@ -27,7 +27,8 @@ from tests.waiting import until, until_asked
 
 __all__ = ["with_messages"]
 
-STRIKES: Final = int(os.environ.get("MUSTERTEST_STRIKES", "30"))
+SHORT: Final = 30
+LONG: Final = int(os.environ.get("MUSTERTEST_STRIKES", "300"))
 BATCH: Final = 20
 EVERY_S: Final = 0.1
 DELAYS_MS: Final = (0, 50, 200, 1_000, 3_000, 8_000)
@@ -124,9 +125,16 @@ def check(load: Load, server: Hooks, struck: list[tuple[float, str]]) -> int:
     return len(doubles)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "count",
+    [
+        pytest.param(SHORT, marks=pytest.mark.timeout(600)),
+        pytest.param(LONG, marks=[pytest.mark.soak, pytest.mark.timeout(7_200)]),
+    ],
+    ids=["short", "long"],
+)
 async def test_strikes_under_load_lose_nothing_and_fire_nothing_early(
-    with_messages: Make, figures: Callable[..., None]
+    with_messages: Make, figures: Callable[..., None], count: int
 ) -> None:
     seed = int(os.environ.get("MUSTERTEST_SEED", "1"))
     dice = random.Random(seed)
@@ -137,20 +145,17 @@ async def test_strikes_under_load_lose_nothing_and_fire_nothing_early(
         loading = asyncio.create_task(load.run(stop))
         struck: list[tuple[float, str]] = []
         await until(lambda: len(server.calls) > 20, 30)
-        for _ in range(STRIKES):
+        for _ in range(count):
             at = time.time() * 1_000
             struck.append((at, await strike(instance, dice)))
             assert not loading.done(), loading.result()
-            count = len(server.calls)
-            await until(functools.partial(more, server, count + 5), 40)
+            await until(functools.partial(more, server, len(server.calls) + 5), 40)
         stop.set()
         await loading
         await load.link.close()
         await until_asked(lambda: said(instance, "delay", "ls", "orders")["matching"] == 0, 60)
         doubles = check(load, server, struck)
-        figures(
-            strikes=STRIKES, accepted=len(load.due), withdrawn=len(load.withdrawn), doubles=doubles, again=load.again
-        )
+        figures(strikes=count, accepted=len(load.due), withdrawn=len(load.withdrawn), doubles=doubles, again=load.again)
         assert said(instance, "delay", "ls", "orders", "--state", "dead")["matching"] == 0
 
 

@@ -226,6 +226,7 @@ def test_fires_become_callbacks_and_results(hook: str) -> None:
         fire(3, 1, f"{hook}/bad", attempts=2),
         fire(4, 1, "http://10.0.0.1/"),
         fire(5, 1, "", until=now + 5_500),
+        fire(9, 1, "", due_at=now - 3_600_000, until=now - 3_500_000),  # this clock is an hour ahead of the center's
     ]
     others = [fire(6, 2, ""), fire(7, 1, "room:lobby"), fire(8, 1, "", due_at=now + 60_000)]
     back = engine.take(now, msgspec.msgpack.encode([*mine, *others]))
@@ -235,7 +236,7 @@ def test_fires_become_callbacks_and_results(hook: str) -> None:
         select.select([engine.fd()], [], [], LIMIT)
         engine.collect(now, 0)
     results = {each.number: each for each in msgspec.msgpack.decode(engine.piece(100), type=list[Result])}
-    assert len(results) == engine.waiting() == 5
+    assert len(results) == engine.waiting() == 6
     said = {number: (each.verb, each.next, each.outcome, each.status, each.answer) for number, each in results.items()}
     assert said == {
         1: ("deliver", None, "delivered", 200, b""),
@@ -243,18 +244,26 @@ def test_fires_become_callbacks_and_results(hook: str) -> None:
         3: ("fail", None, "refused", 503, b"ok"),
         4: ("fail", None, "failed", None, b"forbidden_address"),
         5: ("release", now, "", None, b""),
+        9: ("release", now - 3_500_000, "", None, b""),
     }
     assert [each.lateness_ms for each in (results[1], results[3], results[5])] == [0, -1, -1]
     assert all(each.claim == 5 and each.topic == 1 for each in results.values())
-    assert engine.made() == {"delivered": 1, "refused": 2, "failed": 1, "not_made": 0, "out_of_time": 1}
+    assert engine.made() == {"delivered": 1, "refused": 2, "failed": 1, "not_made": 0, "out_of_time": 2}
     first = msgspec.msgpack.decode(engine.piece(2), type=list[Result])
     engine.told(bytes([0, 1]))
-    assert engine.waiting() == 4
+    assert engine.waiting() == 5
     assert msgspec.msgpack.decode(engine.piece(1), type=list[Result]) == first[:1], (
         "it is told again, before the others"
     )
     engine.tell(msgspec.msgpack.encode([Result(9, 1, 1, "deliver", None, 3, 0.5, "delivered")]))
-    assert engine.waiting() == 5
+    assert engine.waiting() == 6
+    engine.told(bytes([1]))
+    assert engine.take(now, msgspec.msgpack.encode([fire(10, 1, f"{hook}/bad", until=now + 30_000)])) is None
+    while engine.under_way():
+        select.select([engine.fd()], [], [], LIMIT)
+        engine.collect(now + 3_600_000, 0)  # the clock was set ahead meanwhile
+    last = msgspec.msgpack.decode(engine.piece(100), type=list[Result])[-1]
+    assert (last.number, last.next) == (10, now + 30_000 + 7_000)
     engine.close()
 
 

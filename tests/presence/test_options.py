@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from bench.presence_nodes import settings, spec
+from control.console.found import Target
 from control.errors import UserError
 from control.presence.commands import asked
 from plane.presence.options import Presence, shards, stores, where
@@ -73,7 +74,7 @@ def test_a_served_node_s_site_and_shard_are_keys() -> None:
 def test_users_of_a_word_are_numbers_of_64_bits(tmp_path: Path) -> None:
     file = tmp_path / "ids.txt"
     file.write_text("8\n\n 9 \n")
-    assert asked(["7"], file) == [7, 8, 9]
+    assert asked(Target(), ["7"], file) == [7, 8, 9]
     for wrong in (["x"], ["-1"], [str(1 << 64)], []):
         with pytest.raises(UserError):
-            asked(wrong, None)
+            asked(Target(), wrong, None)

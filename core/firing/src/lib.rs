@@ -45,6 +45,8 @@ struct Held {
     number: u64,
     topic_number: u32,
     claim: Version,
+    /// The end of the claim, by the center's clock.
+    until: Millis,
     attempts: u16,
     lateness_ms: i64,
     topic: Arc<Topic>,
@@ -123,6 +125,7 @@ impl Firing {
             number: fire.number,
             topic_number: fire.topic,
             claim: fire.claim,
+            until: fire.until,
             attempts: fire.attempts,
             lateness_ms: if first { (now - fire.due_at) as i64 } else { -1 },
             topic: Arc::clone(topic),
@@ -167,6 +170,8 @@ impl Firing {
             took_ms: answer.took.as_secs_f64() * 1_000.0,
             ..Record::of(held.number, held.topic_number, held.claim)
         };
+        // This wall clock may have been set ahead since: no retry is later by more than the rest of the claim.
+        let now = now.min(held.until);
         // Any number for each message of one burst: they are not to come back together.
         let random = random ^ held.number;
         let next = |after: Option<Millis>| held.topic.retries.next(held.attempts, now, after, random);
@@ -216,10 +221,12 @@ impl Firing {
         self.results.push(record);
     }
 
+    /// No attempt was made. Where this wall clock is ahead of the center's, the message is due again at the end of its
+    /// claim, as if nothing had been said: a clock that is set back does not delay it for longer.
     fn release(&mut self, held: &Held, next: Millis) {
         self.results.push(Record {
             verb: Verb::Release,
-            next: Some(next),
+            next: Some(next.min(held.until)),
             lateness_ms: -1,
             ..Record::of(held.number, held.topic_number, held.claim)
         });

@@ -23,7 +23,7 @@ use crate::clock::{ClockStep, TrustedClock};
 use crate::schedule::{Ahead, Change, Incarnation, Message, MessageId, Refusal, Version};
 use crate::store::{
     Changed, Claims, CommitError, Denied, Filter, Finished, Fire, Folder, FolderStore, Inserted, Job, Listing,
-    NewMessage, OpenError, Settings, Stats,
+    NewMessage, OpenError, Scrubbed, Settings, Stats,
 };
 use crate::wheel::{Millis, Progress};
 
@@ -82,6 +82,8 @@ pub enum Ask {
     },
     Stats,
     List(Filter),
+    /// Proves that files and index agree: see [`Store::ask_scrub`](crate::store::Store::ask_scrub).
+    Scrub,
     /// Inserts and changes that are answered together, in their order.
     Many(Vec<Ask>),
 }
@@ -112,8 +114,9 @@ pub enum Answer {
     },
     Stats(Stats),
     Listed(Listing),
+    Scrubbed(Scrubbed),
     Many(Vec<Answer>),
-    /// Too many listings are on their way.
+    /// Too many listings, or a scrub, are on their way.
     Busy,
     Refused(Refusal),
     /// Ask again: the store still reads its index.
@@ -281,6 +284,8 @@ struct Turn {
     jobs: Sender<Job<Folder>>,
     finished: Receiver<Finished>,
     jobs_out: usize,
+    /// The request of the scrub that is on its way.
+    scrub: u64,
 }
 
 impl Turn {
@@ -313,6 +318,7 @@ impl Turn {
             jobs,
             finished,
             jobs_out: 0,
+            scrub: 0,
         })
     }
 
@@ -370,13 +376,17 @@ impl Turn {
             self.jobs_out -= 1;
             self.store.finish(finished).map_err(|error| error.to_string())?;
         }
-        let listed = self.store.take_listed();
-        if !listed.is_empty() {
-            let replies = listed.into_iter().map(|listing| Reply {
-                number: listing.number,
-                answer: Answer::Listed(listing),
-            });
-            self.shared.lock().replies.extend(replies);
+        let listed = self.store.take_listed().into_iter().map(|listing| Reply {
+            number: listing.number,
+            answer: Answer::Listed(listing),
+        });
+        let scrubbed = self.store.take_scrubbed().map(|found| Reply {
+            number: self.scrub,
+            answer: Answer::Scrubbed(found),
+        });
+        let read: Vec<Reply> = listed.chain(scrubbed).collect();
+        if !read.is_empty() {
+            self.shared.lock().replies.extend(read);
             self.shared.wake();
         }
         self.busy = progress == Progress::More;
@@ -488,6 +498,14 @@ impl Turn {
                     }
                     Ok(Answer::Busy)
                 }
+                Ask::Scrub => match self.store.ask_scrub() {
+                    Ok(true) => {
+                        self.scrub = number;
+                        return Ok(None);
+                    }
+                    Ok(false) => Ok(Answer::Busy),
+                    Err(denied) => Err(denied),
+                },
                 Ask::Many(_) => Ok(Answer::Busy),
             };
             match answered {

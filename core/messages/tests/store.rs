@@ -10,7 +10,7 @@ use muster_journal::Log;
 use muster_messages::schedule::{Ahead, Change, Due, Incarnation, MessageId, Refusal, State, Step, NEVER};
 use muster_messages::store::Claims;
 use muster_messages::store::{
-    Changed, CommitError, Denied, FileName, Fire, Inserted, Job, NewMessage, Settings, Store,
+    Changed, CommitError, Denied, FileName, Files, Fire, Inserted, Job, NewMessage, Scrubbed, Settings, Store,
 };
 use muster_messages::wheel::{Millis, Progress};
 
@@ -50,6 +50,22 @@ fn settle(store: &mut SimStore, now: Millis) {
         }
         if progress == Progress::Current && !worked {
             return;
+        }
+    }
+}
+
+/// What a scrub finds, beside ticks. One that is on its way ends first.
+fn scrubbed(store: &mut SimStore, now: Millis) -> Scrubbed {
+    let mut asked = false;
+    loop {
+        asked |= store.ask_scrub().expect("the store is whole");
+        store.tick(now, 7).expect("a tick");
+        while let Some(job) = store.next_job() {
+            store.finish(job.run()).expect("a job");
+        }
+        match store.take_scrubbed() {
+            Some(found) if asked => return found,
+            _ => {}
         }
     }
 }
@@ -104,6 +120,7 @@ struct Run {
     applied: u64,
     crashes: u32,
     claims: u32,
+    scrubs: u32,
 }
 
 impl Run {
@@ -121,6 +138,7 @@ impl Run {
             applied: 0,
             crashes: 0,
             claims: 0,
+            scrubs: 0,
         }
     }
 
@@ -300,7 +318,17 @@ impl Run {
                 return false;
             }
         }
-        true
+        // Beside all other work, and whatever moves meanwhile.
+        if let Some(found) = store.take_scrubbed() {
+            assert!(
+                found.faults.is_empty() || self.disk.is_dead(),
+                "{}: {:?}",
+                self.seed,
+                found.faults
+            );
+            self.scrubs += 1;
+        }
+        store.ask_scrub().is_ok() || !store.is_whole()
     }
 
     fn commit(&mut self) -> bool {
@@ -365,7 +393,7 @@ impl Run {
             assert!(store.body_of(id, &mut found).unwrap());
             assert_eq!(found, *body);
         }
-        assert_eq!(store.scrub().unwrap().faults, Vec::<String>::new(), "{}", self.seed);
+        assert_eq!(scrubbed(store, self.now).faults, Vec::<String>::new(), "{}", self.seed);
         let until = self.now + 30_000;
         let mut fires = Vec::new();
         loop {
@@ -432,17 +460,18 @@ impl Run {
 
 #[test]
 fn store_agrees_with_two_maps_through_any_crash() {
-    let (mut crashes, mut claims) = (0, 0);
+    let (mut crashes, mut claims, mut scrubs) = (0, 0, 0);
     let seeds = std::env::var("MESSAGES_SEEDS").map_or(150, |seeds| seeds.parse().expect("a number of seeds"));
     for seed in 1..=seeds {
         let mut run = Run::new(seed);
         run.go(500);
         crashes += run.crashes;
         claims += run.claims;
+        scrubs += run.scrubs;
     }
     assert!(
-        crashes > seeds as u32 && claims > 20 * seeds as u32,
-        "{crashes} crashes, {claims} claims"
+        crashes > seeds as u32 && claims > 20 * seeds as u32 && scrubs > seeds as u32,
+        "{crashes} crashes, {claims} claims, {scrubs} scrubs"
     );
 }
 
@@ -566,7 +595,7 @@ fn hour_that_is_over_is_forgotten_and_its_files_go() {
             fired += 1;
         }
         store.commit().unwrap();
-        assert_eq!(store.scrub().unwrap().faults, Vec::<String>::new());
+        assert_eq!(scrubbed(&mut store, now).faults, Vec::<String>::new());
     }
     assert_eq!(fired, 200);
     // The dead letter is there, the rest is not known any more, and so it is after a restart.
@@ -592,7 +621,7 @@ fn hour_that_is_over_is_forgotten_and_its_files_go() {
     store.commit().unwrap();
     assert_eq!(fire(&mut store, now), [100]);
     settle(&mut store, now + 72 * HOUR);
-    assert_eq!(store.scrub().unwrap().faults, Vec::<String>::new());
+    assert_eq!(scrubbed(&mut store, now + 72 * HOUR).faults, Vec::<String>::new());
     assert_eq!(store.stats().hours, 1, "the dead letters' day is forgotten");
 }
 
@@ -659,7 +688,7 @@ fn message_in_the_hour_of_what_was_asked_ahead_of_it_is_kept() {
     settle(&mut store, START);
     let (message, _) = store.get(MessageId(1)).unwrap().expect("it was accepted");
     assert_eq!(message.due_at, START + 2 * HOUR + 5);
-    assert_eq!(store.scrub().unwrap().faults, Vec::<String>::new());
+    assert_eq!(scrubbed(&mut store, START).faults, Vec::<String>::new());
 }
 
 #[test]
@@ -746,7 +775,7 @@ fn store_on_a_full_disk_takes_no_message_fires_those_it_has_and_goes_on() {
     let again = fire(&mut store, START + 1_000).len() as u64;
     assert_eq!(again, if committed.is_ok() { 0 } else { taken });
     put(&mut store, 1_000, START + 2_000, b"room again");
-    assert_eq!(store.scrub().unwrap().faults, Vec::<String>::new());
+    assert_eq!(scrubbed(&mut store, START + 1_000).faults, Vec::<String>::new());
     drop(store);
     disk.crash();
     let mut store = open(&disk, settings(), START + 2_000);
@@ -802,17 +831,38 @@ fn scrub_finds_any_damaged_byte() {
         put(&mut store, id, START + 50 * HOUR, &[id as u8; 40]);
     }
     store.close().unwrap();
-    let store = open(&disk, settings(), START);
-    assert_eq!(store.scrub().unwrap().bodies, 10);
+    let mut store = open(&disk, settings(), START);
+    settle(&mut store, START);
+    assert_eq!(scrubbed(&mut store, START).bodies, 10);
     let hour = ((START + 50 * HOUR) / HOUR) as u32;
     for name in [FileName::Ops(hour), FileName::Bodies(hour)] {
         for at in (0..560).step_by(13) {
             disk.damage(name, at);
-            assert!(!store.scrub().unwrap().faults.is_empty(), "{name:?} at {at}");
+            assert!(!scrubbed(&mut store, START).faults.is_empty(), "{name:?} at {at}");
             disk.damage(name, at);
         }
     }
-    assert!(store.scrub().unwrap().faults.is_empty());
+    assert!(scrubbed(&mut store, START).faults.is_empty());
+}
+
+#[test]
+fn scrub_tells_of_a_file_that_is_gone_and_the_store_goes_on() {
+    let disk = Disk::new(1);
+    let mut store = open(&disk, settings(), START);
+    for id in 0..10 {
+        put(&mut store, id, START + 50 * HOUR, &[id as u8; 40]);
+    }
+    store.close().unwrap();
+    let mut store = open(&disk, settings(), START);
+    settle(&mut store, START);
+    let hour = ((START + 50 * HOUR) / HOUR) as u32;
+    // The name may come back.
+    while disk.files().contains(&FileName::Bodies(hour)) {
+        disk.remove(FileName::Bodies(hour)).unwrap();
+    }
+    let found = scrubbed(&mut store, START);
+    assert_eq!((found.messages, found.fault_count), (10, 1), "{:?}", found.faults);
+    assert!(matches!(store.get(MessageId(1)), Ok(Some(_))), "the store goes on");
 }
 
 #[test]

@@ -18,7 +18,7 @@ use muster_messages::ledger::{Ledger, Said};
 use muster_messages::number::Numbers;
 use muster_messages::retry::RetryTable;
 use muster_messages::schedule::{Ahead, Change, Due, Incarnation, Message, MessageId, Refusal, State, Step, NEVER};
-use muster_messages::store::{Changed, Filter, Inserted, OpenError, Settings, Stats};
+use muster_messages::store::{Changed, Filter, Inserted, OpenError, Scrubbed, Settings, Stats};
 use muster_messages::wire::{self, Frame, Malformed, Verb};
 use pyo3::exceptions::{PyBlockingIOError, PyOSError, PyValueError};
 use pyo3::prelude::*;
@@ -280,6 +280,14 @@ impl ScheduleKeeper {
         Ok(())
     }
 
+    fn scrub(&self, number: u64) -> PyResult<()> {
+        self.keeper()?.submit(vec![Request {
+            number,
+            ask: Ask::Scrub,
+        }]);
+        Ok(())
+    }
+
     fn take<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let (mut replies, mut steps) = (Vec::new(), Vec::new());
         let failed = self.keeper()?.take(&mut replies, &mut steps);
@@ -474,6 +482,10 @@ fn answered<'py>(py: Python<'py>, reply: Reply) -> PyResult<Bound<'py, PyAny>> {
                 named.append((message(py, found)?, *topic))?;
             }
             (number, "listed", named, listing.times, listing.cut).into_bound_py_any(py)
+        }
+        Answer::Scrubbed(found) => {
+            let Scrubbed { messages, bodies, faults, fault_count, .. } = found;
+            (number, "scrubbed", messages, bodies, fault_count, faults).into_bound_py_any(py)
         }
         Answer::Busy => (number, "busy").into_bound_py_any(py),
         Answer::Refused(refusal) => {

@@ -108,6 +108,17 @@ class RedisInMemory:
             self.data.pop(key, None)
         return int(found)
 
+    def _zscore(self, key: bytes, member: bytes) -> Any:
+        score = self.data.get(key, {}).get(member)
+        return False if score is None else b"%d" % int(score)
+
+    def _scan(self, cursor: bytes, _match: bytes, pattern: bytes, _count: bytes, count: bytes) -> Any:
+        keys = sorted(key for key in self.data if key.startswith(pattern.removesuffix(b"*")))
+        following = int(cursor) + int(count)
+        return self._list(
+            b"%d" % (following if following < len(keys) else 0), self._list(*keys[int(cursor) : following])
+        )
+
     def _zcard(self, key: bytes) -> Any:
         return len(self.data.get(key, ()))
 

@@ -10,7 +10,8 @@ import pytest
 from plane.messages.center import now_ms
 from plane.messages.redis_place import connect
 from plane.messages.redis_url import mistake
-from plane.messages.schedule import Schedule, StoreError
+from plane.messages.schedule import NewMessage, Schedule, StoreError
+from plane.messages.shapes import Scrubbed
 from tests.plane.messages.conftest import HOUR_MS, Made
 from tests.ports import free_ports
 from tests.redis_server import RedisServer
@@ -197,6 +198,27 @@ async def test_what_is_over_is_forgotten_and_dead_letters_are_counted(own_redis:
     await made.end()
 
 
+async def test_a_scrub_names_each_part_that_does_not_agree(own_redis: RedisServer, tmp_path: Path) -> None:
+    made = Made("redis", tmp_path, own_redis)
+    schedule, at = await made.open(), now_ms() + HOUR_MS
+    await schedule.insert([(id, 1, at + id, None, b"") for id in range(1, 6)])
+    await schedule.change([(5, "cancel", None, None)])
+    assert await schedule.scrub() == Scrubbed(5, 5, 0, [])
+    prefix = f"{{{made.prefix}}}:".encode()
+    one, two, three, four, five = (id.to_bytes(8, "big") for id in range(1, 6))
+    own_redis.said("SETRANGE", prefix + b"m:" + one, "20", b"x")
+    own_redis.said("ZADD", prefix + b"w:1", str(at), two)
+    own_redis.said("DEL", prefix + b"m:" + three)
+    own_redis.said("ZREM", prefix + b"w:1", four)
+    own_redis.said("ZREM", prefix + b"x", five)
+    found = await schedule.scrub()
+    assert found is not None
+    assert (found.messages, found.fault_count) == (4, 5)
+    for id in (one, two, three, four, five):
+        assert sum(id.hex() in fault for fault in found.faults) == 1, found.faults
+    await made.end()
+
+
 async def test_a_cluster_of_redis_serves_as_one_server_does(tmp_path: Path) -> None:
     (bus,) = free_ports(1)
     server = RedisServer(tmp_path / "redis", "--cluster-enabled", "yes", "--cluster-port", str(bus)).start()
@@ -216,40 +238,94 @@ async def test_a_cluster_of_redis_serves_as_one_server_does(tmp_path: Path) -> N
     server.end()
 
 
-async def test_a_master_that_dies_is_followed_by_its_replica_through_sentinel(tmp_path: Path) -> None:
-    master = RedisServer(tmp_path / "master").start()
-    replica = RedisServer(tmp_path / "replica", "--replicaof", "127.0.0.1", str(master.port)).start()
-    await until_said(replica, "'master_link_status': 'up'", "INFO", "replication")
-    conf = tmp_path / "sentinel" / "sentinel.conf"
-    conf.parent.mkdir()
-    conf.write_text(
-        f"sentinel monitor mine 127.0.0.1 {master.port} 1\n"
-        "sentinel down-after-milliseconds mine 500\nsentinel failover-timeout mine 3000\n"
-    )
-    sentinel = RedisServer(tmp_path / "sentinel")
-    sentinel._words = [str(conf), "--sentinel", "--port", str(sentinel.port), "--bind", "127.0.0.1"]
-    sentinel.start()
-    await until_said(sentinel, "'slaves': 1", "INFO", "sentinel")
-    made = Made("redis", tmp_path, master)
-    schedule = made.new()
-    cast(Any, schedule)._place = connect(f"redis+sentinel://127.0.0.1:{sentinel.port}/mine", "")
-    await schedule.open()
-    at = now_ms() + HOUR_MS
-    await schedule.insert([(1, 1, at, None, b"kept")])
-    await until_said(replica, "1", "EXISTS", b"{%b}:m:" % made.prefix.encode() + (1).to_bytes(8, "big"))
-    await master.away()
-    await answered(schedule)
+class Sentinel:
+    """A master, its replica, and a sentinel that makes the one of the other."""
+
+    def __init__(self, folder: Path) -> None:
+        self.master = RedisServer(folder / "master").start()
+        self.replica = RedisServer(folder / "replica", "--replicaof", "127.0.0.1", str(self.master.port)).start()
+        conf = folder / "sentinel" / "sentinel.conf"
+        conf.parent.mkdir()
+        conf.write_text(
+            f"sentinel monitor mine 127.0.0.1 {self.master.port} 1\n"
+            "sentinel down-after-milliseconds mine 500\nsentinel failover-timeout mine 3000\n"
+        )
+        self._sentinel = RedisServer(conf.parent)
+        self._sentinel._words = [str(conf), "--sentinel", "--port", str(self._sentinel.port), "--bind", "127.0.0.1"]
+
+    async def start(self) -> str:
+        """Gives the URL of the master, whichever it is."""
+        await until_said(self.replica, "'master_link_status': 'up'", "INFO", "replication")
+        self._sentinel.start()
+        await until_said(self._sentinel, "'slaves': 1", "INFO", "sentinel")
+        return f"redis+sentinel://127.0.0.1:{self._sentinel.port}/mine"
+
+    async def replicated(self, made: Made, id: int) -> None:
+        """The replica has this message."""
+        await until_said(self.replica, "1", "EXISTS", b"{%b}:m:" % made.prefix.encode() + id.to_bytes(8, "big"))
+
+    def end(self) -> None:
+        for server in (self._sentinel, self.replica, self.master):
+            server.end()
+
+
+@pytest.fixture
+async def sentinel(tmp_path: Path) -> AsyncIterator[Sentinel]:
+    made = Sentinel(tmp_path)
+    yield made
+    made.end()
+
+
+async def inserted(schedule: Schedule, message: NewMessage) -> None:
+    """Until there is a master that takes it."""
     async with asyncio.timeout(20):
         while True:
             try:
-                assert (await schedule.insert([(2, 1, at, None, b"")]))[0][0] == "inserted"
-                break
+                assert (await schedule.insert([message]))[0][0] in {"inserted", "before"}
+                return
             except StoreError:
                 await asyncio.sleep(0.1)
+
+
+async def test_a_master_that_dies_is_followed_by_its_replica_through_sentinel(
+    sentinel: Sentinel, tmp_path: Path
+) -> None:
+    made = Made("redis", tmp_path, sentinel.master)
+    schedule = made.new()
+    cast(Any, schedule)._place = connect(await sentinel.start(), "")
+    await schedule.open()
+    at = now_ms() + HOUR_MS
+    await schedule.insert([(1, 1, at, None, b"kept")])
+    await sentinel.replicated(made, 1)
+    await sentinel.master.away()
+    await inserted(schedule, (2, 1, at, None, b""))
     assert (await schedule.get([1]))[0][3] == b"kept"
     await schedule.close()
-    for server in (sentinel, replica):
-        server.end()
+
+
+async def test_a_replica_that_lagged_becomes_the_master_is_told_and_mended_from_the_log(
+    sentinel: Sentinel, tmp_path: Path
+) -> None:
+    made = Made("redis, logged", tmp_path, sentinel.master)
+    schedule = made.new()
+    cast(Any, schedule)._inside._place = connect(await sentinel.start(), "")
+    await schedule.open()
+    at = now_ms() + HOUR_MS
+    await schedule.insert([(id, 1, at, None, b"%d" % id) for id in range(1, 6)])
+    await sentinel.replicated(made, 5)
+    with sentinel.replica.standing_still():
+        sentinel.master.said("CLIENT", "KILL", "TYPE", "replica")
+        await schedule.insert([(id, 1, at, None, b"%d" % id) for id in range(6, 11)])
+        await schedule.change([(1, "cancel", None, None)])
+        before = await schedule.get(range(1, 11))
+        await sentinel.master.away()
+    await inserted(schedule, (11, 1, at, None, b""))
+    await until_whole(schedule)
+    stats = await schedule.stats()
+    assert stats["backs"] == 1
+    assert stats["changes_lost"] >= 6
+    assert await schedule.get(range(1, 11)) == before
+    await schedule.close()
 
 
 async def until_said(server: RedisServer, text: str, *words: Any) -> None:

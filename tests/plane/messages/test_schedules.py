@@ -128,6 +128,10 @@ class Play:
         kind, messages, times, cut = await self.schedule.find(topic, 0, end, sorted(states), 5)
         assert (kind, list(times), cut) == ("listed", [at for at, _ in wanted], False)
         assert [message[0] for message, _ in messages] == [id for _, id in wanted[:5]]
+        proof = await self.schedule.scrub()
+        assert proof is not None
+        assert (proof.fault_count, proof.faults) == (0, [])
+        assert proof.messages >= len(self.model.messages), "and what was asked ahead of others"
 
     async def run(self, steps: int) -> None:
         acts = (self.insert, self.insert, *[self.change] * 3, self.fire, self.settle, self.put, self.put_ahead)

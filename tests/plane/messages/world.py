@@ -2,11 +2,12 @@
 and faults that a seed chooses.
 
 A center is killed, succeeded, or stands still; a worker too; requests and answers are lost; Redis dies, stands still, or
-comes back older; the log's acknowledgements are lost; the center's wall clock is set. What users were told and what the
-target saw is kept in plain dicts. `check` holds them against each other.
+comes back older; the log's acknowledgements are lost; wall clocks of centers and workers are set. What users were told and
+what the target saw is kept in plain dicts. `check` holds them against each other.
 """
 
 import asyncio
+import contextlib
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
@@ -21,12 +22,13 @@ from plane.log import Failed
 from plane.log.shared import SharedLog
 from plane.messages.answers import Answers
 from plane.messages.center import Center, Session
+from plane.messages.firing import BEHIND_MS
 from plane.messages.logged import LoggedSchedule
 from plane.messages.receiver import Receiver, Unreachable
 from plane.messages.redis import RedisSchedule
 from plane.messages.redis_place import Away
 from plane.messages.schedule import NewChange, NewMessage, Reply, Schedule, StoreError
-from plane.messages.shapes import Change, Changed, Fire, Numbers, Result, Send, Sent
+from plane.messages.shapes import Change, Changed, Fire, Numbers, Result, Scrubbed, Send, Sent
 from plane.messages.topics import FILE, Book, NewTopic, TopicsFile
 from tests.plane.messages.redis_in_memory import RedisInMemory
 from tests.virtual import VirtualLoop
@@ -147,14 +149,26 @@ class World:
         users = [loop.create_task(User(self, number).run()) for number in range(USERS)]
         await self._do_faults(workers)
         self.quiet, self.failing, self.losses, self.wall_step = True, 0.0, 0.0, 0
+        for worker in workers:
+            worker.wall_step = 0
         await asyncio.gather(*users)
         while not self._is_done():
             await asyncio.sleep(1.0)
             assert not self.broken, self.broken
             assert self.now_s() < END_S, f"{len(self._missing())} messages never fire: {sorted(self._missing())[:3]}"
+        found = await self._scrubbed()
+        assert not found.fault_count, found
         for task in (*centers, *working):
             task.cancel()
         await self.check()
+
+    async def _scrubbed(self) -> Scrubbed:
+        while True:
+            if self.center is not None and self.center.process.alive:
+                with contextlib.suppress(StoreError):
+                    if (found := await self.center.schedule.scrub()) is not None:
+                        return found
+            await asyncio.sleep(0.2)
 
     def _missing(self) -> set[str]:
         return {id for id, told in self.told.items() if not told.cancelled and id not in self.delivered}
@@ -177,6 +191,7 @@ class World:
             self.kept = self.kept[-4:]
             await asyncio.sleep(self.dice.uniform(0.5, 6.0))
             kinds = ["kill center", "stop center", "kill worker", "stop worker", "redis away", "losses", "clock"]
+            kinds.append("worker's clock")
             if self.logged:
                 kinds += ["redis older", "log"]
             kind = self.dice.choice(kinds)
@@ -196,6 +211,8 @@ class World:
                 self.losses = self.dice.choice((0.0, 0.02, 0.2))
             elif kind == "clock":
                 self.wall_step = self.dice.choice((0, HOUR_MS, -HOUR_MS, 3_000))
+            elif kind == "worker's clock":
+                worker.wall_step = self.dice.choice((0, HOUR_MS, -HOUR_MS, 3_000))
             elif kind == "redis older":
                 self.redis_up_at = self.now_s() + 0.3
                 self.redis.come_back_with(self.dice.choice(self.kept)[1])
@@ -483,7 +500,7 @@ class User:
                 assert isinstance(answer, Sent), answer
                 told = self._world.told.setdefault(answer.id, Told(before))
                 told.due_at = answer.due_at
-                told.cancelled = answer.state == "cancelled"
+                assert told.cancelled == (answer.state == "cancelled"), f"{answer.id} was withdrawn ahead of itself"
             if dice.random() < 0.7:
                 await self._change(str(dice.choice(sends).id))
 
@@ -524,10 +541,14 @@ class WorkerNode:
     def __init__(self, world: World, node: int) -> None:
         self._world, self._node, self._epoch = world, node, 0
         self.process = Process()
+        self.wall_step = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
     def kill(self) -> None:
         self.process.alive = False
+
+    def wall_ms(self) -> int:
+        return self._world.now_ms() + self.wall_step
 
     async def run(self) -> None:
         while True:
@@ -569,9 +590,16 @@ class WorkerNode:
         await world.delay()
         await process.goes_on()
         id = world.ids[fire.number]
-        now = world.now_ms()
+        now = self.wall_ms()
+        if now < fire.due_at and fire.attempts == 1:
+            if fire.due_at - now > BEHIND_MS:
+                await self._release(process, incarnation, fire, fire.until)
+                return
+            await asyncio.sleep((fire.due_at - now) / 1_000)
+            await process.goes_on()
+            now = self.wall_ms()
         if now + TIMEOUT_S * 1_000 + 1_000 > fire.until:
-            await self._tell(process, incarnation, Result(fire.number, fire.topic, fire.claim, "release", now, -1, 0.0))
+            await self._release(process, incarnation, fire, min(now, fire.until))
             return
         await world.delay()
         await process.goes_on()
@@ -580,9 +608,13 @@ class WorkerNode:
         (world.failed if bad else world.delivered).add(id)
         await world.delay()
         await process.goes_on()
-        following = now + 500 if bad else None
+        following = min(self.wall_ms(), fire.until) + 500 if bad else None
         verb = "fail" if bad else "deliver"
         await self._tell(process, incarnation, Result(fire.number, fire.topic, fire.claim, verb, following, 1, 1.0))  # type: ignore[arg-type]
+
+    async def _release(self, process: Process, incarnation: int, fire: Fire, following: int) -> None:
+        result = Result(fire.number, fire.topic, fire.claim, "release", following, -1, 0.0)
+        await self._tell(process, incarnation, result)
 
     async def _tell(self, process: Process, incarnation: int, result: Result) -> None:
         while True:

@@ -54,6 +54,15 @@ impl Tail {
         &self.buf
     }
 
+    /// What it holds up to byte `end`, with the bytes in memory.
+    pub fn until(&self, end: u64) -> Tail {
+        let in_memory = end.saturating_sub(self.flushed) as usize;
+        Tail {
+            flushed: self.flushed.min(end),
+            buf: self.buf[..in_memory].to_vec(),
+        }
+    }
+
     pub fn append(&mut self, bytes: &[u8]) {
         self.buf.extend_from_slice(bytes);
     }

@@ -10,6 +10,7 @@ use super::files::{FileName, Files};
 use super::hour::damaged;
 use super::index::{Index, Place};
 use super::op::{Kind, Op, OP_BYTES};
+use super::scrub::{self, Part};
 use crate::schedule::{Message, MessageId, State};
 use crate::wheel::Millis;
 
@@ -41,6 +42,8 @@ pub(crate) enum Task {
         hours: Vec<Snapshot>,
         filter: Filter,
     },
+    /// Reads an hour and checks it.
+    Scrub(Part),
     /// Syncs these files, then writes the manifest, then removes the files of these hours.
     Checkpoint {
         sync: Vec<FileName>,
@@ -62,6 +65,7 @@ pub(crate) enum Answer {
     Rebuilt(Index),
     Ids { hour: u32, ids: Vec<u64> },
     Listed(Listing),
+    Scrubbed(scrub::Read),
     Checkpointed,
 }
 
@@ -131,6 +135,7 @@ impl<F: Files> Job<F> {
                 ids,
             }),
             Task::List { number, hours, filter } => list(files, number, &hours, filter).map(Answer::Listed),
+            Task::Scrub(part) => Ok(Answer::Scrubbed(scrub::read(files, &part))),
             Task::Checkpoint {
                 sync,
                 manifest,

@@ -47,6 +47,7 @@ use manifest::{HourMark, Manifest};
 use near::{Near, Slab};
 use op::{Kind, Op, FRAME_BYTES, OP_BYTES};
 use record::Record;
+use scrub::{Part, Scrub};
 
 /// Bytes flushed to hour files in one call: about a millisecond of writes to the page cache.
 const FLUSH_BYTES: usize = 2 << 20;
@@ -59,6 +60,9 @@ const LISTINGS_MAX: usize = 4;
 
 /// Ids of a past hour that one tick forgets.
 const FORGET_MAX: usize = 4_096;
+
+/// Messages that one tick of a scrub looks up in the index.
+const SCRUB_MAX: usize = 4_096;
 
 /// The store in a folder.
 pub type FolderStore = Store<Directory, Folder>;
@@ -246,6 +250,8 @@ pub struct Store<S: Storage, F: Files> {
     buried: u64,
     listings: usize,
     listed: Vec<Listing>,
+    scrub: Option<Scrub>,
+    scrubbed: Option<Scrubbed>,
 }
 
 impl Store<Directory, Folder> {
@@ -319,6 +325,8 @@ impl<S: Storage, F: Files> Store<S, F> {
             buried: 0,
             listings: 0,
             listed: Vec::new(),
+            scrub: None,
+            scrubbed: None,
             log,
         };
         for mark in &manifest.hours {
@@ -649,6 +657,25 @@ impl<S: Storage, F: Files> Store<S, F> {
         true
     }
 
+    /// Asks for a proof that every operation, body, count and the index agree, as they are now: jobs read all files, and
+    /// ticks look up what they found. False: one is on its way. Staged changes are left out.
+    pub fn ask_scrub(&mut self) -> Result<bool, Denied> {
+        if self.rebuilding {
+            return Err(Denied::Rebuilding);
+        }
+        if self.scrub.is_some() {
+            return Ok(false);
+        }
+        let known = self.forgetting.is_none().then(|| self.index.len());
+        self.scrub = Some(Scrub::new(self.marks(), known));
+        Ok(true)
+    }
+
+    /// What the scrub found, once.
+    pub fn take_scrubbed(&mut self) -> Option<Scrubbed> {
+        self.scrubbed.take()
+    }
+
     /// The listings that are done.
     pub fn take_listed(&mut self) -> Vec<Listing> {
         std::mem::take(&mut self.listed)
@@ -688,6 +715,7 @@ impl<S: Storage, F: Files> Store<S, F> {
         self.fired = fired;
         self.drop_outdated()?;
         self.forget();
+        self.go_on_scrubbing();
         // While the disk is full, a checkpoint tries to flush with every tick.
         if self.disk_full || self.since_checkpoint >= self.settings.checkpoint_bytes {
             self.begin_checkpoint();
@@ -722,6 +750,14 @@ impl<S: Storage, F: Files> Store<S, F> {
             Answer::Listed(listing) => {
                 self.listings -= 1;
                 self.listed.push(listing);
+            }
+            Answer::Scrubbed(read) => {
+                let there = self.hours.contains_key(&read.hour);
+                match &mut self.scrub {
+                    Some(scrub) if there => scrub.take(read),
+                    Some(scrub) => scrub.pass_over(),
+                    None => {}
+                }
             }
             Answer::Checkpointed => {
                 if let Checkpoint::Syncing { applied } = std::mem::replace(&mut self.checkpoint, Checkpoint::None) {
@@ -1172,6 +1208,58 @@ impl<S: Storage, F: Files> Store<S, F> {
         self.jobs.push_back(Task::Ids(snapshot));
     }
 
+    /// Hours as they are, in their order.
+    fn marks(&self) -> Vec<HourMark> {
+        let mark = |hour: &Hour| HourMark {
+            hour: hour.hour,
+            ops: hour.op_count(),
+            body_bytes: hour.bodies.len(),
+            live: hour.live,
+        };
+        self.hours.values().map(mark).collect()
+    }
+
+    /// Looks up some of what a scrub has read, or has the next hour read.
+    fn go_on_scrubbing(&mut self) {
+        let Some(mut scrub) = self.scrub.take() else { return };
+        let (hour, some) = scrub.some(SCRUB_MAX);
+        for (id, op) in some {
+            if let Some(said) = self.misplaced(&scrub, MessageId(id), hour, op) {
+                scrub.fault(said);
+            }
+        }
+        while let Some(mark) = scrub.next_mark() {
+            match self.hours.get(&mark.hour) {
+                Some(hour) => self.jobs.push_back(Task::Scrub(Part::of(hour, mark))),
+                None => scrub.pass_over(),
+            }
+        }
+        match scrub.ended() {
+            Some(found) => self.scrubbed = Some(found),
+            None => self.scrub = Some(scrub),
+        }
+    }
+
+    /// What is wrong with the index, if a file says that the message was at this operation when the scrub began.
+    fn misplaced(&self, scrub: &Scrub, id: MessageId, hour: u32, op: u32) -> Option<String> {
+        let place = match self.index.get(id) {
+            Some(Place::Near(at)) => Some((self.near.get(at).home, self.near.get(at).number)),
+            Some(Place::Far { hour, op }) => Some((hour, op)),
+            None => None,
+        };
+        let is_right = match place {
+            Some(place) if place == (hour, op) => true,
+            Some((hour, op)) => scrub.is_later(hour, op),
+            // It left since, or is being forgotten with its hour.
+            None => {
+                let forgets = matches!(self.forgetting, Some((forgotten, _)) if forgotten == hour);
+                let now = self.hours.get(&hour).map(Hour::op_count);
+                forgets || now.is_none_or(|now| now > 0 && scrub.is_later(hour, now - 1))
+            }
+        };
+        (!is_right).then(|| format!("message {:016x} is at {:?}, indexed at {place:?}", id.0, (hour, op)))
+    }
+
     /// Flushes some hours, going round.
     fn relieve(&mut self) {
         let goal = self.settings.buffer_bytes / 2;
@@ -1223,16 +1311,10 @@ impl<S: Storage, F: Files> Store<S, F> {
         if !matches!(self.checkpoint, Checkpoint::None) {
             return;
         }
-        let hours = self.hours.values().map(|hour| HourMark {
-            hour: hour.hour,
-            ops: hour.op_count(),
-            body_bytes: hour.bodies.len(),
-            live: hour.live,
-        });
         let manifest = Manifest {
             applied: self.applied,
             loaded: self.loaded,
-            hours: hours.collect(),
+            hours: self.marks(),
         };
         self.since_checkpoint = 0;
         self.checkpoint = Checkpoint::Flushing { from: 0, manifest };

@@ -1,16 +1,25 @@
 //! Reads the whole store and proves that its parts agree.
 //!
-//! Owns: the checks. Must not know: how parts came to be as they are.
+//! Owns: the checks of one hour's files, and which hour is next. Must not know: how parts came to be as they are.
+//!
+//! Files only grow, so what they held at the begin of a scrub is there for good: it is read hour by hour, in jobs, while
+//! the store goes on. The index has moved on meanwhile. A message that is not where its hour's file says is right only
+//! at an operation that was appended since.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::io;
 
-use muster_journal::Storage;
-
 use super::files::{FileName, Files};
-use super::index::Place;
-use super::op::{frame_head, read_frame_head, Kind, Op, FRAME_BYTES, OP_BYTES};
-use super::Store;
+use super::hour::{Hour, Tail};
+use super::manifest::HourMark;
+use super::op::{frame_head, read_frame_head, Kind, Op, BODY_BYTES_MAX, FRAME_BYTES, OP_BYTES};
+
+/// Bytes read at once: 32,768 operations, or at least one body.
+const CHUNK_BYTES: usize = 2 << 20;
+const _: () = assert!(CHUNK_BYTES.is_multiple_of(OP_BYTES) && CHUNK_BYTES >= FRAME_BYTES + BODY_BYTES_MAX);
+
+/// Faults that are told in words; all are counted.
+const FAULTS_MAX: usize = 100;
 
 /// What a scrub found. `faults` is empty for a store that is whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -18,107 +27,224 @@ pub struct Scrubbed {
     pub messages: u64,
     pub operations: u64,
     pub bodies: u64,
+    /// The first of them.
     pub faults: Vec<String>,
+    pub fault_count: u64,
 }
 
-impl<S: Storage, F: Files> Store<S, F> {
-    /// Checks every operation and body against its checksum, every operation's body against the frame that it names,
-    /// every frame against the operations, each hour's count of live messages, and the index against the files, both
-    /// ways. Reads all files in this thread. Staged changes are left out.
-    pub fn scrub(&self) -> io::Result<Scrubbed> {
-        let mut found = Scrubbed::default();
-        let mut places: HashMap<u64, (u32, u32)> = HashMap::new();
-        for (number, hour) in &self.hours {
-            let mut bytes = vec![0; hour.ops.len() as usize];
-            hour.ops
-                .read(self.files.as_ref(), FileName::Ops(*number), 0, &mut bytes)?;
-            let mut last: BTreeMap<u64, (u32, Op)> = BTreeMap::new();
-            let mut named: HashSet<(u64, u64, u32)> = HashSet::new();
-            for (bytes, at) in bytes.chunks(OP_BYTES).zip(0..) {
-                found.operations += 1;
-                match Op::decode(bytes) {
-                    None => found.faults.push(format!("hour {number:08x}: damaged operation {at}")),
-                    Some(op) => {
-                        if matches!(op.kind, Kind::Message(_)) {
-                            named.insert((op.id.0, op.body_at, op.body_bytes));
-                        }
-                        last.insert(op.id.0, (at, op));
-                    }
-                }
-            }
-            let live = last.values().filter(|(_, op)| op.kind.is_live()).count();
-            if live != hour.live as usize {
-                found.faults.push(format!(
-                    "hour {number:08x}: {live} live messages, {} counted",
-                    hour.live
-                ));
-            }
-            for (id, (at, op)) in last {
-                if op.kind == Kind::Gone {
-                    continue;
-                }
-                found.messages += 1;
-                if let Some((other, _)) = places.insert(id, (*number, at)) {
-                    found
-                        .faults
-                        .push(format!("message {id:016x} is in hours {other:08x} and {number:08x}"));
-                }
-            }
-            let mut bytes = vec![0; hour.bodies.len() as usize];
-            hour.bodies
-                .read(self.files.as_ref(), FileName::Bodies(*number), 0, &mut bytes)?;
-            let mut at = 0;
-            while at < bytes.len() {
-                let Some(head) = bytes.get(at..at + FRAME_BYTES) else {
-                    found
-                        .faults
-                        .push(format!("hour {number:08x}: half a body at byte {at}"));
-                    break;
-                };
-                let head: &[u8; FRAME_BYTES] = head.try_into().expect("its length was taken");
-                let (id, body_bytes) = read_frame_head(head);
-                let body = bytes.get(at + FRAME_BYTES..at + FRAME_BYTES + body_bytes as usize);
-                if body.is_none_or(|body| frame_head(id, body) != *head) {
-                    found
-                        .faults
-                        .push(format!("hour {number:08x}: damaged body at byte {at}"));
-                    break;
-                }
-                if !named.remove(&(id.0, at as u64, body_bytes)) {
-                    found
-                        .faults
-                        .push(format!("hour {number:08x}: no operation names the body at byte {at}"));
-                }
-                found.bodies += 1;
-                at += FRAME_BYTES + body_bytes as usize;
-            }
-            for (id, at, _) in named {
-                found
-                    .faults
-                    .push(format!("message {id:016x}: no body at byte {at} of hour {number:08x}"));
-            }
+impl Scrubbed {
+    pub(crate) fn fault(&mut self, said: String) {
+        if self.faults.len() < FAULTS_MAX {
+            self.faults.push(said);
         }
-        if !self.rebuilding && self.index.len() != places.len() {
-            found.faults.push(format!(
-                "index has {} messages, files {}",
-                self.index.len(),
-                places.len()
-            ));
-        }
-        for (id, place) in places {
-            let id = crate::schedule::MessageId(id);
-            let indexed = match self.index.get(id) {
-                Some(Place::Near(at)) => Some((self.near.get(at).home, self.near.get(at).number)),
-                Some(Place::Far { hour, op }) => Some((hour, op)),
-                None if self.rebuilding => continue,
-                None => None,
-            };
-            if indexed != Some(place) {
-                found
-                    .faults
-                    .push(format!("message {:016x} is at {place:?}, indexed at {indexed:?}", id.0));
-            }
-        }
-        Ok(found)
+        self.fault_count += 1;
     }
+
+    fn add(&mut self, more: Scrubbed) {
+        self.messages += more.messages;
+        self.operations += more.operations;
+        self.bodies += more.bodies;
+        self.fault_count += more.fault_count;
+        let room = FAULTS_MAX - self.faults.len();
+        self.faults.extend(more.faults.into_iter().take(room));
+    }
+}
+
+/// An hour's files as they were at a mark.
+pub(crate) struct Part {
+    mark: HourMark,
+    ops: Tail,
+    bodies: Tail,
+}
+
+impl Part {
+    pub fn of(hour: &Hour, mark: HourMark) -> Part {
+        Part {
+            mark,
+            ops: hour.ops.until(u64::from(mark.ops) * OP_BYTES as u64),
+            bodies: hour.bodies.until(mark.body_bytes),
+        }
+    }
+}
+
+/// What an hour's files say.
+pub(crate) struct Read {
+    pub hour: u32,
+    found: Scrubbed,
+    /// Messages of the hour, and the numbers of their latest operations.
+    places: Vec<(u64, u32)>,
+}
+
+/// A scrub on its way.
+pub(crate) struct Scrub {
+    /// Hours as they were when it began, by number; those below `next` were read.
+    marks: Vec<HourMark>,
+    next: usize,
+    /// Messages in the index when it began. `None`: some were being forgotten.
+    known: Option<usize>,
+    found: Scrubbed,
+    hour: u32,
+    /// Those still to be looked up in the index.
+    places: Vec<(u64, u32)>,
+    waits: bool,
+}
+
+impl Scrub {
+    pub fn new(marks: Vec<HourMark>, known: Option<usize>) -> Scrub {
+        Scrub {
+            marks,
+            next: 0,
+            known,
+            found: Scrubbed::default(),
+            hour: 0,
+            places: Vec::new(),
+            waits: false,
+        }
+    }
+
+    /// The next hour to read. `None`: one is being read or looked up, or none is left.
+    pub fn next_mark(&mut self) -> Option<HourMark> {
+        if self.waits || !self.places.is_empty() {
+            return None;
+        }
+        let mark = self.marks.get(self.next).copied();
+        self.next += usize::from(mark.is_some());
+        self.waits = mark.is_some();
+        mark
+    }
+
+    /// The hour was forgotten since.
+    pub fn pass_over(&mut self) {
+        self.waits = false;
+        self.known = None;
+    }
+
+    pub fn take(&mut self, read: Read) {
+        self.waits = false;
+        self.hour = read.hour;
+        self.found.add(read.found);
+        self.places = read.places;
+    }
+
+    /// Some places to look up: hour, and messages with their operations.
+    pub fn some(&mut self, count: usize) -> (u32, Vec<(u64, u32)>) {
+        let left = self.places.len().saturating_sub(count);
+        (self.hour, self.places.split_off(left))
+    }
+
+    /// Whether the operation was appended since the scrub began.
+    pub fn is_later(&self, hour: u32, op: u32) -> bool {
+        let place = self.marks.binary_search_by_key(&hour, |mark| mark.hour);
+        place.map_or(true, |place| op >= self.marks[place].ops)
+    }
+
+    pub fn fault(&mut self, said: String) {
+        self.found.fault(said);
+    }
+
+    /// What was found, once all is read and looked up.
+    pub fn ended(&mut self) -> Option<Scrubbed> {
+        if self.waits || !self.places.is_empty() || self.next < self.marks.len() {
+            return None;
+        }
+        let mut found = std::mem::take(&mut self.found);
+        if let Some(known) = self.known.filter(|known| *known as u64 != found.messages) {
+            found.fault(format!("index has {known} messages, files {}", found.messages));
+        }
+        Some(found)
+    }
+}
+
+/// Checks every operation and body of an hour against its checksum, every operation's body against the frame that it
+/// names, every frame against the operations, and the count of live messages.
+pub(crate) fn read<F: Files>(files: &F, part: &Part) -> Read {
+    let hour = part.mark.hour;
+    let mut found = Scrubbed::default();
+    let places = read_ops(files, part, &mut found).and_then(|(places, named)| {
+        read_bodies(files, part, named, &mut found)?;
+        Ok(places)
+    });
+    let places = places.unwrap_or_else(|error| {
+        found.fault(format!("hour {hour:08x}: {error}"));
+        Vec::new()
+    });
+    Read { hour, found, places }
+}
+
+/// Of a body that an operation names: id, place, length.
+type Named = HashSet<(u64, u64, u32)>;
+
+fn read_ops<F: Files>(files: &F, part: &Part, found: &mut Scrubbed) -> io::Result<(Vec<(u64, u32)>, Named)> {
+    let hour = part.mark.hour;
+    let mut last: HashMap<u64, (u32, Kind)> = HashMap::new();
+    let mut named = Named::new();
+    let mut chunk = vec![0; (part.ops.len() as usize).min(CHUNK_BYTES)];
+    let (mut at, mut number) = (0, 0);
+    while at < part.ops.len() {
+        let bytes = chunk.len().min((part.ops.len() - at) as usize);
+        part.ops.read(files, FileName::Ops(hour), at, &mut chunk[..bytes])?;
+        for bytes in chunk[..bytes].chunks(OP_BYTES) {
+            found.operations += 1;
+            match Op::decode(bytes) {
+                None => found.fault(format!("hour {hour:08x}: damaged operation {number}")),
+                Some(op) => {
+                    if matches!(op.kind, Kind::Message(_)) {
+                        named.insert((op.id.0, op.body_at, op.body_bytes));
+                    }
+                    last.insert(op.id.0, (number, op.kind));
+                }
+            }
+            number += 1;
+        }
+        at += bytes as u64;
+    }
+    let live = last.values().filter(|(_, kind)| kind.is_live()).count();
+    if live != part.mark.live as usize {
+        let counted = part.mark.live;
+        found.fault(format!("hour {hour:08x}: {live} live messages, {counted} counted"));
+    }
+    let there = last.into_iter().filter(|(_, (_, kind))| *kind != Kind::Gone);
+    let places: Vec<(u64, u32)> = there.map(|(id, (number, _))| (id, number)).collect();
+    found.messages += places.len() as u64;
+    Ok((places, named))
+}
+
+fn read_bodies<F: Files>(files: &F, part: &Part, mut named: Named, found: &mut Scrubbed) -> io::Result<()> {
+    let (hour, end) = (part.mark.hour, part.bodies.len());
+    let mut chunk = vec![0; (end as usize).min(CHUNK_BYTES)];
+    let mut at = 0;
+    'file: while at < end {
+        let bytes = chunk.len().min((end - at) as usize);
+        part.bodies.read(files, FileName::Bodies(hour), at, &mut chunk[..bytes])?;
+        let mut from = 0;
+        // A frame that this chunk cuts off is the first one of the next.
+        while let Some(head) = chunk[..bytes].get(from..from + FRAME_BYTES) {
+            let head: &[u8; FRAME_BYTES] = head.try_into().expect("its length was taken");
+            let (id, body_bytes) = read_frame_head(head);
+            let until = from + FRAME_BYTES + body_bytes as usize;
+            if until > bytes && body_bytes as usize <= BODY_BYTES_MAX && at + (until as u64) <= end {
+                break;
+            }
+            let place = at + from as u64;
+            let body = chunk[..bytes].get(from + FRAME_BYTES..until);
+            if body.is_none_or(|body| frame_head(id, body) != *head) {
+                found.fault(format!("hour {hour:08x}: damaged body at byte {place}"));
+                break 'file;
+            }
+            if !named.remove(&(id.0, place, body_bytes)) {
+                found.fault(format!("hour {hour:08x}: no operation names the body at byte {place}"));
+            }
+            found.bodies += 1;
+            from = until;
+        }
+        if from == 0 {
+            found.fault(format!("hour {hour:08x}: half a body at byte {at}"));
+            break;
+        }
+        at += from as u64;
+    }
+    for (id, at, _) in named {
+        found.fault(format!("message {id:016x}: no body at byte {at} of hour {hour:08x}"));
+    }
+    Ok(())
 }

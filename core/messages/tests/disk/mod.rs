@@ -166,6 +166,11 @@ impl Disk {
         state.dead = false;
     }
 
+    /// Whether the power is gone.
+    pub fn is_dead(&self) -> bool {
+        self.state().dead
+    }
+
     /// Changes one byte of an hour's file.
     pub fn damage(&self, name: FileName, at: usize) {
         let mut state = self.state();
