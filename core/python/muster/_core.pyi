@@ -482,8 +482,8 @@ class ScheduleKeeper:
     # named at most. A "listed": (message, topic) of the earliest, times of all, whether there are more than counted.
     def find(self, number: int, topic: int | None, begin: int, end: int, states: Sequence[str], limit: int) -> None: ...
     def stats(self, number: int) -> None: ...
-    # Proves that files and index agree, beside all other work. A "scrubbed": messages, bodies, how many faults there are, the
-    # first 100 in words; or "busy": one is on its way.
+    # Proves that files and index agree, beside all other work. A "scrubbed": messages, bodies, how many faults there are,
+    # the first 100 in words; or "busy": one is on its way.
     def scrub(self, number: int) -> None: ...
     def take(self) -> list[_Reply]: ...  # OSError: the store failed, open it again
     def clock_steps(self) -> list[int]: ...  # ms that the wall clock was set by, since the last call
