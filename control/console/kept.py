@@ -15,6 +15,7 @@ import msgspec
 from control.cluster.instance import Record
 from control.host.files import foreign
 from plane.files import write_atomically
+from plane.kinds import listed
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -29,7 +30,8 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 def keep(url: str, record: Record) -> None:
-    """Keep this record of the registry at `url`."""
+    """Keep this record of the registry at `url`, without servers for clients: their certificates end."""
+    record = msgspec.structs.replace(record, **{of.listed: [] for of in listed()})
     file = _file(url, os.environ)
     with contextlib.suppress(OSError):
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from control.cluster.instance import Record
+from control.cluster.instance import Endpoint, Record
 from control.console import common, found, kept
 from control.console.found import Target
 from control.errors import TRY_LATER, UNAVAILABLE, USAGE, UserError
@@ -53,10 +53,11 @@ async def test_the_last_map_is_shown_with_its_age_and_only_by_commands_that_show
 ) -> None:
     with pytest.raises(UserError, match="does not answer"):
         await looked(kept=True)
-    kept.keep(URL, RECORD)
+    server = Endpoint(node=3, host="10.0.0.3", port=7_400, public_key="ab" * 32)
+    kept.keep(URL, RECORD.with_endpoints([("gateway", server)]))
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + 180.0)
-    assert await looked(kept=True) == RECORD
+    assert await looked(kept=True) == RECORD, "no credential goes to a server whose certificate may have ended"
     assert capsys.readouterr().err == f"muster: {away}; this is the map of 3 min ago\n"
     with pytest.raises(UserError, match="does not answer"):
         await looked()
