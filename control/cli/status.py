@@ -38,7 +38,7 @@ def show(where: Target, as_json: bool) -> int:
                 answer = {**answer, "node": process.node, "state": f"waits for {answer['waits']}"}
         known: dict[str, Any] = {"name": process.name, "partition": process.partition}
         known |= {"restarts": process.restarts} if record.pid else {"registered": process.registered}
-        roles.append({**answer, **known, "admin": f"http://{address_text(*process.admin)}"})
+        roles.append({**answer, **known, "admin": process.admin_url})
     missing = uncovered(record, roles)
     programs = record.programs or []
     serve = all(role["state"] == "ready" or _only_begins(role) for role in roles)

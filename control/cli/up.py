@@ -145,7 +145,7 @@ def greet(supervisor: Supervisor, to_files: bool) -> None:
     for program in record.programs or ():
         say(f"{program.name:{width}} {address_text(*program.bind)}")
     for process in record.processes:
-        say(f"{process.name:{width}} http://{address_text(*process.admin)}/metrics")
+        say(f"{process.name:{width}} {process.admin_url}/metrics")
     say(f"instance {supervisor.folder.path}" + (f", logs in {supervisor.folder.logs}" if to_files else ""))
     say("try, in other terminals:")
     own = typed_as(supervisor.folder)

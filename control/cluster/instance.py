@@ -18,6 +18,7 @@ from msgspec import UNSET, UnsetType
 
 from control.config.options import Config
 from control.errors import TRY_LATER, ConfigError, NotRunning, UserError
+from control.host.addresses import address_text
 from control.host.files import absolute, create_once, foreign
 from control.registry.places import Node
 from muster.errors import Unavailable
@@ -63,6 +64,11 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     """How its admin port is entered."""
     bind: tuple[str, int] | UnsetType = UNSET
     """Where an edge serves its protocol."""
+
+    @property
+    def admin_url(self) -> str:
+        """Its admin port."""
+        return f"http{'s' if self.access.cert_file else ''}://{address_text(*self.admin)}"
 
 
 class Beside(msgspec.Struct, frozen=True, kw_only=True):

@@ -165,6 +165,7 @@ async def test_commands_show_the_token_and_trust_the_certificate_at_any_address(
         token_file=str(tmp_path / "token"), cert_file=str(tmp_path / "ca.pem"), key_file=str(tmp_path / "ca.key")
     )
     async with entered(access, b"canary-token") as process:
+        assert process.admin_url == f"https://127.0.0.1:{process.admin[1]}"
         assert (await asyncio.to_thread(common.get, process, "/api/v1/status"))[1]["role"] == "router"
         others = {
             "another token": msgspec.structs.replace(access, token_file=str(tmp_path / "san")),
