@@ -215,7 +215,8 @@ fn read_bodies<F: Files>(files: &F, part: &Part, mut named: Named, found: &mut S
     let mut at = 0;
     'file: while at < end {
         let bytes = chunk.len().min((end - at) as usize);
-        part.bodies.read(files, FileName::Bodies(hour), at, &mut chunk[..bytes])?;
+        part.bodies
+            .read(files, FileName::Bodies(hour), at, &mut chunk[..bytes])?;
         let mut from = 0;
         // A frame that this chunk cuts off is the first one of the next.
         while let Some(head) = chunk[..bytes].get(from..from + FRAME_BYTES) {
