@@ -136,7 +136,7 @@ async def test_a_center_that_waits_takes_over_and_all_centers_may_die_at_once(
             await until(lambda: len(server.calls) > count + 20, 40)
             seconds[name] = round(time.monotonic() - since, 1)
 
-        await until(lambda: len(server.calls) > 20, 30)
+        await until(lambda: len(server.calls) > 20 and has_started(tmp_path), 30)
         if stands:
             async with instance.stopped("center"):
                 await goes_on("the first one stands still")
@@ -155,11 +155,16 @@ async def test_a_center_that_waits_takes_over_and_all_centers_may_die_at_once(
 
 def shared(folder: Path) -> dict[str, str]:
     """What all hosts of a cluster have alike."""
-    files = {name: folder / name for name in ("secret_file", "names_file", "token_file")}
+    files = {name: folder / name for name in ("secret_file", "names_file", "token_file", "signing_key_file")}
     for name, file in files.items():
         file.write_text(secrets.token_hex(16 if name == "names_file" else 32))
         file.chmod(0o600)
     return {name: str(file) for name, file in files.items()}
+
+
+def has_started(folder: Path) -> bool:
+    """Whether the other center is there, and waits."""
+    return '"started"' in (folder / "other.log").read_text()
 
 
 @contextmanager

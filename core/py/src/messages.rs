@@ -484,7 +484,13 @@ fn answered<'py>(py: Python<'py>, reply: Reply) -> PyResult<Bound<'py, PyAny>> {
             (number, "listed", named, listing.times, listing.cut).into_bound_py_any(py)
         }
         Answer::Scrubbed(found) => {
-            let Scrubbed { messages, bodies, faults, fault_count, .. } = found;
+            let Scrubbed {
+                messages,
+                bodies,
+                faults,
+                fault_count,
+                ..
+            } = found;
             (number, "scrubbed", messages, bodies, fault_count, faults).into_bound_py_any(py)
         }
         Answer::Busy => (number, "busy").into_bound_py_any(py),

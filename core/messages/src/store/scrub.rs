@@ -213,9 +213,10 @@ fn read_bodies<F: Files>(files: &F, part: &Part, mut named: Named, found: &mut S
     let (hour, end) = (part.mark.hour, part.bodies.len());
     let mut chunk = vec![0; (end as usize).min(CHUNK_BYTES)];
     let mut at = 0;
-    'file: while at < end {
+    while at < end {
         let bytes = chunk.len().min((end - at) as usize);
-        part.bodies.read(files, FileName::Bodies(hour), at, &mut chunk[..bytes])?;
+        part.bodies
+            .read(files, FileName::Bodies(hour), at, &mut chunk[..bytes])?;
         let mut from = 0;
         // A frame that this chunk cuts off is the first one of the next.
         while let Some(head) = chunk[..bytes].get(from..from + FRAME_BYTES) {
@@ -228,8 +229,11 @@ fn read_bodies<F: Files>(files: &F, part: &Part, mut named: Named, found: &mut S
             let place = at + from as u64;
             let body = chunk[..bytes].get(from + FRAME_BYTES..until);
             if body.is_none_or(|body| frame_head(id, body) != *head) {
-                found.fault(format!("hour {hour:08x}: damaged body at byte {place}"));
-                break 'file;
+                // Where the next one begins is not known.
+                found.fault(format!(
+                    "hour {hour:08x}: damaged body at byte {place}, none behind it was read"
+                ));
+                return Ok(());
             }
             if !named.remove(&(id.0, place, body_bytes)) {
                 found.fault(format!("hour {hour:08x}: no operation names the body at byte {place}"));
@@ -239,7 +243,7 @@ fn read_bodies<F: Files>(files: &F, part: &Part, mut named: Named, found: &mut S
         }
         if from == 0 {
             found.fault(format!("hour {hour:08x}: half a body at byte {at}"));
-            break;
+            return Ok(());
         }
         at += from as u64;
     }
