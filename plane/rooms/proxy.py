@@ -13,7 +13,7 @@ from plane.rooms.options import (
     door_reloads,
     door_settings,
 )
-from plane.trust import USER_MAX
+from plane.users import USER_MAX
 
 
 class Proxy(DoorOptions, frozen=True):
