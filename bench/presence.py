@@ -46,16 +46,24 @@ ASKED: Final = 1_000
 CALLS, CALLS_QUICK = 300, 40
 FED, FED_QUICK = 400, 100
 """Packets of 38 events."""
+TWICE: Final = 20
+"""Times that the second path brings all of them."""
+SAMPLE_S, STEADY_S, CALM_S, RETURN_S = 0.25, 2.0, 2.0, 30.0
+NOISE: Final = 0.01
+"""Of a processor: less than that is no load."""
 START_S, SEEN_S = 30.0, 60.0
 LOOK_S: Final = 0.001
 SIZES, SIZES_QUICK = (10_000, 100_000, 1_000_000), (10_000, 50_000)
 
+DROP_NS, ABOVE_S = "ns a duplicate", "s"
 RATE, CPU_EACH, P50, P99 = "events/s", "writer, µs CPU an event", "p50, ms", "p99, ms"
 USERS, SECONDS, FEED_US = "users/s", "s", "µs an event"
 GOALS: Final = {
     "events": Goal("PF-14", ">=", 10),
     "cpu": Goal("PF-14", "<=", 2),
     "restart": Goal("PF-15", "<=", 5),
+    "drop": Goal("PF-23", "<=", 100),
+    "return": Goal("PF-26", "<=", 5),
     "late": Goal("PF-24", "<=", 2),
     "users": Goal("PF-24", ">=", 5),
 }
@@ -99,6 +107,11 @@ class Nodes:
     async def __aexit__(self, *_: object) -> None:
         await self.asking.close()
         await self.gateway.end()
+
+    async def restart_gateway(self) -> None:
+        """End the gateway without a word, and begin its next life, at which nobody is."""
+        await self.gateway.end()
+        self.gateway = Gateway(1, next(self._epochs), self._ports["gateway"])
 
     def start_writer(self) -> None:
         """A writer's next life."""
@@ -178,7 +191,9 @@ def _measured(run: Run, rounds: int, quick: bool, progress: Progress) -> Results
                 Entry("look-ups", lambda: run(_look_ups(nodes, asked, calls))),
                 Entry("look-ups, redis-py", lambda: run(asyncio.to_thread(_pipelines, nodes, asked, calls))),
                 Entry("writer alone", lambda: _fed(FED_QUICK if quick else FED)),
+                Entry("second path", lambda: _dropped(FED_QUICK if quick else FED)),
                 Entry("restart", lambda: run(_restart(nodes))),
+                Entry("return", lambda: run(_return(nodes, standing))),
             ]
             return interleave(entries, rounds, progress)
         finally:
@@ -258,8 +273,8 @@ def _latencies(took: list[float], seconds: float) -> Sample:
     return Sample({P50: hundredths[49] * 1_000, P99: hundredths[98] * 1_000, USERS: ASKED * len(took) / seconds})
 
 
-def _fed(packets: int) -> Sample:
-    """A writer's machine alone: packets in, batches for the store out."""
+def _frames(packets: int) -> list[bytes]:
+    """A proxy's frames for one writer, of so many packets of a gateway."""
     gateway = _core.PresenceAccess(ap=1, epoch=1, now=0)
     frames: list[bytes] = []
     for at in range(packets):
@@ -268,14 +283,66 @@ def _fed(packets: int) -> Sample:
         gateway.expire(at * 1_000_000 + 999_999)
         told = [frame for to, frame in gateway.take() if to is None]
         frames += [each[3] for frame in told for each in _core.presence_split(1, [(1, 1)], frame)]
+    return frames
+
+
+def _writer() -> _core.PresenceWriter:
+    """A writer's machine that follows the gateway of `_frames`."""
     writer = _core.PresenceWriter(shards=1, index=0, epoch=1)
     writer.restore_applied(0, 1, 1, 0)
+    return writer
+
+
+def _fed(packets: int) -> Sample:
+    """A writer's machine alone: packets in, batches for the store out."""
+    frames, writer = _frames(packets), _writer()
     began = time.process_time()
     for at, frame in enumerate(frames):
         writer.feed(at, frame)
         while at % 26 == 25 and writer.batch(1_000) is not None:
             writer.written()
     return Sample({FEED_US: (time.process_time() - began) * 1e6 / (packets * 38)})
+
+
+def _dropped(packets: int) -> Sample:
+    """A writer's machine that has every packet: all of them come on the second path. With the binding's word for each."""
+    frames, writer = _frames(packets), _writer()
+    for at, frame in enumerate(frames):
+        writer.feed(at, frame)
+    again = b"".join(frames)
+    began = time.process_time()
+    for _ in range(TWICE):
+        verdicts = writer.feed(len(frames), again)
+    seconds = time.process_time() - began
+    if set(verdicts) != {"duplicate"}:
+        raise ChildFailedError(f"the second path's frames were {sorted(set(verdicts))}")
+    return Sample({DROP_NS: seconds * 1e9 / (TWICE * len(verdicts))})
+
+
+async def _return(nodes: Nodes, standing: int) -> Sample:
+    """A gateway starts again and all users come back at once: how long writer or store have over twice their steady load."""
+    pids = (nodes.writer.pid, nodes.redis_pid)
+    before = [cpu.process_ns(pid) for pid in pids]
+    await asyncio.sleep(STEADY_S)
+    steady = [(cpu.process_ns(pid) - was) / 1e9 / STEADY_S for pid, was in zip(pids, before, strict=True)]
+    await nodes.restart_gateway()
+    for first in range(HELD, HELD + standing, 10_000):
+        nodes.gateway.online(range(first, min(first + 10_000, HELD + standing)))
+        await asyncio.sleep(0)
+    began = seen = time.monotonic()
+    above = 0.0
+    before = [cpu.process_ns(pid) for pid in pids]
+    while time.monotonic() - seen < CALM_S and seen - began < RETURN_S:
+        last = time.monotonic()
+        await asyncio.sleep(SAMPLE_S)
+        now, took = [cpu.process_ns(pid) for pid in pids], time.monotonic() - last
+        loads = [(each - was) / 1e9 / took for each, was in zip(now, before, strict=True)]
+        before = now
+        if any(load > 2 * usual + NOISE for load, usual in zip(loads, steady, strict=True)):
+            seen = time.monotonic()
+            above += took
+    await nodes.seen(HELD + standing - 1, True)
+    return Sample({ABOVE_S: above})
 
 
 async def _restart(nodes: Nodes) -> Sample:
@@ -312,11 +379,22 @@ async def _sizes(sizes: tuple[int, ...]) -> tuple[Case, ...]:
                     nodes.gateway.online(range(HELD + first, HELD + last))
                     await nodes.seen(HELD + last - 1, True)
                 users = size
-                for name, now in _held(nodes).items():
-                    cases.append(
-                        Case.plain(f"{size:,} users online, {name}, bytes a user", Series(((now - none[name]) / size,)))
-                    )
+                now = _held(nodes)
+                each = {name: (now[name] - none[name]) / size for name in now} | {
+                    "gateway": _gateway_bytes(size) / size
+                }
+                cases += [
+                    Case.plain(f"{size:,} users online, {name}, bytes a user", Series((value,)))
+                    for name, value in each.items()
+                ]
     return tuple(cases)
+
+
+def _gateway_bytes(users: int) -> int:
+    """The memory of an access point with so many users, in a process of its own."""
+    argv = [sys.executable, "-m", "bench.presence_held", str(users)]
+    done = subprocess.run(argv, env=python_environment(), capture_output=True, check=True, timeout=300)
+    return int(done.stdout)
 
 
 def _held(nodes: Nodes) -> dict[str, float]:
@@ -333,6 +411,8 @@ def _cases(results: Results, quick: bool) -> Iterator[Case]:
     yield Case.plain(CPU_EACH, results.series("events", CPU_EACH))
     title = "the writer's machine, frames in and batches out, µs CPU an event"
     yield Case.limit(title, results.series("writer alone", FEED_US), GOALS["cpu"], quick=quick)
+    title = "the writer's machine drops what came on the second path, ns CPU each"
+    yield Case.limit(title, results.series("second path", DROP_NS), GOALS["drop"], quick=quick)
     title = f"{ASKED:,} users in one call"
     yield Case.plain(f"{title}: {P50}", results.series("look-ups", P50))
     if quick:
@@ -344,3 +424,5 @@ def _cases(results: Results, quick: bool) -> Iterator[Case]:
     yield Case.compared(f"{title}, users/s, over HGETALL in a pipeline", users, others, GOALS["users"], quick=quick)
     yield Case.limit("a writer's restart, until its shard serves, s", results.series("restart", SECONDS),
                      GOALS["restart"], quick=quick)  # fmt: skip
+    title = "a gateway's restart with all of its users, writer or store above twice their steady load, s"
+    yield Case.limit(title, results.series("return", ABOVE_S), GOALS["return"], quick=quick)

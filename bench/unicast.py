@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import statistics
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Final
@@ -40,6 +41,7 @@ IDLE_S: Final = 2.0
 TOKEN_S: Final = 3_600.0
 
 EACH, RATE, P50, P99 = "servers, µs CPU a message", "messages/s", "p50, ms", "p99, ms"
+ROLES: Final = ("proxy", "unicast", "broker", "gateway")
 TO_USER, TO_ROOM = "to a user with one device", "to a room with one member"
 GOAL: Final = Goal("PF-25", "<=", 1.5)
 One = Callable[[bytes], Awaitable[object]]
@@ -64,23 +66,29 @@ def run(*, rounds: int, quick: bool, progress: Progress = silent) -> tuple[Case,
     plain = [
         Case.plain(f"{entry}: {figure}", results.series(entry, figure))
         for entry in (TO_USER, TO_ROOM)
-        for figure in (RATE, P50, P99)
+        for figure in results.figures(entry)
+        if figure != EACH
     ]
     return (Case.compared(f"{EACH}, {TO_USER}", user, room, GOAL, quick=quick), *plain)
 
 
-def _spent(folder: Folder) -> int:
-    return cpu.total_ns(process.pid for process in folders.find(folder).processes if process.pid)
+def _spent(folder: Folder) -> Counter[str]:
+    """CPU nanoseconds since their start, by role."""
+    spent: Counter[str] = Counter()
+    for process in folders.find(folder).processes:
+        spent[process.role] += cpu.process_ns(process.pid) if process.pid else 0
+    return spent
 
 
-async def _idle(folder: Folder) -> float:
-    """CPU nanoseconds of all nodes in a second without messages."""
+async def _idle(folder: Folder) -> dict[str, float]:
+    """CPU nanoseconds of each role in a second without messages."""
     before, began = _spent(folder), time.monotonic()
     await asyncio.sleep(IDLE_S)
-    return (_spent(folder) - before) / (time.monotonic() - began)
+    spent, seconds = _spent(folder), time.monotonic() - began
+    return {role: (spent[role] - before[role]) / seconds for role in spent}
 
 
-async def _measured(folder: Folder, idle: float, to_user: bool, count: int, single: int) -> dict[str, float]:
+async def _measured(folder: Folder, idle: dict[str, float], to_user: bool, count: int, single: int) -> dict[str, float]:
     token = mint(signing_secrets(str(folder.jwt_secret))[0], USER, ["read"], time.time(), TOKEN_S, device="phone")
     data = bytes(BYTES)
     async with (
@@ -96,11 +104,12 @@ async def _measured(folder: Folder, idle: float, to_user: bool, count: int, sing
         left = iter(range(count))
         await asyncio.gather(*(_worker(one, data, left) for _ in range(OPEN)))
         seconds = time.monotonic() - began
-        spent = _spent(folder) - before - idle * seconds
+        spent = {role: ns - before[role] - idle[role] * seconds for role, ns in _spent(folder).items()}
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
     return {
-        EACH: spent / count / 1e3,
+        EACH: sum(spent.values()) / count / 1e3,
+        **{f"{role}, µs CPU a message": spent[role] / count / 1e3 for role in ROLES},
         RATE: count / seconds,
         P50: statistics.median(took) * 1e3,
         P99: statistics.quantiles(took, n=100)[98] * 1e3,

@@ -34,6 +34,9 @@ Words = Sequence[str]
 """Rights in a room, of `_core.RIGHTS`; other words mean nothing."""
 Patterns = Sequence[tuple[str, Words]]
 """Rights by pattern of room names: a name, the beginning of one with `*`, or `*`. The most specific one decides."""
+Sends = Sequence[tuple[int, int, Words]]
+"""By range of users, first and last: patterns of the users to whom these may send, each a number, its first digits with
+`*`, or `*`. The first range that has a user decides."""
 EVERYTHING: Final[Patterns] = (("*", tuple(_core.RIGHTS)),)
 MEANT: Final[Mapping[str, Words]] = {"read": ("read", "history"), "publish": ("publish", "command", "members")}
 """The rights in a room that a word of the claim `rights` stands for."""
@@ -46,6 +49,10 @@ NOTHING: Final = Trust()
 Denied = Literal["bad_credential", "not_allowed", "not_ready"]
 """The code for the client: the credential stands for nobody (any more), its user lacks the right, or the key that may
 have signed it is on its way."""
+
+
+NOBODY: Final = _core.Recipients([])
+EVERYBODY: Final = _core.Recipients(["*"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +70,8 @@ class Admitted:
     """The name of the user's device; empty: none."""
     text: str = ""
     """The user as its token says it; empty: none does."""
+    recipients: _core.Recipients = NOBODY
+    """The users to whom it may send."""
 
 
 class Authenticator(Protocol):
@@ -79,14 +88,25 @@ class TokenAuthenticator:
     """The shared token, and users' tokens signed with one of the secrets or keys; without these, no user's token is
     accepted.
 
-    `defaults`: the rights of a token without `cap`, as far as its `rights` say the same.
+    `defaults`: the rights of a token without `cap`, as far as its `rights` say the same. `sends`: to whom users without
+    `send` may send; None: nobody sends here, whatever a token says.
     """
 
-    def __init__(self, token: bytes, right: Right, trust: Trust = NOTHING, defaults: Patterns = EVERYTHING) -> None:
-        """Raises `SpecError`."""
+    def __init__(
+        self,
+        token: bytes,
+        right: Right,
+        trust: Trust = NOTHING,
+        defaults: Patterns = EVERYTHING,
+        sends: Sends | None = None,
+    ) -> None:
+        """Raises `SpecError`, and `ValueError` for patterns that are none."""
         if not token:
             raise ValueError("an empty token would let everybody in")
         self._token, self._right, self._defaults = token, right, defaults
+        self._sends = (
+            None if sends is None else [(first, last, _core.Recipients(list(to))) for first, last, to in sends]
+        )
         self._everything = _core.Grant(_listed(EVERYTHING))
         self._probe, self._probes = probe_token(token), _core.Grant([(f"{PROBES}:*", list(_core.RIGHTS))])
         self._keys: KeptKeys | FetchedKeys = KeptKeys("")
@@ -104,7 +124,7 @@ class TokenAuthenticator:
         """Compare with the shared token in constant time, else check the signature, the times, the user and the
         rights."""
         if hmac.compare_digest(credential, self._token):
-            return Admitted(EMBEDDED_USER, self._everything)
+            return Admitted(EMBEDDED_USER, self._everything, recipients=EVERYBODY)
         if hmac.compare_digest(credential, self._probe):
             return Admitted(EMBEDDED_USER, self._probes)
         try:
@@ -113,15 +133,15 @@ class TokenAuthenticator:
             user = user_of(text, self._trust.user_key)
             if user in self._trust.users or name in self._trust.tokens:
                 return "bad_credential"
-            grant = self._grant(claims)
+            grant, recipients = self._grant(claims), self._recipients(user, claims)
             device = str(claims.get("device", "")).encode()
         except NotYet:
             return "not_ready"
         except Exception:  # a stranger's bytes may raise anything in the library; they open nothing
             return "bad_credential"
-        if not grant.has_any(list(OPENS[self._right])):
+        if not grant.has_any(list(OPENS[self._right])) and not recipients:
             return "not_allowed"
-        return Admitted(user, grant, claims["exp"] + LEEWAY_S, token_number(name), device, text)
+        return Admitted(user, grant, claims["exp"] + LEEWAY_S, token_number(name), device, text, recipients=recipients)
 
     def _claims(self, credential: bytes) -> Mapping[str, Any]:
         header = jwt.get_unverified_header(credential)
@@ -141,6 +161,15 @@ class TokenAuthenticator:
             return _core.Grant(_listed([(pattern, _words(words)) for pattern, words in cap.items()]))
         meant = {word for right in _words(claims.get("rights", ["read"])) for word in MEANT.get(right, ())}
         return _core.Grant([(pattern, [word for word in words if word in meant]) for pattern, words in self._defaults])
+
+    def _recipients(self, user: int, claims: Mapping[str, Any]) -> _core.Recipients:
+        """By `send`; without it by the range of the user."""
+        said = _core.Recipients(list(_words(claims["send"]))) if "send" in claims else None
+        if self._sends is None:
+            return NOBODY
+        if said is not None:
+            return said
+        return next((to for first, last, to in self._sends if first <= user <= last), NOBODY)
 
 
 def _checked(credential: bytes, algorithm: str, keys: Sequence[Any]) -> Mapping[str, Any]:
@@ -197,23 +226,29 @@ def mint(
     cap: Patterns | None = None,
     token_id: str | None = None,
     device: str | None = None,
+    send: Words | None = None,
 ) -> str:
     """Make a token for a user, and perhaps a device, that ends this many seconds after `now`, a time since 1970.
 
-    `cap` replaces `rights`.
+    `cap` replaces `rights`. `send`: patterns of the users to whom it may send; None: as the cluster's configuration says.
     """
     claims: dict[str, Any] = {"sub": str(user), "exp": int(now + seconds)}
     claims |= {"rights": list(rights)} if cap is None else {"cap": dict(_listed(cap))}
     claims |= {} if token_id is None else {"jti": token_id}
     claims |= {} if device is None else {"device": device}
+    claims |= {} if send is None else {"send": list(send)}
     return jwt.encode(claims, secret, algorithm=ALGORITHM)
 
 
-def embedded(spec: Spec, right: Right | None, defaults: Patterns) -> TokenAuthenticator:
-    """What opens sessions with a door, for tokens with this right. Raises `SpecError`."""
+def embedded(spec: Spec, right: Right | None, defaults: Patterns, sends: Sends | None = None) -> TokenAuthenticator:
+    """What opens sessions with a door, for tokens with this right, or with users to send to. Raises `SpecError`."""
     if spec.token_file is None or right is None:
         raise SpecError(f"a {spec.role} needs token_file")
-    return TokenAuthenticator(shared_token(spec.token_file), right, trust_of(spec), defaults)
+    token, trust = shared_token(spec.token_file), trust_of(spec)
+    try:
+        return TokenAuthenticator(token, right, trust, defaults, sends)
+    except ValueError as error:
+        raise SpecError(f"presence.send: {error}") from None
 
 
 def answering(engine: DoorEngine, authenticator: Authenticator, texts: Texts) -> Handler:
@@ -225,7 +260,15 @@ def answering(engine: DoorEngine, authenticator: Authenticator, texts: Texts) ->
             if said.user >= HASHED:
                 texts.keep(said.user, said.text)
             left = None if said.until is None else max(0, int((said.until - time.time()) * 1_000))
-            engine.answer(question, said.user, grant=said.grant, left_ms=left, token=said.token, device=said.device)
+            engine.answer(
+                question,
+                said.user,
+                grant=said.grant,
+                left_ms=left,
+                token=said.token,
+                device=said.device,
+                recipients=said.recipients,
+            )
         else:
             engine.answer(question, None, said)
 

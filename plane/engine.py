@@ -7,7 +7,7 @@ from collections.abc import Mapping, Set
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 if TYPE_CHECKING:  # this file only names it
-    from muster._core import Grant
+    from muster._core import Grant, Recipients
 
 MORE: Final = 1
 """Bit of `turn`: more work waits, call again soon."""
@@ -109,12 +109,14 @@ class DoorEngine(Engine, Protocol):
         left_ms: int | None = ...,
         token: int = ...,
         device: bytes = ...,
+        recipients: "Recipients | None" = ...,
     ) -> None:
         """Answer an `authenticate` question; None refuses, with the code `bad_credential`, `not_allowed` or `not_ready`.
 
         `grant`: the user's rights, room by room; None: all. `left_ms`: the session ends after this, unless another token
         of its user comes; None: it has no end. `token`: the number by which `revoke` names the credential; 0: none.
-        `device`: what the credential calls the user's device; empty: nothing.
+        `device`: what the credential calls the user's device; empty: nothing. `recipients`: to whom it may send; None:
+        nobody.
         """
 
     def revoke(self, users: Set[int], tokens: Set[int]) -> None:

@@ -253,12 +253,20 @@ def token(
     device: Annotated[
         str | None, typer.Option(metavar="NAME", help="Device of the user, as phone or phone:3f, for presence.")
     ] = None,
+    send: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="USERS",
+            help="Users to whom it may send, with presence on; repeat it for more. USERS is a number, its first digits with"
+            " * behind them, or *.",
+        ),
+    ] = None,
     config: ConfigFile = None,
 ) -> int:
     """Print a token for a user, signed with `cluster.jwt_secret_file` or with the local instance's secret."""
     from control.cli.token import token as run
 
-    return run(config, user, rights, expires, cap or (), token_id, device)
+    return run(config, user, rights, expires, cap or (), token_id, device, send or ())
 
 
 @app.command(epilog="Example: muster url 7 --rights read,publish --expires 1d")

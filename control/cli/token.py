@@ -10,7 +10,7 @@ from control.cluster import instance, specs
 from control.config import load as config
 from control.errors import USAGE, ConfigError, UserError
 from muster import _core
-from plane.auth import VALID_S_MAX, Patterns, mint
+from plane.auth import VALID_S_MAX, Patterns, Words, mint
 from plane.kind import Right
 from plane.spec import SpecError
 from plane.trust import signing_secrets
@@ -31,9 +31,13 @@ def token(
     cap: Sequence[str] = (),
     token_id: str | None = None,
     device: str | None = None,
+    send: Sequence[str] = (),
 ) -> int:
-    """Print a token. `cap`: rights of patterns of rooms, which replace `rights`. Raises `UserError`."""
-    print(made(config_file, user, rights, expires, cap, token_id, device))
+    """Print a token. `cap`: rights of patterns of rooms, which replace `rights`. `send`: patterns of users.
+
+    Raises `UserError`.
+    """
+    print(made(config_file, user, rights, expires, cap, token_id, device, send))
     return 0
 
 
@@ -45,6 +49,7 @@ def made(
     cap: Sequence[str] = (),
     token_id: str | None = None,
     device: str | None = None,
+    send: Sequence[str] = (),
 ) -> str:
     """A new token. Raises `UserError`."""
     try:
@@ -56,6 +61,7 @@ def made(
             f"--device: {device!r} is not a name of 1 to 23 printable characters without space or comma", USAGE
         )
     allowed, seconds, patterns = _rights(rights), _seconds(expires), _patterns(cap)
+    to = _recipients(send)
     settings = config.load(config_file).config
     place = instance.folder(settings)
     if not settings.cluster.jwt_secret_file:
@@ -67,10 +73,11 @@ def made(
         secret = signing_secrets(file)[0]
     except SpecError as error:
         raise ConfigError(str(error)) from None
-    minted = mint(secret, user, allowed, time.time(), seconds, patterns, token_id, device)
+    minted = mint(secret, user, allowed, time.time(), seconds, patterns, token_id, device, to)
     if len(minted) > CREDENTIAL_BYTES_MAX:
         raise UserError(
-            f"--cap: the token has {len(minted)} bytes, and a credential at most {CREDENTIAL_BYTES_MAX}; use fewer patterns",
+            f"--cap, --send: the token has {len(minted)} bytes, and a credential at most {CREDENTIAL_BYTES_MAX};"
+            " use fewer patterns",
             USAGE,
         )
     return minted
@@ -90,6 +97,15 @@ def _patterns(cap: Sequence[str]) -> Patterns | None:
         except ValueError as error:
             raise UserError(f"--cap: {error}", USAGE) from None
         patterns.append((pattern, words))
+    return patterns or None
+
+
+def _recipients(send: Sequence[str]) -> Words | None:
+    patterns = [pattern for each in send for pattern in each.split(",")]
+    try:
+        _core.Recipients(patterns)
+    except ValueError as error:
+        raise UserError(f"--send: {error}", USAGE) from None
     return patterns or None
 
 

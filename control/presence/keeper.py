@@ -23,7 +23,7 @@ from plane.log import connect
 from plane.presence.options import PresenceSettings
 from plane.presence.place import Place, place_of
 from plane.presence.questions import SourceStats, WriterStats
-from plane.presence.store import BUCKETS, Fenced, Shard, StoreError, WentBack
+from plane.presence.store import BUCKETS, NO_CHANGE, Fenced, Packed, Shard, StoreError, WentBack
 from plane.spec import Spec, SpecError, password
 
 TICK_S: Final = 0.02
@@ -47,7 +47,7 @@ class Engine(Gaps, Protocol):
     def open(self) -> None: ...
     def rewrite(self) -> None: ...
     def send(self, node: int, frame: bytes) -> None: ...
-    def batch(self, users_max: int, buckets: int) -> tuple[int, int, bytes, bytes, bytes] | None: ...
+    def batch(self, users_max: int, buckets: int) -> tuple[int, int, bytes, bytes, bytes, bytes] | None: ...
     def written(self) -> None: ...
     def is_written(self) -> bool: ...
     def standing(self) -> tuple[str, int | None]: ...
@@ -199,13 +199,14 @@ class Keeper:
         if batch is None:
             self._rewriting = False
             return False
-        users, changes, *packed = batch
-        place = await self._store.write(self._epoch, self._count + 1, *packed)
+        users, changes, *parts = batch
+        packed = Packed(*parts)
+        place = await self._store.write(self._epoch, self._count + 1, packed)
         self._count += 1
         self._engine.written()
         self._batches, self._users, self._changes = self._batches + 1, self._users + users, self._changes + changes
         if changes:
-            self._remember(place, packed[2])
+            self._remember(place, packed.feed)
             self._relay.wake()
         return True
 
@@ -218,7 +219,7 @@ class Keeper:
         again, self._unpublished, self._unpublished_bytes = list(self._unpublished), deque(), 0
         for at, (_, feed) in enumerate(again):
             try:
-                place = await self._store.write(self._epoch, self._count + 1, b"", b"", feed)
+                place = await self._store.write(self._epoch, self._count + 1, Packed(NO_CHANGE, b"", b"", feed))
             except StoreError:
                 self._count = -1  # from the beginning: it is not known whether this one is there
                 for _, rest in again[at:]:

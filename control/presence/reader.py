@@ -87,14 +87,17 @@ class Reader:
             raise CallError("question", f"{len(users)} users; {USERS_MAX} are the most of one question")
         count = len(self._shards)
         places: list[list[int]] = [[] for _ in range(count)]
-        for place, user in enumerate(users):
-            places[user % count].append(place)
+        if count == 1:
+            places = [list(range(len(users)))]
+        else:
+            for place, user in enumerate(users):
+                places[user % count].append(place)
         shards = [(shard, mine) for shard, mine in zip(self._shards, places, strict=True) if mine]
         looked = await asyncio.gather(
             *(self._looked(shard, [users[place] for place in mine]) for shard, mine in shards)
         )
         try:
-            parts = [(each.answers, each.alive, mine) for each, (_, mine) in zip(looked, shards, strict=True)]
+            parts = [(each.answers, each.now, each.alive, mine) for each, (_, mine) in zip(looked, shards, strict=True)]
             found = presence_found(self.site, users, parts)
         except ValueError as error:
             self._failed += 1
@@ -106,7 +109,7 @@ class Reader:
     async def _looked(self, shard: Shard, users: list[int]) -> Looked:
         """Look up in one shard, which must be fresh. Raises `CallError`."""
         try:
-            looked = await shard.look(presence_questions(users, shard.shards, BUCKETS))
+            looked = await shard.look(*presence_questions(users, shard.shards, BUCKETS))
         except StoreError as error:
             self._failed += 1
             raise CallError("store", str(error)) from None
@@ -129,7 +132,7 @@ class Reader:
         shard = self._shards[index]
         where = {"site": self.site, "shards": len(self._shards), "shard": index}
         try:
-            looked, said = await shard.look(b""), await shard.stats()
+            looked, said = await shard.look(*presence_questions([], shard.shards, BUCKETS)), await shard.stats()
         except StoreError as error:
             return ShardStats(**where, why=str(error), age_ms=None, writer=None)
         writer = msgspec.json.decode(said, type=WriterStats) if said else None

@@ -23,6 +23,11 @@ PROGRAM: Final = "presence-redis-{}"
 Devices = Literal["many", "one per kind", "one"]
 
 
+TO: Final = r"^(?:(?:\*|(?:0|[1-9][0-9]{0,19})\*?)(?:,(?!$)|$))*$"
+To = Annotated[str, key("", pattern=TO)]
+"""Users to whom others may send."""
+
+
 class Users(Section, frozen=True):
     """A namespace of users: a range of their numbers."""
 
@@ -36,6 +41,7 @@ class Users(Section, frozen=True):
             "as `presence.devices`",
         ),
     ] = "many"
+    send: Annotated[To | None, key("The same as `presence.send` for these users", "absent: as for all users")] = None
 
 
 class Presence(Section, frozen=True):
@@ -74,6 +80,14 @@ class Presence(Section, frozen=True):
             "nobody is sent away",
         ),
     ] = "many"
+    send: Annotated[
+        To,
+        key(
+            "Users to whom a client may send where its token has no `send`, with commas between: numbers, their first digits"
+            " with `*`, or `*` for all",
+            "empty: nobody; a token names the users, or a backend sends with an API key",
+        ),
+    ] = ""
     window_ms: Annotated[
         int,
         key(

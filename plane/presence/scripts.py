@@ -7,7 +7,9 @@ shard have one hash tag, so that a cluster of Redis keeps them together.
   `relay` and `logged` (the last change that was published, and the end of the log after it) and `stats`.
 - `vector`: a hash of gateways; a value is the epoch and the highest version that is applied with all before it.
 - `feed`: a stream of changes, until they are published and a minute more.
-- `b:N`: a hash of the users of one bucket with their records. `s:N`: when those that went offline were last seen.
+- `users`: a hash of all users with their records. Lists that one command takes come as MessagePack: compiled code of the
+  store reads and writes them, a script's loop would cost more than the command.
+- `s:N`: a hash of one bucket of users: when those that went offline were last seen.
 """
 
 from typing import Final
@@ -16,6 +18,9 @@ SEEN_S: Final = 7 * 86_400
 """A bucket's last-seen times go when none of them changed for so long."""
 SEEN_MAX: Final = 256
 """Last-seen times of one bucket: with 8,192 buckets 2 million users. A bucket with more forgets all of them."""
+
+PART: Final = 4_000
+"""Arguments of one command: a script's stack has 8,000 places."""
 
 BEGIN: Final = """
 local epoch = redis.call('HGET', KEYS[1], 'epoch')
@@ -32,21 +37,20 @@ published change, end of the log after it."""
 WRITE: Final = f"""
 local head = redis.call('HMGET', KEYS[1], 'epoch', 'count')
 if head[1] ~= ARGV[1] or head[2] ~= ARGV[2] then return {{head[1] or '', head[2] or ''}} end
-local users, vector, feed, prefix = ARGV[4], ARGV[5], ARGV[6], ARGV[7]
+local users, gone, vector, feed, prefix = cmsgpack.unpack(ARGV[4]), ARGV[5], ARGV[6], cmsgpack.unpack(ARGV[7]), ARGV[8]
+for first = 1, #users, {PART} do
+  redis.call('HSET', KEYS[4], unpack(users, first, math.min(first + {PART - 1}, #users)))
+end
 local now = redis.call('TIME')[1]
 local at = 1
-while at <= #users do
-  local bucket, user, record
-  bucket, user, record, at = struct.unpack('>I4I1c0I4c0', users, at)
-  if #record == 0 then
-    local seen = prefix .. 's:' .. bucket
-    redis.call('HDEL', prefix .. 'b:' .. bucket, user)
-    redis.call('HSET', seen, user, now)
-    if redis.call('HLEN', seen) > {SEEN_MAX} then redis.call('DEL', seen) end
-    redis.call('EXPIRE', seen, {SEEN_S})
-  else
-    redis.call('HSET', prefix .. 'b:' .. bucket, user, record)
-  end
+while at <= #gone do
+  local bucket, user
+  bucket, user, at = struct.unpack('>I4I1c0', gone, at)
+  local seen = prefix .. 's:' .. bucket
+  redis.call('HDEL', KEYS[4], user)
+  redis.call('HSET', seen, user, now)
+  if redis.call('HLEN', seen) > {SEEN_MAX} then redis.call('DEL', seen) end
+  redis.call('EXPIRE', seen, {SEEN_S})
 end
 at = 1
 while at <= #vector do
@@ -54,12 +58,9 @@ while at <= #vector do
   gateway, applied, at = struct.unpack('>I1c0I1c0', vector, at)
   if #applied == 0 then redis.call('HDEL', KEYS[2], gateway) else redis.call('HSET', KEYS[2], gateway, applied) end
 end
-at = 1
 local last = ''
-while at <= #feed do
-  local user, change
-  user, change, at = struct.unpack('>I1c0I4c0', feed, at)
-  last = redis.call('XADD', KEYS[3], '*', 'u', user, 'c', change)
+for change = 1, #feed, 2 do
+  last = redis.call('XADD', KEYS[3], '*', 'u', feed[change], 'c', feed[change + 1])
 end
 redis.call('HSET', KEYS[1], 'count', ARGV[3])
 return {{last}}
@@ -83,50 +84,51 @@ WIPE: Final = """
 local epoch = redis.call('HGET', KEYS[1], 'epoch')
 if epoch and tonumber(epoch) > tonumber(ARGV[1]) then return {epoch, ''} end
 redis.call('DEL', KEYS[1], KEYS[2], KEYS[3])
+redis.call('UNLINK', KEYS[4])
 redis.call('HSET', KEYS[1], 'epoch', ARGV[1])
 return {ARGV[1]}
 """
 """Everything is written anew: nothing passes as whole from here on, until `count` is there again."""
 
-EMPTY: Final = """
-for bucket = ARGV[1], ARGV[2] - 1 do redis.call('UNLINK', ARGV[3] .. 'b:' .. bucket) end
-return redis.status_reply('OK')
-"""
-"""Some of the buckets."""
-
 PAGE: Final = """
-local parts = {}
-for bucket = ARGV[1], ARGV[2] - 1 do
-  local all = redis.call('HGETALL', ARGV[3] .. 'b:' .. bucket)
-  for at = 1, #all, 2 do
-    parts[#parts + 1] = struct.pack('>I1c0I4c0', #all[at], all[at], #all[at + 1], all[at + 1])
-  end
+local page = redis.call('HSCAN', KEYS[4], ARGV[1], 'COUNT', ARGV[2])
+local all, parts = page[2], {}
+for at = 1, #all, 2 do
+  parts[#parts + 1] = struct.pack('>I1c0I4c0', #all[at], all[at], #all[at + 1], all[at + 1])
 end
-return table.concat(parts)
+return {page[1], table.concat(parts)}
 """
-"""The records of some of the buckets."""
+"""Some of the records, from a cursor on: the next cursor, 0 after the last, and the records. One may come twice."""
 
-LOOK: Final = """
+LOOK: Final = f"""
 local meta = redis.call('HMGET', KEYS[1], 'at', 'epoch', 'count')
 local time = redis.call('TIME')
-local call, pack, unpack = redis.call, struct.pack, struct.unpack
-local asked, users, seen, parts, at, count = ARGV[1], ARGV[2] .. 'b:', ARGV[2] .. 's:', {}, 1, 0
-while at <= #asked do
-  local bucket, user
-  bucket, user, at = unpack('>I4I1c0', asked, at)
-  local record = call('HGET', users .. bucket, user)
-  count = count + 1
-  if record then
-    parts[count] = pack('>I4c0I4', #record, record, time[1])
+local users, found = cmsgpack.unpack(ARGV[1]), {{}}
+for first = 1, #users, {PART} do
+  local part = redis.call('HMGET', KEYS[4], unpack(users, first, math.min(first + {PART - 1}, #users)))
+  if #part == #users then
+    found = part
   else
-    parts[count] = pack('>I4I4', 0, tonumber(call('HGET', seen .. bucket, user) or 0))
+    for at = 1, #part do found[first + at - 1] = part[at] end
+  end
+end
+for at = 1, #users do
+  if not found[at] then
+    local bucket = struct.unpack('>I4', ARGV[2], 4 * at - 3)
+    found[at] = tonumber(redis.call('HGET', ARGV[3] .. 's:' .. bucket, users[at]) or 0)
   end
 end
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-return {now, tonumber(meta[1] or 0), meta[2] or '', meta[3] or '', table.concat(parts)}
+return {{now, tonumber(meta[1] or 0), meta[2] or '', meta[3] or '', cmsgpack.pack(found)}}
 """
-"""Some users, with what says how fresh they are: now and the keepalive in ms of one clock, epoch, number of batches. A user
-whose last device went within the grace time still has a record, and was seen now."""
+"""Some users, with what says how fresh they are: now and the keepalive in ms of one clock, epoch, number of batches. Of a
+user without a record: the second at which it was last seen, or 0."""
+
+CHANGES: Final = """
+return cmsgpack.pack(redis.call('XRANGE', KEYS[3], ARGV[1], '+', 'COUNT', ARGV[2]))
+"""
+"""Changes from a place on, in MessagePack: each its place and a list of `u`, the user, `c` and the change. Read from one
+text: the library takes 30 us for a change of many texts."""
 
 PUBLISHED: Final = """
 if redis.call('HGET', KEYS[1], 'epoch') ~= ARGV[1] then return 0 end

@@ -8,6 +8,7 @@ import hashlib
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final, NamedTuple
 
+import msgspec
 from redis.exceptions import NoScriptError, RedisError
 
 from plane.presence import scripts
@@ -15,8 +16,8 @@ from plane.presence.options import where
 from plane.redis.connections import opened
 
 BUCKETS: Final = 8_192
-"""Of one shard: 120 users each of a million, 12 of 100,000."""
-PAGE_BUCKETS: Final = 1_024
+"""Of one shard, for the times at which users were last seen."""
+PAGE_USERS: Final = 10_000
 WAIT_S: Final = 2.0
 FEED_MAX: Final = 2_000_000
 """Changes that wait to be published, 250 B each; older ones are dropped and counted."""
@@ -26,6 +27,10 @@ _SHAS: Final = {
     for script in vars(scripts).values()
     if isinstance(script, str)
 }
+
+
+_entries: Final = msgspec.msgpack.Decoder(list[tuple[str, tuple[str, str, str, str]]])
+"""Of the stream."""
 
 
 class StoreError(Exception):
@@ -42,6 +47,19 @@ class Fenced(StoreError):
 
 class WentBack(StoreError):
     """It has not what was written last: it came back empty, or older."""
+
+
+class Packed(NamedTuple):
+    """A batch as the script takes it; `core/presence/src/pack.rs` has the layouts."""
+
+    users: bytes
+    gone: bytes
+    vector: bytes
+    feed: bytes
+
+
+NO_CHANGE: Final = b"\x90"
+"""An empty list of users or of changes."""
 
 
 class Begun(NamedTuple):
@@ -79,7 +97,7 @@ class Shard:
         self.name = f"site {site}, shard {shard} of {shards}"
         self.shards = shards
         self._prefix = f"{{muster:{instance}:presence:{site}:{shards}.{shard}}}:"
-        self._keys = [f"{self._prefix}{name}" for name in ("meta", "vector", "feed")]
+        self._keys = [f"{self._prefix}{name}" for name in ("meta", "vector", "feed", "users")]
         self._redis, self._close = opened(where(url), password, WAIT_S)
 
     async def close(self) -> None:
@@ -106,12 +124,16 @@ class Shard:
 
     async def pages(self) -> AsyncIterator[bytes]:
         """All records, packed. Raises `Away`."""
-        for first in range(0, BUCKETS, PAGE_BUCKETS):
-            yield await self._run(scripts.PAGE, first, first + PAGE_BUCKETS, self._prefix)
+        cursor = b"0"
+        while True:
+            cursor, page = await self._run(scripts.PAGE, cursor, PAGE_USERS)
+            yield page
+            if cursor == b"0":
+                return
 
-    async def write(self, epoch: int, count: int, users: bytes, vector: bytes, feed: bytes) -> str:
+    async def write(self, epoch: int, count: int, batch: Packed) -> str:
         """Write batch number `count`; the last change's place in the stream. Raises `WentBack`, `Fenced`, `Away`."""
-        said = await self._run(scripts.WRITE, epoch, count - 1, count, users, vector, feed, self._prefix)
+        said = await self._run(scripts.WRITE, epoch, count - 1, count, *batch, self._prefix)
         self._check(epoch, count, said)
         return said[0].decode() if len(said) == 1 else ""
 
@@ -139,8 +161,6 @@ class Shard:
         said = await self._run(scripts.WIPE, epoch)
         if len(said) > 1:
             raise Fenced(f"{self.name}: a writer of epoch {int(said[0])} has it, and this one has {epoch}")
-        for first in range(0, BUCKETS, PAGE_BUCKETS):
-            await self._run(scripts.EMPTY, first, first + PAGE_BUCKETS, self._prefix)
         await self.begin(epoch)
 
     async def drop_feed(self) -> int:
@@ -154,11 +174,8 @@ class Shard:
 
     async def changes(self, after: str, limit: int) -> list[Change]:
         """Changes after a place, empty for the first ones. Raises `Away`."""
-        try:
-            found = await self._redis.xrange(self._keys[2], min=f"({after}" if after else "-", count=limit)
-        except (RedisError, OSError) as error:
-            raise _away(self.name, error) from None
-        return _changes(found)
+        found = _entries.decode(await self._run(scripts.CHANGES, f"({after}" if after else "-", limit))
+        return [Change(place, int(user), change.encode()) for place, (_, user, _, change) in found]
 
     async def published(self, epoch: int, place: str, logged: int) -> None:
         """Changes up to this one are in the log, which ends there. Raises `Away`."""
@@ -183,9 +200,9 @@ class Shard:
 
     # ---- Of readers
 
-    async def look(self, questions: bytes) -> Looked:
+    async def look(self, users: bytes, buckets: bytes) -> Looked:
         """Look users up. Raises `Away`."""
-        now, alive, epoch, count, answers = await self._run(scripts.LOOK, questions, self._prefix)
+        now, alive, epoch, count, answers = await self._run(scripts.LOOK, users, buckets, self._prefix)
         return Looked(int(now), int(alive), epoch.decode(), count.decode(), answers)
 
     async def stats(self) -> bytes:

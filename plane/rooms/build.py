@@ -65,9 +65,10 @@ def proxy(spec: Spec, settings: ProxySettings) -> Role:
         **link_options(spec),
         **client_options(spec, settings),
         age_every=settings.age_every,
-        unicast=settings.unicast,
+        unicast=settings.sends is not None,
     )
-    authenticator, texts = embedded(spec, PROXY.door, settings.default_rights), Texts()
+    authenticator = embedded(spec, PROXY.door, settings.default_rights, settings.sends)
+    texts = Texts()
     return Role(
         engine,
         {"authenticate": answering(engine, authenticator, texts)},

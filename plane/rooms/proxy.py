@@ -13,6 +13,7 @@ from plane.rooms.options import (
     door_reloads,
     door_settings,
 )
+from plane.users import USER_MAX
 
 
 class Proxy(DoorOptions, frozen=True):
@@ -49,8 +50,8 @@ class ProxySettings(DoorSettings, frozen=True):
     age_every: int
     command_rate: int
     command_burst: int
-    unicast: bool = False
-    """Whether it takes messages to users."""
+    sends: list[tuple[int, int, list[str]]] | None = None
+    """To whom users of a range may send where their token does not say it; None: it takes no messages to users."""
 
 
 def settle(options: Proxy, around: Around) -> ProxySettings:
@@ -60,8 +61,22 @@ def settle(options: Proxy, around: Around) -> ProxySettings:
         age_every=options.age_every,
         command_rate=options.command_rate,
         command_burst=options.command_burst,
-        unicast=around.runs("presence"),
+        sends=sends(around),
     )
+
+
+def sends(around: Around) -> list[tuple[int, int, list[str]]] | None:
+    """To whom users without `send` in their token may send; None where presence does not run."""
+    if not around.runs("presence"):
+        return None
+    named = [each for each in around.section("users").values() if each.send is not None]
+    otherwise = around.section("presence").send
+    return [*((each.first, each.last, split(each.send)) for each in named), (0, USER_MAX, split(otherwise))]
+
+
+def split(patterns: str) -> list[str]:
+    """The patterns of a key."""
+    return [each for each in patterns.split(",") if each]
 
 
 PROXY: Final = RoleKind(

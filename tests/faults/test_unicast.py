@@ -21,16 +21,16 @@ PATIENT_S = 20.0
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
     """One instance with presence for all tests that kill nothing."""
     text = "[database]\nurl = 'none'\n[probes]\nevery_ms = 0\n[up]\ngateways = 2\n[presence]\ngrace_ms = 200\n"
-    text += "[users.staff]\nfirst = 1000\nlast = 1999\ndevices = 'one'\n"
+    text += "[users.staff]\nfirst = 1000\nlast = 1999\ndevices = 'one'\nsend = '10*'\n"
     text += "[users.guests]\nfirst = 2000\nlast = 2999\ndevices = 'one per kind'\n"
     instance = Instance(tmp_path_factory.mktemp("unicast"), text)
     with instance.running("--with", "presence"):
         yield instance
 
 
-async def token(instance: Instance, user: int, device: str | None = None, rights: str = "read") -> str:
+async def token(instance: Instance, user: int, device: str | None = None, rights: str = "read", *more: str) -> str:
     """The output of `muster token`."""
-    words = ["token", str(user), "--rights", rights, *([] if device is None else ["--device", device])]
+    words = ["token", str(user), "--rights", rights, *([] if device is None else ["--device", device]), *more]
     done = await asyncio.to_thread(instance.ran, *words)
     assert done.returncode == 0, done.stderr
     return done.stdout.decode().strip()
@@ -111,6 +111,34 @@ async def test_a_message_reaches_each_device_once_and_its_sender_hears_of_each(s
         for client in (phone, laptop):
             assert await got(client, 200) == [b"%d" % number for number in range(200)]
     assert await send(shared, 9, "nobody there") == (1, "not online")
+
+
+async def test_a_client_sends_to_the_users_that_its_token_names_and_to_no_others(shared: Instance) -> None:
+    async with device(shared, 12, "phone") as phone:
+        await seen(shared, 12, "phone")
+        cases: tuple[tuple[int, tuple[str, ...], bool], ...] = (
+            (30, (), False),
+            (30, ("--send", "12"), True),
+            (30, ("--send", "1*"), True),
+            (30, ("--send", "13"), False),
+            (1_030, (), False),
+        )
+        for user, more, may in cases:
+            credential = await token(shared, user, None, "publish", *more)
+            async with muster.connect(shared.folder.path, gateways=[], token=credential) as client:
+                if may:
+                    assert await client.send(12, b"hello") == [muster.DeviceResult("phone", "delivered")]
+                    continue
+                with pytest.raises(muster.Refused) as told:
+                    await client.send(12, b"hello")
+                assert told.value.code == "not_allowed"
+        credential = await token(shared, 1_030, None, "publish")  # its range may send to 10…
+        async with muster.connect(shared.folder.path, gateways=[], token=credential) as client:
+            assert [each.outcome for each in await client.send(1_099, b"hello")] == ["not_online"]
+        credential = await token(shared, 30, None, "read", "--send", "12")  # it sends, and publishes nowhere
+        async with muster.connect(shared.folder.path, gateways=[], token=credential) as client:
+            assert await client.send(12, b"hello") == [muster.DeviceResult("phone", "delivered")]
+        assert await got(phone, 3) == [b"hello"] * 3
 
 
 async def test_a_newer_session_ends_older_ones_by_the_policy_of_its_users(shared: Instance) -> None:

@@ -16,12 +16,13 @@ from plane.auth import (
     VALID_S_MAX,
     Admitted,
     Patterns,
+    Sends,
     TokenAuthenticator,
     mint,
     token_number,
 )
 from plane.spec import SpecError
-from plane.trust import Trust, revoked, signing_secrets
+from plane.trust import Trust, probe_token, revoked, signing_secrets
 from plane.users import EMBEDDED_USER, HASHED, Texts, user_of
 
 SECRET, OTHER = b"s" * 64, b"o" * 32
@@ -345,3 +346,38 @@ def test_the_texts_that_were_seen_last_are_kept(monkeypatch: pytest.MonkeyPatch)
     for user, text in ((1, "a"), (2, "b"), (1, "a"), (3, "c")):
         texts.keep(user, text)
     assert texts.of([1, 2, 3]) == {1: "a", 3: "c"}
+
+
+SENDS: Sends = ((1_000, 1_999, ("7",)), (0, LONGEST, ()))
+
+
+def to(checks: TokenAuthenticator, token: bytes, *users: int) -> list[bool]:
+    """Whether the user of a token may send to each of these."""
+    return [admitted(checks, token).recipients.has(user) for user in users]
+
+
+def test_a_token_says_to_whom_its_user_may_send_and_without_that_the_range_of_the_user_does() -> None:
+    checks = TokenAuthenticator(TOKEN, "publish", Trust((SECRET,)), sends=SENDS)
+    publishes = {"rights": ["publish"]}
+    assert to(checks, signed(**publishes), 7, 8) == [False, False]
+    assert to(checks, signed(sub="1500", **publishes), 7, 8) == [True, False]
+    assert to(checks, signed(sub="1500", send=[], **publishes), 7, 8) == [False, False]
+    assert to(checks, signed(send=["8", "70*"], **publishes), 7, 8, 705) == [False, True, True]
+    assert to(checks, signed(send=["*"], **publishes), 7, LONGEST) == [True, True]
+    assert to(checks, TOKEN, 7) == [True], "of the programs' own token"
+    assert to(checks, probe_token(TOKEN), 7) == [False], "of the prober's"
+
+
+def test_a_token_that_may_send_alone_opens_a_proxy_and_publishes_nowhere() -> None:
+    checks = TokenAuthenticator(TOKEN, "publish", Trust((SECRET,)), sends=SENDS)
+    grant = admitted(checks, signed(rights=["read"], send=["7"])).grant
+    assert not grant.has_any(["publish", "command", "members"])
+    assert said(checks, signed(rights=["read"], send=[])) == said(checks, signed(rights=["read"])) == "not_allowed"
+    assert said(proxy(), signed(rights=["read"], send=["7"])) == "not_allowed", "where nobody sends"
+
+
+@pytest.mark.parametrize("send", ["7", ["x"], [7], ["7*7"], ["07"], {"7": []}])
+def test_a_token_that_says_it_wrong_opens_nothing(send: Any) -> None:
+    for sends in (None, SENDS):
+        checks = TokenAuthenticator(TOKEN, "publish", Trust((SECRET,)), sends=sends)
+        assert said(checks, signed(rights=["publish"], send=send)) == "bad_credential"

@@ -6,8 +6,10 @@ use crate::courier::Courier;
 use crate::device::Device;
 use crate::kinds;
 use crate::letters::{Letters, Told};
+use crate::limits::SESSION_SENDS_MAX;
 use crate::post::{Mail, Task};
-use crate::records::Outcomes;
+use crate::recipients::{Claims, Recipients};
+use crate::records::{Outcomes, Record};
 use crate::role;
 use crate::sending::Sending;
 use crate::station::{Station, StationSettings, Wall};
@@ -72,6 +74,13 @@ fn station(me: Identity) -> Station {
     Station::new(me, settings, 0, Box::new(Still))
 }
 
+/// What a credential says.
+fn claims(device: &str, recipients: &[&str]) -> Vec<u8> {
+    let recipients = Recipients::new(recipients.iter().copied()).expect("patterns");
+    let device = device.as_bytes().to_vec();
+    Claims { device, recipients }.to_bytes()
+}
+
 /// A device of the user: the gateway that it is at, and its session there.
 struct Phone {
     name: &'static str,
@@ -115,7 +124,7 @@ impl World {
             outcomes: BTreeMap::new(),
             sessions: 0,
         };
-        world.proxy.1.opened(world.now, 1, SENDER, b"");
+        world.proxy.1.opened(world.now, 1, SENDER, &claims("", &["*"]));
         world.proxy_ready();
         for node in [21, 22] {
             world.begin_gateway(node, 1);
@@ -200,7 +209,7 @@ impl World {
         phone.session = self.sessions;
         phone.letters.gateway_lost();
         if let Some((_, station)) = self.gateways.get_mut(&phone.at) {
-            station.opened(self.now, self.sessions, USER, phone.name.as_bytes());
+            station.opened(self.now, self.sessions, USER, &claims(phone.name, &[]));
         }
     }
 
@@ -319,6 +328,17 @@ impl World {
         }
     }
 
+    /// A counter of the proxy's.
+    fn counted(&self, wanted: &str) -> u64 {
+        let mut found = None;
+        self.proxy.1.each_counter(&mut |name, _, value| {
+            if name == wanted {
+                found = Some(value);
+            }
+        });
+        found.expect("a counter")
+    }
+
     fn delivered_to_both(&self) -> usize {
         let both = |outcomes: &&Outcomes| outcomes.iter().filter(|(_, one)| *one == Outcome::Delivered).count() == 2;
         self.outcomes.values().filter(both).count()
@@ -409,4 +429,133 @@ fn a_user_who_is_nowhere_is_told_soon_and_one_whom_nobody_can_look_up_when_the_t
     assert!(!world.outcomes.contains_key(&2));
     world.live(500);
     assert_eq!(world.outcomes.get(&2), Some(&vec![(None, Outcome::Expired)]));
+}
+
+/// Whether a message of a session is refused, and why. One that is not is on its way to a service.
+fn refused(sending: &mut Sending, now: Micros, session: u64, user: u64, number: u64) -> Option<Code> {
+    let send = Record::Send {
+        number,
+        user,
+        device: None,
+        left_ms: 1_000,
+        data: b"x",
+    };
+    assert!(sending.record(now, session, &send.to_bytes()));
+    let mut said = Said::default();
+    sending.act(now, &mut said);
+    assert_ne!(
+        said.frames.is_empty(),
+        said.records.is_empty(),
+        "it leaves, or is refused"
+    );
+    let (_, record) = said.records.first()?;
+    match Record::read(record) {
+        Some(Record::Sent { refused, .. }) => refused,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_client_sends_to_the_users_that_its_credential_names_and_to_no_others() {
+    let world = &mut World::new(1, 0);
+    let (now, sending) = (world.now, &mut world.proxy.1);
+    for (session, said) in [
+        (2, claims("", &["8", "70*"])),
+        (3, claims("phone", &[])),
+        (4, Vec::new()),
+        (5, b"\x05".to_vec()),
+    ] {
+        sending.opened(now, session, SENDER + session, &said);
+    }
+    let cases = [
+        (1, USER, true),
+        (2, 8, true),
+        (2, 705, true),
+        (2, USER, false),
+        (3, USER, false),
+    ];
+    for (session, user, may) in cases.into_iter().chain([(4, USER, false), (5, 8, false)]) {
+        let wanted = (!may).then_some(Code::NotAllowed);
+        assert_eq!(
+            refused(sending, now, session, user, 10 * session + user),
+            wanted,
+            "{session} to {user}"
+        );
+    }
+    sending.renewed(now, 2, &claims("", &["7"]));
+    assert_eq!(refused(sending, now, 2, USER, 901), None, "its next token says so");
+    assert_eq!(refused(sending, now, 2, 8, 902), Some(Code::NotAllowed));
+    assert_eq!(world.counted("unicast_sends_forbidden"), 5);
+}
+
+#[test]
+fn refusals_of_one_client_that_does_not_read_keep_no_place_of_others() {
+    struct Deaf;
+    impl Host for Deaf {
+        fn frame(&mut self, _: u32, _: Vec<u8>) -> bool {
+            true
+        }
+        fn offer(&mut self, _: u64, _: &[u8]) -> bool {
+            false
+        }
+        fn end(&mut self, _: u64, _: Code) {}
+    }
+    let world = &mut World::new(1, 0);
+    let (now, sending) = (world.now, &mut world.proxy.1);
+    sending.opened(now, 2, 8, &claims("", &[]));
+    for number in 0..3 * SESSION_SENDS_MAX as u64 {
+        let send = Record::Send {
+            number,
+            user: USER,
+            device: None,
+            left_ms: 1_000,
+            data: b"",
+        };
+        assert!(sending.record(now, 2, &send.to_bytes()));
+    }
+    sending.act(now, &mut Deaf);
+    let mut said = Said::default();
+    sending.act(now + MS, &mut said);
+    assert_eq!(said.records.len(), SESSION_SENDS_MAX);
+}
+
+#[test]
+fn a_message_is_asked_of_one_service_and_of_another_one_where_the_first_is_late_or_knows_nobody() {
+    let mut world = World::new(1, 0);
+    for number in 1..=200 {
+        world.send(number, 5_000 * MS);
+        world.live(5);
+    }
+    world.live(500);
+    world.check(200);
+    let (forwarded, hedged) = (
+        world.counted("unicast_sends_forwarded"),
+        world.counted("unicast_sends_hedged"),
+    );
+    assert!(forwarded < 220 && hedged < 20, "{forwarded} for 200, {hedged} hedged");
+    // The user's first one dies silently: frames to it are lost, and its link is still there.
+    let busy = |(_, (_, courier, _)): &(&u32, &(Identity, Courier, Mail))| courier.counters.unicast_messages;
+    let first = world.services.iter().max_by_key(busy).map(|(node, _)| *node);
+    let first = first.expect("there are two");
+    world.services.remove(&first);
+    let began = world.outcomes.len();
+    for number in 201..=220 {
+        world.send(number, 5_000 * MS);
+        world.live(1);
+    }
+    world.live(300);
+    assert_eq!(world.outcomes.len(), began + 20, "each within 300 ms");
+    let before = world.counted("unicast_sends_hedged");
+    world.go(0);
+    world.go(1);
+    world.gateways.clear();
+    world.begin_service(first, 2);
+    world.send(221, 5_000 * MS);
+    world.live(600);
+    assert_eq!(world.outcomes.get(&221), Some(&vec![(None, Outcome::NotOnline)]));
+    assert_eq!(
+        world.counted("unicast_sends_hedged"),
+        before + 1,
+        "both sites were asked"
+    );
 }

@@ -4,14 +4,16 @@
 //! device. It forgets nothing that matters when it dies: the proxy asks another service, and gateways know the numbers that they had.
 //! Knows no reader: routes are asked for by events, and the control plane brings them.
 
+use crate::alarms::Alarms;
 use crate::device::Device;
 use crate::limits::{COURIER_MESSAGES_MAX, EXPIRES_MS_MAX, ROUTES_MAX};
 use crate::post::{Mail, Task};
+use crate::quick::QuickMap;
 use crate::records::{merge, Outcomes};
 use crate::role;
 use crate::wire::{Here, Message, MessageId, Outcome, Unicast, UnicastAnswer};
 use muster_transport::{Identity, Micros};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, VecDeque};
 
 /// A gateway that says nothing is told again after this, doubled up to the second figure.
 const AGAIN: Micros = 150_000;
@@ -26,6 +28,8 @@ const MOVES: [Micros; 2] = [50_000, 300_000];
 const GRACE: Micros = 150_000;
 /// An answer is kept so long, for proxies that ask again.
 const KEEP: Micros = 2_000_000;
+/// They are forgotten a little later than they could be, so that nobody is woken for each.
+const FORGET_LATE: Micros = 500_000;
 
 muster_transport::counters! {
     /// Counts of a unicast service.
@@ -83,8 +87,10 @@ struct Route {
 /// The task of a unicast service.
 pub struct Courier {
     here: Here,
-    orders: BTreeMap<MessageId, Order>,
-    due: BTreeSet<(Micros, MessageId)>,
+    orders: QuickMap<MessageId, Order>,
+    alarms: Alarms<MessageId>,
+    /// Messages that are answered, and when they are forgotten.
+    done: VecDeque<(Micros, MessageId)>,
     routes: BTreeMap<u64, Route>,
     /// Messages that wait for a user's route.
     waiting: BTreeMap<u64, Vec<MessageId>>,
@@ -98,8 +104,9 @@ impl Courier {
     pub fn new(site: u16) -> Self {
         Courier {
             here: Here { site, shard: None },
-            orders: BTreeMap::new(),
-            due: BTreeSet::new(),
+            orders: QuickMap::default(),
+            alarms: Alarms::default(),
+            done: VecDeque::new(),
             routes: BTreeMap::new(),
             waiting: BTreeMap::new(),
             asks: Vec::new(),
@@ -214,12 +221,8 @@ impl Courier {
 
     fn plan(&mut self, id: MessageId, at: Micros) {
         if let Some(order) = self.orders.get_mut(&id) {
-            self.due.remove(&(order.due, id));
-            order.due = match order.answer {
-                Some(_) => at,
-                None => at.min(order.until + GRACE),
-            };
-            self.due.insert((order.due, id));
+            order.due = at.min(order.until + GRACE);
+            self.alarms.set(order.due, id);
         }
     }
 
@@ -251,7 +254,6 @@ impl Courier {
             due: now,
         };
         self.orders.insert(id, order);
-        self.due.insert((now, id));
         self.find(now, id, mail);
     }
 
@@ -304,15 +306,11 @@ impl Courier {
         order.answer = Some(outcomes);
         order.body = Vec::new();
         order.ways.clear();
-        self.plan(id, now + KEEP);
+        self.done.push_back((now + KEEP, id));
     }
 
     fn look(&mut self, now: Micros, id: MessageId, mail: &mut Mail) {
         let Some(order) = self.orders.get_mut(&id) else { return };
-        if order.answer.is_some() {
-            self.orders.remove(&id);
-            return;
-        }
         if now >= order.until {
             if let Some(waiting) = self.waiting.get_mut(&order.user) {
                 waiting.retain(|other| *other != id);
@@ -407,14 +405,24 @@ impl Task for Courier {
     }
 
     fn expire(&mut self, now: Micros, mail: &mut Mail) {
-        while let Some((at, id)) = self.due.first().copied().filter(|(at, _)| *at <= now) {
-            self.due.remove(&(at, id));
+        while let Some((_, id)) = self.done.front().copied().filter(|(at, _)| *at <= now) {
+            self.done.pop_front();
+            self.orders.remove(&id);
+        }
+        loop {
+            let orders = &self.orders;
+            let stands = |at: Micros, id: &MessageId| {
+                let order = orders.get(id);
+                order.is_some_and(|order| order.answer.is_none() && order.due == at)
+            };
+            let Some(id) = self.alarms.due(now, stands) else { break };
             self.look(now, id, mail);
         }
     }
 
     fn deadline(&self, _now: Micros) -> Option<Micros> {
-        self.due.first().map(|(at, _)| *at)
+        let done = self.done.front().map(|(at, _)| at + FORGET_LATE);
+        self.alarms.first().into_iter().chain(done).min()
     }
 
     fn events(&mut self, into: &mut Vec<u64>) {

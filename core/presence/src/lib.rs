@@ -8,11 +8,13 @@
 //! - [`Station`] is both in a gateway of another system, and [`Sending`] is unicast in its proxy; [`Letters`] is unicast in a client.
 //! - [`Post`] is a node that has links and does one [`Task`] with their frames: [`Keeping`] is a writer's, [`Splitting`] an
 //!   online proxy's, [`Courier`] a unicast service's.
+//! - [`Claims`] is what a credential says for both, and [`Recipients`] to whom its client may send.
 //!
 //! No I/O, no clock, no threads, no random source: `now` comes in from outside.
 #![forbid(unsafe_code)]
 
 mod access;
+mod alarms;
 mod apart;
 mod assembly;
 mod batch;
@@ -34,6 +36,8 @@ mod places;
 pub mod planted;
 mod policy;
 mod post;
+mod quick;
+mod recipients;
 mod records;
 mod ring;
 pub mod role;
@@ -64,6 +68,7 @@ pub use pack::{found, pack, page, questions, Packed, Part};
 pub use places::{Change, ChangeId, Key, SYNTHETIC};
 pub use policy::{Policies, Policy};
 pub use post::{Mail, MailCounters, Post, PostConfig, PostEvent, Task};
+pub use recipients::{Claims, RecipientError, Recipients};
 pub use records::Outcomes;
 pub use sending::Sending;
 pub use split::{Framed, Splitter};

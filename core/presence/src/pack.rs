@@ -1,23 +1,24 @@
 //! The bytes that a store's scripts take and give (`control/presence/scripts.py`).
 //!
-//! Owns their layouts: numbers are big-endian, a user is its decimal digits behind a length of 1 B, since scripts have no integers of 64 bits; what is
-//! longer stands behind a length of 4 B. Knows no store.
+//! Owns their layouts: lists that one command takes are MessagePack, which scripts read by compiled code; elsewhere numbers are big-endian, a user is
+//! its decimal digits behind a length of 1 B, since scripts have no integers of 64 bits; what is longer stands behind a length of 4 B. Knows no store.
 
 use crate::batch::Batch;
 use crate::bucket::{bucket, Record};
 use crate::event::State;
 use crate::places::Change;
 use crate::wire::Shard;
-use std::fmt::Write as _;
 
 /// A batch as the script takes it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Packed {
-    /// Bucket (4 B), user, record (4 B of length; none: the user is deleted).
+    /// In MessagePack: user, record, user, record, …
     pub users: Vec<u8>,
+    /// Users without a device: bucket (4 B), user.
+    pub gone: Vec<u8>,
     /// Gateway and its value, each behind 1 B of length: epoch and version in digits with a blank between, or nothing.
     pub vector: Vec<u8>,
-    /// User, and the change in JSON (4 B of length).
+    /// In MessagePack: user, the change in JSON, user, …
     pub feed: Vec<u8>,
     pub users_len: usize,
     pub feed_len: usize,
@@ -34,60 +35,120 @@ struct Found {
 
 /// Packs a batch for a store with so many buckets.
 pub fn pack(batch: &Batch, shard: Shard, buckets: u32) -> Packed {
-    let mut packed = Packed::default();
-    let mut json = String::new();
+    let mut packed = Packed {
+        users_len: batch.users.len(),
+        feed_len: batch.users.iter().map(|user| user.changes.len()).sum(),
+        ..Packed::default()
+    };
+    let kept = batch.users.iter().filter(|user| !user.record.is_empty()).count();
+    packed.users.reserve(64 * kept);
+    packed.feed.reserve(192 * packed.feed_len);
+    array(&mut packed.users, 2 * kept);
+    array(&mut packed.feed, 2 * packed.feed_len);
+    let mut json = Vec::new();
     for user in &batch.users {
-        packed
-            .users
-            .extend_from_slice(&bucket(user.user, shard.of, buckets).to_be_bytes());
-        short(&mut packed.users, &user.user.to_string());
-        long(&mut packed.users, &user.record);
+        let mut digits = Digits::default();
+        let name = digits.of(user.user);
+        if user.record.is_empty() {
+            packed
+                .gone
+                .extend_from_slice(&bucket(user.user, shard.of, buckets).to_be_bytes());
+            short(&mut packed.gone, name);
+        } else {
+            text(&mut packed.users, name);
+            text(&mut packed.users, &user.record);
+        }
         for change in &user.changes {
             json.clear();
-            tell(&mut json, change);
-            short(&mut packed.feed, &user.user.to_string());
-            long(&mut packed.feed, json.as_bytes());
-            packed.feed_len += 1;
+            tell(&mut json, change, name);
+            text(&mut packed.feed, name);
+            text(&mut packed.feed, &json);
         }
     }
-    packed.users_len = batch.users.len();
     for applied in &batch.vector {
-        short(&mut packed.vector, &applied.ap.to_string());
+        short(&mut packed.vector, applied.ap.to_string().as_bytes());
         let value = applied.version.map(|version| format!("{} {version}", applied.epoch));
-        short(&mut packed.vector, &value.unwrap_or_default());
+        short(&mut packed.vector, value.unwrap_or_default().as_bytes());
     }
     packed
 }
 
-/// Packs users to be looked up in their shard: bucket (4 B) and user.
-pub fn questions(users: &[u64], shards: u16, buckets: u32) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(users.len() * 16);
+/// Packs users to be looked up in their shard: the users in MessagePack, and the bucket (4 B) of each.
+pub fn questions(users: &[u64], shards: u16, buckets: u32) -> (Vec<u8>, Vec<u8>) {
+    let mut names = Vec::with_capacity(users.len() * 12 + 5);
+    let mut places = Vec::with_capacity(users.len() * 4);
+    array(&mut names, users.len());
     for user in users {
-        bytes.extend_from_slice(&bucket(*user, shards, buckets).to_be_bytes());
-        short(&mut bytes, &user.to_string());
+        text(&mut names, Digits::default().of(*user));
+        places.extend_from_slice(&bucket(*user, shards, buckets).to_be_bytes());
     }
-    bytes
+    (names, places)
 }
 
-/// Reads the answers in the order of the questions: record (4 B of length), seconds (4 B). `None`: they are malformed.
-fn answers(bytes: &[u8]) -> Option<Vec<Found>> {
-    let mut found = Vec::new();
+/// Reads the answers in the order of the questions, a list in MessagePack: a record, or the second at which an offline user was last seen,
+/// 0 if that is not known. A user whose last device may still come back has a record, and was seen now. `None`: they are malformed.
+fn answers(bytes: &[u8], now_s: u32) -> Option<Vec<Found>> {
     let mut rest = bytes;
-    while !rest.is_empty() {
-        let record = take_long(&mut rest)?;
-        let last_seen_s = u32::from_be_bytes(*take(&mut rest, 4)?.first_chunk()?);
-        found.push(Found {
-            record: Record::decode(record),
-            last_seen_s,
+    let count = take_array(&mut rest)?;
+    let mut found = Vec::with_capacity(count.min(bytes.len()));
+    for _ in 0..count {
+        found.push(match take_value(&mut rest)? {
+            Value::Text(record) => Found {
+                record: Record::decode(record),
+                last_seen_s: now_s,
+            },
+            Value::Number(last_seen_s) => Found {
+                record: Some(Record::default()),
+                last_seen_s,
+            },
         });
     }
-    Some(found)
+    rest.is_empty().then_some(found)
+}
+
+/// A value of a list in MessagePack.
+enum Value<'a> {
+    Text(&'a [u8]),
+    Number(u32),
+}
+
+fn take_array(rest: &mut &[u8]) -> Option<usize> {
+    match take(rest, 1)?[0] {
+        head @ 0x90..=0x9f => Some(usize::from(head & 0x0f)),
+        0xdc => take_number(rest, 2),
+        0xdd => take_number(rest, 4),
+        _ => None,
+    }
+}
+
+fn take_value<'a>(rest: &mut &'a [u8]) -> Option<Value<'a>> {
+    let head = take(rest, 1)?[0];
+    let len = match head {
+        0xa0..=0xbf => usize::from(head & 0x1f),
+        0xd9 => take_number(rest, 1)?,
+        0xda => take_number(rest, 2)?,
+        0xdb => take_number(rest, 4)?,
+        0x00..=0x7f => return Some(Value::Number(u32::from(head))),
+        0xcc => return Some(Value::Number(take_number(rest, 1)? as u32)),
+        0xcd => return Some(Value::Number(take_number(rest, 2)? as u32)),
+        0xce => return Some(Value::Number(take_number(rest, 4)? as u32)),
+        _ => return None,
+    };
+    take(rest, len).map(Value::Text)
+}
+
+/// A number of at most 4 B.
+fn take_number(rest: &mut &[u8], len: usize) -> Option<usize> {
+    let bytes = take(rest, len)?;
+    Some(bytes.iter().fold(0, |number, byte| number << 8 | usize::from(*byte)))
 }
 
 /// One shard's part of a look-up.
 pub struct Part<'a> {
     /// The store's answer.
     pub answers: &'a [u8],
+    /// The store's clock in ms when it answered.
+    pub now_ms: u64,
     /// The shard's keepalive in ms: when its online users were last seen.
     pub alive_ms: u64,
     /// The place of each of its users in the question.
@@ -99,7 +160,7 @@ pub struct Part<'a> {
 pub fn found(site: u16, users: &[u64], parts: &[Part<'_>]) -> Option<Vec<u8>> {
     let mut all: Vec<Option<(Found, u64)>> = users.iter().map(|_| None).collect();
     for part in parts {
-        let answers = answers(part.answers)?;
+        let answers = answers(part.answers, u32::try_from(part.now_ms / 1_000).ok()?)?;
         if answers.len() != part.places.len() {
             return None;
         }
@@ -158,10 +219,35 @@ fn unsigned(bytes: &mut Vec<u8>, number: u64) {
     }
 }
 
-/// A device's name: at most 23 B of ASCII.
-fn text(bytes: &mut Vec<u8>, name: &[u8]) {
-    bytes.push(0xa0 | name.len() as u8);
-    bytes.extend_from_slice(name);
+/// A text, as the scripts' library writes it: of a device, a user, a record, a change.
+fn text(bytes: &mut Vec<u8>, content: &[u8]) {
+    match content.len() {
+        len @ 0..=31 => bytes.push(0xa0 | len as u8),
+        len @ 32..=0xff => bytes.extend_from_slice(&[0xd9, len as u8]),
+        len => {
+            bytes.push(0xdb);
+            bytes.extend_from_slice(&(len as u32).to_be_bytes());
+        }
+    }
+    bytes.extend_from_slice(content);
+}
+
+/// A number in decimal digits, without an allocation.
+#[derive(Default)]
+struct Digits([u8; 20]);
+
+impl Digits {
+    fn of(&mut self, mut number: u64) -> &[u8] {
+        let mut at = self.0.len();
+        loop {
+            at -= 1;
+            self.0[at] = b'0' + (number % 10) as u8;
+            number /= 10;
+            if number == 0 {
+                return &self.0[at..];
+            }
+        }
+    }
 }
 
 /// Reads a page of a shard's records: user, record (4 B of length). `None`: it is malformed.
@@ -176,49 +262,45 @@ pub fn page(bytes: &[u8]) -> Option<Vec<(u64, &[u8])>> {
     Some(users)
 }
 
-/// A change as consumers of the feed read it (`docs/presence.md`). Numbers of 64 bits are text: JSON has 53.
-fn tell(json: &mut String, change: &Change) {
-    let (id, at_ms) = (change.id, change.at_ms);
-    let device = String::from_utf8_lossy(change.device.name());
-    let (state, reason) = match change.state {
-        State::Online => ("online", String::from("null")),
-        State::Offline(reason) => ("offline", format!("\"{}\"", reason.name())),
-    };
-    let _ = write!(
-        json,
-        "{{\"user\":\"{}\",\"device\":{},\"state\":\"{state}\",\"reason\":{reason},\"gateway\":{},\"at_ms\":{at_ms},\"id\":\"{}-{}-{}-{}\"}}",
-        change.user,
-        quoted(&device),
-        id.origin.ap,
-        id.origin.ap,
-        id.origin.epoch,
-        id.version,
-        id.index,
-    );
-}
-
-/// A device's name in JSON: it has printable ASCII only.
-fn quoted(text: &str) -> String {
-    let mut quoted = String::from("\"");
-    for each in text.chars() {
-        if each == '"' || each == '\\' {
-            quoted.push('\\');
+/// A change as consumers of the feed read it (`docs/presence.md`). Numbers of 64 bits are text: JSON has 53. Written by hand: the
+/// formatter of the standard library is the most of a writer's work otherwise.
+fn tell(json: &mut Vec<u8>, change: &Change, user: &[u8]) {
+    let id = change.id;
+    let number = |json: &mut Vec<u8>, number: u64| json.extend_from_slice(Digits::default().of(number));
+    json.extend_from_slice(b"{\"user\":\"");
+    json.extend_from_slice(user);
+    json.extend_from_slice(b"\",\"device\":\"");
+    // A device's name has printable ASCII only.
+    for each in change.device.name() {
+        if matches!(each, b'"' | b'\\') {
+            json.push(b'\\');
         }
-        quoted.push(each);
+        json.push(*each);
     }
-    quoted.push('"');
-    quoted
+    match change.state {
+        State::Online => json.extend_from_slice(b"\",\"state\":\"online\",\"reason\":null,\"gateway\":"),
+        State::Offline(reason) => {
+            json.extend_from_slice(b"\",\"state\":\"offline\",\"reason\":\"");
+            json.extend_from_slice(reason.name().as_bytes());
+            json.extend_from_slice(b"\",\"gateway\":");
+        }
+    }
+    number(json, u64::from(id.origin.ap));
+    json.extend_from_slice(b",\"at_ms\":");
+    number(json, change.at_ms);
+    json.extend_from_slice(b",\"id\":\"");
+    for part in [u64::from(id.origin.ap), u64::from(id.origin.epoch), id.version] {
+        number(json, part);
+        json.push(b'-');
+    }
+    number(json, id.index);
+    json.extend_from_slice(b"\"}");
 }
 
-fn short(bytes: &mut Vec<u8>, text: &str) {
+fn short(bytes: &mut Vec<u8>, text: &[u8]) {
     debug_assert!(text.len() < 256);
     bytes.push(text.len() as u8);
-    bytes.extend_from_slice(text.as_bytes());
-}
-
-fn long(bytes: &mut Vec<u8>, content: &[u8]) {
-    bytes.extend_from_slice(&(content.len() as u32).to_be_bytes());
-    bytes.extend_from_slice(content);
+    bytes.extend_from_slice(text);
 }
 
 fn take<'a>(rest: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
@@ -255,11 +337,18 @@ mod tests {
             at_ms: 5,
         };
         let batch = Batch {
-            users: vec![UserChange {
-                user: u64::MAX,
-                record: vec![],
-                changes: vec![change],
-            }],
+            users: vec![
+                UserChange {
+                    user: u64::MAX,
+                    record: vec![],
+                    changes: vec![change],
+                },
+                UserChange {
+                    user: 7,
+                    record: vec![9; 40],
+                    changes: vec![],
+                },
+            ],
             vector: vec![
                 Applied {
                     ap: 3,
@@ -274,11 +363,15 @@ mod tests {
             ],
         };
         let packed = pack(&batch, Shard { of: 1, index: 0 }, 1);
-        assert_eq!(packed.users, b"\0\0\0\0\x1418446744073709551615\0\0\0\0");
+        assert_eq!(packed.users, [&b"\x92\xa17\xd9\x28"[..], &[9; 40]].concat());
+        assert_eq!(packed.gone, b"\0\0\0\0\x1418446744073709551615");
         assert_eq!(packed.vector, b"\x013\x039 7\x014\0");
         let json = br#"{"user":"18446744073709551615","device":"a\"b","state":"offline","reason":"lost","gateway":3,"at_ms":5,"id":"3-9-7-2"}"#;
-        assert_eq!(&packed.feed[25..], json);
-        assert_eq!((packed.users_len, packed.feed_len), (1, 1));
+        assert_eq!(
+            packed.feed,
+            [&b"\x92\xb418446744073709551615\xd9\x76"[..], json].concat()
+        );
+        assert_eq!((packed.users_len, packed.feed_len), (2, 1));
     }
 
     #[test]
@@ -292,15 +385,15 @@ mod tests {
             at_ms: 5,
         };
         let record = Record(vec![held]).encode();
-        let mut known = Vec::new();
-        long(&mut known, &record);
-        known.extend_from_slice(&[0; 4]);
+        let mut known = vec![0x91];
+        text(&mut known, &record);
         let part = |answers, places: &[usize]| Part {
             answers,
+            now_ms: 9_000,
             alive_ms: 7,
             places: places.to_vec(),
         };
-        let nobody = b"\0\0\0\0\0\0\0\x02";
+        let nobody = b"\x91\x02";
         let parts = [part(&known, &[1]), part(nobody, &[0])];
         let told = found(1, &[8, 9], &parts).expect("well formed");
         let wanted = b"\x92\x01\x92\x93\x08\x90\xce\0\0\x07\xd0\x93\x09\x91\x93\xa2tv\xce\0\0\x01\x2c\x05\x07";
@@ -312,14 +405,22 @@ mod tests {
 
     #[test]
     fn answers_and_pages_are_read_or_refused_whole() {
-        assert_eq!(questions(&[7], 2, 4), b"\0\0\0\x03\x017");
-        let found = answers(b"\0\0\0\0\0\0\0\x05").expect("well formed");
-        assert_eq!(found[0].record, Some(Record::default()));
-        assert_eq!(found[0].last_seen_s, 5);
+        assert_eq!(
+            questions(&[7, 12], 2, 4),
+            (b"\x92\xa17\xa212".to_vec(), b"\0\0\0\x03\0\0\0\x02".to_vec())
+        );
+        let known = b"\x95\x05\xcc\xff\xce\x6a\xb1\x39\x40\xa1\x01\x00";
+        let found = answers(known, 8).expect("well formed");
+        let seen: Vec<u32> = found.iter().map(|found| found.last_seen_s).collect();
+        assert_eq!(seen, [5, 255, 0x6ab1_3940, 8, 0]);
+        assert!(found.iter().all(|found| found.record == Some(Record::default())));
+        assert!((0..known.len()).all(|len| answers(&known[..len], 8).is_none()));
+        let many: Vec<u64> = (0..70_000).collect();
+        let (names, places) = questions(&many, 1, 8_192);
+        assert_eq!((&names[..5], places.len()), (&b"\xdd\0\x01\x11\x70"[..], 280_000));
         assert_eq!(page(b"\x017\0\0\0\x01x"), Some(vec![(7, &b"x"[..])]));
         for len in 1..7 {
             assert_eq!(page(&b"\x017\0\0\0\x01x"[..len]), None);
-            assert!(answers(&b"\0\0\0\0\0\0\0\x05"[..len]).is_none());
         }
         assert_eq!(page(b"\x01x\0\0\0\0"), None, "no number");
     }

@@ -124,7 +124,7 @@ impl Places {
             stand: Stand::Online,
         };
         match (event.state, old.map(|old| old.stand)) {
-            (State::Online, _) => return self.arrive(key, place),
+            (State::Online, _) => return self.arrive(key, place, old),
             (State::Offline(reason), Some(Stand::Online)) => {
                 let ends = now + self.grace;
                 place.stand = Stand::Leaving { reason, ends };
@@ -155,7 +155,8 @@ impl Places {
                 at_ms: entry.since_ms,
                 stand: Stand::Online,
             };
-            self.arrive(key, place);
+            let old = self.places.get(&key).copied();
+            self.arrive(key, place, old);
         }
         self.forget(origin.ap);
         if !planted::is(Bug::FullMerged) {
@@ -333,9 +334,10 @@ impl Places {
         self.places.len()
     }
 
-    fn arrive(&mut self, key: Key, place: Place) -> bool {
-        let was_visible = self.is_visible(key.0, key.1) && !planted::is(Bug::DuplicateCounted);
-        let old = self.places.get(&key);
+    /// `old`: what is known of the same key.
+    fn arrive(&mut self, key: Key, place: Place, old: Option<Place>) -> bool {
+        let was_here = old.is_some_and(|old| old.stand != Stand::Gone);
+        let was_visible = (was_here || self.is_visible(key.0, key.1)) && !planted::is(Bug::DuplicateCounted);
         let was_online = old.is_some_and(|old| old.stand == Stand::Online);
         let same = old.is_some_and(|old| !old.is_older(place.epoch, place.version, place.index));
         if was_online && same && was_visible {

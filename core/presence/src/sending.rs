@@ -1,18 +1,24 @@
 //! Unicast in a proxy: the guest that takes messages of its clients to unicast services, and tells their outcomes.
 //!
-//! Owns [`Sending`]: a number for each message in this life of the proxy, two services of two sites for each, tries until an outcome or the
-//! end of its time. Both services bring the same number, so a gateway takes one of them. Knows no gateway.
+//! Owns [`Sending`]: a number for each message in this life of the proxy, a service for each and one of another site where the first is late,
+//! tries until an outcome or the end of its time. All services bring the same number, so a gateway takes one of them. A client sends to the
+//! users that its credential names, and to no others. Knows no gateway.
 
+use crate::alarms::Alarms;
 use crate::device::Device;
 use crate::kinds;
 use crate::limits::{EXPIRES_MS_MAX, ORDERS_MAX, SENDS_MAX, SESSION_SENDS_MAX};
 use crate::peers::Peers;
+use crate::recipients::{Claims, Recipients};
 use crate::records::{says_more, Letter, Outcomes, Record};
 use crate::role;
 use crate::wire::{Message, MessageId, Outcome, Unicast};
 use muster_transport::{Code, End, Frame, FrameKinds, Guest, Host, Identity, Micros};
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
+/// A second service is asked once the first is later than answers are of late, within these bounds.
+const HEDGE_MIN: Micros = 20_000;
+const HEDGE_MAX: Micros = 200_000;
 /// Services that say nothing are asked again after this, doubled up to the second figure.
 const AGAIN: Micros = 250_000;
 const AGAIN_MAX: Micros = 1_000_000;
@@ -28,7 +34,10 @@ const OFFER_AGAIN: Micros = 20_000;
 /// A client's session.
 struct Client {
     user: u64,
+    recipients: Recipients,
     pending: usize,
+    /// Refusals that wait for a place in its log.
+    refusals: usize,
 }
 
 /// A message on its way.
@@ -43,6 +52,8 @@ struct Pending {
     until: Micros,
     /// Services that were asked, how often, and those that answered.
     asked: BTreeMap<u32, (u32, bool)>,
+    /// When the first one was.
+    asked_at: Option<Micros>,
     wait: Micros,
     best: Option<Outcomes>,
     settles_at: Option<Micros>,
@@ -56,6 +67,10 @@ muster_transport::counters! {
         unicast_sends,
         /// Messages to users refused: as many are under way as may be.
         unicast_sends_refused,
+        /// Messages to users refused: their sender has no right to send to that user.
+        unicast_sends_forbidden,
+        /// Messages to users for which a second service was asked, as the first was late or knew no device.
+        unicast_sends_hedged,
         /// Tries of messages to users, each service counted.
         unicast_sends_forwarded,
         /// Messages to users that a device has.
@@ -67,6 +82,34 @@ muster_transport::counters! {
     }
 }
 
+/// How long answers take of late, as a round trip is measured for repeats.
+struct Pace {
+    mean: Micros,
+    deviation: Micros,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Pace {
+            mean: HEDGE_MIN,
+            deviation: HEDGE_MIN / 4,
+        }
+    }
+}
+
+impl Pace {
+    fn note(&mut self, took: Micros) {
+        let took = took.min(AGAIN_MAX);
+        self.deviation = (3 * self.deviation + took.abs_diff(self.mean)) / 4;
+        self.mean = (7 * self.mean + took) / 8;
+    }
+
+    /// An answer that takes longer is late.
+    fn late(&self) -> Micros {
+        (self.mean + 4 * self.deviation).clamp(HEDGE_MIN, HEDGE_MAX)
+    }
+}
+
 /// The guest of a proxy.
 pub struct Sending {
     me: Identity,
@@ -74,12 +117,13 @@ pub struct Sending {
     services: Peers,
     pending: BTreeMap<u64, Pending>,
     by_number: HashMap<(u64, u64), u64>,
-    due: BTreeSet<(Micros, u64)>,
+    alarms: Alarms<u64>,
     /// The last message of a session to a user, where a device has it or may get it.
     orders: BTreeMap<(u64, u64), u64>,
     newest: u64,
-    /// Outcomes for sessions.
-    told: VecDeque<(u64, Vec<u8>)>,
+    pace: Pace,
+    /// Outcomes for sessions, and whether each is a refusal.
+    told: VecDeque<(u64, Vec<u8>, bool)>,
     again_at: Option<Micros>,
     /// Messages that came and have not been tried.
     fresh: Vec<u64>,
@@ -94,9 +138,10 @@ impl Sending {
             services: Peers::new(role::UNICAST, me.node),
             pending: BTreeMap::new(),
             by_number: HashMap::new(),
-            due: BTreeSet::new(),
+            alarms: Alarms::default(),
             orders: BTreeMap::new(),
             newest: 0,
+            pace: Pace::default(),
             told: VecDeque::new(),
             again_at: None,
             fresh: Vec::new(),
@@ -126,6 +171,10 @@ impl Sending {
             }
             return;
         }
+        if !client.recipients.has(user) {
+            self.counters.unicast_sends_forbidden += 1;
+            return self.tell(session, number, Some(Code::NotAllowed), Outcomes::new());
+        }
         if client.pending >= SESSION_SENDS_MAX || self.pending.len() >= SENDS_MAX {
             self.counters.unicast_sends_refused += 1;
             return self.tell(session, number, Some(Code::Busy), Outcomes::new());
@@ -150,6 +199,7 @@ impl Sending {
             body: letter.to_body(),
             until: now + Micros::from(left_ms.min(EXPIRES_MS_MAX)) * 1_000,
             asked: BTreeMap::new(),
+            asked_at: None,
             wait: AGAIN,
             best: None,
             settles_at: None,
@@ -157,26 +207,40 @@ impl Sending {
         };
         self.pending.insert(sequence, pending);
         self.by_number.insert((sender, number), sequence);
-        self.due.insert((now, sequence));
         self.fresh.push(sequence);
     }
 
     fn plan(&mut self, sequence: u64, at: Micros) {
         if let Some(pending) = self.pending.get_mut(&sequence) {
-            self.due.remove(&(pending.due, sequence));
             pending.due = at.min(pending.until + GRACE);
-            self.due.insert((pending.due, sequence));
+            self.alarms.set(pending.due, sequence);
         }
     }
 
-    /// Asks two services that were asked least often.
+    /// Asks one service first, always the same for a user, then one of another site, then two that were asked least often.
     fn ask(&mut self, now: Micros, sequence: u64, host: &mut dyn Host) {
         let Some(pending) = self.pending.get_mut(&sequence) else {
             return;
         };
         let tries = |node: u32| pending.asked.get(&node).map_or(0, |(tries, _)| *tries);
         let fewest = self.services.nodes().map(tries).min().unwrap_or(0);
-        let [first, second] = self.services.choose(pending.user, |node| tries(node) == fewest);
+        let tried: u32 = pending.asked.values().map(|(tries, _)| *tries).sum();
+        let (services, next) = match tried {
+            0 => (
+                [self.services.choose(pending.user, |_| true)[0], None],
+                self.pace.late(),
+            ),
+            1 => {
+                let other = self.services.choose(pending.user, |_| true)[1].filter(|other| tries(*other) == 0);
+                let another = || self.services.choose(pending.user, |node| tries(node) == fewest)[0];
+                ([other.or_else(another), None], pending.wait)
+            }
+            _ => (
+                self.services.choose(pending.user, |node| tries(node) == fewest),
+                pending.wait,
+            ),
+        };
+        let hedged = pending.asked.len() == 1;
         let left_ms = pending.until.saturating_sub(now) / 1_000;
         let unicast = Message::Unicast(Unicast {
             id: MessageId {
@@ -190,18 +254,26 @@ impl Sending {
             expires_ms: u32::try_from(left_ms).unwrap_or(u32::MAX).max(1),
             body: &pending.body,
         });
-        let (frame, mut wait) = (unicast.to_frame(), UNLINKED);
-        for service in [first, second].into_iter().flatten() {
-            if host.frame(service, frame.clone()) {
+        let (mut frame, mut wait) = (unicast.to_frame(), UNLINKED);
+        let mut services = services.into_iter().flatten().peekable();
+        while let Some(service) = services.next() {
+            let bytes = match services.peek() {
+                Some(_) => frame.clone(),
+                None => std::mem::take(&mut frame),
+            };
+            if host.frame(service, bytes) {
                 pending.asked.entry(service).or_default().0 += 1;
                 self.counters.unicast_sends_forwarded += 1;
-                wait = pending.wait;
+                wait = next;
             }
         }
-        if wait != UNLINKED {
+        pending.asked_at.get_or_insert(now);
+        self.counters.unicast_sends_hedged += u64::from(hedged && pending.asked.len() == 2);
+        if wait == pending.wait {
             pending.wait = (2 * pending.wait).min(AGAIN_MAX);
         }
-        self.plan(sequence, now + wait);
+        let at = pending.settles_at.unwrap_or(now + wait);
+        self.plan(sequence, at);
     }
 
     fn answered(&mut self, now: Micros, service: u32, sequence: u64, outcomes: Outcomes) {
@@ -216,12 +288,20 @@ impl Sending {
         }
         let best = pending.best.as_deref().unwrap_or_default();
         let delivered = best.iter().any(|(_, outcome)| *outcome == Outcome::Delivered);
+        let nobody = best.iter().all(|(_, outcome)| *outcome == Outcome::NotOnline);
         let open = pending.asked.values().any(|(_, answered)| !answered);
-        if delivered || !open {
+        if delivered {
+            self.pace.note(now - pending.asked_at.unwrap_or(now));
             self.finish(sequence);
-        } else {
+        } else if open {
             let at = *pending.settles_at.get_or_insert(now + SETTLE);
             self.plan(sequence, at);
+        } else if nobody && pending.asked.len() == 1 && self.services.nodes().count() > 1 {
+            // Another site may know more: it is asked at once.
+            pending.settles_at = Some(now + SETTLE);
+            self.plan(sequence, now);
+        } else {
+            self.finish(sequence);
         }
     }
 
@@ -230,7 +310,6 @@ impl Sending {
         let Some(pending) = self.pending.remove(&sequence) else {
             return;
         };
-        self.due.remove(&(pending.due, sequence));
         self.by_number.remove(&(pending.sender, pending.number));
         let unknown = || vec![(pending.device, Outcome::Expired)];
         let outcomes = pending.best.filter(|best| !best.is_empty()).unwrap_or_else(unknown);
@@ -258,9 +337,18 @@ impl Sending {
             refused,
             outcomes,
         };
-        // As many as there are messages: a client that has gone hears nothing, and asks again by number.
-        if self.told.len() < SENDS_MAX {
-            self.told.push_back((session, sent.to_bytes()));
+        // As many as there are messages: a client that has gone hears nothing, and asks again by number. Refusals have no
+        // message, so each client has as many of them as it may have open.
+        let is_refusal = refused.is_some();
+        if is_refusal {
+            let client = self.clients.get_mut(&session);
+            let Some(client) = client.filter(|client| client.refusals < SESSION_SENDS_MAX) else {
+                return;
+            };
+            client.refusals += 1;
+        }
+        if is_refusal || self.told.len() < SENDS_MAX {
+            self.told.push_back((session, sent.to_bytes(), is_refusal));
         }
     }
 
@@ -276,13 +364,30 @@ impl Sending {
     }
 }
 
+/// To whom a client may send, by its credential; malformed: nobody.
+fn recipients(said: &[u8]) -> Recipients {
+    Claims::read(said).map(|claims| claims.recipients).unwrap_or_default()
+}
+
 impl Guest for Sending {
     fn kinds(&self) -> FrameKinds {
         kinds::ALL
     }
 
-    fn opened(&mut self, _now: Micros, session: u64, user: u64, _device: &[u8]) {
-        self.clients.insert(session, Client { user, pending: 0 });
+    fn opened(&mut self, _now: Micros, session: u64, user: u64, said: &[u8]) {
+        let client = Client {
+            user,
+            recipients: recipients(said),
+            pending: 0,
+            refusals: 0,
+        };
+        self.clients.insert(session, client);
+    }
+
+    fn renewed(&mut self, _now: Micros, session: u64, said: &[u8]) {
+        if let Some(client) = self.clients.get_mut(&session) {
+            client.recipients = recipients(said);
+        }
     }
 
     fn ended(&mut self, _now: Micros, session: u64, _end: End) {
@@ -351,13 +456,23 @@ impl Guest for Sending {
         for sequence in std::mem::take(&mut self.fresh) {
             self.ask(now, sequence, host);
         }
-        while let Some((_, sequence)) = self.due.first().copied().filter(|(at, _)| *at <= now) {
+        loop {
+            let pending = &self.pending;
+            let stands = |at: Micros, sequence: &u64| pending.get(sequence).is_some_and(|pending| pending.due == at);
+            let Some(sequence) = self.alarms.due(now, stands) else {
+                break;
+            };
             self.look(now, sequence, host);
         }
         let mut waiting = VecDeque::new();
-        for (session, record) in std::mem::take(&mut self.told) {
-            if self.clients.contains_key(&session) && !host.offer(session, &record) {
-                waiting.push_back((session, record));
+        for (session, record, is_refusal) in std::mem::take(&mut self.told) {
+            let Some(client) = self.clients.get_mut(&session) else {
+                continue;
+            };
+            if host.offer(session, &record) {
+                client.refusals -= usize::from(is_refusal);
+            } else {
+                waiting.push_back((session, record, is_refusal));
             }
         }
         self.told = waiting;
@@ -365,8 +480,7 @@ impl Guest for Sending {
     }
 
     fn deadline(&self) -> Option<Micros> {
-        let due = self.due.first().map(|(at, _)| *at);
-        due.into_iter().chain(self.again_at).min()
+        self.alarms.first().into_iter().chain(self.again_at).min()
     }
 
     fn is_idle(&self) -> bool {

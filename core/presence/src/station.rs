@@ -8,6 +8,7 @@ use crate::device::Device;
 use crate::event::Reason;
 use crate::kinds;
 use crate::peers::Peers;
+use crate::recipients::Claims;
 use crate::records::Record;
 use crate::role;
 use crate::unicast::{Deliveries, DeliverySettings, Push};
@@ -140,14 +141,14 @@ impl Guest for Station {
         kinds::ALL
     }
 
-    fn opened(&mut self, now: Micros, session: u64, user: u64, device: &[u8]) {
+    fn opened(&mut self, now: Micros, session: u64, user: u64, said: &[u8]) {
         if user == self.nobody {
             return;
         }
-        let device = match device {
+        let device = Claims::read(said).and_then(|claims| match claims.device.as_slice() {
             [] => Some(self.unnamed),
             name => Device::new(name),
-        };
+        });
         let came = device.and_then(|device| {
             let closings = self.access.online(now, self.wall.now_ms(), user, device, session);
             Some((device, closings.ok()?))
@@ -161,6 +162,9 @@ impl Guest for Station {
         self.sessions.insert(session, Known { user, device });
         self.close(&closings);
     }
+
+    /// A session's device is that of its first credential.
+    fn renewed(&mut self, _now: Micros, _session: u64, _said: &[u8]) {}
 
     fn ended(&mut self, now: Micros, session: u64, end: End) {
         let Some(Known { user, device }) = self.sessions.remove(&session) else {
@@ -176,16 +180,16 @@ impl Guest for Station {
         self.access
             .offline(now, self.wall.now_ms(), user, device, session, reason);
         if !self.access.sessions(user).any(|(other, _)| other == device) {
-            self.deliveries.offline(user, device);
+            self.deliveries.offline(now, user, device);
         }
     }
 
-    fn record(&mut self, _now: Micros, session: u64, record: &[u8]) -> bool {
+    fn record(&mut self, now: Micros, session: u64, record: &[u8]) -> bool {
         let Some(Record::Taken { id, taken }) = Record::read(record) else {
             return false;
         };
         if let Some(Known { user, device }) = self.sessions.get(&session).copied().filter(|_| taken) {
-            self.deliveries.delivered(id, user, device);
+            self.deliveries.delivered(now, id, user, device);
         }
         true
     }

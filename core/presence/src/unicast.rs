@@ -6,12 +6,14 @@
 //! Order: a message names the sender's one before it to the same user. Where that one has not come, the message waits for the reorder time;
 //! later the order is given up, not the message.
 
+use crate::alarms::Alarms;
 use crate::device::Device;
 use crate::limits::{EXPIRES_MS_MAX, REORDER_BYTES_MAX, SENDERS_MAX, SENDER_BLOCKS, SENDER_IDLE, SENDER_MESSAGES_MAX};
 use crate::planted::{self, Bug};
+use crate::quick::QuickMap;
 use crate::wire::{Message, MessageId, Outcome, Unicast, UnicastAnswer};
 use muster_transport::Micros;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Bits of one block.
 const BITS: u64 = u64::BITS as u64;
@@ -21,7 +23,7 @@ const BITS: u64 = u64::BITS as u64;
 pub struct DeliverySettings {
     /// A message waits so long for the one before it.
     pub reorder: Micros,
-    /// An answer is kept so long after its message expired, for services that ask again.
+    /// An answer is kept so long, for services that ask again: they do so within a second.
     pub keep: Micros,
 }
 
@@ -29,7 +31,7 @@ impl Default for DeliverySettings {
     fn default() -> Self {
         DeliverySettings {
             reorder: 30_000,
-            keep: 5_000_000,
+            keep: 3_000_000,
         }
     }
 }
@@ -127,7 +129,7 @@ const ASKERS_MAX: usize = 4;
 struct Sender {
     epoch: u32,
     seen: Seen,
-    messages: BTreeMap<u64, Kept>,
+    messages: QuickMap<u64, Kept>,
     /// By the message that they wait for, those that wait.
     waiting: BTreeMap<u64, Vec<u64>>,
     heard: Micros,
@@ -138,15 +140,19 @@ struct Sender {
 enum Due {
     Order,
     Expiry,
-    Forget,
 }
+
+/// What is done is forgotten a little later than it could be, so that nobody is woken for each.
+const FORGET_LATE: Micros = 500_000;
 
 /// The messages of unicast services at one gateway.
 pub struct Deliveries {
     ap: u32,
     settings: DeliverySettings,
     senders: BTreeMap<u32, Sender>,
-    timers: BTreeSet<(Micros, MessageId, Due)>,
+    alarms: Alarms<(MessageId, Due)>,
+    /// Messages that are done, and when they are forgotten.
+    done: VecDeque<(Micros, MessageId)>,
     /// Devices that have not answered.
     pending: BTreeSet<(u64, Device, MessageId)>,
     held_bytes: usize,
@@ -161,7 +167,8 @@ impl Deliveries {
             ap,
             settings,
             senders: BTreeMap::new(),
-            timers: BTreeSet::new(),
+            alarms: Alarms::default(),
+            done: VecDeque::new(),
             pending: BTreeSet::new(),
             held_bytes: 0,
             pushes: Vec::new(),
@@ -230,26 +237,26 @@ impl Deliveries {
         sender.messages.insert(id.sequence, kept);
         self.counters.accepted += 1;
         self.held_bytes += unicast.body.len();
-        self.timers.insert((expires, id, Due::Expiry));
+        self.alarms.set(expires, (id, Due::Expiry));
         if waits {
             sender.waiting.entry(before).or_default().push(id.sequence);
             self.counters.reordered += 1;
-            self.timers.insert((now + self.settings.reorder, id, Due::Order));
+            self.alarms.set(now + self.settings.reorder, (id, Due::Order));
         } else {
             self.release(id);
         }
     }
 
     /// A device has the message.
-    pub fn delivered(&mut self, id: MessageId, user: u64, device: Device) {
+    pub fn delivered(&mut self, now: Micros, id: MessageId, user: u64, device: Device) {
         if self.pending.remove(&(user, device, id)) {
             self.counters.delivered += 1;
-            self.settle(id, device, Outcome::Delivered);
+            self.settle(now, id, device, Outcome::Delivered);
         }
     }
 
     /// A device is gone: what it did not take it does not get here.
-    pub fn offline(&mut self, user: u64, device: Device) {
+    pub fn offline(&mut self, now: Micros, user: u64, device: Device) {
         let first = (
             user,
             device,
@@ -267,14 +274,23 @@ impl Deliveries {
         for id in ids {
             self.pending.remove(&(user, device, id));
             self.counters.offline += 1;
-            self.settle(id, device, Outcome::NotOnline);
+            self.settle(now, id, device, Outcome::NotOnline);
         }
     }
 
     /// Does what is due.
     pub fn expire(&mut self, now: Micros) {
-        while let Some((at, id, due)) = self.timers.first().copied().filter(|(at, _, _)| *at <= now) {
-            self.timers.remove(&(at, id, due));
+        while let Some((_, id)) = self.done.front().copied().filter(|(at, _)| *at <= now) {
+            self.done.pop_front();
+            if let Some(sender) = self.sender(id) {
+                sender.messages.remove(&id.sequence);
+            }
+        }
+        loop {
+            let senders = &self.senders;
+            let Some((id, due)) = self.alarms.due(now, |at, (id, due)| stands(senders, at, *id, *due)) else {
+                break;
+            };
             match due {
                 Due::Order => {
                     if let Some(sender) = self.sender(id) {
@@ -288,15 +304,7 @@ impl Deliveries {
                         self.release(id);
                     }
                 }
-                Due::Expiry => {
-                    self.end(id);
-                    self.timers.insert((at + self.settings.keep, id, Due::Forget));
-                }
-                Due::Forget => {
-                    if let Some(sender) = self.sender(id) {
-                        sender.messages.remove(&id.sequence);
-                    }
-                }
+                Due::Expiry => self.end(now, id),
             }
         }
         self.senders
@@ -304,7 +312,8 @@ impl Deliveries {
     }
 
     pub fn deadline(&self) -> Option<Micros> {
-        self.timers.first().map(|(at, _, _)| *at)
+        let done = self.done.front().map(|(at, _)| at + FORGET_LATE);
+        self.alarms.first().into_iter().chain(done).min()
     }
 
     /// Messages for devices, in order.
@@ -344,7 +353,7 @@ impl Deliveries {
                 let sender = Sender {
                     epoch: id.epoch,
                     seen: Seen::new(),
-                    messages: BTreeMap::new(),
+                    messages: QuickMap::default(),
                     waiting: BTreeMap::new(),
                     heard: now,
                 };
@@ -415,7 +424,7 @@ impl Deliveries {
     }
 
     /// The message has expired: devices that did not answer will not.
-    fn end(&mut self, id: MessageId) {
+    fn end(&mut self, now: Micros, id: MessageId) {
         let Some(kept) = self.kept(id) else { return };
         let user = kept.user;
         let body = kept.body.take().map_or(0, |body| body.len());
@@ -429,13 +438,13 @@ impl Deliveries {
         for device in open {
             self.pending.remove(&(user, device, id));
             self.counters.expired += 1;
-            self.settle(id, device, Outcome::Expired);
+            self.settle(now, id, device, Outcome::Expired);
         }
     }
 
     /// A device's outcome is known; the last one is answered with all of them.
-    fn settle(&mut self, id: MessageId, device: Device, outcome: Outcome) {
-        let ap = self.ap;
+    fn settle(&mut self, now: Micros, id: MessageId, device: Device, outcome: Outcome) {
+        let (ap, forgotten_at) = (self.ap, now + self.settings.keep);
         let Some(kept) = self.kept(id) else { return };
         for target in kept.targets.iter_mut().filter(|(of, _)| *of == device) {
             target.1 = Some(outcome);
@@ -445,8 +454,18 @@ impl Deliveries {
             let askers = kept.askers.clone();
             self.out
                 .extend(askers.into_iter().map(|service| (service, bytes.clone())));
+            self.done.push_back((forgotten_at, id));
         }
     }
+}
+
+/// Whether there is still something to do. What waits for order is looked at in any case.
+fn stands(senders: &BTreeMap<u32, Sender>, at: Micros, id: MessageId, due: Due) -> bool {
+    let kept = || {
+        let sender = senders.get(&id.server).filter(|sender| sender.epoch == id.epoch)?;
+        sender.messages.get(&id.sequence)
+    };
+    due == Due::Order || kept().is_some_and(|kept| kept.expires == at && !kept.is_done())
 }
 
 fn answer(ap: u32, id: MessageId, targets: &[(Device, Option<Outcome>)]) -> Vec<u8> {

@@ -574,9 +574,9 @@ fn a_message_of_two_paths_is_pushed_once_to_each_device_and_answered_to_both() {
     let one = unicast(1, 1, 0);
     assert_eq!(offer(&mut deliveries, 0, 8, &one), [(1, phone), (1, laptop)]);
     assert_eq!(offer(&mut deliveries, 0, 9, &one), []);
-    deliveries.delivered(one.id, 5, phone);
+    deliveries.delivered(0, one.id, 5, phone);
     assert_eq!(answers(&mut deliveries), []);
-    deliveries.offline(5, laptop);
+    deliveries.offline(0, 5, laptop);
     let told = vec![(Some(phone), Outcome::Delivered), (Some(laptop), Outcome::NotOnline)];
     assert_eq!(answers(&mut deliveries), [(8, told.clone()), (9, told.clone())]);
     assert_eq!(offer(&mut deliveries, 1, 9, &one), [], "asked again");
@@ -619,7 +619,7 @@ fn what_no_device_takes_in_time_has_expired() {
     assert_eq!(offer(&mut deliveries, 0, 8, &only), [(1, phone)]);
     deliveries.expire(SECOND);
     assert_eq!(answers(&mut deliveries), [(8, vec![(Some(phone), Outcome::Expired)])]);
-    deliveries.delivered(only.id, 5, phone);
+    deliveries.delivered(SECOND, only.id, 5, phone);
     assert_eq!(answers(&mut deliveries), [], "too late");
     let tablet = Some(device("tablet"));
     let elsewhere = Unicast {

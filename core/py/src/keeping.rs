@@ -106,10 +106,11 @@ impl Told for Apart {
 type WriterNode = Post<Keeping>;
 type GatewayNode = Post<Apart>;
 
-/// Users, changes for the feed, and the three arguments of the store's script.
+/// Users, changes for the feed, and the four arguments of the store's script.
 type PackedBatch<'py> = (
     usize,
     usize,
+    Bound<'py, PyBytes>,
     Bound<'py, PyBytes>,
     Bound<'py, PyBytes>,
     Bound<'py, PyBytes>,
@@ -279,6 +280,7 @@ impl OnlineWriterEngine {
                 packed.users_len,
                 packed.feed_len,
                 bytes(&packed.users),
+                bytes(&packed.gone),
                 bytes(&packed.vector),
                 bytes(&packed.feed),
             )

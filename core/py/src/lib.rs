@@ -11,6 +11,7 @@ mod load;
 mod messages;
 mod online;
 mod presence;
+mod recipients;
 mod server;
 mod stored;
 
@@ -33,6 +34,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(keys::room_owners, module)?)?;
     module.add_class::<client::ClientEngine>()?;
     module.add_class::<grant::Grant>()?;
+    module.add_class::<recipients::Recipients>()?;
     module.add_class::<journal::Journal>()?;
     module.add_class::<likes::LikesEngine>()?;
     module.add_class::<load::FeedEngine>()?;

@@ -234,24 +234,31 @@ fn checked(ranges: &Ranges) -> PyResult<()> {
     }
 }
 
-/// The question of a look-up to the store, for users of one shard.
+/// The question of a look-up to the store, for users of one shard: the users, and their buckets.
 #[pyfunction]
-pub fn presence_questions<'py>(py: Python<'py>, users: Vec<u64>, shards: u16, buckets: u32) -> Bound<'py, PyBytes> {
-    PyBytes::new(py, &questions(&users, shards, buckets))
+pub fn presence_questions<'py>(
+    py: Python<'py>,
+    users: Vec<u64>,
+    shards: u16,
+    buckets: u32,
+) -> (Bound<'py, PyBytes>, Bound<'py, PyBytes>) {
+    let (users, buckets) = questions(&users, shards, buckets);
+    (PyBytes::new(py, &users), PyBytes::new(py, &buckets))
 }
 
-/// The answer of a site in MessagePack, from what its shards answered: bytes, keepalive in ms, places of its users.
+/// The answer of a site in MessagePack, from what its shards answered: bytes, their clock and keepalive in ms, places of its users.
 #[pyfunction]
 pub fn presence_found<'py>(
     py: Python<'py>,
     site: u16,
     users: Vec<u64>,
-    parts: Vec<(Bound<'py, PyBytes>, u64, Vec<usize>)>,
+    parts: Vec<(Bound<'py, PyBytes>, u64, u64, Vec<usize>)>,
 ) -> PyResult<Bound<'py, PyBytes>> {
     let parts: Vec<Part<'_>> = parts
         .iter()
-        .map(|(answers, alive_ms, places)| Part {
+        .map(|(answers, now_ms, alive_ms, places)| Part {
             answers: answers.as_bytes(),
+            now_ms: *now_ms,
             alive_ms: *alive_ms,
             places: places.clone(),
         })

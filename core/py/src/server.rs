@@ -24,6 +24,7 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 use crate::convert::{self, allow_list, array, Allow, FaultRule};
 use crate::grant::Grant;
 use crate::online::{self, StationOptions};
+use crate::recipients::{claims, Recipients};
 
 /// A role's machine as the binding needs it.
 pub trait RoleMachine: Machine + HasLinks {
@@ -624,7 +625,7 @@ macro_rules! engine {
         #[pymethods]
         impl $name {
             #[allow(clippy::too_many_arguments)]
-            #[pyo3(signature = (question_id, user, denied = "bad_credential", *, grant = None, left_ms = None, token = 0, device = None))]
+            #[pyo3(signature = (question_id, user, denied = "bad_credential", *, grant = None, left_ms = None, token = 0, device = None, recipients = None))]
             fn answer(
                 &mut self,
                 question_id: u64,
@@ -634,6 +635,7 @@ macro_rules! engine {
                 left_ms: Option<u64>,
                 token: u64,
                 device: Option<&[u8]>,
+                recipients: Option<&Recipients>,
             ) -> PyResult<()> {
                 let why = Denied::ALL.into_iter().find(|known| known.code().name() == denied);
                 let why = why.ok_or_else(|| PyValueError::new_err(format!("{denied}: no reason to refuse a credential")))?;
@@ -647,7 +649,8 @@ macro_rules! engine {
                     ..grant.map_or_else(|| Admitted::from(user), |grant| grant.admits(user))
                 };
                 let running = self.get_mut()?;
-                running.driver.machine_mut().answer(now, question_id, user.map(admitted).ok_or(why), device.unwrap_or_default());
+                let said = user.map(admitted).ok_or(why);
+                running.driver.machine_mut().answer(now, question_id, said, &claims(device, recipients));
                 running.driver.kick();
                 Ok(())
             }

@@ -11,26 +11,27 @@ pub(crate) trait HasGrant {
     fn grant(&mut self) -> &mut Grant;
 }
 
-/// Takes an answer: the user and its rights, or why it is refused. Returns a session that is open now, and its requests
-/// that waited.
+/// Takes an answer: the user and its rights, or why it is refused. `aside`: what the credential says for a guest.
+/// Returns a session that is open now, and its requests that waited.
 pub(crate) fn admit<T: HasGrant + Default>(
     sessions: &mut Sessions<T>,
     lodge: &mut Lodge,
     now: Micros,
     id: u64,
     said: Result<Admitted, Denied>,
-    device: &[u8],
+    aside: &[u8],
 ) -> Option<(u32, Vec<Vec<u8>>)> {
     let (said, grant) = apart(said);
     match sessions.answer(now, id, said)? {
         Answered::Opened(slot, waiting) => {
             if let Some(peer) = sessions.table.get_mut(slot) {
                 *peer.data.data.grant() = grant;
-                lodge.opened(now, id, peer.data.user, device);
+                lodge.opened(now, id, peer.data.user, aside);
             }
             Some((slot, waiting))
         }
         Answered::Renewed(slot) => {
+            lodge.renewed(now, id, aside);
             let peer = sessions.table.get_mut(slot);
             // With other rights it comes to its rooms anew, which are judged by these.
             if peer.is_some_and(|peer| *peer.data.data.grant() != grant) {

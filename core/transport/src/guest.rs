@@ -18,8 +18,11 @@ pub trait Guest: Send + Sync {
     /// The kinds of frames on links that are the guest's.
     fn kinds(&self) -> FrameKinds;
 
-    /// A session is open: its user, and what the credential says of the device; empty: nothing.
-    fn opened(&mut self, now: Micros, session: u64, user: u64, device: &[u8]);
+    /// A session is open: its user, and what the credential says for the guest, in the guest's own form; empty: nothing.
+    fn opened(&mut self, now: Micros, session: u64, user: u64, said: &[u8]);
+
+    /// An open session goes on with another credential of its user, which says this.
+    fn renewed(&mut self, now: Micros, session: u64, said: &[u8]);
 
     /// A session is over. Called for sessions that were never open as well.
     fn ended(&mut self, now: Micros, session: u64, end: End);
@@ -106,9 +109,16 @@ impl Lodge {
     }
 
     /// See [`Guest::opened`].
-    pub fn opened(&mut self, now: Micros, session: u64, user: u64, device: &[u8]) {
+    pub fn opened(&mut self, now: Micros, session: u64, user: u64, said: &[u8]) {
         if let Some(guest) = self.stir() {
-            guest.opened(now, session, user, device);
+            guest.opened(now, session, user, said);
+        }
+    }
+
+    /// See [`Guest::renewed`].
+    pub fn renewed(&mut self, now: Micros, session: u64, said: &[u8]) {
+        if let Some(guest) = self.stir() {
+            guest.renewed(now, session, said);
         }
     }
 

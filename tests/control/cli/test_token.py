@@ -143,3 +143,16 @@ def test_without_a_good_secret_nothing_is_signed(tmp_path: Path, monkeypatch: py
     with pytest.raises(UserError, match=r"jwt_secret_file.*muster up") as told:
         token(None, "7", "read", "1h")
     assert told.value.exit_code in {BAD_CONFIG, UNAVAILABLE}
+
+
+def test_a_token_says_to_whom_its_user_may_send(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    checks = TokenAuthenticator(b"shared", "publish", Trust((SECRET.encode(),)), sends=[])
+    for send, may in ((["8", "70*"], [True, True, False]), (["8,9"], [True, False, True]), (["*"], [True] * 3)):
+        assert token(configured(tmp_path), "7", "read", "15m", send=send) == 0
+        answer = checks.authenticate(capsys.readouterr().out.strip().encode())
+        assert isinstance(answer, Admitted)
+        assert [answer.recipients.has(user) for user in (8, 705, 9)] == may, send
+    for wrong in ("ann", "7*7", "8,", ""):
+        with pytest.raises(UserError, match="--send") as told:
+            token(configured(tmp_path), "7", "read", "15m", send=[wrong])
+        assert told.value.exit_code == USAGE

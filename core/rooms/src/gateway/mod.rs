@@ -358,12 +358,12 @@ impl Gateway {
         self.sessions.is_drained() && self.lodge.is_idle()
     }
 
-    /// Answers a [`GatewayEvent::Authenticate`]: the user and its rights, or why it is refused. `device`: what the
-    /// credential says of the device, for a guest.
-    pub fn answer(&mut self, now: Micros, id: u64, said: Result<Admitted, Denied>, device: &[u8]) {
+    /// Answers a [`GatewayEvent::Authenticate`]: the user and its rights, or why it is refused. `aside`: what the
+    /// credential says for a guest.
+    pub fn answer(&mut self, now: Micros, id: u64, said: Result<Admitted, Denied>, aside: &[u8]) {
         self.now = now;
         let (sessions, lodge) = (&mut self.sessions, &mut self.lodge);
-        let Some((slot, waiting)) = admission::admit(sessions, lodge, now, id, said, device) else {
+        let Some((slot, waiting)) = admission::admit(sessions, lodge, now, id, said, aside) else {
             return;
         };
         for bytes in waiting {

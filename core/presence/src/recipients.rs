@@ -1,0 +1,209 @@
+//! The users to whom a client may send, and what a credential says for presence and unicast.
+//!
+//! Owns: [`Recipients`], [`Claims`] and its bytes, which a machine passes on to its guest unread. Knows no token.
+
+use std::fmt;
+
+/// The users to whom a client may send: patterns of their numbers in decimal. None matches by default.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Recipients {
+    everyone: bool,
+    /// Each sorted; their number is bound by the length of a credential.
+    users: Box<[u64]>,
+    /// Users whose digits begin with these.
+    beginnings: Box<[u64]>,
+}
+
+/// A text that is no pattern of users.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RecipientError(String);
+
+impl fmt::Display for RecipientError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{:?} is no pattern of users: use a user's number, its first digits and *, or * alone",
+            self.0
+        )
+    }
+}
+
+impl std::error::Error for RecipientError {}
+
+impl Recipients {
+    /// Those that one of these patterns matches: a number, its first digits with `*` behind them, or `*`.
+    pub fn new<'a>(patterns: impl IntoIterator<Item = &'a str>) -> Result<Self, RecipientError> {
+        let (mut everyone, mut users, mut beginnings) = (false, Vec::new(), Vec::new());
+        for pattern in patterns {
+            let wrong = || RecipientError(pattern.chars().take(40).collect());
+            match pattern.strip_suffix('*') {
+                Some("") => everyone = true,
+                Some(first) => beginnings.push(number(first).ok_or_else(wrong)?),
+                None => users.push(number(pattern).ok_or_else(wrong)?),
+            }
+        }
+        users.sort_unstable();
+        beginnings.sort_unstable();
+        Ok(Recipients {
+            everyone,
+            users: users.into(),
+            beginnings: beginnings.into(),
+        })
+    }
+
+    /// Those whose every user may be sent to.
+    pub fn everyone() -> Self {
+        Recipients {
+            everyone: true,
+            ..Recipients::default()
+        }
+    }
+
+    /// Whether no user is among them.
+    pub fn is_empty(&self) -> bool {
+        !self.everyone && self.users.is_empty() && self.beginnings.is_empty()
+    }
+
+    /// Whether a user is among them. Looked at for each message: at most 20 searches among its beginnings.
+    pub fn has(&self, user: u64) -> bool {
+        self.everyone || self.users.binary_search(&user).is_ok() || self.begins(user)
+    }
+
+    fn begins(&self, user: u64) -> bool {
+        if self.beginnings.is_empty() {
+            return false;
+        }
+        let mut digits = Some(user);
+        while let Some(left) = digits {
+            if self.beginnings.binary_search(&left).is_ok() {
+                return true;
+            }
+            digits = (left >= 10).then_some(left / 10);
+        }
+        false
+    }
+
+    /// Its patterns with commas between.
+    fn text(&self) -> String {
+        let everyone = self.everyone.then(|| "*".to_string());
+        let users = self.users.iter().map(u64::to_string);
+        let beginnings = self.beginnings.iter().map(|first| format!("{first}*"));
+        everyone
+            .into_iter()
+            .chain(users)
+            .chain(beginnings)
+            .collect::<Vec<_>>()
+            .join(",")
+    }
+}
+
+/// A decimal number as it is written: without a sign or a zero before it.
+fn number(text: &str) -> Option<u64> {
+    let canonical = text == "0" || text.bytes().all(|byte| byte.is_ascii_digit()) && !text.starts_with('0');
+    canonical.then(|| text.parse().ok()).flatten()
+}
+
+/// What a credential says of its user's session: the device's name, empty for none, and to whom it may send.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Claims {
+    pub device: Vec<u8>,
+    pub recipients: Recipients,
+}
+
+impl Claims {
+    /// Length of the device's name (2 B, little endian), the name, and the patterns with commas between.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let device = &self.device[..self.device.len().min(usize::from(u16::MAX))];
+        let mut bytes = (device.len() as u16).to_le_bytes().to_vec();
+        bytes.extend_from_slice(device);
+        bytes.extend_from_slice(self.recipients.text().as_bytes());
+        bytes
+    }
+
+    /// Without bytes: no device, nobody to send to. `None`: malformed.
+    pub fn read(bytes: &[u8]) -> Option<Claims> {
+        let Some((len, rest)) = bytes.split_first_chunk() else {
+            return bytes.is_empty().then(Claims::default);
+        };
+        let (device, patterns) = rest.split_at_checked(usize::from(u16::from_le_bytes(*len)))?;
+        let patterns = std::str::from_utf8(patterns).ok()?;
+        let patterns = patterns.split(',').filter(|pattern| !pattern.is_empty());
+        Some(Claims {
+            device: device.to_vec(),
+            recipients: Recipients::new(patterns).ok()?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_pattern_is_a_number_or_its_first_digits_and_nothing_else() {
+        for wrong in [
+            "",
+            "x",
+            "+7",
+            "07",
+            "07*",
+            "7**",
+            "*7",
+            "7*7",
+            " 7",
+            "-1",
+            "18446744073709551616",
+        ] {
+            assert!(Recipients::new([wrong]).is_err(), "{wrong:?}");
+        }
+        let recipients = Recipients::new(["7", "10*", "0"]).expect("patterns");
+        let may: Vec<u64> = (0..1_100).filter(|user| recipients.has(*user)).collect();
+        let wanted = [0, 7, 10].into_iter().chain(100..110).chain(1_000..1_100);
+        assert_eq!(may, wanted.collect::<Vec<u64>>());
+        assert!(recipients.has(10_446_744_073_709_551_615));
+        assert!(Recipients::new(["*"]).expect("a pattern").has(u64::MAX));
+    }
+
+    #[test]
+    fn without_a_pattern_there_is_nobody() {
+        let nobody = Recipients::new([]).expect("no pattern is wrong");
+        assert!(nobody.is_empty() && !nobody.has(0) && !nobody.has(7));
+        assert_eq!(Claims::read(b""), Some(Claims::default()));
+        assert!(!Recipients::new(["1*"]).expect("a pattern").is_empty());
+    }
+
+    #[test]
+    fn claims_are_read_as_they_were_written_or_not_at_all() {
+        for (device, patterns) in [
+            ("", vec![]),
+            ("phone", vec!["*"]),
+            ("phone:3f", vec!["7", "8", "10*", "2*"]),
+        ] {
+            let recipients = Recipients::new(patterns).expect("patterns");
+            let device = device.as_bytes().to_vec();
+            let claims = Claims { device, recipients };
+            assert_eq!(Claims::read(&claims.to_bytes()), Some(claims));
+        }
+        for wrong in [&b"\x05"[..], b"\x05\0phon", b"\0\0x", b"\0\0\xff"] {
+            assert_eq!(Claims::read(wrong), None, "{wrong:?}");
+        }
+    }
+
+    proptest! {
+        /// The rules once more, over texts.
+        #[test]
+        fn users_are_those_that_the_texts_match(
+            patterns in prop::collection::vec("[1-9][0-9]{0,3}[*]?", 0..6),
+            user in 0u64..12_000,
+        ) {
+            let text = user.to_string();
+            let wanted = patterns.iter().any(|pattern| match pattern.strip_suffix('*') {
+                Some(first) => text.starts_with(first),
+                None => *pattern == text,
+            });
+            let recipients = Recipients::new(patterns.iter().map(String::as_str)).unwrap();
+            prop_assert_eq!(recipients.has(user), wanted);
+        }
+    }
+}
