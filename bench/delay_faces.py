@@ -5,6 +5,7 @@ not know loads. All of them sync their log before an answer: else a positive ans
 """
 
 import asyncio
+import contextlib
 import itertools
 import os
 import re
@@ -12,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -91,12 +93,22 @@ class Face(ABC):
         self._children.clear()
 
     def kill(self) -> None:
-        """SIGKILL for all of its processes at once."""
-        for pid in {*self.pids().values(), *(child.pid for child in self._children)}:
-            os.kill(pid, signal.SIGKILL)
+        """SIGKILL for all of its processes at once; they are gone afterwards."""
+        # What was started here first: it may start the others again.
+        pids = list(dict.fromkeys([*(child.pid for child in self._children), *self._others(), *self.pids().values()]))
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         for child in self._children:
             child.process.wait()
         self._children.clear()
+        end = time.monotonic() + END_S
+        while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < end:
+            time.sleep(0.01)
+
+    def _others(self) -> Sequence[int]:
+        """Processes beside, which no message passes."""
+        return ()
 
     def _child(self, name: str, *argv: str, **environment: str) -> Child:
         child = Child(name, argv, core=pin.SERVER_CORE, directory=self.directory,
@@ -131,7 +143,7 @@ class Muster(Face):
         self._address = ("", 0)
         self._connections: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
         self._pids: dict[str, int] = {}
-        self._others: list[int] = []
+        self._idle: list[int] = []
 
     @property
     def schedule(self) -> Path:
@@ -147,7 +159,7 @@ class Muster(Face):
         child.wait_until(lambda: whole.ready(folders.Folder(self._folder)), seconds=START_S)
         record = folders.find(folders.Folder(self._folder))
         self._pids = {process.role: process.pid for process in record.processes if process.role in ROLES}
-        self._others = [process.pid for process in record.processes if process.role not in ROLES]
+        self._idle = [process.pid for process in record.processes if process.role not in ROLES]
         (face,) = record.of("http")
         assert isinstance(face.bind, tuple)
         self._address = face.bind
@@ -165,11 +177,8 @@ class Muster(Face):
     def pids(self) -> Mapping[str, int]:
         return self._pids
 
-    def kill(self) -> None:
-        # The parent first: it would start them again.
-        for pid in (*(child.pid for child in self._children), *self._others):
-            os.kill(pid, signal.SIGKILL)
-        super().kill()
+    def _others(self) -> Sequence[int]:
+        return self._idle
 
     async def send(self, due: Sequence[int]) -> None:
         body = b"[" + b",".join(b'{"at":%d,"data":%b}' % (at, BODY % at) for at in due) + b"]"
