@@ -66,7 +66,7 @@ def run(
                 continue
             with ExitStack() as inner:
                 face = _started(inner, kind, directory, hook)
-                results = interleave(_slower(face, hook, quick), min(rounds, OTHERS_ROUNDS), progress)
+                results = interleave([*_slower(face, hook, quick)], min(rounds, OTHERS_ROUNDS), progress)
                 cases += _others_cases(results, face)
                 killed[face.name] = killing(face, hook, FIRED).figures
         for name, figures in killed.items():

@@ -25,7 +25,8 @@ THREADS: Final = 8
 
 def broker(port: int) -> Any:
     """A connection to the queue. Close it."""
-    made: Any = RedisBroker(port=port, heartbeat_timeout=HEARTBEAT_MS, maintenance_chance=LOOKS_IN_A_MILLION)
+    kind: Any = RedisBroker
+    made = kind(port=port, heartbeat_timeout=HEARTBEAT_MS, maintenance_chance=LOOKS_IN_A_MILLION)
     made.declare_queue(QUEUE)
     return made
 
@@ -50,7 +51,7 @@ def work(port: int, url: str) -> None:
         if answer.status // 100 != 2:
             raise ConnectionError(f"the target said {answer.status}")
 
-    dramatiq.actor(call_back, queue_name=QUEUE, broker=queue)
+    dramatiq.actor(queue_name=QUEUE, broker=queue)(call_back)
     worker = dramatiq.Worker(queue, worker_threads=THREADS)
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
