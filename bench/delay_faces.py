@@ -49,6 +49,8 @@ class Face(ABC):
     name: ClassVar[str]
     lanes: ClassVar[int]
     """Batches that are on their way at once."""
+    repeats_s: ClassVar[float]
+    """What a dead worker held comes again within this time after the start, or never."""
 
     def __init__(self, directory: Path, hook: int) -> None:
         self.directory = directory / self.name
@@ -125,6 +127,7 @@ class Muster(Face):
 
     name = "muster"
     lanes = 4
+    repeats_s = 30.0  # claims run out after 25 s
 
     def __init__(self, directory: Path, hook: int) -> None:
         super().__init__(directory, hook)
@@ -274,6 +277,7 @@ class Pump(_OverRedis):
     name = "redis"
     part = "pump"
     lanes = 4
+    repeats_s = 3.0  # it repeats nothing
 
     def __init__(self, directory: Path, hook: int) -> None:
         super().__init__(directory, hook)
@@ -306,6 +310,7 @@ class Dramatiq(_OverRedis):
     name = "dramatiq"
     part = "worker"
     lanes = 1
+    repeats_s = 15.0
     threads: ClassVar[int] = 16
 
     def __init__(self, directory: Path, hook: int) -> None:
@@ -355,6 +360,7 @@ class Nats(Face):
 
     name = "nats"
     lanes = 2
+    repeats_s = 15.0
 
     def __init__(self, directory: Path, hook: int) -> None:
         super().__init__(directory, hook)

@@ -28,8 +28,6 @@ DAY_MS: Final = 86_400_000
 FIRES_S: Final = 60.0
 LEAD_MS: Final = 2_500
 """Messages are due so long after the first one is sent."""
-QUIET_S: Final = 12.0
-"""After a death, a message that has not come for so long does not come. Those of all schedulers are repeated sooner."""
 CPU: Final = "µs of processor each"
 RECEIVER: Final = "receiver"
 FIGURES: Final = ("lateness p50, ms", "lateness p99, ms", "lateness max, ms", "early")
@@ -144,7 +142,7 @@ def killing(face: Face, hook: Hook, count: int) -> Sample:
     face.start()
     wanted = Counter(due + each * 1_000 // count for each in range(count))
     came, last, back = Counter[int](), time.monotonic(), killed
-    while (wanted - came) and time.monotonic() < last + QUIET_S:
+    while (wanted - came) and time.monotonic() < last + face.repeats_s:
         some = [at for at, _ in hook.came()]
         if some:
             came.update(some)

@@ -59,6 +59,7 @@ def run(sizes: Sequence[int], fired: int, hook: Hook, directory: Path, progress:
             step(f"{size:,} pending")
             with pin.on(pin.SERVER_CORE):
                 store = Store(face.schedule)
+                store.stats()
                 store.insert(arrays(before + 1, size - before, lambda number: far + number * DAYS * DAY_MS // last))
                 store.keeper.close()
                 if size == last:
@@ -88,6 +89,7 @@ def _restarts(folder: Path, last: int) -> tuple[tuple[float, ...], float]:
     took: list[float] = []
     for number in range(last + 1, last + 1 + RESTARTS):
         store = Store(folder)
+        store.stats()
         store.insert(arrays(number, 1, lambda _: time.time_ns() // MILLION))
         store.keeper.close()
         began = time.monotonic()
@@ -95,6 +97,8 @@ def _restarts(folder: Path, last: int) -> tuple[tuple[float, ...], float]:
         # The claim runs out at once: the next start finds the message due again.
         store.keeper.serve(1, TOPIC, 7, 1, 6, 1)
         while not any(reply[1] == "fires" for reply in store.keeper.take()):
+            if time.monotonic() > began + FIRES_S:
+                raise ChildFailedError("a message that was due did not fire after the schedule was opened")
             time.sleep(LOOK_S)
         took.append(time.monotonic() - began)
         stats = store.stats()

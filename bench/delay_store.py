@@ -52,7 +52,7 @@ class Store:
         self.keeper = _core.ScheduleKeeper(path=str(folder), segment_bytes=64 << 20, checkpoint_bytes=256 << 20)
 
     def insert(self, arrays: Iterator[bytes]) -> None:
-        """A few on their way at once; waits until all are durable."""
+        """A few on their way at once; waits until all are durable. The schedule must have read what is there: `stats`."""
         asked = 0
         for number, array in enumerate(arrays):
             if asked == IN_FLIGHT:
@@ -65,7 +65,10 @@ class Store:
     def take(self) -> int:
         """Wait for replies."""
         select.select([self.keeper.fd()], [], [], 10.0)
-        return len(self.keeper.take())
+        replies = self.keeper.take()
+        if any(reply[4] for reply in replies):
+            raise ChildFailedError("the schedule still reads what is there, and took no message")
+        return len(replies)
 
     def stats(self) -> dict[str, Any]:
         """Once all is read."""

@@ -25,7 +25,6 @@ def test_each_goal_is_judged_and_lateness_is_drawn(monkeypatch: pytest.MonkeyPat
     for name, value in small.items():
         monkeypatch.setattr(delay, name, value)
     monkeypatch.setattr(delay_loads, "LEAD_MS", 700)
-    monkeypatch.setattr(delay_loads, "QUIET_S", 1.0)  # what the pump held is lost
     monkeypatch.setattr(delay_pending, "RESTARTS", 1)
     said: list[str] = []
     cases = {
