@@ -1,7 +1,7 @@
 """Dramatiq's messages with a delay, over Redis: the queue, and a worker that calls back.
 
-`python -m bench.delay_dramatiq REDIS_PORT HOOK_URL`. Its threads each keep a connection. A worker that dies has its messages
-given to others after `HEARTBEAT_MS`, here 5 s instead of a minute.
+`python -m bench.delay_dramatiq REDIS_PORT HOOK_URL LOOKS`. Its threads each keep a connection. A worker that dies has its
+messages given to others after `HEARTBEAT_MS`, here 5 s instead of a minute; LOOKS calls in a million look for dead ones.
 """
 
 import http.client
@@ -18,15 +18,15 @@ from dramatiq.brokers.redis import RedisBroker
 QUEUE: Final = "orders"
 ACTOR: Final = "call_back"
 HEARTBEAT_MS: Final = 5_000
-LOOKS_IN_A_MILLION: Final = 50_000
-"""Calls that also look for dead workers."""
+LOOKS: Final = 1_000
+"""As dramatiq has it."""
 THREADS: Final = 8
 
 
-def broker(port: int) -> Any:
+def broker(port: int, looks: int = LOOKS) -> Any:
     """A connection to the queue. Close it."""
     kind: Any = RedisBroker
-    made = kind(port=port, heartbeat_timeout=HEARTBEAT_MS, maintenance_chance=LOOKS_IN_A_MILLION)
+    made = kind(port=port, heartbeat_timeout=HEARTBEAT_MS, maintenance_chance=looks)
     made.declare_queue(QUEUE)
     return made
 
@@ -37,9 +37,9 @@ def message(to: Any, due_at: int, body: str) -> None:
     to.enqueue(made, delay=max(0, due_at - time.time_ns() // 1_000_000))
 
 
-def work(port: int, url: str) -> None:
+def work(port: int, url: str, looks: int) -> None:
     """Until it is ended."""
-    queue = broker(port)
+    queue = broker(port, looks)
     local, place = threading.local(), urlsplit(url)
 
     def call_back(body: str) -> None:
@@ -62,4 +62,4 @@ def work(port: int, url: str) -> None:
 
 
 if __name__ == "__main__":
-    work(int(sys.argv[1]), sys.argv[2])
+    work(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]))

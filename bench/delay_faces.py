@@ -317,6 +317,7 @@ class Dramatiq(_OverRedis):
         super().__init__(directory, hook)
         self._senders = ThreadPoolExecutor(self.threads)
         self._broker: Any = None
+        self._looks = 1_000
 
     @classmethod
     def lacks(cls) -> str | None:
@@ -326,7 +327,7 @@ class Dramatiq(_OverRedis):
 
     def _begin(self) -> Child:
         words = ("bench.delay_dramatiq", str(self.redis.port), self.hook)
-        child = self._python("worker", *words)
+        child = self._python("worker", *words, str(self._looks))
         child.wait_until(lambda: "ready" in child.log.read_text(), seconds=START_S)
         return child
 
@@ -353,6 +354,10 @@ class Dramatiq(_OverRedis):
         if self._broker is not None:
             self._broker.close()
             self._broker = None
+
+    def kill(self) -> None:
+        super().kill()
+        self._looks = 1_000_000  # else what the dead one held is found after minutes
 
 
 class Nats(Face):
