@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, cast
 
@@ -488,17 +489,24 @@ def delay(
     quick: Quick = False,
     rounds: Rounds = None,
     no_progress: NoProgress = False,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Draw lateness against pending messages into this SVG file.")
+    ] = None,
 ) -> None:
-    """Delayed messages: accepted durably, fired on time, back after a restart; beside a sorted set and a pump in Redis."""
-    _run("delay", _delay, Options(json, check, quick, rounds, 0, Loopback.host, not no_progress))
+    """Delayed messages: accepted durably, fired on time, back after a death; beside a Redis pump, dramatiq and NATS.
+
+    10,000,000 messages are pending (500,000 if quick). TMPDIR must be on a disk, where a sync takes time.
+    """
+    options = Options(json, check, quick, rounds, 0, Loopback.host, not no_progress)
+    _run("delay", partial(_delay, plot), options)
 
 
-def _delay(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
+def _delay(plot: Path | None, options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
     try:
         from bench import delay as delay_bench
     except ModuleNotFoundError as error:
         raise Missing(f"{error.name} is not installed; it comes with muster-server[messages] and the tools") from None
-    return delay_bench.run(rounds=options.rounds_wanted, quick=options.quick, progress=progress)
+    return delay_bench.run(rounds=options.rounds_wanted, quick=options.quick, say=_say, plot=plot, progress=progress)
 
 
 @app.command(epilog="Example: muster bench likes --quick")

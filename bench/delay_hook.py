@@ -1,6 +1,6 @@
 """A null server for callbacks: `python -m bench.delay_hook PORT`. Each body has its due time in ms, between quotes.
 
-Notes how late each came. `GET /` gives all since the last one, in ms, as JSON.
+Notes when each was due and how late it came. `GET /` gives all since the last one, in ms, as JSON.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ LENGTH = re.compile(rb"(?i)\r\ncontent-length: *(\d+)")
 DUE = re.compile(rb"\"(\d{13})\"")
 OK = b"HTTP/1.1 204 No Content\r\n\r\n"
 
-late: list[float] = []
+came: list[tuple[int, float]] = []
 
 
 class Hook(asyncio.Protocol):
@@ -36,12 +36,12 @@ class Hook(asyncio.Protocol):
             if len(data) < end + 4 + length:
                 break
             if data.startswith(b"GET"):
-                said, late[:] = msgspec.json.encode(late), []
+                said, came[:] = msgspec.json.encode(came), []
                 self._transport.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(said), said))
             else:
                 due = DUE.search(data, end + 4, end + 4 + length)
                 if due is not None:
-                    late.append(now - int(due[1]))
+                    came.append((int(due[1]), now - int(due[1])))
                 self._transport.write(OK)
             data = data[end + 4 + length :]
         self._buffer = data

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import secrets
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -22,7 +23,7 @@ import structlog
 from muster import _core
 from plane.messages import redis_scripts as scripts
 from plane.messages.redis_place import Away, Full, Place
-from plane.messages.schedule import Asked, Fields, NewChange, NewMessage, OnFires, Reply, StoreError, inserted, settled
+from plane.messages.schedule import Asked, Fields, NewChange, NewMessage, OnFires, Reply, StoreError, packed, settled
 from plane.messages.shapes import Fire, Scrubbed
 
 LEASE_MS: Final = 5_000
@@ -312,7 +313,23 @@ class RedisSchedule:
 
     async def insert_packed(self, messages: bytes) -> tuple[bytes, Mapping[int, int]]:
         """As `Schedule`."""
-        return await inserted(self.insert, messages)
+        groups, told = _core.stored_inserts(messages, BODY_BYTES_MAX, AT_ONCE)
+        counts, known = Counter[int](), list[int]()
+        for topic, soonest, places, values in groups:
+            try:
+                (found,) = await self._asked(scripts.INSERT, topic, *values)
+            except Full:  # those that were there before are told so all the same
+                found = range(1, len(places) + 1)
+            counts[topic] += len(places) - len(found)
+            known += [places[each - 1] for each in found]
+            self._falls_due(soonest)
+        if not known:
+            return told, counts
+        given = msgspec.msgpack.decode(messages, type=list[NewMessage])
+        replies = msgspec.msgpack.decode(told, type=list[Reply])
+        for place, reply in zip(known, await self.insert([given[place] for place in known]), strict=True):
+            replies[place] = reply
+        return packed(given, replies)
 
     async def settle(self, results: bytes) -> bytes:
         """As `Schedule`."""
@@ -385,10 +402,15 @@ class RedisSchedule:
                 done += [("disk_full",)] * len(some)
                 continue
             done += [True if each == 1 else each for each in found]
-            if soonest is not None and (self._next is None or soonest < self._next):
-                self._next = soonest
-                self._wake.set()
+            if soonest is not None:
+                self._falls_due(soonest)
         return done
+
+    def _falls_due(self, at: int) -> None:
+        """Look at this time, if not sooner."""
+        if self._next is None or at < self._next:
+            self._next = at
+            self._wake.set()
 
     def _where(self, write: _Write, message: Any, wake_at: int | None) -> tuple[str, int, int]:
         """Mode, score, and for how long it is kept."""

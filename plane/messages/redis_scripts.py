@@ -1,7 +1,8 @@
 """Scripts of the schedule in Redis. Each is one step there, whole or not at all.
 
-Owns the keys and their meaning. An entry is the 64 bytes of `_core.stored_new`, with the body behind them; what they say
-is decided by `_core`, and a script sets an entry only where the expected one is. All keys share one hash tag:
+Owns the keys and their meaning. An entry is the 64 bytes of `_core.stored_new`, with the body behind them: the id in bytes
+1 to 8, the topic from 13, the due time from 17, the state in byte 60. What they say is decided by `_core`, and a script sets
+an entry only where the expected one is. All keys share one hash tag:
 
     PREFIX owner      the life of the center that may write
     PREFIX lease      the same, for as long as it is kept up
@@ -63,6 +64,32 @@ return found
 """
 )
 """`1` with bodies, and ids: each entry, empty where there is none."""
+
+INSERT: Final = (
+    _BEGIN
+    + """
+local topic, messages = ARGV[4], prefix .. 'm:'
+local wakes, known = {}, {}
+for i = 5, #ARGV do
+  local new = ARGV[i]
+  local id = string.reverse(string.sub(new, 1, 8))
+  if redis.call('SET', messages .. id, new, 'NX') then
+    wakes[#wakes + 1] = struct.unpack('<I8', new, 17)
+    wakes[#wakes + 1] = id
+  else
+    known[#known + 1] = i - 4
+  end
+end
+if #wakes > 0 then
+  redis.call('SADD', prefix .. 'topics', topic)
+  redis.call('ZADD', prefix .. 'w:' .. topic, unpack(wakes))
+  count = redis.call('INCRBY', prefix .. 'count', #wakes / 2)
+end
+return {0, count, known}
+"""
+)
+"""A topic, and entries of new messages with their bodies, `redis.AT_ONCE` at most. Answers the places, from 1, of those that
+were not set: something is there."""
 
 WRITE: Final = (
     _BEGIN

@@ -110,10 +110,11 @@ async def inserted(
 ) -> tuple[bytes, Mapping[int, int]]:
     """`Schedule.insert_packed` by the `insert` of a store in Python."""
     given = msgspec.msgpack.decode(messages, type=list[NewMessage])
-    return _packed(given, await insert(given))
+    return packed(given, await insert(given))
 
 
-def _packed(messages: Sequence[NewMessage], replies: Sequence[Reply]) -> tuple[bytes, Mapping[int, int]]:
+def packed(messages: Sequence[NewMessage], replies: Sequence[Reply]) -> tuple[bytes, Mapping[int, int]]:
+    """An array of the replies, and the inserted messages by topic."""
     counts = Counter(each[1] for each, reply in zip(messages, replies, strict=True) if reply[0] == "inserted")
     return msgspec.msgpack.encode(replies), counts
 
@@ -213,16 +214,16 @@ class EmbeddedSchedule:
     async def insert_packed(self, messages: bytes) -> tuple[bytes, Mapping[int, int]]:
         """As `Schedule`."""
         reply = await self._one(lambda keeper, number: keeper.insert_packed(number, messages))
-        packed, counts, again = reply[1:]
+        told, counts, again = reply[1:]
         if not again:
-            return packed, counts
+            return told, counts
         # Some may be known: the store still reads its index.
-        replies = msgspec.msgpack.decode(packed, type=list[Reply])
+        replies = msgspec.msgpack.decode(told, type=list[Reply])
         places = [place for place, reply in enumerate(replies) if reply[0] == "rebuilding"]
         given = msgspec.msgpack.decode(messages, type=list[NewMessage])
         for place, reply in zip(places, await self.insert([given[place] for place in places]), strict=True):
             replies[place] = reply
-        return _packed(given, replies)
+        return packed(given, replies)
 
     async def settle(self, results: bytes) -> bytes:
         """As `Schedule`."""

@@ -18,9 +18,9 @@ use crate::target::{Health, Limits, Micros, Targets, Why};
 use crate::{Answer, Call, Outcome};
 
 /// Answers are handed over together: so many, or all after this time. Each time wakes the other side, which costs more
-/// than a call.
+/// than a call. A worker gathers results for longer than that.
 const TOLD_MAX: usize = 256;
-const TELL_AFTER: Duration = Duration::from_millis(1);
+const TELL_AFTER: Duration = Duration::from_millis(4);
 
 /// Threads that resolve names. A name that hangs takes one until its resolver gives up.
 const RESOLVERS_MAX: usize = 32;

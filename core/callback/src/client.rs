@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use hyper::header::{HeaderValue, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, USER_AGENT};
 use hyper::{Method, Request, Response, Uri};
 use hyper_rustls::HttpsConnector;
@@ -209,8 +209,10 @@ impl Client {
         let status = response.status();
         if status.is_success() {
             // The status is the receipt. The body is read for the connection's sake only.
-            let until = deadline.min(Instant::now() + DRAIN);
-            let _ = timeout_at(until, read(response)).await;
+            if !response.body().is_end_stream() {
+                let until = deadline.min(Instant::now() + DRAIN);
+                let _ = timeout_at(until, read(response)).await;
+            }
             return Outcome::Delivered {
                 status: status.as_u16(),
             };

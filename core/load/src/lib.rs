@@ -8,6 +8,7 @@ mod commands;
 mod feed;
 mod scale;
 mod swarm;
+mod wheel;
 
 use std::time::Duration;
 
@@ -22,6 +23,7 @@ pub use feed::{Feed, FeedConfig};
 pub use scale::{Cost, Known, Plane};
 use swarm::Swarm;
 pub use swarm::{Latencies, Tally, HEAD};
+pub use wheel::WheelTimes;
 
 /// Rooms that one session may publish to, so publishers share them.
 const PUBLISHER_ROOMS: usize = SESSION_PUBLICATIONS_MAX;

@@ -520,6 +520,22 @@ fn overdue_messages_fire_oldest_first_after_a_stop() {
 }
 
 #[test]
+fn messages_that_were_overdue_when_they_came_fire_oldest_first() {
+    let disk = Disk::new(1);
+    let mut store = open(&disk, settings(), START);
+    let age = |id: u64| id * 7_919 % 300;
+    for id in 0..300 {
+        put(&mut store, id, START - age(id), b"body");
+        if id % 50 == 0 {
+            settle(&mut store, START + id); // those before have waited since
+        }
+    }
+    let ids = fire(&mut store, START + 300);
+    assert_eq!(ids.len(), 300);
+    assert!(ids.iter().map(|id| age(*id)).rev().is_sorted());
+}
+
+#[test]
 fn message_advanced_to_an_earlier_loaded_hour_fires_when_the_clock_goes_back_at_a_restart() {
     let disk = Disk::new(1);
     let next_hour = (START / HOUR + 1) * HOUR;

@@ -169,3 +169,13 @@ fn entry_takes_32_bytes() {
     }
     assert!(wheel.memory() <= 100_000 * 32 + 40 * 1024, "{}", wheel.memory());
 }
+
+#[test]
+fn wheel_of_any_size_takes_40_bytes_an_entry_at_most() {
+    let mut wheel = Wheel::new(START);
+    for key in 1..=300_000 {
+        wheel.insert(START + key * 977, key);
+        let bound = key as usize * 40 + 72 * 1024;
+        assert!(wheel.memory() <= bound, "{} at {key}", wheel.memory());
+    }
+}

@@ -41,9 +41,11 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<load::KnownRooms>()?;
     module.add_class::<load::LoadEngine>()?;
     module.add_class::<load::ScaleEngine>()?;
+    module.add_function(wrap_pyfunction!(load::wheel_times, module)?)?;
     module.add_function(wrap_pyfunction!(messages::assign_workers, module)?)?;
     module.add_function(wrap_pyfunction!(stored::stored_change, module)?)?;
     module.add_function(wrap_pyfunction!(stored::stored_claim, module)?)?;
+    module.add_function(wrap_pyfunction!(stored::stored_inserts, module)?)?;
     module.add_function(wrap_pyfunction!(stored::stored_meet, module)?)?;
     module.add_function(wrap_pyfunction!(stored::stored_new, module)?)?;
     module.add_function(wrap_pyfunction!(stored::stored_put, module)?)?;

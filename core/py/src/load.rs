@@ -1,8 +1,10 @@
 //! The load generator's engine.
 
-use muster_load::{Commanded, Commanding, Cost, Feed, FeedConfig, Known, Load, LoadConfig, Outcome, Plane, Tally};
+use muster_load::{
+    Commanded, Commanding, Cost, Feed, FeedConfig, Known, Load, LoadConfig, Outcome, Plane, Tally, WheelTimes,
+};
 use muster_rooms::Endpoint;
-use pyo3::exceptions::PyTimeoutError;
+use pyo3::exceptions::{PyTimeoutError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
@@ -383,4 +385,20 @@ impl KnownRooms {
     fn __len__(&self) -> usize {
         self.known.len()
     }
+}
+
+/// Times of a wheel with so many entries, in nanoseconds of the processor; and its bytes for each.
+#[pyfunction]
+pub fn wheel_times(py: Python<'_>, entries: usize) -> PyResult<Bound<'_, PyDict>> {
+    if entries < 100 {
+        return Err(PyValueError::new_err("a wheel of less than 100 entries is not timed"));
+    }
+    let times = py.detach(|| WheelTimes::measure(entries));
+    let result = PyDict::new(py);
+    result.set_item("insert_ns", times.insert_ns)?;
+    result.set_item("cancel_ns", times.cancel_ns)?;
+    result.set_item("cancel_any_ns", times.cancel_any_ns)?;
+    result.set_item("tick_ns", times.tick_ns)?;
+    result.set_item("entry_bytes", times.entry_bytes)?;
+    Ok(result)
 }

@@ -395,7 +395,7 @@ pub(crate) fn change((number, id, verb, version, time): NamedChange) -> PyResult
     Ok(Request { number, ask })
 }
 
-fn malformed(error: Malformed) -> PyErr {
+pub(crate) fn malformed(error: Malformed) -> PyErr {
     PyValueError::new_err(error.to_string())
 }
 
@@ -423,7 +423,7 @@ fn counts(topics: &[u32], answers: &[Answer]) -> HashMap<u32, usize> {
 }
 
 /// What came of inserts: an array, each as `take` tells it.
-fn packed(answers: &[Answer]) -> Vec<u8> {
+pub(crate) fn packed(answers: &[Answer]) -> Vec<u8> {
     let mut frame = Frame::default();
     for answer in answers {
         match answer {

@@ -1,16 +1,18 @@
 //! Messages one at a time, for a schedule whose store keeps bytes, and the time to fire by.
 
 use muster_messages::clock::TrustedClock;
-use muster_messages::keeper::{Ask, Request};
+use muster_messages::keeper::{Answer, Ask, Request};
 use muster_messages::schedule::{Ahead, Change, Incarnation, Message, MessageId, Refusal, State, Step, NEVER};
-use muster_messages::stored::{Entry, Stored};
+use muster_messages::store::Inserted;
+use muster_messages::stored::{Entry, Stored, STORED_BYTES};
 use muster_messages::wheel::DUE_MAX;
+use muster_messages::wire;
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 use pyo3::IntoPyObjectExt;
 
-use crate::messages::{change, message, named, reason, Asked, Fields};
+use crate::messages::{change, malformed, message, named, packed as replies, reason, Asked, Fields};
 
 fn damaged() -> PyErr {
     PyOSError::new_err("damaged entry of a message")
@@ -34,6 +36,56 @@ pub fn stored_new(
 ) -> Option<Bound<'_, PyBytes>> {
     let message = Message::new(MessageId(id), due_at, expires_at.unwrap_or(NEVER));
     (due_at < DUE_MAX).then(|| packed(py, topic, Entry::Message(message)))
+}
+
+/// New messages for one call: their topic, the time at which the first one is due, their places, and for each its entry
+/// with the body behind it.
+type Group<'py> = (u32, u64, Vec<usize>, Vec<Bound<'py, PyBytes>>);
+
+/// New messages in groups of one topic and `at_once` messages at most; and an array of the replies, if none is known.
+#[pyfunction]
+pub fn stored_inserts<'py>(
+    py: Python<'py>,
+    messages: &[u8],
+    body_bytes_max: usize,
+    at_once: usize,
+) -> PyResult<(Vec<Group<'py>>, Bound<'py, PyBytes>)> {
+    let messages = wire::new_messages(messages).map_err(malformed)?;
+    let mut answers = Vec::with_capacity(messages.len());
+    let mut groups: Vec<Group<'py>> = Vec::new();
+    for (place, new) in messages.iter().enumerate() {
+        if new.body.len() > body_bytes_max {
+            answers.push(Answer::BodyTooLong);
+            continue;
+        }
+        if new.due_at >= DUE_MAX {
+            answers.push(Answer::Refused(Refusal::BadTime));
+            continue;
+        }
+        let message = Message::new(MessageId(new.number), new.due_at, new.expires_at);
+        let entry = Entry::Message(message);
+        let head = Stored {
+            topic: new.topic,
+            entry,
+        }
+        .pack();
+        let value = PyBytes::new_with(py, STORED_BYTES + new.body.len(), |bytes| {
+            bytes[..STORED_BYTES].copy_from_slice(&head);
+            bytes[STORED_BYTES..].copy_from_slice(new.body);
+            Ok(())
+        })?;
+        let open = |group: &&mut Group<'py>| group.0 == new.topic && group.2.len() < at_once;
+        match groups.iter_mut().rev().find(open) {
+            Some((_, soonest, places, values)) => {
+                *soonest = new.due_at.min(*soonest);
+                places.push(place);
+                values.push(value);
+            }
+            None => groups.push((new.topic, new.due_at, vec![place], vec![value])),
+        }
+        answers.push(Answer::Inserted(Inserted::New(message)));
+    }
+    Ok((groups, PyBytes::new(py, &replies(&answers))))
 }
 
 #[pyfunction]

@@ -47,6 +47,7 @@ __all__ = [
     "room_owners",
     "stored_change",
     "stored_claim",
+    "stored_inserts",
     "stored_meet",
     "stored_new",
     "stored_put",
@@ -54,6 +55,7 @@ __all__ = [
     "stored_read",
     "version",
     "webhook_verify",
+    "wheel_times",
     "worker_weight",
 ]
 
@@ -426,6 +428,10 @@ class KnownRooms:
     def __new__(cls, *, gateways: int, each: int, seed: int) -> KnownRooms: ...
     def __len__(self) -> int: ...
 
+# A timing wheel of so many entries (100 at least): "insert_ns", "cancel_ns" in the order of inserts, "cancel_any_ns" in any,
+# "tick_ns" when nothing is due, all of the processor for one; and "entry_bytes".
+def wheel_times(entries: int) -> dict[str, float]: ...
+
 # A message: id, version, due_at, expires_at (None: never), attempts, state, time. All times in ms since 1970.
 # The state is "scheduled", "firing" (time: the end of the claim), "retry" (time: the next attempt), "done", "dead",
 # "cancelled" or "expired".
@@ -584,6 +590,11 @@ def dying_results(results: bytes) -> list[tuple[int, int, str, int | None, bytes
 # The same messages one at a time, for a store that keeps 64 bytes for each id and sets them if it has those expected.
 # OSError for damaged bytes. A change gives the bytes to set (None: none) and the reply.
 def stored_new(id: int, topic: int, due_at: int, expires_at: int | None) -> bytes | None: ...  # None: a bad time
+# An array of new messages in groups of one topic and `at_once` at most: topic, when the first is due, places, and for each
+# its entry with the body behind it. Then an array of the replies as they are if none is known. ValueError: another shape.
+def stored_inserts(
+    messages: bytes, body_bytes_max: int, at_once: int
+) -> tuple[list[tuple[int, int, list[int], list[bytes]]], bytes]: ...
 def stored_meet(there: bytes, new: bytes) -> bytes: ...  # the message after what was asked ahead of it
 
 # Id, verb, version, time as in `ScheduleKeeper.change`; what is asked ahead of its message is kept for `ahead_ms`.

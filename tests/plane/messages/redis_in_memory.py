@@ -8,6 +8,8 @@ from typing import Any
 
 from lupa.lua51 import LuaRuntime  # type: ignore[import-untyped]
 
+WIDTHS = {b"<I4": "<I", b"<I8": "<Q"}
+
 
 class RedisInMemory:
     """One server. `clock`: milliseconds since 1970, as `TIME` tells them."""
@@ -25,7 +27,7 @@ class RedisInMemory:
               struct = {unpack = unpacked}
             end"""
         )
-        self._call(self._called, lambda _, text, at: struct.unpack_from("<I", text, int(at) - 1)[0])
+        self._call(self._called, lambda kind, text, at: struct.unpack_from(WIDTHS[kind], text, int(at) - 1)[0])
 
     def keep(self) -> Any:
         """Its present content."""
@@ -67,9 +69,11 @@ class RedisInMemory:
         return self.data.get(key, False)
 
     def _set(self, key: bytes, value: bytes, *words: bytes) -> Any:
+        if words == (b"NX",) and key in self.data:
+            return False
         self.data[key] = value
         self._ends.pop(key, None)
-        if words:
+        if words and words[0] == b"PX":
             self._ends[key] = self._clock() + int(words[1])
         return b"OK"
 
@@ -97,8 +101,8 @@ class RedisInMemory:
     def _smembers(self, key: bytes) -> Any:
         return self._list(*sorted(self.data.get(key, ())))
 
-    def _zadd(self, key: bytes, score: bytes, member: bytes) -> Any:
-        self.data.setdefault(key, {})[member] = float(score)
+    def _zadd(self, key: bytes, *words: bytes) -> Any:
+        self.data.setdefault(key, {}).update(zip(words[1::2], map(float, words[::2]), strict=True))
         return 1
 
     def _zrem(self, key: bytes, member: bytes) -> Any:

@@ -211,7 +211,7 @@ async def test_a_message_that_expired_does_not_fire(made: Made) -> None:
     assert found[1][5] == "expired"
 
 
-async def test_overdue_messages_come_no_more_than_the_credit_at_once(made: Made) -> None:
+async def test_overdue_messages_come_oldest_first_no_more_than_the_credit_at_once(made: Made) -> None:
     schedule, now = await made.open(), now_ms()
     order = random.Random(1).sample(range(100), 100)
     await schedule.insert([(1_000 + place, 1, now - 10_000 + place, None, b"") for place in order])
@@ -219,8 +219,7 @@ async def test_overdue_messages_come_no_more_than_the_credit_at_once(made: Made)
     schedule.serve(1, WORKER, LEASE_MS, ATTEMPTS_MAX, 30)
     await until(lambda: len(made.fires) == 30)
     first = [fire.number for _, fire in made.taken()]
-    if "redis" in made.kind:  # in a folder, those that were overdue when they came fire in any order
-        assert sorted(first) == [1_000 + place for place in range(30)]
+    assert sorted(first) == [1_000 + place for place in range(30)]
     schedule.serve(1, WORKER, LEASE_MS, ATTEMPTS_MAX, 70)
     await until(lambda: len(made.fires) == 70)
 
@@ -234,6 +233,39 @@ async def test_credits_of_a_worker_that_left_are_void(made: Made) -> None:
     schedule.serve(1, 88, LEASE_MS, ATTEMPTS_MAX, 1)
     await until(lambda: made.fires)
     assert [worker for worker, _ in made.taken()] == [88]
+
+
+async def test_an_array_of_messages_is_told_and_kept_as_messages_one_by_one_are(made: Made) -> None:
+    schedule, at = await made.open(), now_ms() + HOUR_MS
+    await schedule.insert([(1, 1, at, None, b"before")])
+    await schedule.change([(2, "cancel", None, None), (3, "due_by", None, 7)])
+    given = [
+        (1, 1, at + 1, None, b"known"),
+        (2, 1, at + 2, None, b"cancelled ahead"),
+        (3, 2, at + 3, None, b"postponed ahead"),
+        *((number, 1 + number % 2, at + number, at + HOUR_MS, b"new %d" % number) for number in range(10, 600)),
+        (10, 1, at, None, b"twice in one array"),
+        (4, 1, 1 << 46, None, b"too late"),
+        (5, 1, at, None, b"x" * ((1 << 20) + 1)),
+    ]
+    told, counts = await schedule.insert_packed(msgspec.msgpack.encode(given))
+    replies = msgspec.msgpack.decode(told)
+    names = ["before", "inserted", "inserted", *["inserted"] * 590, "before", "refused", "body_too_long"]
+    assert [reply[0] for reply in replies] == names
+    assert [replies[place][1][5] for place in (0, 1, 2, 3)] == ["scheduled", "cancelled", "scheduled", "scheduled"]
+    assert replies[2][1][2] == at + 10
+    assert replies[3][1] == [10, 1, at + 10, at + HOUR_MS, 0, "scheduled", None]
+    assert {topic: count for topic, count in counts.items() if count} == {1: 296, 2: 296}
+    found = await schedule.get([1, 10, 599, 4])
+    assert [reply[-1] for reply in found] == [b"before", b"new 10", b"new 599", "unknown"]
+    assert found[2][2] == 2
+    listed = await schedule.find(None, at, at + 600, ["scheduled"], 1_000)
+    assert [message[0][2] for message in listed[1]] == [
+        at,
+        *range(at + 10, at + 11),
+        at + 10,
+        *range(at + 11, at + 600),
+    ]
 
 
 async def test_what_does_not_fit_is_refused_and_the_rest_is_taken(made: Made) -> None:

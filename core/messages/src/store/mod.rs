@@ -20,10 +20,11 @@ mod jobs;
 mod manifest;
 mod near;
 pub(crate) mod op;
+mod ready;
 mod record;
 mod scrub;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -46,6 +47,7 @@ use jobs::{Answer, Snapshot, Task};
 use manifest::{HourMark, Manifest};
 use near::{Near, Slab};
 use op::{Kind, Op, FRAME_BYTES, OP_BYTES};
+use ready::Ready;
 use record::Record;
 use scrub::{Part, Scrub};
 
@@ -211,7 +213,7 @@ pub struct Store<S: Storage, F: Files> {
     near: Slab,
     wheel: Wheel,
     hours: BTreeMap<u32, Hour>,
-    ready: HashMap<u32, VecDeque<MessageId>>,
+    ready: Ready,
     /// What was asked ahead of a message and waited long enough.
     outdated: Vec<MessageId>,
     /// No message is homed in an hour of the clock below this one any more.
@@ -229,7 +231,7 @@ pub struct Store<S: Storage, F: Files> {
     /// Bytes of bodies in the group, by hour.
     staged_bodies: hashbrown::HashMap<u32, u64>,
     /// Claims in the group, to be made ready again if it fails.
-    staged_claims: Vec<(u32, MessageId)>,
+    staged_claims: Vec<(u32, Millis, MessageId)>,
     jobs: VecDeque<Task>,
     rebuilding: bool,
     checkpoint: Checkpoint,
@@ -295,7 +297,7 @@ impl<S: Storage, F: Files> Store<S, F> {
             near: Slab::default(),
             wheel: Wheel::new(now),
             hours: BTreeMap::new(),
-            ready: HashMap::new(),
+            ready: Ready::default(),
             outdated: Vec::new(),
             floor: hour_of(now),
             now,
@@ -475,7 +477,7 @@ impl<S: Storage, F: Files> Store<S, F> {
         Ok(true)
     }
 
-    /// Stages claims of due messages, those that have waited longest first. `out` takes the claimed; messages that
+    /// Stages claims of due messages, the oldest due time first. `out` takes the claimed; messages that
     /// expired or are buried come to their end beside.
     pub fn claim(&mut self, now: Millis, asked: Claims, out: &mut Vec<Fire>) -> Result<(), Denied> {
         self.usable()?;
@@ -493,14 +495,12 @@ impl<S: Storage, F: Files> Store<S, F> {
         };
         let wanted = out.len() + max;
         while out.len() < wanted {
-            let Some(id) = self.ready.get_mut(&topic).and_then(VecDeque::pop_front) else {
-                break;
-            };
+            let Some((due, id)) = self.ready.pop(topic) else { break };
             let Some(found) = self.look_up(id)? else { continue };
             let topic_of = found.op.topic;
             match self.apply(now, found, change, None) {
                 Ok((Step::Claimed { claim }, message, staged)) => {
-                    self.staged_claims.push((topic, id));
+                    self.staged_claims.push((topic, due, id));
                     out.push(Fire {
                         message,
                         topic: topic_of,
@@ -512,13 +512,13 @@ impl<S: Storage, F: Files> Store<S, F> {
                 Ok((step, ..)) => {
                     self.expired += u64::from(step == Step::Expired);
                     self.buried += u64::from(step == Step::Buried);
-                    self.staged_claims.push((topic, id));
+                    self.staged_claims.push((topic, due, id));
                 }
                 // Cancelled, rescheduled or claimed since it became due; or the clock went back.
                 Err(Denied::Refused(Refusal::Early { at } | Refusal::Held { until: at })) => self.arm(id, at),
                 Err(Denied::Refused(_)) => {}
                 Err(denied) => {
-                    self.ready.entry(topic).or_default().push_front(id);
+                    self.ready.push(topic, due, id);
                     return match denied {
                         Denied::CommitFirst => Ok(()),
                         denied => Err(denied),
@@ -554,8 +554,8 @@ impl<S: Storage, F: Files> Store<S, F> {
                 Ok(count)
             }
             Err(AppendError::DiskFull { .. } | AppendError::TooLarge { .. }) => {
-                for (topic, id) in self.staged_claims.drain(..).rev() {
-                    self.ready.entry(topic).or_default().push_front(id);
+                for (topic, due, id) in self.staged_claims.drain(..) {
+                    self.ready.push(topic, due, id);
                 }
                 Err(CommitError::DiskFull)
             }
@@ -603,10 +603,7 @@ impl<S: Storage, F: Files> Store<S, F> {
 
     /// Topics with messages to claim.
     pub fn ready_topics(&self) -> impl Iterator<Item = u32> + '_ {
-        self.ready
-            .iter()
-            .filter(|(_, ids)| !ids.is_empty())
-            .map(|(topic, _)| *topic)
+        self.ready.topics()
     }
 
     /// No message is due before this time, as far as is known now.
@@ -625,7 +622,7 @@ impl<S: Storage, F: Files> Store<S, F> {
         Stats {
             live: self.live,
             near: self.near.len(),
-            ready: self.ready.values().map(VecDeque::len).sum(),
+            ready: self.ready.len(),
             known: self.index.len(),
             hours: self.hours.len(),
             buffered: self.buffered,
@@ -709,7 +706,7 @@ impl<S: Storage, F: Files> Store<S, F> {
             near.token = None;
             match near.op.kind {
                 Kind::Ahead(_) => self.outdated.push(near.op.id),
-                _ => self.ready.entry(near.op.topic).or_default().push_back(near.op.id),
+                _ => self.ready.push(near.op.topic, fired.due, near.op.id),
             }
         }
         self.fired = fired;

@@ -1,0 +1,164 @@
+"""How late messages fire while others are pending, and a restart with all of these.
+
+Owns an instance that is filled while it is stopped. It must not know other schedulers.
+"""
+
+import math
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from bench import cpu, pin
+from bench.child import ChildFailedError
+from bench.delay_faces import Muster
+from bench.delay_loads import DAY_MS, FIGURES, FIRES_S, Hook, firing
+from bench.delay_store import MILLION, TOPIC, Store, arrays
+from bench.progress import Progress
+from bench.rounds import REPEATS_MAX, VoidRunError
+
+RESTARTS: Final = 3
+DAYS: Final = 30
+"""What is pending is due within so many days, the first one in a day."""
+LOOK_S: Final = 0.000_5
+
+
+@dataclass(frozen=True)
+class Point:
+    """So many were pending."""
+
+    pending: int
+    p50_ms: float
+    p99_ms: float
+    center_bytes: float
+    """Resident memory of the center for each."""
+
+
+@dataclass(frozen=True)
+class Pending:
+    """What it comes to. Of the largest: restarts of the store, its memory, and the whole instance from its start."""
+
+    points: tuple[Point, ...]
+    restart_s: tuple[float, ...]
+    bytes_each: float
+    instance_s: float
+
+
+def run(sizes: Sequence[int], fired: int, hook: Hook, directory: Path, progress: Progress) -> Pending:
+    """Sizes from small to large. Raises `ChildFailedError` and `VoidRunError`."""
+    face, far = Muster(directory, hook.port), time.time_ns() // MILLION + DAY_MS
+    last = sizes[-1]
+    points, restarts, each, first = list[Point](), tuple[float, ...](), 0.0, 0.0
+    with progress(len(sizes)) as step:
+        step("a topic")
+        face.start()
+        face.stop()
+        for before, size in zip((0, *sizes), sizes, strict=False):
+            step(f"{size:,} pending")
+            with pin.on(pin.SERVER_CORE):
+                store = Store(face.schedule)
+                store.stats()
+                store.insert(arrays(before + 1, size - before, lambda number: far + number * DAYS * DAY_MS // last))
+                store.keeper.close()
+                if size == last:
+                    restarts, each = _restarts(face.schedule, last)
+                    first = _first_callback(face, hook)
+                else:
+                    face.start()
+            try:
+                late = _late(face, fired, hook)
+                rss = cpu.rss_bytes(face.pids()["center"])
+                points.append(Point(size, late[0], late[1], rss / size))
+            finally:
+                face.stop()
+    return Pending(tuple(points), restarts, each, first)
+
+
+def _late(face: Muster, fired: int, hook: Hook) -> tuple[float, float]:
+    for _ in range(1 + REPEATS_MAX):
+        sample = firing(face, hook, fired, 1_000)()
+        if not sample.void:
+            return sample.figures[FIGURES[0]], sample.figures[FIGURES[1]]
+    raise VoidRunError(sample.void)
+
+
+def _restarts(folder: Path, last: int) -> tuple[tuple[float, ...], float]:
+    """Seconds from opening the schedule to the fire of a message that is due, and bytes of memory for each message."""
+    took: list[float] = []
+    for number in range(last + 1, last + 1 + RESTARTS):
+        store = Store(folder)
+        store.stats()
+        store.insert(arrays(number, 1, lambda _: time.time_ns() // MILLION))
+        store.keeper.close()
+        began = time.monotonic()
+        store = Store(folder)
+        # The claim runs out at once: the next start finds the message due again.
+        store.keeper.serve(1, TOPIC, 7, 1, 6, 1)
+        while not any(reply[1] == "fires" for reply in store.keeper.take()):
+            if time.monotonic() > began + FIRES_S:
+                raise ChildFailedError("a message that was due did not fire after the schedule was opened")
+            time.sleep(LOOK_S)
+        took.append(time.monotonic() - began)
+        stats = store.stats()
+        store.keeper.close()
+    return tuple(took), (stats["memory_bytes"] - stats["near_memory_bytes"]) / stats["live"]
+
+
+def _first_callback(face: Muster, hook: Hook) -> float:
+    """Seconds from the start of the whole instance to the first callback. It runs afterwards."""
+    hook.came()
+    came: list[float] = []
+    began = time.monotonic()
+
+    def look() -> None:
+        while not came and time.monotonic() < began + FIRES_S:
+            if hook.came():
+                came.append(time.monotonic() - began)
+            time.sleep(0.02)
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    face.start()
+    looking.join()
+    if not came:
+        raise ChildFailedError("muster: a message that was due did not fire after the start")
+    return came[0]
+
+
+def svg(points: Sequence[Point]) -> Iterator[str]:
+    """Lines of a picture: lateness against what is pending, both axes by powers of ten."""
+    width, height, left, bottom, right, top = 640, 360, 70, 50, 90, 40
+    lines = {"p50": [each.p50_ms for each in points], "p99": [each.p99_ms for each in points]}
+    xs = [_power(each.pending) for each in points]
+    ys = [_power(value) for values in lines.values() for value in values]
+    low, high = int(min(ys) // 1), int(max(ys) // 1) + 1
+
+    def x(power: float) -> float:
+        return left + (power - xs[0]) / max(xs[-1] - xs[0], 1e-9) * (width - left - right)
+
+    def y(power: float) -> float:
+        return height - bottom - (power - low) / (high - low) * (height - bottom - top)
+
+    yield f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="13">'
+    yield f'<rect width="{width}" height="{height}" fill="white"/>'
+    yield f'<text x="{left}" y="24">Lateness of messages, in ms, against messages pending</text>'
+    for power in range(low, high + 1):
+        yield f'<line x1="{left}" x2="{width - right}" y1="{y(power):.0f}" y2="{y(power):.0f}" stroke="#ddd"/>'
+        yield f'<text x="{left - 8}" y="{y(power) + 4:.0f}" text-anchor="end">{10.0**power:g}</text>'
+    for place, point in zip(xs, points, strict=True):
+        yield f'<text x="{x(place):.0f}" y="{height - bottom + 20}" text-anchor="middle">{point.pending:,}</text>'
+    for (name, values), color in zip(lines.items(), ("#1f77b4", "#d62728"), strict=True):
+        places = [(x(place), y(_power(value))) for place, value in zip(xs, values, strict=True)]
+        path = " ".join(f"{across:.0f},{down:.0f}" for across, down in places)
+        yield f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="2"/>'
+        for across, down in places:
+            yield f'<circle cx="{across:.0f}" cy="{down:.0f}" r="3" fill="{color}"/>'
+        yield f'<text x="{places[-1][0] + 8:.0f}" y="{places[-1][1] + 4:.0f}" fill="{color}">{name}</text>'
+    yield "</svg>"
+
+
+def _power(value: float) -> float:
+    """Of ten; a lateness of less than 0.01 ms counts as much."""
+    return math.log10(max(value, 0.01))

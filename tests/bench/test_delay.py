@@ -1,0 +1,63 @@
+"""The bench of delayed messages, small: every figure is there, every goal is judged, and nothing is lost."""
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from bench import delay, delay_loads, delay_pending
+from bench.child import private_directory
+from bench.delay_faces import Dramatiq, Face, Nats
+from bench.delay_loads import FIGURES, accepting, firing, killing, null_server
+from tests import redis_server
+
+FIRED = 300
+
+
+@pytest.fixture(autouse=True)
+def _redis() -> None:
+    redis_server.need()
+
+
+def test_each_goal_is_judged_and_lateness_is_drawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    small = {"SIZES_QUICK": (200, 2_000), "FIRED": FIRED, "AT_ONCE": 50, "SECONDS_QUICK": 0.1, "OTHERS": ()}
+    small |= {"STORE_QUICK": 2_000, "REDIS_QUICK": 2_000, "TIMERS_QUICK": 10_000}
+    for name, value in small.items():
+        monkeypatch.setattr(delay, name, value)
+    monkeypatch.setattr(delay_loads, "LEAD_MS", 700)
+    monkeypatch.setattr(delay_pending, "RESTARTS", 1)
+    said: list[str] = []
+    cases = {
+        case.name: case for case in delay.run(rounds=1, quick=True, say=said.append, plot=tmp_path / "lateness.svg")
+    }
+    judged = [case.goal.partition(" ")[0] for case in cases.values() if case.goal is not None]
+    assert sorted(judged) == ["PF-19"] * 4 + ["PF-20"] * 4 + ["PF-21"] * 4 + ["PF-22"] * 2
+    for name in ("10,000 timers: ns for a cancel", "accepted at the store in Redis, messages/s"):
+        assert cases[name].value > 0
+    assert cases["kill -9 of all processes, muster: lost, worst round"].holds
+    assert cases["300 in one second: early, worst round"].holds
+    assert cases["2,000 pending: lateness p50, ms"].value >= 0
+    drawn = ElementTree.parse(tmp_path / "lateness.svg").getroot()
+    assert [each.text for each in drawn.iter() if each.text in {"p50", "p99", "200", "2,000"}] == [
+        "200", "2,000", "p50", "p99",
+    ]  # fmt: skip
+    assert not said
+
+
+@pytest.mark.parametrize("kind", [Dramatiq, Nats], ids=lambda kind: kind.name)
+def test_the_others_accept_fire_and_come_back(kind: type[Face], tmp_path: Path) -> None:
+    if (why := kind.lacks()) is not None:
+        pytest.skip(why)
+    with private_directory("delay") as folder, null_server(tmp_path) as hook:
+        face = kind(Path(folder), hook.port)
+        try:
+            face.start()
+            accepted = accepting(face, 0.1)()
+            fired = firing(face, hook, 100, 100)()
+            killed = killing(face, hook, 100)
+        finally:
+            face.stop()
+    assert accepted.figures["messages/s"] > 0
+    assert not fired.void
+    assert fired.figures[FIGURES[0]] >= 0
+    assert killed.figures["lost"] == 0
