@@ -81,24 +81,30 @@ class Relay:
             self._opened = None
         await self._logs.close()
 
-    async def recall(self, logged: int) -> list[Recalled]:
-        """Devices of which the log tells last that they are online, in what the store may not know: the records from an
-        offset on, all where the store lost its own. None where the log is away."""
+    async def recall(self, logged: int, published: str) -> list[Recalled]:
+        """What is told last of each device, where the store may know otherwise: the records of the log from an offset on,
+        all where the store lost its own, then what the stream has after a place. None where the log is away."""
         last: dict[tuple[str, str], Recalled] = {}
         try:
             async with asyncio.timeout(RECALL_S):
                 self._opened = await self._logs.open(self._name, self._partition)
                 start = max(logged, self._opened.start)
-                if start < self._opened.end:
-                    async for _, batch in self._opened.read(start):
-                        for record in batch.records():
-                            change = msgspec.json.decode(record, type=Recalled)
-                            last[change.user, change.device] = change
-        except (LogError, TimeoutError, msgspec.MsgspecError) as error:
-            self._log.warning("what the log told last is not known", cause=str(error) or type(error).__name__)
+                if start >= self._opened.end:
+                    return []
+                async for _, batch in self._opened.read(start):
+                    for record in batch.records():
+                        change = msgspec.json.decode(record, type=Recalled)
+                        last[change.user, change.device] = change
+                while waiting := await self._store.changes(published, PAGE):
+                    published = waiting[-1].place
+                    for each in waiting:
+                        change = msgspec.json.decode(each.told, type=Recalled)
+                        last[change.user, change.device] = change
+        except (LogError, StoreError, TimeoutError, msgspec.MsgspecError) as error:
+            self._log.warning("what was told last is not known", cause=str(error) or type(error).__name__)
             await self._reopen()
             return []
-        return [change for change in last.values() if change.state == "online"]
+        return list(last.values())
 
     async def run(self, epoch: int, published: str) -> None:
         """Publish what comes after a place of the stream. `epoch`: the writer's."""

@@ -212,7 +212,7 @@ async def test_changes_wait_for_a_kafka_that_is_away(tmp_path: Path, kafka: Kafk
 async def logged(folder: Path, url: str = "") -> list[dict[str, Any]]:
     """The changes in the log of the first shard of the first site. Takes the log over: a writer opens it again."""
     logs = connect(url, folder / "presence")
-    log = await logs.open("presence-site1", 0)
+    log = await logs.open("presence-site1-of1", 0)
     found = [json.loads(record) async for _, batch in log.read(0) for record in batch.records()]
     await log.close()
     await logs.close()

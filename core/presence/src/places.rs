@@ -28,7 +28,8 @@ const NO_EVENT: u16 = u16::MAX;
 pub struct ChangeId {
     pub origin: Origin,
     pub version: u64,
-    /// The event's place in its packet. With [`SYNTHETIC`]: the writer's epoch and its own count, where no packet tells of the change.
+    /// The event's place in its packet. With [`SYNTHETIC`]: the writer's epoch and its own count, where no packet tells of the change, as
+    /// with a full state: an event of it may have been told before the gateway was lost.
     pub index: u64,
 }
 
@@ -84,6 +85,8 @@ pub struct Places {
     /// In the order of their ends, as the grace time is the same for all.
     leaving: VecDeque<(Micros, Key)>,
     gone: BTreeMap<u32, Vec<Key>>,
+    /// Devices that the store has and that the feed told last as offline: the store went back. What confirms them is told.
+    untold: BTreeSet<(u64, Device)>,
     /// Users whose record is to be written, with what is to be told of them.
     changed: BTreeMap<u64, Vec<Change>>,
     grace: Micros,
@@ -99,6 +102,7 @@ impl Places {
             places: BTreeMap::new(),
             leaving: VecDeque::new(),
             gone: BTreeMap::new(),
+            untold: BTreeSet::new(),
             changed: BTreeMap::new(),
             grace,
             writer_epoch,
@@ -124,7 +128,7 @@ impl Places {
             stand: Stand::Online,
         };
         match (event.state, old.map(|old| old.stand)) {
-            (State::Online, _) => return self.arrive(key, place),
+            (State::Online, _) => return self.arrive(key, place, false),
             (State::Offline(reason), Some(Stand::Online)) => {
                 let ends = now + self.grace;
                 place.stand = Stand::Leaving { reason, ends };
@@ -155,7 +159,7 @@ impl Places {
                 at_ms: entry.since_ms,
                 stand: Stand::Online,
             };
-            self.arrive(key, place);
+            self.arrive(key, place, true);
         }
         self.forget(origin.ap);
         if !planted::is(Bug::FullMerged) {
@@ -233,12 +237,18 @@ impl Places {
         self.put(key, place);
     }
 
-    /// The last that was told of a device is this, that it is online, and the store may have been older than that: where nothing is known
-    /// of the device, it goes after the grace time, unless it is heard of.
+    /// The last that was told of a device is this, and the store may have been older than that. A device that was told to be online, and
+    /// of which nothing is known, goes after the grace time unless it is heard of. One that was told to be offline, and
+    /// that the store has, is told again once it is confirmed.
     pub fn restore_told(&mut self, now: Micros, change: &Change) {
         let key = (change.user, change.device, change.id.origin.ap);
-        if change.state != State::Online || self.is_visible(change.user, change.device) {
-            return;
+        match (change.state, self.is_visible(change.user, change.device)) {
+            (State::Online, false) => {}
+            (State::Offline(_), true) => {
+                self.untold.insert((change.user, change.device));
+                return;
+            }
+            _ => return,
         }
         let ends = now + self.grace;
         let place = Place {
@@ -255,6 +265,21 @@ impl Places {
         self.leaving.push_back((ends, key));
         self.put(key, place);
         self.changed.entry(change.user).or_default();
+    }
+
+    /// Tells of devices that the feed has as offline and that are online at a gateway of which nothing is missing.
+    pub fn tell_where(&mut self, is_whole: impl Fn(u32) -> bool) {
+        if self.untold.is_empty() {
+            return;
+        }
+        for (user, device) in std::mem::take(&mut self.untold) {
+            let at = self.places.range((user, device, 0)..=(user, device, u32::MAX));
+            let mut confirmed = at.filter(|((_, _, ap), place)| place.stand == Stand::Online && is_whole(*ap));
+            match confirmed.next().map(|(key, place)| (*key, *place)) {
+                Some((key, place)) => self.tell(key, place, State::Online, true),
+                None => drop(self.untold.insert((user, device))),
+            }
+        }
     }
 
     /// A user's record, as the store is to have it; empty where no device is left.
@@ -333,32 +358,20 @@ impl Places {
         self.places.len()
     }
 
-    fn arrive(&mut self, key: Key, place: Place) -> bool {
+    /// `by_state`: a full state tells of it, and no event of a packet.
+    fn arrive(&mut self, key: Key, place: Place, by_state: bool) -> bool {
         let was_visible = self.is_visible(key.0, key.1) && !planted::is(Bug::DuplicateCounted);
+        let was_told = was_visible && !self.untold.remove(&(key.0, key.1));
         let old = self.places.get(&key);
         let was_online = old.is_some_and(|old| old.stand == Stand::Online);
         let same = old.is_some_and(|old| !old.is_older(place.epoch, place.version, place.index));
-        if was_online && same && was_visible {
+        if was_online && same && was_told {
             return false;
         }
         self.put(key, place);
-        let changes = self.changed.entry(key.0).or_default();
-        if !was_visible {
-            let origin = Origin {
-                ap: key.2,
-                epoch: place.epoch,
-            };
-            changes.push(Change {
-                id: ChangeId {
-                    origin,
-                    version: place.version,
-                    index: u64::from(place.index),
-                },
-                user: key.0,
-                device: key.1,
-                state: State::Online,
-                at_ms: place.at_ms,
-            });
+        self.changed.entry(key.0).or_default();
+        if !was_told {
+            self.tell(key, place, State::Online, by_state);
         }
         !was_online
     }
@@ -374,12 +387,15 @@ impl Places {
         place.stand = Stand::Gone;
         let place = *place;
         self.gone.entry(key.2).or_default().push(key);
-        let changes = self.changed.entry(key.0).or_default();
-        let visible = Self::visible(&self.places, key.0, key.1);
-        if visible {
-            return;
+        self.changed.entry(key.0).or_default();
+        if !self.is_visible(key.0, key.1) && !self.untold.remove(&(key.0, key.1)) {
+            self.tell(key, place, State::Offline(reason), place.index == NO_EVENT);
         }
-        let index = if place.index == NO_EVENT {
+    }
+
+    /// Puts a change into the feed. The event of a place names it, once: what else tells of it is named by the writer.
+    fn tell(&mut self, key: Key, place: Place, state: State, is_synthetic: bool) {
+        let index = if is_synthetic {
             self.told = (self.told + 1) & (u32::MAX >> 1);
             SYNTHETIC | u64::from(self.writer_epoch) << 31 | u64::from(self.told)
         } else {
@@ -389,17 +405,20 @@ impl Places {
             ap: key.2,
             epoch: place.epoch,
         };
-        changes.push(Change {
-            id: ChangeId {
-                origin,
-                version: place.version,
-                index,
-            },
-            user: key.0,
-            device: key.1,
-            state: State::Offline(reason),
-            at_ms: place.at_ms,
-        });
+        let id = ChangeId {
+            origin,
+            version: place.version,
+            index,
+        };
+        let (user, device, at_ms) = (key.0, key.1, place.at_ms);
+        let change = Change {
+            id,
+            user,
+            device,
+            state,
+            at_ms,
+        };
+        self.changed.entry(user).or_default().push(change);
     }
 
     fn put(&mut self, key: Key, place: Place) {
@@ -409,13 +428,9 @@ impl Places {
         self.online = self.online + is - was;
     }
 
-    fn is_visible(&self, user: u64, device: Device) -> bool {
-        Self::visible(&self.places, user, device)
-    }
-
     /// Whether the device is online anywhere, or was and may come back in time.
-    fn visible(places: &BTreeMap<Key, Place>, user: u64, device: Device) -> bool {
-        let mut at = places.range((user, device, 0)..=(user, device, u32::MAX));
+    fn is_visible(&self, user: u64, device: Device) -> bool {
+        let mut at = self.places.range((user, device, 0)..=(user, device, u32::MAX));
         at.any(|(_, place)| place.stand != Stand::Gone)
     }
 }

@@ -88,7 +88,7 @@ pub enum Why {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Standing {
     InSync,
-    /// Not all gateways that are expected have been heard since the start.
+    /// Not all gateways that are expected have been heard and caught up with since the start.
     Starting,
     /// No gateway is heard any more: the writer may be cut off.
     Deaf,
@@ -160,6 +160,8 @@ struct Source {
     installed: Option<u32>,
     resync: Option<Why>,
     gaps: Gaps,
+    /// It was heard since the writer's start, and there was a moment when nothing of it was missing.
+    was_whole: bool,
     lease_ends: Micros,
     /// Since when the full state is needed.
     since: Micros,
@@ -176,6 +178,7 @@ impl Source {
             installed: None,
             resync: Some(Why::Unknown),
             gaps: Gaps::new(0),
+            was_whole: false,
             lease_ends: now + lease,
             since: now,
             asked: None,
@@ -193,6 +196,16 @@ impl Source {
         (self.asked, self.assembly) = (None, None);
         self.held.clear();
         self.held_bytes = 0;
+    }
+
+    /// Nothing that was heard of is missing.
+    fn is_complete(&self) -> bool {
+        self.resync.is_none() && self.gaps.gaps().is_empty()
+    }
+
+    /// Something was heard of it.
+    fn note(&mut self) {
+        self.was_whole |= self.is_complete();
     }
 
     /// `false`: it finds no space, and its versions will be asked for.
@@ -271,7 +284,7 @@ impl Writer {
         true
     }
 
-    /// What was told last of a device that went online, after all records of the store: a store that went back knows less than its feed.
+    /// What was told last of a device, after all records of the store: a store that went back knows less than its feed.
     pub fn restore_told(&mut self, now: Micros, change: &Change) {
         if self.shard.owns(change.user) {
             self.places.restore_told(now, change);
@@ -346,10 +359,12 @@ impl Writer {
         if source.resync.is_some() {
             return Verdict::Held;
         }
-        if !source.gaps.expect(now, beat.newest) {
+        let is_near = source.gaps.expect(now, beat.newest);
+        if !is_near {
             source.begin_resync(now, Why::Jump);
-            self.counters.resyncs += 1;
         }
+        source.note();
+        self.counters.resyncs += u64::from(!is_near);
         Verdict::Applied
     }
 
@@ -481,12 +496,20 @@ impl Writer {
         let sources = &self.sources;
         self.places
             .forget_where(|ap| sources.get(&ap).is_none_or(|source| source.gaps.gaps().is_empty()));
+        let is_whole = |source: &Source| source.was_whole && source.is_complete();
+        self.places.tell_where(|ap| sources.get(&ap).is_some_and(is_whole));
     }
 
     /// Gateways whose lease is over, and whose users are lost unless the writer is deaf.
     pub fn silent(&self, now: Micros) -> Vec<u32> {
         let ended = self.sources.iter().filter(|(_, source)| source.lease_ends <= now);
         ended.map(|(ap, _)| *ap).collect()
+    }
+
+    /// Whether all of several gateways are silent for so long that missing versions would make the shard late: each of them beats.
+    fn hears_nobody(&self, now: Micros) -> bool {
+        let heard_by = |source: &Source| source.lease_ends + self.settings.late > now + self.settings.lease;
+        self.sources.len() > 1 && !self.sources.values().any(heard_by)
     }
 
     /// These gateways are gone, says the registry: their users are lost.
@@ -547,11 +570,12 @@ impl Writer {
         if planted::is(Bug::AliveOutOfSync) {
             return Standing::InSync;
         }
-        if self.is_deaf {
+        if self.is_deaf || self.hears_nobody(now) {
             return Standing::Deaf;
         }
         if !self.is_settled {
-            if !self.is_expecting || self.sources.values().any(|source| source.resync.is_some()) {
+            // What the store had may be older than the writer's start: each gateway must have been caught up with.
+            if !self.is_expecting || !self.sources.values().all(|source| source.was_whole) {
                 return Standing::Starting;
             }
             self.is_settled = true;
@@ -672,6 +696,7 @@ impl Writer {
             self.counters.held_dropped += u64::from(!held);
             return Verdict::Held;
         }
+        source.note();
         // A version that fills a gap is older than one that is applied: it ends no session that may be newer.
         let is_newest = source.gaps.highest() == last;
         if events.is_empty() {
@@ -701,6 +726,7 @@ impl Writer {
         (source.resync, source.asked) = (None, None);
         let held = std::mem::take(&mut source.held);
         source.held_bytes = 0;
+        source.note();
         self.counters.fulls += 1;
         self.places.replace(now, origin, version, assembly.entries());
         self.note_applied(origin.ap);

@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 
 use muster_presence::{
     page, AccessPoint, AccessSettings, Apart, Applied, Change, ChangeId, Keeping, Origin, Post, PostEvent, Ranges,
-    State, Task, Writer, WriterSettings,
+    Reason, State, Task, Writer, WriterSettings,
 };
 use muster_transport::HasLinks;
 use muster_udp::monotonic_now;
@@ -196,15 +196,14 @@ impl OnlineWriterEngine {
         })
     }
 
-    /// The feed told last of this device that it is online; after all records of the store.
+    /// What the feed told last of this device; after all records of the store.
     fn restore_told(
         &mut self,
         user: u64,
         device_name: &str,
-        ap: u32,
-        epoch: u32,
-        version: u64,
+        (ap, epoch, version): (u32, u32, u64),
         at_ms: u64,
+        online: bool,
     ) -> PyResult<()> {
         let origin = Origin { ap, epoch };
         let id = ChangeId {
@@ -216,7 +215,10 @@ impl OnlineWriterEngine {
             id,
             user,
             device: presence::device(device_name)?,
-            state: State::Online,
+            state: match online {
+                true => State::Online,
+                false => State::Offline(Reason::Lost),
+            },
             at_ms,
         };
         self.with(|keeping| keeping.writer.restore_told(monotonic_now(), &change))
