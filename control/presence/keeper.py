@@ -44,7 +44,7 @@ class Engine(Gaps, Protocol):
     def restore_applied(self, ap: int, epoch: int, version: int) -> None: ...
     def restore_users(self, bytes: bytes) -> tuple[int, list[int]]: ...
     def restore_told(
-        self, user: int, device_name: str, of: tuple[int, int, int], at_ms: int, online: bool
+        self, user: int, device_name: str, of: tuple[int, int, int, int], at_ms: int, online: bool
     ) -> None: ...
     def open(self) -> None: ...
     def rewrite(self) -> None: ...
@@ -149,8 +149,8 @@ class Keeper:
                 self._log.warning("records of no known form, or of another shard", users=len(wrong), first=wrong[0])
         recalled = await self._relay.recall(begun.logged, begun.published)
         for change in recalled:
-            _, epoch, version, _ = map(int, change.id.split("-"))
-            of = (change.gateway, epoch, version)
+            _, epoch, version, index = map(int, change.id.split("-"))
+            of = (change.gateway, epoch, version, index)
             self._engine.restore_told(int(change.user), change.device, of, change.at_ms, change.state == "online")
         self._engine.open()
         self._opened, self._read_s = True, time.monotonic() - began

@@ -4,7 +4,6 @@ What readers tell is what gateways have, or nothing; the log tells each change, 
 """
 
 import asyncio
-import json
 import os
 import random
 import shutil
@@ -17,9 +16,10 @@ import pytest
 
 from control.presence.asking import Readers
 from plane.calls import CallError
-from plane.log import connect
 from tests.clocks import Clock
+from tests.kafka import Kafka
 from tests.plane.fleet.redises import WORD, Cluster, Redis, Sentinels
+from tests.presence.feed import changes, followed
 from tests.presence.rig import Place, Rig
 
 pytestmark = pytest.mark.skipif(not shutil.which("redis-server"), reason="needs redis-server")
@@ -65,32 +65,6 @@ class Roaming:
         finally:
             roaming.cancel()
             await asyncio.gather(roaming, return_exceptions=True)
-
-
-async def changes(folder: Path, site: int, shards: int = 1, url: str = "") -> list[dict[str, Any]]:
-    """All changes in the logs of a site. Takes them over from its writers, which must be gone."""
-    logs = connect(url, folder / "presence", partitions=shards)
-    found: list[dict[str, Any]] = []
-    for shard in range(shards):
-        log = await logs.open(f"presence-site{site}-of{shards}", shard)
-        found += [json.loads(record) async for _, batch in log.read(0) for record in batch.records()]
-        await log.close()
-    await logs.close()
-    return found
-
-
-def followed(told: Sequence[dict[str, Any]]) -> set[tuple[int, str]]:
-    """The devices that a consumer has as online in the end: it drops what it had, by its id. Each change is one."""
-    seen: set[str] = set()
-    online: set[tuple[int, str]] = set()
-    for each in told:
-        if each["id"] in seen:
-            continue
-        seen.add(each["id"])
-        device = int(each["user"]), each["device"]
-        assert (each["state"] == "online") == (device not in online), f"{each} changes nothing"
-        (online.add if each["state"] == "online" else online.remove)(device)
-    return online
 
 
 async def ends_true(rig: Rig, users: Sequence[int], url: str = "", seconds: float = 20.0) -> None:
@@ -142,6 +116,39 @@ async def test_a_writer_of_a_hundred_thousand_users_dies_every_ten_seconds(tmp_p
                 await asyncio.sleep(5)
         sample = roaming.users[::10]
         await ends_true(rig, sample, seconds=60)
+
+
+# ---- Stores and logs that are away -----------------------------------------------------------------------------------------
+
+
+async def test_a_store_that_comes_back_empty_and_then_older_under_load_loses_no_change(tmp_path: Path) -> None:
+    async with Rig(tmp_path, grace_ms=300) as rig:
+        roaming, store = Roaming(rig, 500), rig.redis[0]
+        rig.gateways[1].online(roaming.users[:250])
+        await rig.right(roaming.users)
+        async with roaming.on():
+            await store.kill()
+            await store.serves()
+            await asyncio.sleep(0.5)
+            await store.told("SAVE")
+            await asyncio.sleep(0.5)
+            await store.kill()
+            await store.serves()
+        await ends_true(rig, roaming.users)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+async def test_a_minute_without_kafka_loses_no_change(tmp_path: Path, kafka: Kafka) -> None:
+    async with Rig(tmp_path, grace_ms=300, log=kafka.url) as rig:
+        roaming = Roaming(rig, 2_000)
+        await rig.right(roaming.users)
+        async with roaming.on():
+            kafka.kill()
+            await asyncio.sleep(60)
+            kafka.start()
+            await kafka.ready()
+        await ends_true(rig, roaming.users, kafka.url, 60)
 
 
 # ---- Numbers and clocks ------------------------------------------------------------------------------------------------

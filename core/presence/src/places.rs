@@ -239,32 +239,43 @@ impl Places {
 
     /// The last that was told of a device is this, and the store may have been older than that. A device that was told to be online, and
     /// of which nothing is known, goes after the grace time unless it is heard of. One that was told to be offline, and
-    /// that the store has, is told again once it is confirmed.
+    /// that the store has, is told again once it is confirmed; one that the store has not either is not told by events before
+    /// that one, which may come again.
     pub fn restore_told(&mut self, now: Micros, change: &Change) {
-        let key = (change.user, change.device, change.id.origin.ap);
-        match (change.state, self.is_visible(change.user, change.device)) {
-            (State::Online, false) => {}
-            (State::Offline(_), true) => {
+        let ChangeId {
+            origin,
+            version,
+            index,
+        } = change.id;
+        let key = (change.user, change.device, origin.ap);
+        let is_visible = self.is_visible(change.user, change.device);
+        let mut place = Place {
+            epoch: origin.epoch,
+            index: u16::try_from(index).unwrap_or(NO_EVENT),
+            version,
+            at_ms: change.at_ms,
+            stand: Stand::Gone,
+        };
+        match change.state {
+            State::Online if is_visible => return,
+            State::Online => {
+                let ends = now + self.grace;
+                // Before the event itself, which may come again.
+                (place.version, place.index) = (version.wrapping_sub(1), NO_EVENT);
+                place.stand = Stand::Leaving {
+                    reason: Reason::Lost,
+                    ends,
+                };
+                self.leaving.push_back((ends, key));
+                self.changed.entry(change.user).or_default();
+            }
+            State::Offline(_) if is_visible => {
                 self.untold.insert((change.user, change.device));
                 return;
             }
-            _ => return,
+            State::Offline(_) => self.gone.entry(origin.ap).or_default().push(key),
         }
-        let ends = now + self.grace;
-        let place = Place {
-            epoch: change.id.origin.epoch,
-            // Before the event itself, which may come again.
-            version: change.id.version.wrapping_sub(1),
-            index: NO_EVENT,
-            at_ms: change.at_ms,
-            stand: Stand::Leaving {
-                reason: Reason::Lost,
-                ends,
-            },
-        };
-        self.leaving.push_back((ends, key));
         self.put(key, place);
-        self.changed.entry(change.user).or_default();
     }
 
     /// Tells of devices that the feed has as offline and that are online at a gateway of which nothing is missing.

@@ -494,9 +494,9 @@ impl Writer {
         }
         self.places.expire(now);
         let sources = &self.sources;
-        self.places
-            .forget_where(|ap| sources.get(&ap).is_none_or(|source| source.gaps.gaps().is_empty()));
         let is_whole = |source: &Source| source.was_whole && source.is_complete();
+        self.places
+            .forget_where(|ap| sources.get(&ap).is_none_or(is_whole));
         self.places.tell_where(|ap| sources.get(&ap).is_some_and(is_whole));
     }
 

@@ -201,7 +201,7 @@ impl OnlineWriterEngine {
         &mut self,
         user: u64,
         device_name: &str,
-        (ap, epoch, version): (u32, u32, u64),
+        (ap, epoch, version, index): (u32, u32, u64, u64),
         at_ms: u64,
         online: bool,
     ) -> PyResult<()> {
@@ -209,7 +209,7 @@ impl OnlineWriterEngine {
         let id = ChangeId {
             origin,
             version,
-            index: 0,
+            index,
         };
         let change = Change {
             id,
