@@ -1,7 +1,7 @@
 """The wall clock of programs that tests run, stepped while they run.
 
-A small library before libc's own answers for the time: the real time and as many seconds as a file says. Monotonic clocks are
-left alone.
+A small library before libc's own answers for the time: the real time and as many seconds as a file says. Monotonic
+clocks are left alone.
 """
 
 import shutil

@@ -1,4 +1,4 @@
-"""Faults that a site lives through: writers that die again and again, numbers that end, clocks, cuts, other stores, other shards.
+"""Faults that a site lives through: writers that die again, numbers that end, clocks, cuts, other stores and shards.
 
 What readers tell is what gateways have, or nothing; the log tells each change, in an order that a consumer can follow.
 """
@@ -7,7 +7,7 @@ import asyncio
 import os
 import random
 import shutil
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -67,22 +67,30 @@ class Roaming:
             await asyncio.gather(roaming, return_exceptions=True)
 
 
+async def until(asked: Callable[[], Awaitable[bool]], seconds: float = 20.0) -> None:
+    """Return once it is so. Raises `TimeoutError`."""
+    async with asyncio.timeout(seconds):
+        while not await asked():  # noqa: ASYNC110 - it happens in other processes
+            await asyncio.sleep(0.05)
+
+
 async def ends_true(rig: Rig, users: Sequence[int], url: str = "", seconds: float = 20.0) -> None:
     """Views are right, and so is the log of the first site once its writer is gone."""
+
+    async def published() -> bool:
+        return all(each.writer and not each.writer.unpublished for each in (await rig.stats()).values())
+
     await rig.right(users, seconds)
-    async with asyncio.timeout(seconds):
-        while any(each.writer is None or each.writer.unpublished for each in (await rig.stats()).values()):
-            await asyncio.sleep(0.1)
-        await asyncio.sleep(1.5)  # the grace time of those that just went, and a report of the writer behind it
-        while any(each.writer is None or each.writer.unpublished for each in (await rig.stats()).values()):
-            await asyncio.sleep(0.1)
+    await until(published, seconds)
+    await asyncio.sleep(1.5)  # the grace time of those that just went, and a report of the writer behind it
+    await until(published, seconds)
     for process in rig.writers.values():
         await process.kill()
     told = await changes(rig.folder, 1, rig.writers_of[0], url)
     assert followed(told) == {(user, device) for user, device, _ in rig.truth}
 
 
-# ---- Writers that die --------------------------------------------------------------------------------------------------
+# ---- Writers that die ------------------------------------------------------------------------------------------------
 
 
 async def test_a_writer_that_dies_again_and_again_tells_no_lie_and_loses_no_change(tmp_path: Path) -> None:
@@ -98,6 +106,11 @@ async def test_a_writer_that_dies_again_and_again_tells_no_lie_and_loses_no_chan
         await ends_true(rig, roaming.users)
 
 
+async def answers(rig: Rig) -> bool:
+    """Whether the first site does."""
+    return await rig.view([7], 1) is not None
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(3_600)
 async def test_a_writer_of_a_hundred_thousand_users_dies_every_ten_seconds(tmp_path: Path) -> None:
@@ -110,15 +123,13 @@ async def test_a_writer_of_a_hundred_thousand_users_dies_every_ten_seconds(tmp_p
             for _ in range(KILLS):
                 await rig.writers[1, 0].kill()
                 await rig.writers[1, 0].start()
-                async with asyncio.timeout(10):
-                    while await rig.view([7], 1) is None:
-                        await asyncio.sleep(0.05)
+                await until(lambda: answers(rig), 10)
                 await asyncio.sleep(5)
         sample = roaming.users[::10]
         await ends_true(rig, sample, seconds=60)
 
 
-# ---- Stores and logs that are away -----------------------------------------------------------------------------------------
+# ---- Stores and logs that are away -----------------------------------------------------------------------------------
 
 
 async def test_a_store_that_comes_back_empty_and_then_older_under_load_loses_no_change(tmp_path: Path) -> None:
@@ -151,7 +162,7 @@ async def test_a_minute_without_kafka_loses_no_change(tmp_path: Path, kafka: Kaf
         await ends_true(rig, roaming.users, kafka.url, 60)
 
 
-# ---- Numbers and clocks ------------------------------------------------------------------------------------------------
+# ---- Numbers and clocks ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("start", [(1 << 32) - 50, (1 << 64) - 50])
@@ -185,7 +196,7 @@ async def test_clocks_that_step_an_hour_in_both_directions_change_nothing(tmp_pa
         await ends_true(rig, roaming.users)
 
 
-# ---- Sites cut off -----------------------------------------------------------------------------------------------------
+# ---- Sites cut off ---------------------------------------------------------------------------------------------------
 
 
 async def test_a_site_that_is_cut_off_refuses_and_agrees_again_when_it_is_healed(tmp_path: Path) -> None:
@@ -211,7 +222,7 @@ async def test_a_site_that_is_cut_off_refuses_and_agrees_again_when_it_is_healed
         await ends_true(rig, roaming.users)
 
 
-# ---- Stores of others --------------------------------------------------------------------------------------------------
+# ---- Stores of others ------------------------------------------------------------------------------------------------
 
 
 def words(folder: Path) -> str:
@@ -259,7 +270,7 @@ async def _loses_a_master(rig: Rig, master: Redis) -> None:
     await ends_true(rig, roaming.users, seconds=40)
 
 
-# ---- Another number of shards ------------------------------------------------------------------------------------------
+# ---- Another number of shards ----------------------------------------------------------------------------------------
 
 
 async def test_a_site_changes_its_number_of_shards_in_two_steps(tmp_path: Path) -> None:
@@ -278,9 +289,11 @@ async def test_a_site_changes_its_number_of_shards_in_two_steps(tmp_path: Path) 
             await rig.writers[1, 0].kill()  # the second step: all ask the new reader
             while await view(old, roaming.users) is not None:
                 assert await view(new, roaming.users) is not None
-        async with asyncio.timeout(20):
-            while await view(new, roaming.users) != rig.truth:
-                await asyncio.sleep(0.05)
+
+        async def right() -> bool:
+            return await view(new, roaming.users) == rig.truth
+
+        await until(right)
         await asyncio.sleep(1.0)  # the grace time is over, and its changes are in the log
         for process in rig.writers.values():
             await process.kill()
