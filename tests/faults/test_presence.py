@@ -11,9 +11,13 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 import muster
+from control.http import keys
+from control.http.face import actions
+from control.http.system import KEYS
 from plane.auth import mint
 from plane.trust import signing_secrets
 from tests import strikes
@@ -61,7 +65,7 @@ async def test_the_commands_work_on_redis_kafka_and_zookeeper_of_others(
     instance = make(presence={"grace_ms": 300})
     redis = ",".join(each.url for each in stores)
     words = ["--sites", "2", "--writers", "2,3", "--redis", redis, "--log", kafka.url, "--registry", zookeeper.url]
-    with instance.running("--with", "presence", *words):
+    with instance.running("--with", "presence,http", *words):
         stats = json.loads(instance.ran("presence", "stats", "--json").stdout)
         assert [(each["site"], each["shard"], each["shards"]) for each in stats] == [
             (1, 0, 2),
@@ -85,6 +89,7 @@ async def test_the_commands_work_on_redis_kafka_and_zookeeper_of_others(
             sent = instance.ran("send", "7", stdin=b"hello\n")
             assert (sent.returncode, sent.stdout) == (0, b"delivered: phone\n")
             assert instance.ran("send", "8", stdin=b"hello\n").returncode == 1
+            await _keys(instance)
             async with muster.connect(instance.folder.path, proxies=[], token=token(instance, 9, None)):
                 await until_asked(lambda: [len(each["devices"]) for each in who(instance, "9")] == [1], PATIENT_S)
         finally:
@@ -103,6 +108,28 @@ async def test_the_commands_work_on_redis_kafka_and_zookeeper_of_others(
         assert {each["user"] for each in logged} == {"7", "9"}, "a token without a device is a device as well"
     assert [json.loads(line)["state"] for line in told.splitlines()][-1:] == ["offline"]
     assert all(each.said("DBSIZE") > 0 for each in stores)
+
+
+async def _keys(instance: Instance) -> None:
+    """API keys open what they are for."""
+    known = {action.name: action.text for action in actions().values()}
+    scopes = ("unicast:7", "presence:7")
+    _, key = await asyncio.to_thread(keys.create, instance.folder.path / KEYS, "web", scopes, known)
+    host, port = instance.process("http").bind or ("", 0)
+    asked = {"users": ["7"], "data": "over http", "expires": 2}
+    async with httpx2.AsyncClient(base_url=f"http://{host}:{port}/api/v1", timeout=30, trust_env=False) as client:
+
+        async def status(key: str | None, path: str, body: dict[str, Any]) -> int:
+            answer = await client.post(path, json=body, headers={} if key is None else {"x-api-key": key})
+            return int(answer.status_code)
+
+        for wrong in (None, "mk_nobody", key[:-1]):
+            assert [await status(wrong, path, asked) for path in ("/send", "/presence")] == [401, 401]
+        assert await status(key, "/send", asked | {"users": ["7", "8"]}) == 403
+        assert await status(key, "/presence", {"users": ["70"]}) == 403
+        assert await status(key, "/send", asked | {"data": "x" * 961}) in {400, 413}
+        said = await client.post("/send", json=asked, headers={"x-api-key": key})
+        assert said.json() == {"users": [{"user": "7", "devices": [{"device": "phone", "outcome": "delivered"}]}]}
 
 
 def seen(instance: Instance, site: str) -> list[str] | None:
