@@ -20,7 +20,6 @@ $simulator --kills --seeds 0..50
 $simulator --commands --seeds 0..50
 $simulator --rekeys --seeds 0..50
 $simulator --moves --seeds 0..50
-env PRESENCE_SEEDS=300 cargo test --release --quiet --manifest-path core/Cargo.toml -p muster-presence --test sim
 COMMANDS
 echo '== planted bugs'
 cargo test --release --quiet --manifest-path core/Cargo.toml -p muster-sim --features planted --test planted || failed=1

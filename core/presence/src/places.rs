@@ -87,6 +87,10 @@ pub struct Places {
     gone: BTreeMap<u32, Vec<Key>>,
     /// Devices that the store has and that the feed told last as offline: the store went back. What confirms them is told.
     untold: BTreeSet<(u64, Device)>,
+    /// Devices that the feed told of before the writer's start. Their events may come again, and a consumer drops names that it had: what
+    /// is told of them has names of the writer's own, until a grace time after everything has come.
+    named: BTreeSet<(u64, Device)>,
+    named_ends: Option<Micros>,
     /// Users whose record is to be written, with what is to be told of them.
     changed: BTreeMap<u64, Vec<Change>>,
     grace: Micros,
@@ -103,6 +107,8 @@ impl Places {
             leaving: VecDeque::new(),
             gone: BTreeMap::new(),
             untold: BTreeSet::new(),
+            named: BTreeSet::new(),
+            named_ends: None,
             changed: BTreeMap::new(),
             grace,
             writer_epoch,
@@ -242,11 +248,7 @@ impl Places {
     /// that the store has, is told again once it is confirmed; one that the store has not either is not told by events before
     /// that one, which may come again.
     pub fn restore_told(&mut self, now: Micros, change: &Change) {
-        let ChangeId {
-            origin,
-            version,
-            index,
-        } = change.id;
+        let ChangeId { origin, version, index } = change.id;
         let key = (change.user, change.device, origin.ap);
         let is_visible = self.is_visible(change.user, change.device);
         let mut place = Place {
@@ -256,6 +258,7 @@ impl Places {
             at_ms: change.at_ms,
             stand: Stand::Gone,
         };
+        self.named.insert((change.user, change.device));
         match change.state {
             State::Online if is_visible => return,
             State::Online => {
@@ -280,9 +283,6 @@ impl Places {
 
     /// Tells of devices that the feed has as offline and that are online at a gateway of which nothing is missing.
     pub fn tell_where(&mut self, is_whole: impl Fn(u32) -> bool) {
-        if self.untold.is_empty() {
-            return;
-        }
         for (user, device) in std::mem::take(&mut self.untold) {
             let at = self.places.range((user, device, 0)..=(user, device, u32::MAX));
             let mut confirmed = at.filter(|((_, _, ap), place)| place.stand == Stand::Online && is_whole(*ap));
@@ -290,6 +290,13 @@ impl Places {
                 Some((key, place)) => self.tell(key, place, State::Online, true),
                 None => drop(self.untold.insert((user, device))),
             }
+        }
+    }
+
+    /// Nothing is missing of any gateway: events of before the start come no more.
+    pub fn caught_up(&mut self, now: Micros) {
+        if !self.named.is_empty() && now >= *self.named_ends.get_or_insert(now + self.grace) {
+            self.named.clear();
         }
     }
 
@@ -372,7 +379,7 @@ impl Places {
     /// `by_state`: a full state tells of it, and no event of a packet.
     fn arrive(&mut self, key: Key, place: Place, by_state: bool) -> bool {
         let was_visible = self.is_visible(key.0, key.1) && !planted::is(Bug::DuplicateCounted);
-        let was_told = was_visible && !self.untold.remove(&(key.0, key.1));
+        let was_told = !self.untold.remove(&(key.0, key.1)) && was_visible;
         let old = self.places.get(&key);
         let was_online = old.is_some_and(|old| old.stand == Stand::Online);
         let same = old.is_some_and(|old| !old.is_older(place.epoch, place.version, place.index));
@@ -406,7 +413,7 @@ impl Places {
 
     /// Puts a change into the feed. The event of a place names it, once: what else tells of it is named by the writer.
     fn tell(&mut self, key: Key, place: Place, state: State, is_synthetic: bool) {
-        let index = if is_synthetic {
+        let index = if is_synthetic || self.named.contains(&(key.0, key.1)) {
             self.told = (self.told + 1) & (u32::MAX >> 1);
             SYNTHETIC | u64::from(self.writer_epoch) << 31 | u64::from(self.told)
         } else {

@@ -495,9 +495,11 @@ impl Writer {
         self.places.expire(now);
         let sources = &self.sources;
         let is_whole = |source: &Source| source.was_whole && source.is_complete();
-        self.places
-            .forget_where(|ap| sources.get(&ap).is_none_or(is_whole));
+        self.places.forget_where(|ap| sources.get(&ap).is_none_or(is_whole));
         self.places.tell_where(|ap| sources.get(&ap).is_some_and(is_whole));
+        if sources.values().all(is_whole) {
+            self.places.caught_up(now);
+        }
     }
 
     /// Gateways whose lease is over, and whose users are lost unless the writer is deaf.

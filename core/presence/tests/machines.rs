@@ -2,8 +2,8 @@
 
 use muster_presence::{
     bucket, kinds, AccessPoint, AccessSettings, Applied, Ask, Beat, Change, Closing, Deliveries, DeliverySettings,
-    Device, Event, FullAsk, Message, MessageId, Origin, Outcome, Policies, Policy, Reason, Record, Shard, ShardMap, Splitter,
-    Standing, State, To, Unicast, Verdict, Why, Writer, WriterSettings, SYNTHETIC,
+    Device, Event, FullAsk, Message, MessageId, Origin, Outcome, Policies, Policy, Reason, Record, Shard, ShardMap,
+    Splitter, Standing, State, To, Unicast, Verdict, Why, Writer, WriterSettings, SYNTHETIC,
 };
 use muster_transport::Micros;
 
@@ -493,7 +493,11 @@ fn what_a_store_that_went_back_has_online_is_told_once_it_is_confirmed() {
     later.online(11 * SECOND, 1, 7, device("phone"), 8).expect("few");
     carry(&mut later, &mut second, 12 * SECOND);
     full(&mut later, &mut second, 13 * SECOND);
-    assert_eq!(states(&written(&mut second)), [(7, State::Online)], "the gateway started again");
+    assert_eq!(
+        states(&written(&mut second)),
+        [(7, State::Online)],
+        "the gateway started again"
+    );
 
     let (mut second, mut access) = went_back();
     carry(&mut access, &mut second, 11 * SECOND);

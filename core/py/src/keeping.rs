@@ -206,11 +206,7 @@ impl OnlineWriterEngine {
         online: bool,
     ) -> PyResult<()> {
         let origin = Origin { ap, epoch };
-        let id = ChangeId {
-            origin,
-            version,
-            index,
-        };
+        let id = ChangeId { origin, version, index };
         let change = Change {
             id,
             user,
