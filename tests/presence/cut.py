@@ -1,7 +1,7 @@
 """Ways of datagrams that a test cuts and heals: a node dials a port here, and what comes goes on to another port."""
 
 import asyncio
-from typing import Final, Self
+from typing import Final, Self, cast
 
 HOST: Final = "127.0.0.1"
 Address = tuple[str, int]
@@ -16,8 +16,7 @@ class _Side(asyncio.DatagramProtocol):
         self.transport: asyncio.DatagramTransport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.DatagramTransport)
-        self.transport = transport
+        self.transport = cast(asyncio.DatagramTransport, transport)
 
     def datagram_received(self, data: bytes, addr: Address) -> None:
         self.peer = addr

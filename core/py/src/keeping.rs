@@ -201,10 +201,11 @@ impl OnlineWriterEngine {
         &mut self,
         user: u64,
         device_name: &str,
-        (ap, epoch, version, index): (u32, u32, u64, u64),
+        of: (u32, u32, u64, u64),
         at_ms: u64,
         online: bool,
     ) -> PyResult<()> {
+        let (ap, epoch, version, index) = of;
         let origin = Origin { ap, epoch };
         let id = ChangeId { origin, version, index };
         let change = Change {
