@@ -8,6 +8,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,7 @@ async def test_the_commands_work_on_redis_kafka_and_zookeeper_of_others(
         member = instance.command("sub", "demo", "--token-file", str(file), stdout=-1, stderr=-1)
         try:
             for site in ("1", "2"):
-                await until_asked(lambda site=site: seen(instance, site) == ["phone"], PATIENT_S)
+                await until_asked(partial(sees, instance, site, "phone"), PATIENT_S)
             ids = tmp_path / "ids.txt"
             ids.write_text("".join(f"{user}\n" for user in range(1_500)))
             found = who(instance, "--file", str(ids))
@@ -96,13 +97,14 @@ async def test_the_commands_work_on_redis_kafka_and_zookeeper_of_others(
             member.send_signal(signal.SIGINT)
             _, said = member.communicate(timeout=PATIENT_S)
         assert b"data=hello" in said
-        await until_asked(lambda: seen(instance, "1") == seen(instance, "2") == [], PATIENT_S)
+        for site in ("1", "2"):
+            await until_asked(partial(sees, instance, site), PATIENT_S)
         await until_asked(lambda: instance.ran("presence", "stats").returncode == 0, PATIENT_S)
         await asyncio.sleep(1.0)  # the grace time, and the relay
         watching.send_signal(signal.SIGINT)
         told, _ = watching.communicate(timeout=PATIENT_S)
-    for site, shards in ((1, 2), (2, 3)):
-        logged = await changes(tmp_path, site, shards, kafka.url)
+    for place, shards in ((1, 2), (2, 3)):
+        logged = await changes(tmp_path, place, shards, kafka.url)
         assert [each["state"] for each in logged if each["user"] == "7"] == ["online", "offline"]
         assert {each["user"] for each in logged} == {"7", "9"}, "a token without a device is a device as well"
     assert [json.loads(line)["state"] for line in told.splitlines()][-1:] == ["offline"]
@@ -131,10 +133,10 @@ async def _keys(instance: Instance) -> None:
         assert said.json() == {"users": [{"user": "7", "devices": [{"device": "phone", "outcome": "delivered"}]}]}
 
 
-def seen(instance: Instance, site: str) -> list[str] | None:
-    """The devices of user 7 at a site; None: it refuses."""
+def sees(instance: Instance, site: str, *devices: str) -> bool:
+    """Whether these are the devices of user 7 at a site."""
     found = who(instance, "7", "--site", site)
-    return [device["device"] for device in found[0]["devices"]] if found else None
+    return [[device["device"] for device in each["devices"]] for each in found] == [list(devices)]
 
 
 async def test_a_redis_that_is_none_is_named_at_the_start(make: Make) -> None:
@@ -186,7 +188,7 @@ async def _restarted(make: Make, rounds: int, signals: Sequence[int]) -> None:
         async with online(instance, STAYING):
             users = [str(user) for user in STAYING]
             for site in ("1", "2"):
-                await until_asked(lambda site=site: present(instance, users, site), PATIENT_S)
+                await until_asked(partial(present, instance, users, site), PATIENT_S)
             roaming = [asyncio.create_task(roam(instance, user)) for user in ROAMING]
             for number in range(rounds):
                 for name in instance.names():
@@ -197,17 +199,22 @@ async def _restarted(make: Make, rounds: int, signals: Sequence[int]) -> None:
                 task.cancel()
             await asyncio.gather(*roaming, return_exceptions=True)
             for site in ("1", "2"):
-                await until_asked(lambda site=site: present(instance, users, site), PATIENT_S)
+                await until_asked(partial(present, instance, users, site), PATIENT_S)
             await asyncio.sleep(6.0)  # the grace time of those that roamed, and the relay
             for name in instance.names("online-writer"):
-                await until_asked(lambda name=name: instance.metrics(name)["presence_unpublished"] == 0, PATIENT_S)
+                await until_asked(partial(published, instance, name), PATIENT_S)
                 strikes.kill(instance.process(name).pid)
         instance.end()
-    for site in (1, 2):
-        told = await changes(instance.folder.path, site)
+    for number in (1, 2):
+        told = await changes(instance.folder.path, number)
         stayed = [each for each in told if int(each["user"]) in STAYING and each["state"] == "offline"]
         assert not stayed, stayed
         assert {user for user, _ in followed(told)} >= set(STAYING)
+
+
+def published(instance: Instance, name: str) -> bool:
+    """Whether a writer's changes are all in its log."""
+    return instance.metrics(name)["presence_unpublished"] == 0
 
 
 def present(instance: Instance, users: Sequence[str], site: str) -> bool:
