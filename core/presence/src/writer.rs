@@ -233,6 +233,8 @@ pub struct Writer {
     /// All gateways that are expected have been in sync once.
     is_settled: bool,
     is_expecting: bool,
+    /// What the store had waits for the gateways: a device may have moved while no writer ran, so nobody is told as offline before.
+    is_restored: bool,
     is_deaf: bool,
     counters: WriterCounters,
 }
@@ -249,6 +251,7 @@ impl Writer {
             supersedes: Vec::new(),
             is_settled: false,
             is_expecting: false,
+            is_restored: false,
             is_deaf: false,
             counters: WriterCounters::default(),
             settings,
@@ -260,6 +263,7 @@ impl Writer {
     /// What the store has of a gateway. Only what is missing since will be asked for.
     pub fn restore_applied(&mut self, now: Micros, applied: &Applied) {
         let Some(version) = applied.version else { return };
+        self.is_restored = true;
         let source = Source {
             installed: Some(applied.epoch),
             resync: None,
@@ -287,6 +291,7 @@ impl Writer {
     /// What was told last of a device, after all records of the store: a store that went back knows less than its feed.
     pub fn restore_told(&mut self, now: Micros, change: &Change) {
         if self.shard.owns(change.user) {
+            self.is_restored = true;
             self.places.restore_told(now, change);
         }
     }
@@ -492,7 +497,10 @@ impl Writer {
         if !self.is_deaf {
             self.remove(now, &ended);
         }
-        self.places.expire(now);
+        self.is_restored &= !self.is_caught_up();
+        if !self.is_restored {
+            self.places.expire(now);
+        }
         let sources = &self.sources;
         let is_whole = |source: &Source| source.was_whole && source.is_complete();
         self.places.forget_where(|ap| sources.get(&ap).is_none_or(is_whole));
@@ -506,6 +514,11 @@ impl Writer {
     pub fn silent(&self, now: Micros) -> Vec<u32> {
         let ended = self.sources.iter().filter(|(_, source)| source.lease_ends <= now);
         ended.map(|(ap, _)| *ap).collect()
+    }
+
+    /// Whether all gateways that run have been heard and were whole.
+    fn is_caught_up(&self) -> bool {
+        self.is_expecting && self.sources.values().all(|source| source.was_whole)
     }
 
     /// Whether all of several gateways are silent for so long that missing versions would make the shard late: each of them beats.
@@ -547,7 +560,8 @@ impl Writer {
     pub fn deadline(&self, now: Micros) -> Option<Micros> {
         // Leases that ended while the writer is deaf are looked at again with the next frame.
         let leases = self.sources.values().map(|source| source.lease_ends);
-        leases.filter(|ends| *ends > now).chain(self.places.deadline()).min()
+        let leaving = self.places.deadline().filter(|_| !self.is_restored);
+        leases.filter(|ends| *ends > now).chain(leaving).min()
     }
 
     // ---- For the store and readers ----------------------------------------------------------------------------------
@@ -577,7 +591,7 @@ impl Writer {
         }
         if !self.is_settled {
             // What the store had may be older than the writer's start: each gateway must have been caught up with.
-            if !self.is_expecting || !self.sources.values().all(|source| source.was_whole) {
+            if !self.is_caught_up() {
                 return Standing::Starting;
             }
             self.is_settled = true;

@@ -1,9 +1,9 @@
 //! The machines beside each other in a test's hands: windows, policies, restarts, leases, moves, batches, unicast.
 
 use muster_presence::{
-    bucket, kinds, AccessPoint, AccessSettings, Applied, Ask, Beat, Change, Closing, Deliveries, DeliverySettings,
-    Device, Event, FullAsk, Message, MessageId, Origin, Outcome, Policies, Policy, Reason, Record, Shard, ShardMap,
-    Splitter, Standing, State, To, Unicast, Verdict, Why, Writer, WriterSettings, SYNTHETIC,
+    bucket, kinds, AccessPoint, AccessSettings, Applied, Ask, Beat, Change, ChangeId, Closing, Deliveries,
+    DeliverySettings, Device, Event, FullAsk, Message, MessageId, Origin, Outcome, Policies, Policy, Reason, Record,
+    Shard, ShardMap, Splitter, Standing, State, To, Unicast, Verdict, Why, Writer, WriterSettings, SYNTHETIC,
 };
 use muster_transport::Micros;
 
@@ -485,6 +485,20 @@ fn went_back() -> (Writer, AccessPoint) {
     (second, access)
 }
 
+fn told_online(user: u64) -> Change {
+    Change {
+        id: ChangeId {
+            origin: Origin { ap: 1, epoch: 1 },
+            version: 9,
+            index: 0,
+        },
+        user,
+        device: device("phone"),
+        state: State::Online,
+        at_ms: 1,
+    }
+}
+
 #[test]
 fn what_a_store_that_went_back_has_online_is_told_once_it_is_confirmed() {
     let (mut second, _) = went_back();
@@ -514,6 +528,14 @@ fn what_a_store_that_went_back_has_online_is_told_once_it_is_confirmed() {
     second.expire(30 * SECOND);
     assert_eq!(states(&written(&mut second)), [], "it is offline, as was told");
     assert_eq!(second.online_len(), 0);
+
+    let (mut second, _) = went_back();
+    second.restore_told(10 * SECOND, &told_online(8));
+    second.expire(19 * SECOND);
+    assert!(
+        written(&mut second).is_empty(),
+        "its gateway is not heard: the device may have moved"
+    );
 
     let (mut second, _) = went_back();
     let beat = Beat {
