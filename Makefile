@@ -26,6 +26,7 @@ sim: setup
 	@cargo run --locked --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --commands --seeds 0..500 $(ARGS)
 	@cargo run --locked --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --lossy --seeds 0..10 $(ARGS)
 	@cargo run --locked --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --kills --seeds 0..1000 $(ARGS)
+	@PRESENCE_SEEDS=3000 cargo test --locked --quiet --manifest-path core/Cargo.toml -p muster-presence --test sim
 	@MUSTERTEST_SEEDS=20 exec .venv/bin/pytest -q tests/control/cluster/test_doubling.py
 
 soak: setup

@@ -30,12 +30,13 @@ def settings(
     lease_ms: int = 10_000,
     grace_ms: int = 5_000,
     log: str = "",
+    password_file: str = "",
 ) -> PresenceSettings:
-    """What all nodes are told; `redis`: a store for each site."""
+    """What all nodes are told; `redis`: a store for each site, `password_file`: theirs."""
     return PresenceSettings(
         writers=list(writers),
         redis=[[each] for each in redis],
-        password_files=[""] * len(redis),
+        password_files=[password_file] * len(redis),
         log=log,
         folder=folder,
         site=1,
@@ -57,13 +58,14 @@ def spec(
     port: int,
     admin: int,
     gateways: Mapping[int, int],
+    node: int | None = None,
 ) -> Spec:
-    """One node. `gateways`: their numbers and ports."""
+    """One node. `gateways`: their numbers and ports. `node`: its number, if it is no node of `muster up`."""
     of, address = kind(role), (HOST, port)
     return Spec(
         instance="presence",
         role=role,
-        node=of.numbers[index],
+        node=of.numbers[index] if node is None else node,
         epoch=epoch,
         bind=None if of.linked else address,
         link_bind=address if of.linked else None,
@@ -92,8 +94,10 @@ def spec(
 class Gateway:
     """A gateway without sessions; it lives while the loop runs, until `end`."""
 
-    def __init__(self, node: int, epoch: int, port: int, version: int = 0) -> None:
+    def __init__(self, node: int, epoch: int, port: int, version: int = 0, window_us: int = 50_000) -> None:
         self.node, self.epoch = node, epoch
+        self.ahead_ms = 0
+        """Of its wall clock."""
         self.devices: set[tuple[int, str, int]] = set()
         """User, device and this gateway, of all that are online."""
         self._engine = PresenceGatewayEngine(
@@ -107,6 +111,7 @@ class Gateway:
             payload_bytes=1_200,
             faults=None,
             version=version,
+            window_us=window_us,
         )
         self._engine.placement(1, [], (1, 1))
         self._stop = asyncio.Event()
@@ -115,13 +120,16 @@ class Gateway:
 
     def online(self, users: Sequence[int], device: str = "phone", session: int = 1) -> None:
         """These users come."""
-        self._engine.online(time.time_ns() // 1_000_000, list(users), device, session)
+        self._engine.online(self._wall_ms(), list(users), device, session)
         self.devices |= {(user, device, self.node) for user in users}
 
     def offline(self, users: Sequence[int], device: str = "phone", session: int = 1, why: str = "closed") -> None:
         """These users go."""
-        self._engine.offline(time.time_ns() // 1_000_000, list(users), device, session, why)
+        self._engine.offline(self._wall_ms(), list(users), device, session, why)
         self.devices -= {(user, device, self.node) for user in users}
+
+    def _wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000 + self.ahead_ms
 
     async def end(self) -> None:
         """End it without a word, as a kill does."""

@@ -64,8 +64,18 @@ Cluster = Annotated[str, typer.Option(metavar="NAME", help="Cluster of the broke
 Node = Annotated[str, typer.Argument(metavar="ID", help="The node's number, or its name.")]
 
 
-FLAGS: Final = {"systems.enabled": "--with", "presence.log": "--kafka"}
+FLAGS: Final = {"systems.enabled": "--with"}
 """Flags that are called otherwise than their keys."""
+
+
+def stores(redis: str | None) -> dict[str, str | None]:
+    """The keys that `--redis` sets: a list of several stores is that of presence alone, `none` the fleet's."""
+    if redis is None:
+        return {}
+    if redis.count("://") > 1:
+        return {"presence.redis": redis}
+    one = redis if redis.startswith(("redis://", "rediss://")) else None
+    return {"fleet.redis": redis, "likes.redis": one, "presence.redis": redis if "://" in redis else None}
 
 
 def counts(word: Callable[..., int]) -> Callable[..., int]:
@@ -144,14 +154,16 @@ def up(
         str | None,
         typer.Option(
             metavar="URL",
-            help="Redis of the fleet's sessions: redis://HOST:PORT/DB, redis+sentinel://…, redis+cluster://…, or none "
-            "[redis-server]; likes have a copy there, if it is the first kind.",
+            help="Redis of the fleet's sessions and of presence: redis://HOST:PORT/DB, redis+sentinel://…, "
+            "redis+cluster://…; none: no sessions [redis-server]. Likes have a copy there, if it is the first kind. "
+            "Presence takes a list of them too, one for each site.",
         ),
     ] = None,
     log: Annotated[
         str | None,
         typer.Option(
-            metavar="URL", help="Log of likes, kafka://HOST:PORT,HOST:PORT/PREFIX [in the instance's folder]."
+            metavar="URL",
+            help="Log of likes and of presence's changes, kafka://HOST:PORT,HOST:PORT/PREFIX [in the instance's folder].",
         ),
     ] = None,
     sites: Annotated[int | None, typer.Option(min=1, max=4, help="Sites of presence [2].")] = None,
@@ -159,7 +171,7 @@ def up(
         str | None, typer.Option(metavar="N,…", help="Shards of presence at each site, as 2 or 2,3 [1].")
     ] = None,
     kafka: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT,…", help="Kafka of presence's change feed [a log in the folder].")
+        str | None, typer.Option(metavar="HOST:PORT,…", help="Kafka of presence's changes alone [as --log].")
     ] = None,
     loss: Chance = None,
     duplicate: Chance = None,
@@ -188,12 +200,11 @@ def up(
         "registry.url": registry,
         "database.url": database,
         "fleet.mqtt": mqtt,
-        "fleet.redis": redis,
-        "likes.redis": redis if redis is not None and redis.startswith(("redis://", "rediss://")) else None,
+        **stores(redis),
         "likes.log": log,
         "presence.sites": sites,
         "presence.writers": writers,
-        "presence.log": kafka and f"kafka://{kafka}",
+        "presence.log": f"kafka://{kafka}" if kafka else log,
         "faults.loss": chance("--loss", loss),
         "faults.duplicate": chance("--duplicate", duplicate),
         "faults.reorder": chance("--reorder", reorder),
@@ -201,8 +212,9 @@ def up(
         "faults.delay_ms": delay_ms,
         "faults.jitter_ms": jitter_ms,
     }
+    names = FLAGS | ({"presence.log": "--kafka"} if kafka else {})
     flags = {
-        key: (value, FLAGS.get(key) or "--" + key.removesuffix(".url").rpartition(".")[2].replace("_", "-"))
+        key: (value, names.get(key) or "--" + key.removesuffix(".url").rpartition(".")[2].replace("_", "-"))
         for key, value in wanted.items()
         if value is not None
     }

@@ -43,7 +43,9 @@ class Engine(Gaps, Protocol):
     def now(self) -> int: ...
     def restore_applied(self, ap: int, epoch: int, version: int) -> None: ...
     def restore_users(self, bytes: bytes) -> tuple[int, list[int]]: ...
-    def restore_told(self, user: int, device_name: str, ap: int, epoch: int, version: int, at_ms: int) -> None: ...
+    def restore_told(
+        self, user: int, device_name: str, of: tuple[int, int, int, int], at_ms: int, online: bool
+    ) -> None: ...
     def open(self) -> None: ...
     def rewrite(self) -> None: ...
     def send(self, node: int, frame: bytes) -> None: ...
@@ -145,10 +147,11 @@ class Keeper:
             users += read
             if wrong:
                 self._log.warning("records of no known form, or of another shard", users=len(wrong), first=wrong[0])
-        recalled = await self._relay.recall(begun.logged)
+        recalled = await self._relay.recall(begun.logged, begun.published)
         for change in recalled:
-            _, epoch, version, _ = map(int, change.id.split("-"))
-            self._engine.restore_told(int(change.user), change.device, change.gateway, epoch, version, change.at_ms)
+            _, epoch, version, index = map(int, change.id.split("-"))
+            of = (change.gateway, epoch, version, index)
+            self._engine.restore_told(int(change.user), change.device, of, change.at_ms, change.state == "online")
         self._engine.open()
         self._opened, self._read_s = True, time.monotonic() - began
         self._why = "starting"
@@ -330,7 +333,8 @@ def companion(
     def begin(engine: object, log: structlog.typing.FilteringBoundLogger, partitions: Callable[[], int]) -> Keeper:
         store = Shard(url, word, instance=settings.instance, site=place.site, shards=place.shards, shard=place.shard)
         logs = connect(settings.log, Path(settings.folder) / "presence", partitions=place.shards)
-        relay = Relay(store, logs, f"presence-site{place.site}", place.shard, log)
+        # A site that changes its number of shards has another log: each begins with an empty view.
+        relay = Relay(store, logs, f"presence-site{place.site}-of{place.shards}", place.shard, log)
         return Keeper(cast(Engine, engine), store, relay, place, spec.node, spec.epoch, log)
 
     return begin

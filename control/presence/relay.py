@@ -21,6 +21,9 @@ AGAIN_S: Final = 1.0
 KEPT: Final = 1_000_000
 """Records of the log that stay for consumers, 250 B each."""
 TRIM_EACH: Final = 50_000
+RECALL: Final = 10_000
+"""Records of the log that a writer reads at its start, before those that its store does not know: packets behind a gap come
+to it again."""
 RECALL_S: Final = 30.0
 """Time to read the log at the start: a million records take 2 s."""
 
@@ -81,24 +84,29 @@ class Relay:
             self._opened = None
         await self._logs.close()
 
-    async def recall(self, logged: int) -> list[Recalled]:
-        """Devices of which the log tells last that they are online, in what the store may not know: the records from an
-        offset on, all where the store lost its own. None where the log is away."""
+    async def recall(self, logged: int, published: str) -> list[Recalled]:
+        """What is told last of each device, where the store may know otherwise: the records of the log from just before an
+        offset, all where the store lost its own, then what the stream has after a place. None where the log is away."""
         last: dict[tuple[str, str], Recalled] = {}
         try:
             async with asyncio.timeout(RECALL_S):
                 self._opened = await self._logs.open(self._name, self._partition)
-                start = max(logged, self._opened.start)
+                start = max(logged - RECALL, self._opened.start)
                 if start < self._opened.end:
                     async for _, batch in self._opened.read(start):
                         for record in batch.records():
                             change = msgspec.json.decode(record, type=Recalled)
                             last[change.user, change.device] = change
-        except (LogError, TimeoutError, msgspec.MsgspecError) as error:
-            self._log.warning("what the log told last is not known", cause=str(error) or type(error).__name__)
+                while waiting := await self._store.changes(published, PAGE):
+                    published = waiting[-1].place
+                    for each in waiting:
+                        change = msgspec.json.decode(each.told, type=Recalled)
+                        last[change.user, change.device] = change
+        except (LogError, StoreError, TimeoutError, msgspec.MsgspecError) as error:
+            self._log.warning("what was told last is not known", cause=str(error) or type(error).__name__)
             await self._reopen()
             return []
-        return [change for change in last.values() if change.state == "online"]
+        return list(last.values())
 
     async def run(self, epoch: int, published: str) -> None:
         """Publish what comes after a place of the stream. `epoch`: the writer's."""

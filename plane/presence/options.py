@@ -8,14 +8,20 @@ import msgspec
 from plane.kind import Around
 from plane.options import EdgeOptions, MachineOptions, Section, key
 from plane.redis import server
-from plane.redis.where import Where, parsed
 from plane.spec import SpecError
 
 SITES_MAX: Final = 4
 SHARDS_MAX: Final = 64
 """Of one site."""
-_HOSTS: Final = r"(?:[^:@/|]+@)?[^:@/|]+:\d+(?:\|[^:@/|]+:\d+)*"
-STORE: Final = rf"rediss?://(?:[^:@/]+@)?[^:@/]+:\d+(?:/\d+)?|redis\+sentinel://{_HOSTS}/[\w.-]+(?:/\d+)?|redis\+cluster://{_HOSTS}"
+_HOST: Final = r"[^:@/,\s]+:\d+"
+_USER: Final = r"(?:[^:@/,\s]+@)?"
+STORE: Final = (
+    rf"rediss?://{_USER}{_HOST}(?:/\d+)?"
+    rf"|rediss?\+sentinel://{_USER}{_HOST}(?:,{_HOST})*/[\w.-]+(?:/\d+)?"
+    rf"|rediss?\+cluster://{_USER}{_HOST}(?:,{_HOST})*"
+)
+BETWEEN_SITES: Final = r",\s*(?=rediss?(?:\+\w+)?://)"
+"""A comma before another URL; other commas stand between the hosts of one."""
 PROGRAM: Final = "presence-redis-{}"
 """The redis-server of a site beside the nodes of `muster up`."""
 
@@ -57,8 +63,9 @@ class Presence(Section, frozen=True):
     redis: Annotated[
         str,
         key(
-            "Stores: `redis://[USER@]HOST:PORT/DB`, `rediss://…`, `redis+sentinel://HOST:PORT|HOST:PORT/SERVICE`, "
-            "`redis+cluster://HOST:PORT`; blanks between those of one site's shards, commas between sites",
+            "Stores: `redis://[USER@]HOST:PORT/DB`, `rediss://…`, `redis+sentinel://HOST:PORT,HOST:PORT/MASTER`, "
+            "`redis+cluster://HOST:PORT,HOST:PORT`; blanks between those of one site's shards, commas between sites; one "
+            "alone is that of all sites",
             "empty: `muster up` runs a redis-server for each site",
         ),
     ] = ""
@@ -172,21 +179,18 @@ def stores(presence: Presence) -> list[list[str]]:
     """The stores of each site; empty: none is named. Raises `ValueError`."""
     if not presence.redis:
         return []
-    sites = [site.split() for site in presence.redis.split(",")]
+    sites = [site.split() for site in re.split(BETWEEN_SITES, presence.redis.strip())]
+    if len(sites) == 1:
+        sites *= presence.sites
     if len(sites) != presence.sites:
         raise ValueError(f"presence.redis: stores of {len(sites)} sites, and presence.sites = {presence.sites}")
     for url in (each for site in sites for each in site):
         if not re.fullmatch(STORE, url):
             raise ValueError(
-                f"presence.redis: {url!r} is not redis://[USER@]HOST:PORT[/DB], rediss://…, "
-                "redis+sentinel://… nor redis+cluster://…"
+                f"presence.redis: {url!r} is not redis://[USER@]HOST:PORT[/DB], redis+sentinel://HOST:PORT,…/MASTER, "
+                "redis+cluster://HOST:PORT,…, nor one of these with rediss; a password is in presence.password_file"
             )
     return sites
-
-
-def where(url: str) -> Where:
-    """The place of a store's URL."""
-    return parsed(url, separator="|")
 
 
 def settle(options: Section, around: Around) -> PresenceSettings:

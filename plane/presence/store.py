@@ -12,8 +12,8 @@ import msgspec
 from redis.exceptions import NoScriptError, RedisError
 
 from plane.presence import scripts
-from plane.presence.options import where
 from plane.redis.connections import opened
+from plane.redis.where import parsed
 
 BUCKETS: Final = 8_192
 """Of one shard, for the times at which users were last seen."""
@@ -98,7 +98,7 @@ class Shard:
         self.shards = shards
         self._prefix = f"{{muster:{instance}:presence:{site}:{shards}.{shard}}}:"
         self._keys = [f"{self._prefix}{name}" for name in ("meta", "vector", "feed", "users")]
-        self._redis, self._close = opened(where(url), password, WAIT_S)
+        self._redis, self._close = opened(parsed(url), password, WAIT_S)
 
     async def close(self) -> None:
         """Close its connections."""

@@ -25,7 +25,7 @@ class Where(msgspec.Struct, frozen=True):
     """Its name among the sentinels."""
 
 
-def parsed(url: str, separator: str = ",") -> Where:
+def parsed(url: str) -> Where:
     """The place that a URL of a right form names. Raises `ValueError` for a bad number."""
     scheme, _, rest = url.partition("://")
     way, _, suffix = scheme.partition("+")
@@ -36,7 +36,7 @@ def parsed(url: str, separator: str = ",") -> Where:
     words = [word for word in path.split("/") if word]
     master = words.pop(0) if kind == "sentinel" else ""
     database = int(words[0]) if words else 0
-    found = places(hosts.split(separator), SENTINEL_PORT if kind == "sentinel" else PORT)
+    found = places(hosts.split(","), SENTINEL_PORT if kind == "sentinel" else PORT)
     return Where(kind, found, way == "rediss", unquote(user), database, master)
 
 

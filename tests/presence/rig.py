@@ -27,17 +27,27 @@ from plane.presence.options import PresenceSettings
 from plane.presence.questions import ShardStats
 from tests.documents import ROOT
 from tests.ports import free_ports
+from tests.presence.cut import Way
 
 PATIENT_S: Final = 20.0
 Place = tuple[int, str, int]
 """User, device, gateway."""
+OTHERS: Final = 900
+"""Numbers of nodes that `muster up` would not have."""
 
 
 class Process:
     """A process that a test starts, kills and starts again."""
 
-    def __init__(self, words: Sequence[str], log: Path, prepare: Callable[[], object] = lambda: None) -> None:
+    def __init__(
+        self,
+        words: Sequence[str],
+        log: Path,
+        prepare: Callable[[], object] = lambda: None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self._words, self._log, self._prepare = words, log, prepare
+        self._environment = os.environ | dict(environment or {})
         self.process: asyncio.subprocess.Process | None = None
         self.epoch = 0
         """Of a node's present life."""
@@ -47,7 +57,12 @@ class Process:
         self._prepare()
         with self._log.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
-                *self._words, stdin=asyncio.subprocess.PIPE, stdout=log, stderr=log, cwd=ROOT
+                *self._words,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                cwd=ROOT,
+                env=self._environment,
             )
 
     def signal(self, number: int) -> None:
@@ -70,12 +85,13 @@ class Process:
 class Redis(Process):
     """A redis-server that may come back empty, or as it was."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, environment: Mapping[str, str] | None = None) -> None:
         (self.port,) = free_ports(1)
         self.folder = folder / f"redis-{self.port}"
         self.folder.mkdir()
         words = ["redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
-        super().__init__([*words, "--save", "", "--dbfilename", "dump.rdb"], self.folder / "log")
+        words += ["--save", "", "--dbfilename", "dump.rdb"]
+        super().__init__(words, self.folder / "log", environment=environment)
 
     @property
     def url(self) -> str:
@@ -114,9 +130,19 @@ class Rig:
         lease_ms: int = 10_000,
         grace_ms: int = 5_000,
         log: str = "",
+        stores: Sequence[str] = (),
+        password_file: str = "",
+        version: int = 0,
+        window_us: int = 50_000,
+        cuttable: bool = False,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
+        """`stores`: of others, one for each site. `version`, `window_us`: of gateways. `cuttable`: paths from writers to
+        gateways may be cut. `environment`: of all processes."""
         self.folder, self.writers_of = folder, list(writers)
-        self.redis = [Redis(folder) for _ in writers]
+        self.redis = [] if stores else [Redis(folder, environment) for _ in writers]
+        self._stores, self._password_file = list(stores), password_file
+        self._version, self._window_us, self._environment = version, window_us, environment
         self._numbers = list(range(1, 1 + gateways))
         self._lease_ms, self._grace_ms, self._feed = lease_ms, grace_ms, log
         self._epochs = itertools.count(int(time.time()))
@@ -124,9 +150,16 @@ class Rig:
         self._secret.write_text(SECRET)
         self._secret.chmod(0o600)
         self.gateways: dict[int, Gateway] = {}
-        ports = free_ports(gateways + 2 * (sum(writers) + 1) + 2 * len(writers))
+        # Twice as many as there are: a test may start the nodes of other shards beside them.
+        ports = free_ports(gateways * (1 + len(writers)) + 4 * (sum(writers) + 2) + 4 * len(writers))
         self._ports: Iterator[int] = iter(ports)
         self._gateway_ports = {number: next(self._ports) for number in self._numbers}
+        self.ways: dict[tuple[int, int], Way] = {}
+        """By site and gateway, where they may be cut."""
+        if cuttable:
+            for site in range(1, 1 + len(writers)):
+                for number, port in self._gateway_ports.items():
+                    self.ways[site, number] = Way(next(self._ports), port)
         self.writers: dict[tuple[int, int], Process] = {}
         """By site and shard."""
         self.readers: dict[int, Process] = {}
@@ -137,19 +170,22 @@ class Rig:
     def settings(self) -> PresenceSettings:
         """What all nodes are told."""
         return settings(
-            [each.url for each in self.redis],
+            self._stores or [each.url for each in self.redis],
             str(self.folder),
             writers=self.writers_of,
             lease_ms=self._lease_ms,
             grace_ms=self._grace_ms,
             log=self._feed,
+            password_file=self._password_file,
         )
 
     async def __aenter__(self) -> Self:
         for redis in self.redis:
             await redis.serves()
         for number in self._numbers:
-            self.begin_gateway(number)
+            self.begin_gateway(number, self._version)
+        for way in self.ways.values():
+            await way.opened()
         index = 0
         for site, count in enumerate(self.writers_of, 1):
             for shard in range(count):
@@ -169,6 +205,8 @@ class Rig:
         await self.asking.close()
         for gateway in self.gateways.values():
             await gateway.end()
+        for way in self.ways.values():
+            way.close()
         for process in (*self.writers.values(), *self.readers.values(), *self.redis):
             with contextlib.suppress(ProcessLookupError):
                 if process.process is not None and process.process.returncode is None:
@@ -177,7 +215,7 @@ class Rig:
 
     def begin_gateway(self, number: int, version: int = 0) -> Gateway:
         """A gateway's next life."""
-        made = Gateway(number, next(self._epochs), self._gateway_ports[number], version)
+        made = Gateway(number, next(self._epochs), self._gateway_ports[number], version, self._window_us)
         self.gateways[number] = made
         return made
 
@@ -188,6 +226,23 @@ class Rig:
     def another_writer(self) -> Process:
         """A second process for the first shard of the first site."""
         return self._node("online-writer", 0, "-later")
+
+    async def beside(self, site: int, writers: int) -> None:
+        """Start writers of another number of shards, and a reader of theirs, beside those of a site that has one shard."""
+        counts = [writers if number == site else count for number, count in enumerate(self.writers_of, 1)]
+        told = msgspec.structs.replace(self.settings, writers=counts, site=site)
+        for shard in range(writers):
+            one = msgspec.structs.replace(told, shard=shard)
+            made = self._node("online-writer", shard, f"-of-{writers}", one, OTHERS + shard)
+            self.writers[site, writers + shard] = made
+            await made.start()
+        self.readers[-site] = self._node("online-reader", -site, f"-of-{writers}", told, OTHERS + writers)
+        await self.readers[-site].start()
+
+    def reader_of(self, site: int, *, beside: bool = False) -> Readers:
+        """To ask the reader of a site alone, or the one of its other number of shards. For the caller to close."""
+        address = self._addresses[1 - site if beside else site]
+        return Readers(lambda: [address], key_of(bytes.fromhex(SECRET)))
 
     @staticmethod
     def epoch(stats: Mapping[tuple[int, int], ShardStats]) -> int:
@@ -200,15 +255,27 @@ class Rig:
         """Full states that a writer has asked for since its start."""
         return 0 if shard.writer is None else shard.writer.fulls_asked
 
-    def _node(self, role: str, index: int, more: str = "") -> Process:
+    def _node(
+        self,
+        role: str,
+        index: int,
+        more: str = "",
+        told: PresenceSettings | None = None,
+        node: int | None = None,
+    ) -> Process:
         of = kind(role)
+        told = told or self.settings
         name = f"{role}-{index}{more}"
         file = self.folder / f"{name}.json"
         own, admin = next(self._ports), next(self._ports)
         address = ("127.0.0.1", own)
         if not of.linked:
             self._addresses[index + 1] = address
-        ports, told, secret = self._gateway_ports, self.settings, str(self._secret)
+        secret = str(self._secret)
+        ports = self._gateway_ports
+        if self.ways and of.linked:
+            site = sum(index >= sum(self.writers_of[:count]) for count in range(1, 1 + len(self.writers_of))) + 1
+            ports = {number: self.ways[site, number].port for number in self._numbers}
 
         def prepare() -> None:
             process.epoch = next(self._epochs)
@@ -221,11 +288,12 @@ class Rig:
                 port=own,
                 admin=admin,
                 gateways=ports,
+                node=node,
             )
             file.write_bytes(msgspec.json.encode(made))
 
         words = [sys.executable, "-m", "control.node", "--spec", str(file), "--parent", str(os.getpid())]
-        process = Process(words, self.folder / f"{name}.log", prepare)
+        process = Process(words, self.folder / f"{name}.log", prepare, self._environment)
         return process
 
     # ---- What is seen

@@ -9,9 +9,10 @@ from bench.presence_nodes import settings, spec
 from control.console.found import Target
 from control.errors import UserError
 from control.presence.commands import asked
-from plane.presence.options import Presence, shards, stores, where
+from plane.presence.options import Presence, shards, stores
 from plane.presence.place import Place, place_of, site_of
 from plane.redis.connections import opened
+from plane.redis.where import parsed
 from plane.spec import Spec, SpecError
 
 
@@ -29,19 +30,26 @@ def test_what_is_no_number_of_shards_is_named(text: str) -> None:
 
 
 def test_stores_are_named_by_site_and_shard() -> None:
-    presence = Presence(sites=2, redis="redis://a:1/0 redis://b:1, redis+sentinel://me@c:2|d:2/main/3")
-    assert stores(presence) == [["redis://a:1/0", "redis://b:1"], ["redis+sentinel://me@c:2|d:2/main/3"]]
+    presence = Presence(sites=2, redis="redis://a:1/0 redis://b:1, redis+sentinel://me@c:2,d:2/main/3")
+    assert stores(presence) == [["redis://a:1/0", "redis://b:1"], ["redis+sentinel://me@c:2,d:2/main/3"]]
+    assert stores(Presence(sites=2, redis="rediss+cluster://a:1,b:1")) == [["rediss+cluster://a:1,b:1"]] * 2
     assert stores(Presence()) == []
-    for url in ("redis://a:1/0", "http://a:1,http://b:1", "redis://u:word@a:1,redis://b:1", "redis://a,redis://b"):
+    for url in (
+        "redis://a:1,redis://b:1,redis://c:1",
+        "http://a:1,http://b:1",
+        "redis://u:word@a:1,redis://b:1",
+        "redis://a,redis://b",
+        "redis://a:1,b:1",
+    ):
         with pytest.raises(ValueError, match=r"presence\.redis"):
             stores(Presence(sites=2, redis=url))
 
 
 @pytest.mark.parametrize(
-    "url", ["redis://a:1/0", "rediss://me@a:1", "redis+sentinel://a:2|b:2/main", "redis+cluster://a:3"]
+    "url", ["redis://a:1/0", "rediss://me@a:1", "redis+sentinel://a:2,b:2/main", "redis+cluster://a:3,b:3"]
 )
 async def test_every_form_of_a_store_has_a_client(url: str) -> None:
-    client, close = opened(where(url), "word", 1.0)
+    client, close = opened(parsed(url), "word", 1.0)
     assert hasattr(client, "evalsha")
     await close()
 

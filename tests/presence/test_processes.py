@@ -5,12 +5,11 @@ import json
 import shutil
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from plane.log import connect
 from tests.kafka import Kafka
+from tests.presence.feed import changes
 from tests.presence.rig import Rig
 
 pytestmark = pytest.mark.skipif(not shutil.which("redis-server"), reason="needs redis-server")
@@ -100,7 +99,7 @@ async def test_a_store_that_went_back_while_its_writer_was_down_leaves_nobody_on
         await rig.right([7, 8])
         await rig.relayed(2)  # what the older store had, and that 8 is gone
         await writer.kill()
-        assert [(each["user"], each["state"]) for each in await logged(tmp_path)] == [
+        assert [(each["user"], each["state"]) for each in await changes(tmp_path, 1)] == [
             ("7", "online"),
             ("8", "online"),
             ("8", "offline"),
@@ -180,7 +179,7 @@ async def test_net_changes_are_in_the_log_in_order_once_for_each_id(tmp_path: Pa
         await rig.right([7, 9])
         await rig.relayed(3)
         await rig.writers[1, 0].kill()
-        found = await logged(tmp_path)
+        found = await changes(tmp_path, 1)
         by_id = {each["id"]: each for each in found}
         told = [(each["user"], each["state"], each["gateway"]) for each in by_id.values()]
         assert sorted(told) == [("7", "offline", 2), ("7", "online", 1), ("9", "online", 1)]
@@ -205,15 +204,5 @@ async def test_changes_wait_for_a_kafka_that_is_away(tmp_path: Path, kafka: Kafk
         wanted = ["online", *["offline", "online"] * 3]
         await rig.relayed(len(wanted), 60)
         await rig.writers[1, 0].kill()  # whose log this test takes over
-        told = [each["state"] for each in await logged(tmp_path, kafka.url) if each["user"] == "7"]
+        told = [each["state"] for each in await changes(tmp_path, 1, url=kafka.url) if each["user"] == "7"]
         assert told == wanted, "each once: the writer's end was not between"
-
-
-async def logged(folder: Path, url: str = "") -> list[dict[str, Any]]:
-    """The changes in the log of the first shard of the first site. Takes the log over: a writer opens it again."""
-    logs = connect(url, folder / "presence")
-    log = await logs.open("presence-site1", 0)
-    found = [json.loads(record) async for _, batch in log.read(0) for record in batch.records()]
-    await log.close()
-    await logs.close()
-    return found

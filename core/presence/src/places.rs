@@ -28,7 +28,8 @@ const NO_EVENT: u16 = u16::MAX;
 pub struct ChangeId {
     pub origin: Origin,
     pub version: u64,
-    /// The event's place in its packet. With [`SYNTHETIC`]: the writer's epoch and its own count, where no packet tells of the change.
+    /// The event's place in its packet. With [`SYNTHETIC`]: the writer's epoch and its own count, where no packet tells of the change, as
+    /// with a full state: an event of it may have been told before the gateway was lost.
     pub index: u64,
 }
 
@@ -84,6 +85,12 @@ pub struct Places {
     /// In the order of their ends, as the grace time is the same for all.
     leaving: VecDeque<(Micros, Key)>,
     gone: BTreeMap<u32, Vec<Key>>,
+    /// Devices that the store has and that the feed told last as offline: the store went back. What confirms them is told.
+    untold: BTreeSet<(u64, Device)>,
+    /// Devices that the feed told of before the writer's start. Their events may come again, and a consumer drops names that it had: what
+    /// is told of them has names of the writer's own, until a grace time after everything has come.
+    named: BTreeSet<(u64, Device)>,
+    named_ends: Option<Micros>,
     /// Users whose record is to be written, with what is to be told of them.
     changed: BTreeMap<u64, Vec<Change>>,
     grace: Micros,
@@ -99,6 +106,9 @@ impl Places {
             places: BTreeMap::new(),
             leaving: VecDeque::new(),
             gone: BTreeMap::new(),
+            untold: BTreeSet::new(),
+            named: BTreeSet::new(),
+            named_ends: None,
             changed: BTreeMap::new(),
             grace,
             writer_epoch,
@@ -124,7 +134,7 @@ impl Places {
             stand: Stand::Online,
         };
         match (event.state, old.map(|old| old.stand)) {
-            (State::Online, _) => return self.arrive(key, place, old),
+            (State::Online, _) => return self.arrive(key, place, old, false),
             (State::Offline(reason), Some(Stand::Online)) => {
                 let ends = now + self.grace;
                 place.stand = Stand::Leaving { reason, ends };
@@ -156,7 +166,7 @@ impl Places {
                 stand: Stand::Online,
             };
             let old = self.places.get(&key).copied();
-            self.arrive(key, place, old);
+            self.arrive(key, place, old, true);
         }
         self.forget(origin.ap);
         if !planted::is(Bug::FullMerged) {
@@ -234,28 +244,61 @@ impl Places {
         self.put(key, place);
     }
 
-    /// The last that was told of a device is this, that it is online, and the store may have been older than that: where nothing is known
-    /// of the device, it goes after the grace time, unless it is heard of.
+    /// The last that was told of a device is this, and the store may have been older than that. A device that was told to be online, and
+    /// of which nothing is known, goes after the grace time unless it is heard of. One that was told to be offline, and
+    /// that the store has, is told again once it is confirmed; one that the store has not either is not told by events before
+    /// that one, which may come again.
     pub fn restore_told(&mut self, now: Micros, change: &Change) {
-        let key = (change.user, change.device, change.id.origin.ap);
-        if change.state != State::Online || self.is_visible(change.user, change.device) {
-            return;
-        }
-        let ends = now + self.grace;
-        let place = Place {
-            epoch: change.id.origin.epoch,
-            // Before the event itself, which may come again.
-            version: change.id.version.wrapping_sub(1),
-            index: NO_EVENT,
+        let ChangeId { origin, version, index } = change.id;
+        let key = (change.user, change.device, origin.ap);
+        let is_visible = self.is_visible(change.user, change.device);
+        let mut place = Place {
+            epoch: origin.epoch,
+            index: u16::try_from(index).unwrap_or(NO_EVENT),
+            version,
             at_ms: change.at_ms,
-            stand: Stand::Leaving {
-                reason: Reason::Lost,
-                ends,
-            },
+            stand: Stand::Gone,
         };
-        self.leaving.push_back((ends, key));
+        self.named.insert((change.user, change.device));
+        match change.state {
+            State::Online if is_visible => return,
+            State::Online => {
+                let ends = now + self.grace;
+                // Before the event itself, which may come again.
+                (place.version, place.index) = (version.wrapping_sub(1), NO_EVENT);
+                place.stand = Stand::Leaving {
+                    reason: Reason::Lost,
+                    ends,
+                };
+                self.leaving.push_back((ends, key));
+                self.changed.entry(change.user).or_default();
+            }
+            State::Offline(_) if is_visible => {
+                self.untold.insert((change.user, change.device));
+                return;
+            }
+            State::Offline(_) => self.gone.entry(origin.ap).or_default().push(key),
+        }
         self.put(key, place);
-        self.changed.entry(change.user).or_default();
+    }
+
+    /// Tells of devices that the feed has as offline and that are online at a gateway of which nothing is missing.
+    pub fn tell_where(&mut self, is_whole: impl Fn(u32) -> bool) {
+        for (user, device) in std::mem::take(&mut self.untold) {
+            let at = self.places.range((user, device, 0)..=(user, device, u32::MAX));
+            let mut confirmed = at.filter(|((_, _, ap), place)| place.stand == Stand::Online && is_whole(*ap));
+            match confirmed.next().map(|(key, place)| (*key, *place)) {
+                Some((key, place)) => self.tell(key, place, State::Online, true),
+                None => drop(self.untold.insert((user, device))),
+            }
+        }
+    }
+
+    /// Nothing is missing of any gateway: events of before the start come no more.
+    pub fn caught_up(&mut self, now: Micros) {
+        if !self.named.is_empty() && now >= *self.named_ends.get_or_insert(now + self.grace) {
+            self.named.clear();
+        }
     }
 
     /// A user's record, as the store is to have it; empty where no device is left.
@@ -334,33 +377,20 @@ impl Places {
         self.places.len()
     }
 
-    /// `old`: what is known of the same key.
-    fn arrive(&mut self, key: Key, place: Place, old: Option<Place>) -> bool {
+    /// `old`: what is known of the same key. `by_state`: a full state tells of it, and no event of a packet.
+    fn arrive(&mut self, key: Key, place: Place, old: Option<Place>, by_state: bool) -> bool {
         let was_here = old.is_some_and(|old| old.stand != Stand::Gone);
         let was_visible = (was_here || self.is_visible(key.0, key.1)) && !planted::is(Bug::DuplicateCounted);
+        let was_told = !self.untold.remove(&(key.0, key.1)) && was_visible;
         let was_online = old.is_some_and(|old| old.stand == Stand::Online);
         let same = old.is_some_and(|old| !old.is_older(place.epoch, place.version, place.index));
-        if was_online && same && was_visible {
+        if was_online && same && was_told {
             return false;
         }
         self.put(key, place);
-        let changes = self.changed.entry(key.0).or_default();
-        if !was_visible {
-            let origin = Origin {
-                ap: key.2,
-                epoch: place.epoch,
-            };
-            changes.push(Change {
-                id: ChangeId {
-                    origin,
-                    version: place.version,
-                    index: u64::from(place.index),
-                },
-                user: key.0,
-                device: key.1,
-                state: State::Online,
-                at_ms: place.at_ms,
-            });
+        self.changed.entry(key.0).or_default();
+        if !was_told {
+            self.tell(key, place, State::Online, by_state);
         }
         !was_online
     }
@@ -376,12 +406,15 @@ impl Places {
         place.stand = Stand::Gone;
         let place = *place;
         self.gone.entry(key.2).or_default().push(key);
-        let changes = self.changed.entry(key.0).or_default();
-        let visible = Self::visible(&self.places, key.0, key.1);
-        if visible {
-            return;
+        self.changed.entry(key.0).or_default();
+        if !self.is_visible(key.0, key.1) && !self.untold.remove(&(key.0, key.1)) {
+            self.tell(key, place, State::Offline(reason), place.index == NO_EVENT);
         }
-        let index = if place.index == NO_EVENT {
+    }
+
+    /// Puts a change into the feed. The event of a place names it, once: what else tells of it is named by the writer.
+    fn tell(&mut self, key: Key, place: Place, state: State, is_synthetic: bool) {
+        let index = if is_synthetic || self.named.contains(&(key.0, key.1)) {
             self.told = (self.told + 1) & (u32::MAX >> 1);
             SYNTHETIC | u64::from(self.writer_epoch) << 31 | u64::from(self.told)
         } else {
@@ -391,17 +424,20 @@ impl Places {
             ap: key.2,
             epoch: place.epoch,
         };
-        changes.push(Change {
-            id: ChangeId {
-                origin,
-                version: place.version,
-                index,
-            },
-            user: key.0,
-            device: key.1,
-            state: State::Offline(reason),
-            at_ms: place.at_ms,
-        });
+        let id = ChangeId {
+            origin,
+            version: place.version,
+            index,
+        };
+        let (user, device, at_ms) = (key.0, key.1, place.at_ms);
+        let change = Change {
+            id,
+            user,
+            device,
+            state,
+            at_ms,
+        };
+        self.changed.entry(user).or_default().push(change);
     }
 
     fn put(&mut self, key: Key, place: Place) {
@@ -411,13 +447,9 @@ impl Places {
         self.online = self.online + is - was;
     }
 
-    fn is_visible(&self, user: u64, device: Device) -> bool {
-        Self::visible(&self.places, user, device)
-    }
-
     /// Whether the device is online anywhere, or was and may come back in time.
-    fn visible(places: &BTreeMap<Key, Place>, user: u64, device: Device) -> bool {
-        let mut at = places.range((user, device, 0)..=(user, device, u32::MAX));
+    fn is_visible(&self, user: u64, device: Device) -> bool {
+        let mut at = self.places.range((user, device, 0)..=(user, device, u32::MAX));
         at.any(|(_, place)| place.stand != Stand::Gone)
     }
 }

@@ -88,7 +88,7 @@ pub enum Why {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Standing {
     InSync,
-    /// Not all gateways that are expected have been heard since the start.
+    /// Not all gateways that are expected have been heard and caught up with since the start.
     Starting,
     /// No gateway is heard any more: the writer may be cut off.
     Deaf,
@@ -160,6 +160,8 @@ struct Source {
     installed: Option<u32>,
     resync: Option<Why>,
     gaps: Gaps,
+    /// It was heard since the writer's start, and there was a moment when nothing of it was missing.
+    was_whole: bool,
     lease_ends: Micros,
     /// Since when the full state is needed.
     since: Micros,
@@ -176,6 +178,7 @@ impl Source {
             installed: None,
             resync: Some(Why::Unknown),
             gaps: Gaps::new(0),
+            was_whole: false,
             lease_ends: now + lease,
             since: now,
             asked: None,
@@ -193,6 +196,16 @@ impl Source {
         (self.asked, self.assembly) = (None, None);
         self.held.clear();
         self.held_bytes = 0;
+    }
+
+    /// Nothing that was heard of is missing.
+    fn is_complete(&self) -> bool {
+        self.resync.is_none() && self.gaps.gaps().is_empty()
+    }
+
+    /// Something was heard of it.
+    fn note(&mut self) {
+        self.was_whole |= self.is_complete();
     }
 
     /// `false`: it finds no space, and its versions will be asked for.
@@ -220,6 +233,8 @@ pub struct Writer {
     /// All gateways that are expected have been in sync once.
     is_settled: bool,
     is_expecting: bool,
+    /// What the store had waits for the gateways: a device may have moved while no writer ran, so nobody is told as offline before.
+    is_restored: bool,
     is_deaf: bool,
     counters: WriterCounters,
 }
@@ -236,6 +251,7 @@ impl Writer {
             supersedes: Vec::new(),
             is_settled: false,
             is_expecting: false,
+            is_restored: false,
             is_deaf: false,
             counters: WriterCounters::default(),
             settings,
@@ -247,6 +263,7 @@ impl Writer {
     /// What the store has of a gateway. Only what is missing since will be asked for.
     pub fn restore_applied(&mut self, now: Micros, applied: &Applied) {
         let Some(version) = applied.version else { return };
+        self.is_restored = true;
         let source = Source {
             installed: Some(applied.epoch),
             resync: None,
@@ -271,9 +288,10 @@ impl Writer {
         true
     }
 
-    /// What was told last of a device that went online, after all records of the store: a store that went back knows less than its feed.
+    /// What was told last of a device, after all records of the store: a store that went back knows less than its feed.
     pub fn restore_told(&mut self, now: Micros, change: &Change) {
         if self.shard.owns(change.user) {
+            self.is_restored = true;
             self.places.restore_told(now, change);
         }
     }
@@ -346,10 +364,12 @@ impl Writer {
         if source.resync.is_some() {
             return Verdict::Held;
         }
-        if !source.gaps.expect(now, beat.newest) {
+        let is_near = source.gaps.expect(now, beat.newest);
+        if !is_near {
             source.begin_resync(now, Why::Jump);
-            self.counters.resyncs += 1;
         }
+        source.note();
+        self.counters.resyncs += u64::from(!is_near);
         Verdict::Applied
     }
 
@@ -477,16 +497,34 @@ impl Writer {
         if !self.is_deaf {
             self.remove(now, &ended);
         }
-        self.places.expire(now);
+        self.is_restored &= !self.is_caught_up();
+        if !self.is_restored {
+            self.places.expire(now);
+        }
         let sources = &self.sources;
-        self.places
-            .forget_where(|ap| sources.get(&ap).is_none_or(|source| source.gaps.gaps().is_empty()));
+        let is_whole = |source: &Source| source.was_whole && source.is_complete();
+        self.places.forget_where(|ap| sources.get(&ap).is_none_or(is_whole));
+        self.places.tell_where(|ap| sources.get(&ap).is_some_and(is_whole));
+        if sources.values().all(is_whole) {
+            self.places.caught_up(now);
+        }
     }
 
     /// Gateways whose lease is over, and whose users are lost unless the writer is deaf.
     pub fn silent(&self, now: Micros) -> Vec<u32> {
         let ended = self.sources.iter().filter(|(_, source)| source.lease_ends <= now);
         ended.map(|(ap, _)| *ap).collect()
+    }
+
+    /// Whether all gateways that run have been heard and were whole.
+    fn is_caught_up(&self) -> bool {
+        self.is_expecting && self.sources.values().all(|source| source.was_whole)
+    }
+
+    /// Whether all of several gateways are silent for so long that missing versions would make the shard late: each of them beats.
+    fn hears_nobody(&self, now: Micros) -> bool {
+        let heard_by = |source: &Source| source.lease_ends + self.settings.late > now + self.settings.lease;
+        self.sources.len() > 1 && !self.sources.values().any(heard_by)
     }
 
     /// These gateways are gone, says the registry: their users are lost.
@@ -522,7 +560,8 @@ impl Writer {
     pub fn deadline(&self, now: Micros) -> Option<Micros> {
         // Leases that ended while the writer is deaf are looked at again with the next frame.
         let leases = self.sources.values().map(|source| source.lease_ends);
-        leases.filter(|ends| *ends > now).chain(self.places.deadline()).min()
+        let leaving = self.places.deadline().filter(|_| !self.is_restored);
+        leases.filter(|ends| *ends > now).chain(leaving).min()
     }
 
     // ---- For the store and readers ----------------------------------------------------------------------------------
@@ -547,11 +586,12 @@ impl Writer {
         if planted::is(Bug::AliveOutOfSync) {
             return Standing::InSync;
         }
-        if self.is_deaf {
+        if self.is_deaf || self.hears_nobody(now) {
             return Standing::Deaf;
         }
         if !self.is_settled {
-            if !self.is_expecting || self.sources.values().any(|source| source.resync.is_some()) {
+            // What the store had may be older than the writer's start: each gateway must have been caught up with.
+            if !self.is_caught_up() {
                 return Standing::Starting;
             }
             self.is_settled = true;
@@ -672,6 +712,7 @@ impl Writer {
             self.counters.held_dropped += u64::from(!held);
             return Verdict::Held;
         }
+        source.note();
         // A version that fills a gap is older than one that is applied: it ends no session that may be newer.
         let is_newest = source.gaps.highest() == last;
         if events.is_empty() {
@@ -701,6 +742,7 @@ impl Writer {
         (source.resync, source.asked) = (None, None);
         let held = std::mem::take(&mut source.held);
         source.held_bytes = 0;
+        source.note();
         self.counters.fulls += 1;
         self.places.replace(now, origin, version, assembly.entries());
         self.note_applied(origin.ap);

@@ -1,9 +1,9 @@
 //! The machines beside each other in a test's hands: windows, policies, restarts, leases, moves, batches, unicast.
 
 use muster_presence::{
-    bucket, kinds, AccessPoint, AccessSettings, Ask, Beat, Change, Closing, Deliveries, DeliverySettings, Device,
-    Event, FullAsk, Message, MessageId, Origin, Outcome, Policies, Policy, Reason, Record, Shard, ShardMap, Splitter,
-    Standing, State, To, Unicast, Verdict, Why, Writer, WriterSettings, SYNTHETIC,
+    bucket, kinds, AccessPoint, AccessSettings, Applied, Ask, Beat, Change, ChangeId, Closing, Deliveries,
+    DeliverySettings, Device, Event, FullAsk, Message, MessageId, Origin, Outcome, Policies, Policy, Reason, Record,
+    Shard, ShardMap, Splitter, Standing, State, To, Unicast, Verdict, Why, Writer, WriterSettings, SYNTHETIC,
 };
 use muster_transport::Micros;
 
@@ -431,7 +431,13 @@ fn a_writer_goes_on_from_its_store_and_misses_what_came_since() {
     );
     second.expect(2 * SECOND, &[1]);
     assert_eq!((second.online_len(), second.fulls().len()), (50, 0));
+    assert_eq!(
+        second.standing(2 * SECOND),
+        Standing::Starting,
+        "the store knows nothing of the time that the writer was away"
+    );
     carry(&mut access, &mut second, 4 * SECOND);
+    assert_eq!(second.standing(4 * SECOND), Standing::Starting, "a version is missing");
     let due = second.due(5 * SECOND);
     assert_eq!(due[0].ranges.len(), 1);
     let ask = Ask {
@@ -442,8 +448,107 @@ fn a_writer_goes_on_from_its_store_and_misses_what_came_since() {
     };
     access.ask(1, &ask);
     carry(&mut access, &mut second, 5 * SECOND);
+    assert_eq!(second.standing(5 * SECOND), Standing::InSync);
     assert_eq!(states(&written(&mut second)), [(99, State::Online)]);
     assert!(!second.restore_user(0, 1, &[9]), "no record of this format");
+}
+
+/// A writer of a store that has one device, of which the feed told last that it is offline.
+fn went_back() -> (Writer, AccessPoint) {
+    let mut first = writer(1);
+    let mut access = followed(1, &mut first, 1);
+    access.online(10, 1, 7, device("phone"), 7).expect("few");
+    carry(&mut access, &mut first, SECOND);
+    let store: Vec<_> = std::iter::from_fn(|| {
+        let batch = first.batch(7).cloned();
+        first.written();
+        batch
+    })
+    .collect();
+    access.offline(2 * SECOND, 1, 7, device("phone"), 7, Reason::Closed);
+    carry(&mut access, &mut first, 3 * SECOND);
+    first.expire(9 * SECOND);
+    let told = written(&mut first);
+    assert_eq!(states(&told), [(7, State::Offline(Reason::Closed))]);
+    let mut second = writer(2);
+    let known = Applied {
+        ap: 1,
+        epoch: 1,
+        version: Some(1),
+    };
+    second.restore_applied(10 * SECOND, &known);
+    for user in store.iter().flat_map(|batch| &batch.users) {
+        assert!(second.restore_user(10 * SECOND, user.user, &user.record));
+    }
+    second.restore_told(10 * SECOND, &told[0]);
+    second.expect(10 * SECOND, &[1]);
+    (second, access)
+}
+
+fn told_online(user: u64) -> Change {
+    Change {
+        id: ChangeId {
+            origin: Origin { ap: 1, epoch: 1 },
+            version: 9,
+            index: 0,
+        },
+        user,
+        device: device("phone"),
+        state: State::Online,
+        at_ms: 1,
+    }
+}
+
+#[test]
+fn what_a_store_that_went_back_has_online_is_told_once_it_is_confirmed() {
+    let (mut second, _) = went_back();
+    assert!(written(&mut second).is_empty(), "nothing is known yet");
+    let mut later = access(1, 2);
+    later.online(11 * SECOND, 1, 7, device("phone"), 8).expect("few");
+    carry(&mut later, &mut second, 12 * SECOND);
+    full(&mut later, &mut second, 13 * SECOND);
+    assert_eq!(
+        states(&written(&mut second)),
+        [(7, State::Online)],
+        "the gateway started again"
+    );
+
+    let (mut second, mut access) = went_back();
+    carry(&mut access, &mut second, 11 * SECOND);
+    access.ask(
+        1,
+        &Ask {
+            transaction: 1,
+            shard: ONE,
+            origin: access.origin(),
+            ranges: vec![(2, 2)],
+        },
+    );
+    carry(&mut access, &mut second, 11 * SECOND);
+    second.expire(30 * SECOND);
+    assert_eq!(states(&written(&mut second)), [], "it is offline, as was told");
+    assert_eq!(second.online_len(), 0);
+
+    let (mut second, _) = went_back();
+    second.restore_told(10 * SECOND, &told_online(8));
+    second.expire(19 * SECOND);
+    assert!(
+        written(&mut second).is_empty(),
+        "its gateway is not heard: the device may have moved"
+    );
+
+    let (mut second, _) = went_back();
+    let beat = Beat {
+        origin: Origin { ap: 1, epoch: 1 },
+        newest: 1,
+    };
+    second.expire(11 * SECOND);
+    assert!(written(&mut second).is_empty(), "its gateway is not heard yet");
+    second.beat(11 * SECOND, &beat);
+    second.expire(11 * SECOND);
+    let told = written(&mut second);
+    assert_eq!(states(&told), [(7, State::Online)], "it was online all the time");
+    assert!(told[0].id.index & SYNTHETIC != 0, "its event was told before");
 }
 
 #[test]

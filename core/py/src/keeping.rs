@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 
 use muster_presence::{
     page, AccessPoint, AccessSettings, Apart, Applied, Change, ChangeId, Keeping, Origin, Post, PostEvent, Ranges,
-    State, Task, Writer, WriterSettings,
+    Reason, State, Task, Writer, WriterSettings,
 };
 use muster_transport::HasLinks;
 use muster_udp::monotonic_now;
@@ -197,27 +197,26 @@ impl OnlineWriterEngine {
         })
     }
 
-    /// The feed told last of this device that it is online; after all records of the store.
+    /// What the feed told last of this device; after all records of the store.
     fn restore_told(
         &mut self,
         user: u64,
         device_name: &str,
-        ap: u32,
-        epoch: u32,
-        version: u64,
+        of: (u32, u32, u64, u64),
         at_ms: u64,
+        online: bool,
     ) -> PyResult<()> {
+        let (ap, epoch, version, index) = of;
         let origin = Origin { ap, epoch };
-        let id = ChangeId {
-            origin,
-            version,
-            index: 0,
-        };
+        let id = ChangeId { origin, version, index };
         let change = Change {
             id,
             user,
             device: presence::device(device_name)?,
-            state: State::Online,
+            state: match online {
+                true => State::Online,
+                false => State::Offline(Reason::Lost),
+            },
             at_ms,
         };
         self.with(|keeping| keeping.writer.restore_told(monotonic_now(), &change))

@@ -20,7 +20,7 @@ fn result(seed: u64) -> Result<(), String> {
 
 fn seeds() -> u64 {
     let seeds = std::env::var("PRESENCE_SEEDS").ok();
-    seeds.and_then(|seeds| seeds.parse().ok()).unwrap_or(100)
+    seeds.and_then(|seeds| seeds.parse().ok()).unwrap_or(300)
 }
 
 #[test]

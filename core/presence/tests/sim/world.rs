@@ -21,7 +21,7 @@ const DEVICES: [&[u8]; 3] = [b"phone", b"laptop", b"tablet:2"];
 
 const GRACE: Micros = 400 * MS;
 const LEASE: Micros = 3 * SECOND;
-const LATE: Micros = SECOND;
+const LATE: Micros = 2 * SECOND;
 /// Users of one batch: one, so that kills come between batches.
 const BATCH_USERS: usize = 1;
 
@@ -345,9 +345,12 @@ impl System for Sim {
             if standing != Standing::InSync {
                 return Err(format!("writer {number} is {standing:?} at the end"));
             }
-            let mut last: BTreeMap<(u64, Device), State> = BTreeMap::new();
+            // A consumer drops what it had, by its name.
+            let (mut seen, mut last) = (BTreeSet::new(), BTreeMap::<(u64, Device), State>::new());
             for change in &self.feeds[number] {
-                last.insert((change.user, change.device), change.state);
+                if seen.insert(change.id) {
+                    last.insert((change.user, change.device), change.state);
+                }
             }
             let told: BTreeSet<(u64, Device)> = last
                 .into_iter()
