@@ -27,7 +27,10 @@ impl Ready {
 
     /// Topics with such messages.
     pub fn topics(&self) -> impl Iterator<Item = u32> + '_ {
-        self.topics.iter().filter(|(_, ids)| !ids.is_empty()).map(|(topic, _)| *topic)
+        self.topics
+            .iter()
+            .filter(|(_, ids)| !ids.is_empty())
+            .map(|(topic, _)| *topic)
     }
 
     pub fn len(&self) -> usize {
