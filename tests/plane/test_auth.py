@@ -358,7 +358,7 @@ def to(checks: TokenAuthenticator, token: bytes, *users: int) -> list[bool]:
 
 def test_a_token_says_to_whom_its_user_may_send_and_without_that_the_range_of_the_user_does() -> None:
     checks = TokenAuthenticator(TOKEN, "publish", Trust((SECRET,)), sends=SENDS)
-    publishes = {"rights": ["publish"]}
+    publishes: dict[str, Any] = {"rights": ["publish"]}
     assert to(checks, signed(**publishes), 7, 8) == [False, False]
     assert to(checks, signed(sub="1500", **publishes), 7, 8) == [True, False]
     assert to(checks, signed(sub="1500", send=[], **publishes), 7, 8) == [False, False]
