@@ -314,7 +314,7 @@ async def test_who_is_registered_and_does_not_hear_holds_it_up_and_is_named_unti
 @pytest.mark.parametrize("number", [1, 2, 3, 4])
 async def test_whoever_has_not_settled_is_waited_for_at_every_step(fleet: Fleet, make: Make, number: int) -> None:
     reports: list[Report] = []
-    waits = (f"{fleet.players[number].begun.role} {number} to settle",)
+    waits = (f"muster-{fleet.players[number].begun.role}-{number} to settle",)
     fleet.hold(number, "prepare", "switched", "final")
     growing = asyncio.create_task(make(tell=reports.append).grow(2))
     for step, *rest in (("prepare", "switched", "final"), ("switched", "final"), ("final",)):
@@ -428,7 +428,7 @@ async def test_no_step_is_taken_while_a_new_partition_s_only_replica_is_merely_k
     reports: list[Report] = []
     coordinator = make(tell=reports.append)
     growing = asyncio.create_task(coordinator.grow(2))
-    await until(lambda: any(report.waits == ("gateway 3 to settle",) for report in reports))
+    await until(lambda: any(report.waits == ("muster-gateway-3 to settle",) for report in reports))
     fleet.starts = False
     coordinator._directory._view._hold_s = 60.0
     fleet.players.pop(101).enrolment.detach()
