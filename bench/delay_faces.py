@@ -49,6 +49,8 @@ class Face(ABC):
     name: ClassVar[str]
     lanes: ClassVar[int]
     """Batches that are on their way at once."""
+    lead_ms: ClassVar[int] = 2_500
+    """Messages of a load are due so long after the first one is sent."""
     repeats_s: ClassVar[float]
     """What a dead worker held comes again within this time after the start, or never."""
 
@@ -310,6 +312,7 @@ class Dramatiq(_OverRedis):
     name = "dramatiq"
     part = "worker"
     lanes = 1
+    lead_ms = 8_000
     repeats_s = 15.0
     threads: ClassVar[int] = 16
 
@@ -365,6 +368,7 @@ class Nats(Face):
 
     name = "nats"
     lanes = 2
+    lead_ms = 8_000
     repeats_s = 15.0
 
     def __init__(self, directory: Path, hook: int) -> None:

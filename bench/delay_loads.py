@@ -26,8 +26,6 @@ from bench.rounds import Sample
 BATCH: Final = 1_000
 DAY_MS: Final = 86_400_000
 FIRES_S: Final = 60.0
-LEAD_MS: Final = 2_500
-"""Messages are due so long after the first one is sent."""
 CPU: Final = "µs of processor each"
 RECEIVER: Final = "receiver"
 FIGURES: Final = ("lateness p50, ms", "lateness p99, ms", "lateness max, ms", "early")
@@ -162,7 +160,7 @@ async def _due_soon(face: Face, count: int) -> int:
 
 async def _sent(face: Face, count: int, spread_ms: int) -> int:
     """The time at which the first one is due."""
-    at = _now_ms() + LEAD_MS
+    at = _now_ms() + face.lead_ms
     due = [at + each * spread_ms // count for each in range(count)]
     try:
         for first in range(0, count, BATCH):

@@ -62,11 +62,11 @@ def run(sizes: Sequence[int], fired: int, hook: Hook, directory: Path, progress:
                 store.stats()
                 store.insert(arrays(before + 1, size - before, lambda number: far + number * DAYS * DAY_MS // last))
                 store.keeper.close()
-                if size == last:
-                    restarts, each = _restarts(face.schedule, last)
-                    first = _first_callback(face, hook)
-                else:
-                    face.start()
+            if size == last:  # on all cores: one thread reads the index while another one fires
+                restarts, each = _restarts(face.schedule, last)
+                first = _first_callback(face, hook)
+            else:
+                face.start()
             try:
                 late = _late(face, fired, hook)
                 rss = cpu.rss_bytes(face.pids()["center"])

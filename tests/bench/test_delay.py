@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from bench import delay, delay_loads, delay_pending
+from bench import delay, delay_pending
 from bench.child import private_directory
 from bench.delay_faces import Dramatiq, Face, Nats
 from bench.delay_loads import FIGURES, accepting, firing, killing, null_server
@@ -24,7 +24,7 @@ def test_each_goal_is_judged_and_lateness_is_drawn(monkeypatch: pytest.MonkeyPat
     small |= {"STORE_QUICK": 2_000, "REDIS_QUICK": 2_000, "TIMERS_QUICK": 10_000}
     for name, value in small.items():
         monkeypatch.setattr(delay, name, value)
-    monkeypatch.setattr(delay_loads, "LEAD_MS", 700)
+    monkeypatch.setattr(Face, "lead_ms", 700)
     monkeypatch.setattr(delay_pending, "RESTARTS", 1)
     said: list[str] = []
     cases = {
