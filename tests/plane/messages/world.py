@@ -36,6 +36,8 @@ from tests.virtual import VirtualLoop
 T = TypeVar("T")
 BEGIN_MS: Final = 1_780_000_000_000
 HOUR_MS: Final = 3_600_000
+AHEAD_MS: Final = 4 * HOUR_MS
+"""Longer than a clock is set by: what a center writes in its log has the time by its own clock."""
 CALL_S: Final = 5.0
 TIMEOUT_S: Final = 2.0
 """Of a callback."""
@@ -364,7 +366,7 @@ class CenterNode:
             self._fire,
             log,
             history_ms=HOUR_MS,
-            ahead_ms=HOUR_MS,
+            ahead_ms=AHEAD_MS,
             dead_days=30,
             wall=world.wall_ms,
             monotonic=world.mono_ms,
@@ -372,7 +374,7 @@ class CenterNode:
         self.schedule: Schedule = redis
         if world.logged:
             logs = SimLogs(world, self.process)
-            logged = LoggedSchedule(redis, logs, "messages", log, ahead_ms=HOUR_MS, records_min=150, wall=world.wall_ms)
+            logged = LoggedSchedule(redis, logs, "messages", log, ahead_ms=AHEAD_MS, records_min=150, wall=world.wall_ms)
             redis.on_back = logged.came_back
             self.schedule = logged
         self.center = Center(

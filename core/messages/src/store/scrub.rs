@@ -16,7 +16,7 @@ use super::op::{frame_head, read_frame_head, Kind, Op, BODY_BYTES_MAX, FRAME_BYT
 
 /// Bytes read at once: 32,768 operations, or at least one body.
 const CHUNK_BYTES: usize = 2 << 20;
-const _: () = assert!(CHUNK_BYTES.is_multiple_of(OP_BYTES) && CHUNK_BYTES >= FRAME_BYTES + BODY_BYTES_MAX);
+const _: () = assert!(CHUNK_BYTES % OP_BYTES == 0 && CHUNK_BYTES >= FRAME_BYTES + BODY_BYTES_MAX);
 
 /// Faults that are told in words; all are counted.
 const FAULTS_MAX: usize = 100;
