@@ -67,6 +67,8 @@ async def test_the_commands_work_on_redis_kafka_and_zookeeper_of_others(
     redis = ",".join(each.url for each in stores)
     words = ["--sites", "2", "--writers", "2,3", "--redis", redis, "--log", kafka.url, "--registry", zookeeper.url]
     with instance.running("--with", "presence,http", *words):
+        # A shard that starts meanwhile would never hear of a user who came and went.
+        await until_asked(lambda: instance.ran("presence", "stats").returncode == 0, PATIENT_S)
         stats = json.loads(instance.ran("presence", "stats", "--json").stdout)
         assert [(each["site"], each["shard"], each["shards"]) for each in stats] == [
             (1, 0, 2),
@@ -100,7 +102,7 @@ async def test_the_commands_work_on_redis_kafka_and_zookeeper_of_others(
         for site in ("1", "2"):
             await until_asked(partial(sees, instance, site), PATIENT_S)
         await until_asked(lambda: instance.ran("presence", "stats").returncode == 0, PATIENT_S)
-        await asyncio.sleep(1.0)  # the grace time, and the relay
+        await until_asked(partial(relayed, instance, 8), PATIENT_S)  # two users come and go at two sites
         watching.send_signal(signal.SIGINT)
         told, _ = watching.communicate(timeout=PATIENT_S)
     for place, shards in ((1, 2), (2, 3)):
@@ -137,6 +139,12 @@ def sees(instance: Instance, site: str, *devices: str) -> bool:
     """Whether these are the devices of user 7 at a site."""
     found = who(instance, "7", "--site", site)
     return [[device["device"] for device in each["devices"]] for each in found] == [list(devices)]
+
+
+def relayed(instance: Instance, changes: int) -> bool:
+    """Whether writers have put so many changes into the log."""
+    figures = [instance.metrics(name)["presence_changes_published"] for name in instance.names("online-writer")]
+    return sum(figures) >= changes
 
 
 async def test_a_redis_that_is_none_is_named_at_the_start(make: Make) -> None:
