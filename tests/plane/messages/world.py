@@ -374,7 +374,9 @@ class CenterNode:
         self.schedule: Schedule = redis
         if world.logged:
             logs = SimLogs(world, self.process)
-            logged = LoggedSchedule(redis, logs, "messages", log, ahead_ms=AHEAD_MS, records_min=150, wall=world.wall_ms)
+            logged = LoggedSchedule(
+                redis, logs, "messages", log, ahead_ms=AHEAD_MS, records_min=150, wall=world.wall_ms
+            )
             redis.on_back = logged.came_back
             self.schedule = logged
         self.center = Center(
