@@ -7,7 +7,7 @@ import pytest
 
 from bench import delay, delay_pending
 from bench.child import private_directory
-from bench.delay_faces import Dramatiq, Face, Nats
+from bench.delay_faces import Dramatiq, Face
 from bench.delay_loads import FIGURES, accepting, firing, killing, null_server
 from tests import redis_server
 
@@ -44,12 +44,11 @@ def test_each_goal_is_judged_and_lateness_is_drawn(monkeypatch: pytest.MonkeyPat
     assert not said
 
 
-@pytest.mark.parametrize("kind", [Dramatiq, Nats], ids=lambda kind: kind.name)
-def test_the_others_accept_fire_and_come_back(kind: type[Face], tmp_path: Path) -> None:
-    if (why := kind.lacks()) is not None:
+def test_dramatiq_accepts_fires_and_comes_back(tmp_path: Path) -> None:
+    if (why := Dramatiq.lacks()) is not None:
         pytest.skip(why)
     with private_directory("delay") as folder, null_server(tmp_path) as hook:
-        face = kind(Path(folder), hook.port)
+        face = Dramatiq(Path(folder), hook.port)
         try:
             face.start()
             accepted = accepting(face, 0.1)()
