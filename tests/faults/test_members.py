@@ -76,7 +76,13 @@ async def test_the_command_counts_and_names_members(make: Make) -> None:
     with instance.running():
         async with muster.connect(instance.folder.path) as client, client.join("news"):
             said = await run(instance, "news", "--ids", "--json")
-            assert json.loads(said) == {"count": 1, "partial": False, "ids": [1], "truncated": False}
+            assert json.loads(said) == {
+                "count": 1,
+                "partial": False,
+                "ids": [1],
+                "texts": {},
+                "truncated": False,
+            }
             assert await run(instance, "news", "--ids") == b"1 member\n1\n"
         assert json.loads(await run(instance, "empty", "--json")) == {"count": 0, "partial": False}
 

@@ -492,8 +492,8 @@ impl Writer {
     /// Does what is due: leases, and devices that did not come back.
     pub fn expire(&mut self, now: Micros) {
         let ended = self.silent(now);
-        // A writer that hears no one of several gateways is more likely cut off itself.
-        self.is_deaf = ended.len() > 1 && ended.len() == self.sources.len();
+        // A writer that hears no one of several gateways is more likely cut off itself. Their leases end one after the other.
+        self.is_deaf = !ended.is_empty() && self.hears_nobody(now);
         if !self.is_deaf {
             self.remove(now, &ended);
         }
@@ -523,7 +523,8 @@ impl Writer {
 
     /// Whether all of several gateways are silent for so long that missing versions would make the shard late: each of them beats.
     fn hears_nobody(&self, now: Micros) -> bool {
-        let heard_by = |source: &Source| source.lease_ends + self.settings.late > now + self.settings.lease;
+        let patience = self.settings.late.min(self.settings.lease / 2);
+        let heard_by = |source: &Source| source.lease_ends + patience > now + self.settings.lease;
         self.sources.len() > 1 && !self.sources.values().any(heard_by)
     }
 

@@ -304,10 +304,12 @@ fn a_writer_that_hears_nobody_tells_nobody_offline_and_is_not_to_be_read() {
     writer.expect(0, &[1, 2]);
     one.online(10, 1, 5, device("phone"), 1).expect("few");
     carry(&mut one, &mut writer, SECOND);
-    carry(&mut two, &mut writer, SECOND);
+    carry(&mut two, &mut writer, SECOND + 300 * MS);
     written(&mut writer);
     assert_eq!(writer.standing(SECOND), Standing::InSync);
-    writer.expire(60 * SECOND);
+    for tenths in 14..=600 {
+        writer.expire(tenths * 100 * MS); // the leases end one after the other
+    }
     assert_eq!(states(&written(&mut writer)), []);
     assert_eq!(writer.standing(60 * SECOND), Standing::Deaf);
     carry(&mut two, &mut writer, 61 * SECOND);
