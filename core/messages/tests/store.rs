@@ -461,7 +461,7 @@ impl Run {
 #[test]
 fn store_agrees_with_two_maps_through_any_crash() {
     let (mut crashes, mut claims, mut scrubs) = (0, 0, 0);
-    let seeds = std::env::var("MESSAGES_SEEDS").map_or(150, |seeds| seeds.parse().expect("a number of seeds"));
+    let seeds = std::env::var("MESSAGES_SEEDS").map_or(1_000, |seeds| seeds.parse().expect("a number of seeds"));
     for seed in 1..=seeds {
         let mut run = Run::new(seed);
         run.go(500);
