@@ -52,7 +52,7 @@ class Face(ABC):
     lead_ms: ClassVar[int] = 2_500
     """Messages of a load are due so long after the first one is sent."""
     repeats_s: ClassVar[float]
-    """What a dead worker held comes again within this time after the start, or never."""
+    """Messages of a dead worker come again within this time after the start, or never."""
 
     def __init__(self, directory: Path, hook: int) -> None:
         self.directory = directory / self.name
@@ -98,7 +98,7 @@ class Face(ABC):
 
     def kill(self) -> None:
         """SIGKILL for all of its processes at once; they are gone afterwards."""
-        # What was started here first: it may start the others again.
+        # The processes that this one started come first: they may start the others again.
         pids = list(dict.fromkeys([*(child.pid for child in self._children), *self._others(), *self.pids().values()]))
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):

@@ -66,7 +66,7 @@ class Used:
         self._pids, self._before = pids, {name: cpu.process_ns(pid) for name, pid in pids.items()}
 
     def each(self, count: int) -> dict[str, float]:
-        """Of each process for each of so many messages, in microseconds."""
+        """Processor time of each process, in microseconds, for each of so many messages."""
         used = {name: (cpu.process_ns(pid) - self._before[name]) / 1e3 / count for name, pid in self._pids.items()}
         servers = sum(each for name, each in used.items() if name != RECEIVER)
         return {CPU: servers, **{f"{CPU}, {name}": each for name, each in used.items()}}

@@ -21,7 +21,7 @@ from bench.rounds import REPEATS_MAX, VoidRunError
 
 RESTARTS: Final = 3
 DAYS: Final = 30
-"""What is pending is due within so many days, the first one in a day."""
+"""Pending messages are due within so many days, the first one in a day."""
 LOOK_S: Final = 0.000_5
 
 
@@ -38,7 +38,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Pending:
-    """What it comes to. Of the largest: restarts of the store, its memory, and the whole instance from its start."""
+    """The figures. The largest number adds restarts of the store, its memory, and the whole instance from its start."""
 
     points: tuple[Point, ...]
     restart_s: tuple[float, ...]

@@ -50,7 +50,7 @@ TWICE: Final = 20
 """Times that the second path brings all of them."""
 SAMPLE_S, STEADY_S, CALM_S, RETURN_S = 0.25, 2.0, 2.0, 30.0
 NOISE: Final = 0.01
-"""Of a processor: less than that is no load."""
+"""A share of a processor; less than that is no load."""
 START_S, SEEN_S = 30.0, 60.0
 LOOK_S: Final = 0.001
 SIZES, SIZES_QUICK = (10_000, 100_000, 1_000_000), (10_000, 50_000)

@@ -32,7 +32,7 @@ def settings(
     log: str = "",
     password_file: str = "",
 ) -> PresenceSettings:
-    """What all nodes are told; `redis`: a store for each site, `password_file`: theirs."""
+    """The settings of all nodes. `redis`: a store for each site, `password_file`: theirs."""
     return PresenceSettings(
         writers=list(writers),
         redis=[[each] for each in redis],

@@ -241,7 +241,7 @@ def mint(
 
 
 def embedded(spec: Spec, right: Right | None, defaults: Patterns, sends: Sends | None = None) -> TokenAuthenticator:
-    """What opens sessions with a door, for tokens with this right, or with users to send to. Raises `SpecError`."""
+    """The authenticator of a door, for tokens with this right, or with users to send to. Raises `SpecError`."""
     if spec.token_file is None or right is None:
         raise SpecError(f"a {spec.role} needs token_file")
     token, trust = shared_token(spec.token_file), trust_of(spec)

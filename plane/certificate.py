@@ -18,7 +18,7 @@ may differ by as much."""
 
 
 class Claim(NamedTuple):
-    """What a certificate says of a server."""
+    """The claim of a certificate about a server."""
 
     node: int
     role: str

@@ -33,6 +33,6 @@ class Role:
     name: Callable[[Servers], None] = _nothing
     """Of a door: tell clients of these servers from now on."""
     texts: Texts | None = None
-    """Of a door: the texts of users that it has seen."""
+    """A door has the texts of users that it has seen."""
     beside: Callable[[Context], AbstractAsyncContextManager[object]] | None = None
     """The work beside the engine, with the parts of its process, while its context is open."""

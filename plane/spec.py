@@ -37,9 +37,9 @@ class AdminAccess(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """How admin ports are entered. Empty names: without a token, without TLS."""
 
     token_file: str = ""
-    """What opens all pages but those of probes."""
+    """The file with the token that opens all pages but those of probes."""
     cert_file: str = ""
-    """What a node shows, and what those who ask trust, whatever address it has (PEM)."""
+    """The certificate that a node shows, and that its askers trust at any address (PEM)."""
     key_file: str = ""
 
 

@@ -37,7 +37,7 @@ class Trust:
     tokens: frozenset[str] = frozenset()
     """The ids (`jti`) of revoked tokens."""
     user_key: bytes = b""
-    """Of the hash of users that are text; empty: only numbers are users."""
+    """The key of the hash of users that are text; empty: only numbers are users."""
 
 
 def probe_token(token: bytes) -> bytes:

@@ -171,7 +171,7 @@ class Examination:
         return [runs, *running.judged(record, __version__, readings)]
 
     def _mend(self, error: UserError) -> str:
-        """What helps against this error, with which the nodes could not be found."""
+        """The mend of this error, with which the nodes could not be found."""
         if error.exit_code in {UNAVAILABLE, TRY_LATER} and self._config.registry.url.startswith("zk://"):
             return "mend the registry first (see registry below); the nodes go on meanwhile: muster status --node ADMIN"
         if isinstance(error, ConfigError) and self._homeless is None:

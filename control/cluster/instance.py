@@ -81,6 +81,23 @@ class Beside(msgspec.Struct, frozen=True, kw_only=True):
     bind: tuple[str, int]
 
 
+def at(admin: tuple[str, int], access: AdminAccess, name: str, role: str = "") -> Process:
+    """A node known by its admin address only."""
+    return Process(
+        name=name,
+        role=role,
+        node=0,
+        partition=0,
+        pid=0,
+        epoch=0,
+        restarts=0,
+        ready=True,
+        link=(admin[0], 0),
+        admin=admin,
+        access=access,
+    )
+
+
 def registered(node: Node, access: AdminAccess, name: str = "") -> Process:
     """A node of a registry, under its stable name if that is known."""
     return Process(

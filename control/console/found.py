@@ -198,19 +198,7 @@ def _of_node(admin: str, settings: Config) -> KnownNodes:
         address = split_address(admin)
     except ValueError:
         raise UserError(f"--node: {admin!r} {NO_ADDRESS}; it is a node's admin address", USAGE) from None
-    asked = Process(
-        name=f"the node at {address_text(*address)}",
-        role="",
-        node=0,
-        partition=0,
-        pid=0,
-        epoch=0,
-        restarts=0,
-        ready=True,
-        link=(address[0], 0),
-        admin=address,
-        access=specs.admin_access(settings),
-    )
+    asked = instance.at(address, specs.admin_access(settings), f"the node at {address_text(*address)}")
     _, said = common.get(asked, "/api/v1/status")
     try:
         host, port = (said.get("addresses") or [address])[-1]

@@ -106,7 +106,7 @@ def _user(where: Registration) -> dict[str, Any]:
 
 
 def judge(where: Registration) -> Judge | None:
-    """What judges the servers of the registry; None where this process shows them no credential."""
+    """The judge of the servers in the registry; None where this process shows them no credential."""
     if not where.signing_keys:
         return None
     from control.registry.certified import Certified  # loads a library

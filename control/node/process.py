@@ -203,7 +203,7 @@ def made(spec: Spec, log: structlog.typing.FilteringBoundLogger, enrolment: "Enr
 
 
 def _admin_token(spec: Spec) -> bytes:
-    """What opens its admin port; empty if it is open. Raises `SpecError`."""
+    """The token that opens its admin port; empty if it is open. Raises `SpecError`."""
     file = spec.admin_access.token_file
     return shared_token(file) if file else b""
 

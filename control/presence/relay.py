@@ -85,7 +85,7 @@ class Relay:
         await self._logs.close()
 
     async def recall(self, logged: int, published: str) -> list[Recalled]:
-        """What is told last of each device, where the store may know otherwise: the records of the log from just before an
+        """The last change told of each device, where the store may know otherwise: records of the log from just before an
         offset, all where the store lost its own, then what the stream has after a place. None where the log is away."""
         last: dict[tuple[str, str], Recalled] = {}
         try:

@@ -23,7 +23,7 @@ from control.probes.paths import Figures, Measured
 from control.probes.prober import Prober, Source
 from control.probes.system import NAME, Probes
 from muster import Address
-from plane.spec import AdminAccess, SpecError, secret
+from plane.spec import SpecError, secret
 from plane.trust import probe_token
 
 EVERY_S: Final = 0.2
@@ -107,7 +107,7 @@ def asked(record: Record, settings: Config) -> Probed | None:
     probes: Probes = settings.section("probes")
     found = record.of(NAME)
     if probes.ask and not (record.pid and found):
-        process = _elsewhere(split_address(probes.ask), specs.admin_access(settings))
+        process = instance.at(split_address(probes.ask), specs.admin_access(settings), NAME, NAME)
     elif found:
         process = found[0]
     else:
@@ -120,23 +120,6 @@ def asked(record: Record, settings: Config) -> Probed | None:
     except (LookupError, TypeError, msgspec.ValidationError):
         where = address_text(*process.admin)
         return Probed((), 0, 0, f"{where} is not a prober of this version; see probes.ask")
-
-
-def _elsewhere(admin: tuple[str, int], access: AdminAccess) -> Process:
-    """A prober known by its address only."""
-    return Process(
-        name=NAME,
-        role=NAME,
-        node=0,
-        partition=0,
-        pid=0,
-        epoch=0,
-        restarts=0,
-        ready=True,
-        link=(admin[0], 0),
-        admin=admin,
-        access=access,
-    )
 
 
 def hint(record: Record) -> str:

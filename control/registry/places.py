@@ -79,7 +79,7 @@ class Node(msgspec.Struct, frozen=True, omit_defaults=True):
     """Its address for clients, and its public key in hex."""
     public_key: Annotated[str, msgspec.Meta(pattern=r"^(?:[0-9a-f]{64})?\Z")] = ""
     certificate: Certificate | None = None
-    """Of a server that clients show credentials to. Not part of the map: it is renewed."""
+    """A server that clients show credentials to has one. Not part of the map: it is renewed."""
     weight: Annotated[int, msgspec.Meta(ge=0, le=1_000)] = 1
     """Its share of new clients."""
     admin: tuple[Host, Port] | None = None

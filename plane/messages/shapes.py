@@ -219,7 +219,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Scrubbed(msgspec.Struct, frozen=True, array_like=True):
-    """What a proof of the schedule found. `faults`: the first of them in words."""
+    """The findings of a proof of the schedule. `faults`: the first of them in words."""
 
     messages: int
     bodies: int

@@ -21,7 +21,7 @@ LACKS: Final[dict[Kind, str]] = {
     "user": "targets user:ID need the system of presence, which does not run here (systems.enabled)",
 }
 BODY_BYTES_MAX: Final[dict[Kind, int]] = {"room": MESSAGE_BYTES_MAX, "user": SEND_BYTES_MAX}
-"""What the target itself takes, where that is less than the schedule."""
+"""Most bytes that a target itself takes, where that is less than the schedule."""
 
 
 class TargetError(ValueError):

@@ -16,7 +16,7 @@ from plane.redis.connections import opened
 from plane.redis.where import parsed
 
 BUCKETS: Final = 8_192
-"""Of one shard, for the times at which users were last seen."""
+"""Buckets of one shard, for the times at which users were last seen."""
 PAGE_USERS: Final = 10_000
 WAIT_S: Final = 2.0
 FEED_MAX: Final = 2_000_000

@@ -17,7 +17,7 @@ class Where(msgspec.Struct, frozen=True):
 
     kind: Literal["one", "sentinel", "cluster"]
     places: tuple[tuple[str, int], ...]
-    """Of Redis, of the sentinels, or of members of the cluster."""
+    """Addresses of Redis, of the sentinels, or of members of the cluster."""
     tls: bool = False
     user: str = ""
     database: int = 0

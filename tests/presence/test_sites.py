@@ -16,17 +16,17 @@ import pytest
 
 from control.presence.asking import Readers
 from plane.calls import CallError
-from tests.clocks import Clock
 from tests.kafka import Kafka
 from tests.plane.fleet.redises import WORD, Cluster, Redis, Sentinels
 from tests.presence.feed import changes, followed
 from tests.presence.rig import Place, Rig
+from tests.stepped import SteppedClock
 
 pytestmark = pytest.mark.skipif(not shutil.which("redis-server"), reason="needs redis-server")
 
 KILLS = int(os.environ.get("MUSTERTEST_KILLS", "30"))
 LEASE_MS = 2_000
-"""Of a site that is cut off: it is deaf after this."""
+"""A site that is cut off is deaf before this."""
 
 
 class Roaming:
@@ -183,17 +183,17 @@ async def test_versions_go_on_beyond_32_and_64_bits(tmp_path: Path, start: int) 
 
 
 async def test_clocks_that_step_an_hour_in_both_directions_change_nothing(tmp_path: Path) -> None:
-    clock = Clock(tmp_path)
-    async with Rig(tmp_path, grace_ms=300, environment=clock.environment) as rig:
-        roaming = Roaming(rig, 200)
-        async with roaming.on():
-            for ahead_s in (0, 3_600, -3_600, 0):
-                clock.step(ahead_s)
-                rig.gateways[1].ahead_ms = -ahead_s * 1_000
-                await asyncio.sleep(0.5)
-                await rig.writers[1, 0].kill()
-                await rig.writers[1, 0].start()
-        await ends_true(rig, roaming.users)
+    with SteppedClock.made(tmp_path) as clock:
+        async with Rig(tmp_path, grace_ms=300, environment=clock.environment) as rig:
+            roaming = Roaming(rig, 200)
+            async with roaming.on():
+                for ahead_s in (0, 3_600, -3_600, 0):
+                    clock.set(ahead_s * 1_000)
+                    rig.gateways[1].ahead_ms = -ahead_s * 1_000
+                    await asyncio.sleep(0.5)
+                    await rig.writers[1, 0].kill()
+                    await rig.writers[1, 0].start()
+            await ends_true(rig, roaming.users)
 
 
 # ---- Sites cut off ---------------------------------------------------------------------------------------------------

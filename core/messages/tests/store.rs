@@ -54,7 +54,7 @@ fn settle(store: &mut SimStore, now: Millis) {
     }
 }
 
-/// What a scrub finds, beside ticks. One that is on its way ends first.
+/// The findings of a scrub, beside ticks. One that is on its way ends first.
 fn scrubbed(store: &mut SimStore, now: Millis) -> Scrubbed {
     let mut asked = false;
     loop {

@@ -74,7 +74,7 @@ fn station(me: Identity) -> Station {
     Station::new(me, settings, 0, Box::new(Still))
 }
 
-/// What a credential says.
+/// The claims of a credential.
 fn claims(device: &str, recipients: &[&str]) -> Vec<u8> {
     let recipients = Recipients::new(recipients.iter().copied()).expect("patterns");
     let device = device.as_bytes().to_vec();

@@ -31,7 +31,7 @@ impl fmt::Display for RecipientError {
 impl std::error::Error for RecipientError {}
 
 impl Recipients {
-    /// Those that one of these patterns matches: a number, its first digits with `*` behind them, or `*`.
+    /// Users that one of these patterns matches: a number, its first digits with `*` behind them, or `*`.
     pub fn new<'a>(patterns: impl IntoIterator<Item = &'a str>) -> Result<Self, RecipientError> {
         let (mut everyone, mut users, mut beginnings) = (false, Vec::new(), Vec::new());
         for pattern in patterns {

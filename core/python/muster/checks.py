@@ -74,7 +74,7 @@ class Prepared:
 
 
 def decoded(content: bytes) -> Prepared:
-    """What `Prepared.encoded` wrote. Raises `ValueError`."""
+    """The `Prepared` that `encoded` wrote. Raises `ValueError`."""
     head, line, body = content.partition(b"\n")
     said = json.loads(head)
     if not line or not isinstance(said, dict) or said.keys() - {"call"} != {"topic", "type", "in_s"}:

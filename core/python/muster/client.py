@@ -67,7 +67,7 @@ NO_JSON: Final[Any] = object()
 """In place of JSON, as None is JSON too."""
 JOINS_AT_ONCE: Final = 256
 JOINS_A_SECOND: Final = 5
-"""Of a session, at the gateway: further ones wait there."""
+"""Joins a second of one session; further ones wait at the gateway."""
 LOOK_INTO_S: Final = 1.0
 """After this time, or a third of the time-out, servers that give no session are asked why."""
 

@@ -668,7 +668,7 @@ impl<S: Storage, F: Files> Store<S, F> {
         Ok(true)
     }
 
-    /// What the scrub found, once.
+    /// The findings of the scrub, once.
     pub fn take_scrubbed(&mut self) -> Option<Scrubbed> {
         self.scrubbed.take()
     }
@@ -1237,7 +1237,7 @@ impl<S: Storage, F: Files> Store<S, F> {
         }
     }
 
-    /// What is wrong with the index, if a file says that the message was at this operation when the scrub began.
+    /// The fault of the index, if a file says that the message was at this operation when the scrub began.
     fn misplaced(&self, scrub: &Scrub, id: MessageId, hour: u32, op: u32) -> Option<String> {
         let place = match self.index.get(id) {
             Some(Place::Near(at)) => Some((self.near.get(at).home, self.near.get(at).number)),

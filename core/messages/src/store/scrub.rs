@@ -67,7 +67,7 @@ impl Part {
     }
 }
 
-/// What an hour's files say.
+/// The contents of an hour's files.
 pub(crate) struct Read {
     pub hour: u32,
     found: Scrubbed,
@@ -84,7 +84,7 @@ pub(crate) struct Scrub {
     known: Option<usize>,
     found: Scrubbed,
     hour: u32,
-    /// Those still to be looked up in the index.
+    /// Places still to be looked up in the index.
     places: Vec<(u64, u32)>,
     waits: bool,
 }
@@ -142,7 +142,7 @@ impl Scrub {
         self.found.fault(said);
     }
 
-    /// What was found, once all is read and looked up.
+    /// The findings, once all is read and looked up.
     pub fn ended(&mut self) -> Option<Scrubbed> {
         if self.waits || !self.places.is_empty() || self.next < self.marks.len() {
             return None;
@@ -171,7 +171,7 @@ pub(crate) fn read<F: Files>(files: &F, part: &Part) -> Read {
     Read { hour, found, places }
 }
 
-/// Of a body that an operation names: id, place, length.
+/// A body that an operation names: id, place, length.
 type Named = HashSet<(u64, u64, u32)>;
 
 fn read_ops<F: Files>(files: &F, part: &Part, found: &mut Scrubbed) -> io::Result<(Vec<(u64, u32)>, Named)> {
