@@ -362,11 +362,11 @@ def test_a_question_that_is_interrupted_is_not_answered_and_what_never_ends_has_
     with muster.up():
         for words, number, code in endings:
             pipe = subprocess.PIPE
-            with muster.start(*words, stdin=pipe, stdout=pipe, stderr=pipe) as process:
-                await_handler(process)
+            with standing(muster, "broker"), muster.start(*words, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+                await_handler(process)  # nothing answers it before
                 process.send_signal(number)
                 out, errors = process.communicate(timeout=20)
-            assert (words, process.returncode, out) == (words, code, "")
+            assert (words, process.returncode, out) == (words, code, ""), errors
             assert ("muster: interrupted\n" in errors) == (code != 0)
 
 
