@@ -210,9 +210,11 @@ def _users(texts: Texts, query: str) -> Answer:
 class Early(App):
     """The application of a node that waits at its start: it names the reason. Later it answers as the node's own does."""
 
-    def __init__(self, about: Mapping[str, Any], waits: str, token: bytes = b"") -> None:
+    def __init__(self, about: Mapping[str, Any], token: bytes = b"") -> None:
         super().__init__(token)
-        self._about, self._waits = dict(about), waits
+        self.waits = ""
+        """The reason why it waits."""
+        self._about = dict(about)
         self._own: App | None = None
 
     def become(self, own: App) -> None:
@@ -224,22 +226,32 @@ class Early(App):
         if self._own is not None:
             return self._own.answer(path, query)
         if path == "/api/v1/status":
-            return json_answer(200, {**self._about, "state": "waiting", "waits": self._waits})
-        return json_answer(503, {"ready": False, "waits": self._waits})
+            return json_answer(200, {**self._about, "state": "waiting", "waits": self.waits})
+        return json_answer(503, {"ready": False, "waits": self.waits})
 
 
-class Opened:
-    """The admin port of a node, from the moment at which it is opened until `close`. Raises `OSError` and `SpecError`."""
+class Port:
+    """The admin port of a node. It has read its files before it is opened. Raises `SpecError` if they are wrong."""
 
-    def __init__(self, address: tuple[str, int], app: App, access: AdminAccess = OPEN) -> None:
+    def __init__(self, app: App, access: AdminAccess = OPEN) -> None:
         self.app = app
         self._http = http(app, access)
+        self._serving: asyncio.Task[None] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it was opened."""
+        return self._serving is not None
+
+    def open(self, address: tuple[str, int]) -> None:
+        """Answer here until `close`. Raises `OSError` when the address is taken."""
         self._serving = asyncio.create_task(self._http.serve(sockets=[listen(address)]))
 
     async def close(self) -> None:
-        """Finish the answers under way. A second call does nothing."""
-        self._http.end()
-        await self._serving
+        """Finish the answers under way. A second call does nothing, nor does one before it is open."""
+        if self._serving is not None:
+            self._http.end()
+            await self._serving
 
 
 def nothing(path: str) -> Answer:

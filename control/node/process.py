@@ -154,7 +154,7 @@ async def serve_enrolled(
 ) -> None:
     """Begin with the registry's answer, for which it waits. Raises `SpecError`.
 
-    While it waits, its admin port says so. `ports` holds the node's ports, which another process would get meanwhile.
+    While it waits, its admin port says so; its files are read before. `ports` holds the node's ports, which another process would get meanwhile.
     Raises `ConfigError` when it has drained because another process uses its name: a restart would drive that one out.
     Raises `UserError` when the registry gave its number to another node: a restart takes another number, unless one is
     prescribed.
@@ -169,27 +169,26 @@ async def serve_enrolled(
         "version": __version__,
     }
     async with contextlib.AsyncExitStack() as stack:
-        early: admin.Opened | None = None
+        early = admin.Early(about, _admin_token(spec))
+        port = admin.Port(early, spec.admin_access)
+        stack.push_async_callback(port.close)
 
         def waits(what: str) -> None:
-            nonlocal early
             owner.tell("waiting", error=what)
             if ports is not None:
                 ports.release_tcp(spec.admin)
+            early.waits = what
             try:
-                app = admin.Early(about, what, _admin_token(spec))
-                early = admin.Opened(spec.admin, app, spec.admin_access)
+                port.open(spec.admin)
             except OSError as error:
                 log.warning("its admin port is not open while it waits", error=error.strerror)
-            else:
-                stack.push_async_callback(early.close)
 
         begun, enrolment = await stack.enter_async_context(enrolled(spec, log, waits))
         owner.tell("starting", epoch=begun.epoch)
         log = log.bind(node=begun.node)
         if ports is not None:
             ports.release()
-        await serve(owner.current(begun), log, owner, enrolment, companion, early=early)
+        await serve(owner.current(begun), log, owner, enrolment, companion, early=port)
         if enrolment.superseded:
             raise ConfigError(SUPERSEDED.format(name=enrolment.name))
         if enrolment.displaced:
@@ -222,10 +221,10 @@ async def serve(
     enrolment: "Enrolment | None" = None,
     companion: "Begin | None" = None,
     service: Service | None = None,
-    early: admin.Opened | None = None,
+    early: admin.Port | None = None,
 ) -> None:
-    """Run until the owner ends it, then drain. `service`: replaces that of the spec. `early`: its admin port, where it is
-    open already."""
+    """Run until the owner ends it, then drain. `service`: replaces that of the spec. `early`: its admin port, where there is
+    one already."""
     service = made(spec, log, enrolment) if service is None else service
     server = service if isinstance(service, Server) else None
     engine = None if server is None else server.engine
@@ -258,9 +257,11 @@ async def serve(
     running = None if companion is None or engine is None else companion(engine, log, _partitions(spec, enrolment))
     token = _admin_token(spec)
     own = admin.Admin(service, about, enrolment, running, token)
-    opened = admin.Opened(spec.admin, own, spec.admin_access) if early is None else early
-    if isinstance(opened.app, admin.Early):
-        opened.app.become(own)
+    port = admin.Port(own, spec.admin_access) if early is None else early
+    if isinstance(port.app, admin.Early):
+        port.app.become(own)
+    if not port.is_open:
+        port.open(spec.admin)
     if spec.faults:
         log.warning("FAULTS ARE INJECTED ON PURPOSE", faults=spec.faults)
     for asked, effective in [] if engine is None else engine.buffers():
@@ -280,7 +281,7 @@ async def serve(
                     enrolment.detach()
                     handing_over.cancel()
     finally:
-        await opened.close()
+        await port.close()
     log.info("ended")
 
 

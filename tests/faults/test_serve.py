@@ -18,6 +18,7 @@ from control.host.addresses import address_text
 from control.host.ports import Ports
 from control.registry.server import RegistryServer
 from tests import strikes
+from tests.certificates import certificates
 from tests.control.registry.zookeeper import ZooKeeper
 from tests.faults.hosts import Hosts, Node
 from tests.faults.ledger import Ledger
@@ -173,6 +174,30 @@ async def test_who_waits_for_the_registry_says_so_also_at_its_admin_port_and_end
         assert (code, errors) == (1, "")
         assert "waits for the registry embedded" in said
         assert await node.end() == 0
+
+
+async def test_a_wrong_file_of_the_admin_port_ends_a_node_at_once_by_one_line_also_without_the_registry(
+    tmp_path: Path,
+) -> None:
+    """It waits for the registry by an admin port, so it needs the port's files before."""
+    certificates(tmp_path)
+    (tmp_path / "empty").write_text("")
+    good = {"token_file": "token", "tls_cert_file": "server.pem", "tls_key_file": "server.key"}
+    for key, file, said in (
+        ("token_file", "empty", "is empty, which would let everybody in"),
+        ("tls_cert_file", "token", "cannot be used with"),
+        ("tls_key_file", "names.key", "cannot be used with"),
+    ):
+        admin = {name: str(tmp_path / each) for name, each in (good | {key: file}).items()}
+        hosts = Hosts(tmp_path, "embedded", admin=admin)
+        with hosts.running():
+            node = hosts.start("router", "router")
+            await until(lambda node=node: node.process.poll() is not None, PATIENT_S)
+            assert node.process.poll() == 1, node.said()
+            assert "Traceback" not in node.said()
+            last = node.said().splitlines()[-1]
+            assert last.startswith("muster: "), last
+            assert said in last
 
 
 async def test_who_waits_for_the_registry_keeps_its_ports(tmp_path: Path) -> None:

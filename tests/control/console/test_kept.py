@@ -115,7 +115,10 @@ def test_a_record_survives_its_file() -> None:
 
 async def test_one_line_says_what_a_node_waits_for_at_its_admin_port() -> None:
     address = "127.0.0.1", free_ports(1)[0]
-    opened = admin.Opened(address, admin.Early({"role": "router", "node": 1, "version": "0"}, "the registry zk://h:1"))
+    early = admin.Early({"role": "router", "node": 1, "version": "0"})
+    early.waits = "the registry zk://h:1"
+    port = admin.Port(early)
+    port.open(address)
     process = msgspec.structs.replace(processes()[0], admin=address)
     try:
         status, said = await asyncio.to_thread(common.get, process, "/api/v1/status")
@@ -124,4 +127,4 @@ async def test_one_line_says_what_a_node_waits_for_at_its_admin_port() -> None:
             await asyncio.to_thread(common.fetch, process, "/metrics")
         assert (await asyncio.to_thread(common.fetch, process, "/healthz"))[0] == 200
     finally:
-        await opened.close()
+        await port.close()
