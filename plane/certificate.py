@@ -34,10 +34,15 @@ def public_half(key: bytes) -> str:
     return Ed25519PrivateKey.from_private_bytes(key).public_key().public_bytes_raw().hex()
 
 
-def issue(key: bytes, claim: Claim, now: float) -> tuple[int, str]:
+def issue(key: bytes, claim: Claim, now: float, life_s: int = LIFE_S) -> tuple[int, str]:
     """Sign a claim at `now`, in seconds since 1970. Returns its end, and the signature: 64 bytes in hex."""
-    until = int(now) + LIFE_S
+    until = int(now) + life_s
     return until, Ed25519PrivateKey.from_private_bytes(key).sign(_text(claim, until)).hex()
+
+
+def is_due(until: int | None, now: float) -> bool:
+    """Whether a certificate with this end, None if there is none, is to be replaced at `now`, in seconds since 1970."""
+    return until is None or not RENEW_S < until - now <= LIFE_S
 
 
 def is_genuine(keys: Sequence[str], claim: Claim, until: int, signature: str) -> bool:

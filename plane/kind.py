@@ -19,8 +19,8 @@ Process = Literal["machine", "edge", "worker"]
 `worker`: no listener beside administration."""
 Shape = Literal["replicated", "partitioned"]
 """`replicated`: all nodes of the role are alike. `partitioned`: each is a replica of one partition of its layer."""
-Secret = Literal["cluster", "names", "token", "users"]
-"""`users`: those that judge users' tokens."""
+Secret = Literal["cluster", "names", "token", "probe", "users"]
+"""`token`: the shared one; `probe`: the prober's own; `users`: those that judge users' tokens."""
 Right = Literal["read", "publish"]
 
 O = TypeVar("O", bound=Section)  # noqa: E741 - options
@@ -135,7 +135,7 @@ class RoleKind(Generic[O, S]):
     clients: bool = False
     """Clients of machines have links to it as well (faults can be set for them)."""
     secrets: frozenset[Secret] = frozenset()
-    """Files of `[cluster]` that a node cannot start without."""
+    """Files with secrets that a node cannot start without."""
     registers: Literal["starting", "serving"] = "starting"
     """When it registers: as soon as it starts, or once it serves."""
     hands_over_to: str = ""
@@ -188,6 +188,11 @@ class RoleKind(Generic[O, S]):
     def linked(self) -> bool:
         """Whether its nodes have links."""
         return self.process == "machine"
+
+    @property
+    def shows(self) -> bool:
+        """Whether it shows servers a credential, and so must know which keys certify them."""
+        return not self.secrets.isdisjoint({"token", "probe"})
 
     @property
     def certified(self) -> bool:

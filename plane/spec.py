@@ -68,7 +68,9 @@ class Registration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     number_file: str = ""
     """The file in which the process keeps its number and epoch; empty: its parent keeps them."""
     signing_key_file: str = ""
-    """The private key that certifies this server's entry; empty: clients show it no credential."""
+    """The private key that certifies this server's entry, where it may hold that."""
+    certificate_file: str = ""
+    """Else the file of its certificate, which the holder of the key renews; without both clients show it no credential."""
     signing_keys: list[str] = []
     """The public keys, in hex, of which one certifies each server; empty: this process shows servers no credential."""
     cut_off_ms: int = 0

@@ -19,6 +19,8 @@ REVOKED_MAX: Final = 100_000
 """Lines of the file of revoked users and tokens: some 10 MB, and one look at all sessions per reload."""
 PROBES: Final = "muster-probe"
 """The namespace of the prober's rooms."""
+PROBE_TOKEN: Final = "probe.token"
+"""The file of the prober's own token in the folder of an instance."""
 URLS: Final = ("https://", "http://")
 
 
@@ -41,8 +43,8 @@ class Trust:
 
 
 def probe_token(token: bytes) -> bytes:
-    """The prober's credential. It opens the rooms of probes alone, and tells nothing of the shared token, from which
-    prober and servers derive it."""
+    """The prober's own token. It opens the rooms of probes alone, and tells nothing of the shared token, from which servers
+    derive it. The prober has it in a file."""
     return hmac.digest(token, b"muster prober", "sha256").hex().encode()
 
 

@@ -187,6 +187,8 @@ def test_a_pod_s_configuration_is_taken_and_names_its_ports_and_its_volumes(role
     assert mounts[settings.serve.dir] == "state"
     cluster = settings.cluster
     named = {"cluster": cluster.secret_file, "names": cluster.names_file, "token": cluster.token_file}
+    if role == "prober":
+        named["probe"] = settings.section("probes").token_file
     needed = {file for name, file in named.items() if name in kind(role).secrets}
     needed |= {cluster.jwt_secret_file} if "users" in kind(role).secrets else set()
     needed |= {cluster.signing_key_file} if kind(role).certified else set()
@@ -213,6 +215,7 @@ def mounted(role: str) -> set[str]:
 def test_a_stolen_secret_of_a_broker_or_router_opens_no_client_s_session_and_certifies_nothing() -> None:
     for role in ("broker", "router"):
         assert not {"token", "jwt.secret", "signing.key"} & mounted(role)
+    assert not {"token", "jwt.secret", "signing.key", "cluster.secret"} & mounted("prober"), "it has a token of its own"
 
 
 def test_the_registry_is_spoken_to_by_tls_under_a_name_of_its_own(tmp_path: Path) -> None:

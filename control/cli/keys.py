@@ -1,13 +1,24 @@
-"""`muster cluster node-key` and `signing-key`: key pairs, of which the private half is a file and the public one a line."""
+"""`muster cluster node-key` and `signing-key`: key pairs, of which the private half is a file and the public one a line;
+`certify` and `probe-token`: what follows from a secret, for a host that does not have it."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
+
 from control.cluster import instance
-from control.errors import ConfigError, UserError
-from plane.certificate import public_half
+from control.cluster.specs import certifying_key, token_file
+from control.config import load as config
+from control.errors import USAGE, ConfigError, UserError
+from control.host.addresses import NO_ADDRESS, split_address
+from control.registry.places import Certificate
+from plane.certificate import Claim, issue, public_half
 from plane.keys import KEY_BYTES, public_key
+from plane.kinds import kind
 from plane.spec import SpecError, secret
+from plane.trust import probe_token as probe_token_of
+from plane.trust import shared_token
 
 
 def node_key(file: Path) -> int:
@@ -18,6 +29,33 @@ def node_key(file: Path) -> int:
 def signing_key(file: Path) -> int:
     """Print the public half of the key that certifies servers."""
     return _printed(file, lambda name: public_half(secret(name, KEY_BYTES)))
+
+
+def probe_token(config_file: Path | None) -> int:
+    """Print the prober's own token. Raises `UserError`."""
+    settings = config.load(config_file).config
+    try:
+        print(probe_token_of(shared_token(token_file(settings, instance.folder(settings)))).decode())
+    except SpecError as error:
+        raise ConfigError(str(error)) from None
+    return 0
+
+
+def certify(config_file: Path | None, role: str, node: int, address: str, key: str, cluster: str, hours: int) -> int:
+    """Print a server's certificate for this many hours, in JSON. Raises `UserError`."""
+    if not kind(role).certified:
+        raise UserError(f"ROLE: clients show a {role} no credential, so it needs no certificate", USAGE)
+    if bool(key) != bool(kind(role).door):
+        raise UserError(f"KEY: a {role} {'is known by its key' if kind(role).door else 'has no key'}", USAGE)
+    try:
+        host, port = split_address(address)
+    except ValueError:
+        raise UserError(f"ADDRESS: {address!r} {NO_ADDRESS}", USAGE) from None
+    claim = Claim(node, role, cluster, host, port, key)
+    settings = config.load(config_file).config
+    private = certifying_key(settings, instance.folder(settings))
+    print(msgspec.json.encode(Certificate(*issue(private, claim, time.time(), hours * 3_600))).decode())
+    return 0
 
 
 def _printed(file: Path, public: Callable[[str], str]) -> int:

@@ -518,6 +518,36 @@ def cluster_signing_key(file: Annotated[Path, typer.Argument(metavar="FILE", hel
     return signing_key(file)
 
 
+@cluster_app.command("certify", epilog="Example: muster cluster certify gateway 7 10.0.0.1:7400 KEY > gateway.json")
+def cluster_certify(
+    role: Role,
+    number: Annotated[int, typer.Argument(metavar="NUMBER", min=1, help="Number of the node.")],
+    address: Annotated[str, typer.Argument(metavar="ADDRESS", help="Address for its clients.")],
+    key: Annotated[
+        str, typer.Argument(metavar="[KEY]", help="Key by which clients know a gateway or proxy.", show_default=False)
+    ] = "",
+    cluster: Annotated[str, typer.Option(metavar="NAME", help="Cluster of a proxy.")] = "main",
+    hours: Annotated[int, typer.Option(min=1, max=720, help="Time for which it is good.")] = 12,
+    config: ConfigFile = None,
+) -> int:
+    """Print the certificate of a server, for its serve.certificate_file, where cluster.signing_key_file is.
+
+    A node without one logs these words.
+    """
+    from control.cli.keys import certify
+
+    return certify(config, role.value, number, address, key, cluster, hours)
+
+
+@cluster_app.command("probe-token", epilog="Example: muster cluster probe-token > probe.token")
+def cluster_probe_token(config: ConfigFile = None) -> int:
+    """Print the prober's own token, for probes.token_file. It follows from the shared one, and opens the rooms of probes
+    alone."""
+    from control.cli.keys import probe_token
+
+    return probe_token(config)
+
+
 @app.command(epilog="Example: muster top --sort cpu")
 def top(
     sort: Annotated[

@@ -11,6 +11,7 @@ FILES: Final[dict[Secret, str]] = {
     "cluster": "cluster.secret",
     "names": "names.key",
     "token": "token",
+    "probe": "probe.token",
     "users": "jwt.secret",
 }
 """Files of the Secret `muster-ROLE-cluster`, by what a role needs."""
@@ -228,7 +229,7 @@ def _environment(of: RoleKind[Any, Any]) -> str:
               valueFrom: {fieldRef: {fieldPath: status.podIP}}
             - {name: MUSTER_SERVE__NAME, value: $(POD_NAME)}
 """
-        + (signing if "token" in of.secrets else "")
+        + (signing if of.shows else "")
         + "".join(f'            - {{name: {_variable(key)}, value: "{value}"}}\n' for key, value in keys.items())
     )
 

@@ -116,11 +116,11 @@ def _check(config: Config, role: str) -> None:
         if secret_name in of.secrets and not getattr(config.cluster, key):
             raise ConfigError(f"cluster.{key}: missing; muster serve needs it, with the same content on each host")
     cluster = config.cluster
-    if of.certified and not cluster.signing_key_file:
+    if of.certified and not (cluster.signing_key_file or config.serve.certificate_file):
         raise ConfigError(
-            f"cluster.signing_key_file: missing; it certifies a {role}, with the same content on each host"
+            f"serve.certificate_file: missing; a {role} needs its certificate, or cluster.signing_key_file to make it"
         )
-    if "token" in of.secrets and not (cluster.signing_keys or cluster.signing_key_file):
+    if of.shows and not (cluster.signing_keys or cluster.signing_key_file):
         raise ConfigError(f"cluster.signing_keys: missing; a {role} shows credentials to servers that they certify")
     admin, (host, _) = config.admin, split_address(config.serve.admin)
     if not ipaddress.ip_address(host).is_loopback and not (admin.token_file and admin.tls_cert_file):
@@ -159,7 +159,8 @@ def _registration(config: Config, place: Folder, own: specs.Own) -> Registration
         if kind(own.role).door:
             public_key = bytes(_core.public_key(secret(str(place.server_key(own.files)), 32))).hex()
     of = instance.folder(config)  # the folder of the embedded registry, if that is used
-    made = specs.registration(config, of, own, place.path.name, client, public_key)
+    certificate = specs.absolute(config.serve.certificate_file)
+    made = specs.registration(config, of, own, place.path.name, client, public_key, certificate)
     return msgspec.structs.replace(made, grown=True, number_file=str(place.number))
 
 

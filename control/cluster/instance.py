@@ -26,7 +26,7 @@ from muster.instance import FILE, LOCK, check_default, default_folder, lives
 from plane.files import write_atomically
 from plane.kinds import kind, kinds, listed
 from plane.spec import AdminAccess, SpecError, secret
-from plane.trust import shared_token, signing_secrets
+from plane.trust import PROBE_TOKEN, probe_token, shared_token, signing_secrets
 
 FORMAT: Final = 1
 
@@ -179,6 +179,11 @@ class Folder:
         return self.path / "token"
 
     @property
+    def probe_token(self) -> Path:
+        """The prober's own token, made of the shared one at each start."""
+        return self.path / PROBE_TOKEN
+
+    @property
     def jwt_secret(self) -> Path:
         """The secrets that sign users' tokens: one or two lines of text."""
         return self.path / "jwt.secret"
@@ -232,6 +237,10 @@ class Folder:
         """32 private bytes in hex, of a node that clients connect to."""
         return self.path / f"{name}.key"
 
+    def certificate(self, name: str) -> Path:
+        """The certificate of a server, renewed while the instance runs."""
+        return self.path / f"{name}.certificate.json"
+
     def spec(self, name: str) -> Path:
         """The node's spec."""
         return self.path / f"{name}.spec.json"
@@ -268,8 +277,11 @@ def check(place: Folder) -> None:
         raise ConfigError(str(error)) from None
 
 
-def prepare(place: Folder, servers: Iterable[str] = ()) -> None:
-    """Make the folder, its secrets, its token and the keys of these servers, each once. Raises `UserError`."""
+def prepare(place: Folder, servers: Iterable[str] = (), token_file: str = "") -> None:
+    """Make the folder, its secrets, its token and the keys of these servers, each once. Raises `UserError`.
+
+    The prober's token follows from the shared one, in `token_file` if that is named.
+    """
     with _writing(place, "instance.dir"):
         place.epochs.mkdir(mode=0o700, exist_ok=True)
         create_once(place.cluster_secret, _hex(32))
@@ -279,6 +291,12 @@ def prepare(place: Folder, servers: Iterable[str] = ()) -> None:
         create_once(place.signing_key, _hex(32))
         _make_own(place, servers)
     _check_secrets(place)
+    try:
+        made = probe_token(shared_token(token_file or str(place.token))) + b"\n"
+    except SpecError as error:
+        raise ConfigError(str(error)) from None
+    with _writing(place, "instance.dir"):
+        write_atomically(place.probe_token, made)
 
 
 def prepare_node(place: Folder, servers: Sequence[str], proves: bool = False) -> None:
@@ -302,6 +320,7 @@ def wrong_secrets(place: Folder) -> Iterator[tuple[Path, str]]:
     checks: list[tuple[Path, Callable[[], object]]] = [
         *((file, partial(secret, str(file), length)) for file, length in hexed.items()),
         (place.token, partial(shared_token, str(place.token))),
+        (place.probe_token, partial(shared_token, str(place.probe_token))),
         (place.jwt_secret, partial(signing_secrets, str(place.jwt_secret))),
     ]
     for file, read in checks:

@@ -26,7 +26,7 @@ from plane.spec import AdminAccess, Fault, Registration, Spec, SpecError, secret
 from plane.trust import URLS, revoked, shared_token, signing_secrets
 
 DRAIN_MS: Final = 1_000
-SECRETS: Final = ("password_file", "users_file", "tls_key_file")
+SECRETS: Final = ("password_file", "users_file", "tls_key_file", "token_file")
 """Endings of keys of systems that name files with secrets."""
 FORM: Final = b"-"
 """A key that only shows whether the users of a file have names."""
@@ -114,16 +114,21 @@ def live(
 
 
 def registration(
-    config: Config, place: Folder, own: Own, name: str, client: tuple[str, int] | None, public_key: str
+    config: Config,
+    place: Folder,
+    own: Own,
+    name: str,
+    client: tuple[str, int] | None,
+    public_key: str,
+    certificate_file: str = "",
 ) -> Registration:
-    """A node's registration: its name, its address for clients, and the key by which they check it. Raises
-    `ConfigError`."""
+    """A node's registration: its name, its address for clients, and the key by which they check it. Without a
+    `certificate_file` a server certifies itself. Raises `ConfigError`."""
     registry, of = config.registry, kind(own.role)
-    signing, keys = "", signing_keys(config, place) if "token" in of.secrets else []
-    if of.certified:
+    signing = ""
+    if of.certified and not certificate_file:
+        certifying_key(config, place)
         signing = signing_key_file(config, place)
-        if (public := _public_half(signing)) not in keys:
-            raise ConfigError(f"cluster.signing_keys: lacks {public}, the public half of {signing}")
     return Registration(
         url=registry.url,
         folder=_registry_folder(place, registry.url),
@@ -140,7 +145,8 @@ def registration(
         tls_cert_file=absolute(registry.tls_cert_file),
         tls_key_file=absolute(registry.tls_key_file),
         signing_key_file=signing,
-        signing_keys=keys,
+        certificate_file=certificate_file if of.certified else "",
+        signing_keys=signing_keys(config, place) if of.shows else [],
         cut_off_ms=registry.cut_off_ms,
     )
 
@@ -255,6 +261,14 @@ def signing_keys(config: Config, place: Folder | None) -> list[str]:
         return said.split(",")
     file = absolute(config.cluster.signing_key_file) or (str(place.signing_key) if place else "")
     return [_public_half(file)] if file and os.access(file, os.R_OK) else []
+
+
+def certifying_key(config: Config, place: Folder) -> bytes:
+    """The key that certifies servers. Raises `ConfigError`, also if this configuration does not trust it."""
+    file = signing_key_file(config, place)
+    if (public := _public_half(file)) not in signing_keys(config, place):
+        raise ConfigError(f"cluster.signing_keys: lacks {public}, the public half of {file}")
+    return secret(file, 32)
 
 
 def _public_half(file: str) -> str:

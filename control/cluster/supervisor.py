@@ -12,7 +12,7 @@ import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import IO, Any, Final, Self
+from typing import IO, TYPE_CHECKING, Any, Final, Self
 
 import msgspec
 import structlog
@@ -45,6 +45,9 @@ from muster.instance import pid_namespace, start_time
 from plane.files import write_atomically
 from plane.kinds import command_keys, doors, kind, kinds, system_of
 from plane.spec import Fault, Registration, Spec, SpecError, secret
+
+if TYPE_CHECKING:  # loaded only where there is a registry
+    from control.cluster.certifier import Certifier
 
 NODE_COMMAND: Final = (sys.executable, "-m", "control.node")
 """The program of a node, and of the template from which nodes are forked."""
@@ -97,6 +100,7 @@ class Supervisor:
         self._children: dict[Seat, Child] = {}
         self._tasks: dict[Seat, asyncio.Task[None]] = {}
         self._leaving: dict[Seat, asyncio.Task[None]] = {}
+        self._certifier: Certifier | None = None
         self._started = self._ending = False
         self._counting: asyncio.Task[Mapping[str, Count]] | None = None
         """Until the registry's numbers of partitions are known."""
@@ -114,7 +118,7 @@ class Supervisor:
 
     async def __aenter__(self) -> Self:
         try:
-            instance.prepare(self.folder, [seat.name for seat in self._servers])
+            self._prepare(self._servers)
             self._open.enter_context(instance.lock(self.folder))
             self._check_addresses()
             await self._programs.start()
@@ -123,6 +127,7 @@ class Supervisor:
                 server = RegistryServer(self.folder.path, self._log, sessions=False)
                 await self._registry.enter_async_context(server)
             if self.config.registry.url:
+                self._certify()
                 await self._count()
             self._choose(self._roster.seats)
             awaited = [seat for seat in self._roster.seats if kind(seat.role).awaited]
@@ -167,6 +172,18 @@ class Supervisor:
         )
 
     # --- start ----------------------------------------------------------------------------------------------------
+
+    def _prepare(self, servers: Sequence[Seat]) -> None:
+        token_file = specs.token_file(self.config, self.folder)
+        instance.prepare(self.folder, [seat.name for seat in servers], token_file)
+
+    def _certify(self) -> None:
+        """Nodes get certificates; the key stays in this process. Raises `ConfigError`."""
+        from control.cluster.certifier import Certifier  # loads a library
+
+        self._certifier = Certifier(self.folder, specs.certifying_key(self.config, self.folder), self._log)
+        certifying = asyncio.create_task(self._certifier.run(), name="renews certificates")
+        self._registry.callback(certifying.cancel)
 
     async def _count(self) -> None:
         """Start as many partitions as the registry has, or as the configuration asks for until that is known. Raises
@@ -311,7 +328,10 @@ class Supervisor:
         """Write the spec for one start, with its epoch, and start the node. Raises `UserError` and `OSError`."""
         self._epochs[seat] = next_epoch(self.folder.epochs, seat.node)
         file = self.folder.spec(seat.name)
-        write_atomically(file, msgspec.json.encode(self.spec(seat)))
+        made = self.spec(seat)
+        if self._certifier is not None and kind(seat.role).certified:
+            self._certifier.take(seat.name, made)
+        write_atomically(file, msgspec.json.encode(made))
         return await self._template.start(seat.name, ["--spec", str(file), "--parent", str(os.getpid())], stderr)
 
     def spec(self, seat: Seat) -> Spec:
@@ -355,7 +375,8 @@ class Supervisor:
         if seat in self._clients:
             client, public_key = self._reached(seat), self._public_keys.get(seat, "")
         name = self._registered(seat.name)
-        made = specs.registration(self.config, self.folder, own, name, client, public_key)
+        certificate = str(self.folder.certificate(seat.name))
+        made = specs.registration(self.config, self.folder, own, name, client, public_key, certificate)
         fellows = [] if self._started else [other.node for other in self._awaited()]
         return msgspec.structs.replace(made, grown=self._started or self._counting is not None, fellows=fellows)
 
@@ -526,7 +547,7 @@ class Supervisor:
             raise UserError(f"{NODES_MAX} nodes are the most in one instance")
         enough_files(count)
         servers = self._doors(new)
-        instance.prepare(self.folder, [seat.name for seat in servers])
+        self._prepare(servers)
         self._servers += servers
         self._roster.seats += new
         try:
@@ -556,6 +577,8 @@ class Supervisor:
         self._roster.leaving.discard(seat)
         if seat in self._servers:
             self._servers.remove(seat)
+        if self._certifier is not None:
+            self._certifier.forget(seat.name)
         for by_seat in (self._links, self._admins, self._clients, self._children, self._tasks, self._leaving):
             by_seat.pop(seat, None)
         self._on_change()

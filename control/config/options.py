@@ -84,8 +84,8 @@ class Cluster(Section, frozen=True):
     signing_key_file: Annotated[
         str,
         key(
-            "File with the private key that certifies gateways, proxies and edges in the registry, 32 bytes in hex; only"
-            " they read it",
+            "File with the private key that certifies gateways, proxies and edges in the registry, 32 bytes in hex; read by"
+            " `muster up`, `muster cluster certify`, and `muster serve` of a server without `serve.certificate_file`",
             "empty: `signing.key` in `instance.dir`, made once",
         ),
     ] = ""
@@ -179,6 +179,14 @@ class Serve(Section, frozen=True):
             pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
         ),
     ] = "main"
+    certificate_file: Annotated[
+        str,
+        key(
+            "File with the certificate of a gateway, proxy or edge, which `muster cluster certify` makes where the key is;"
+            " it is looked at every 5 s",
+            "empty: the node reads `cluster.signing_key_file` and certifies itself",
+        ),
+    ] = ""
     partition: Annotated[int, key("Partition of a broker or router", "", ge=0, le=255)] = 0
     weight: Annotated[
         int,

@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Set
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import structlog
@@ -55,6 +55,9 @@ CERTIFIES_S: Final = 5.0
 """Time between two looks whether the certificate is to be renewed: the clock may have jumped, as after a sleep."""
 SETTLED_S: Final = 0.1
 """Time between two questions whether the engine has done its part of a growth."""
+
+if TYPE_CHECKING:  # loaded only where a server is certified
+    from control.registry.certified import Source
 
 Take = Callable[[Placement], None]
 """A role's `place`."""
@@ -112,6 +115,15 @@ def judge(where: Registration) -> Judge | None:
     from control.registry.certified import Certified  # loads a library
 
     return Certified(where.signing_keys)
+
+
+def _source(where: Registration, log: structlog.typing.FilteringBoundLogger) -> "Source":
+    """The source of this server's certificate. Raises `SpecError`."""
+    from control.registry.certified import Delivered, Signer  # loads a library
+
+    if where.signing_key_file:
+        return Signer(secret(where.signing_key_file, KEY_BYTES))
+    return Delivered(Path(where.certificate_file), where.signing_keys, log)
 
 
 class Enrolment:
@@ -198,8 +210,8 @@ class Enrolment:
             raise SpecError(f"registry {where.url}: {error}") from None
         taken = {"node": identity.node, "epoch": identity.epoch}
         self._own = msgspec.structs.replace(self._own, **taken)
-        if where.signing_key_file:
-            self._certify(secret(where.signing_key_file, KEY_BYTES))
+        if where.signing_key_file or where.certificate_file:
+            self._certify(_source(where, self._log))
         if spec.role in partitioned():
             of, mine = layer(spec.role, where.cluster), self._first_count
             count = snapshot.counts.get(of, Count(mine))
@@ -259,16 +271,13 @@ class Enrolment:
             if timer is not None:
                 timer.cancel()
 
-    def _certify(self, key: bytes) -> None:
-        """Sign its own entry whenever the certificate is about to end, and look again in a while."""
-        from control.registry.certified import certificate, is_due  # loads a library
-
-        now = time.time()
-        if is_due(self._own, now):
-            made = certificate(key, self._own, now)
+    def _certify(self, source: "Source") -> None:
+        """Register another certificate of its own whenever there is one, and look again in a while."""
+        made = source.fresh(self._own, time.time())
+        if made is not None:
             self._own = msgspec.structs.replace(self._own, certificate=made)
             self._directory.certify(made)
-        self._certifies = asyncio.get_running_loop().call_later(CERTIFIES_S, self._certify, key)
+        self._certifies = asyncio.get_running_loop().call_later(CERTIFIES_S, self._certify, source)
 
     def weigh(self, weight: int) -> None:
         """Register another weight of this process."""

@@ -154,7 +154,8 @@ async def serve_enrolled(
 ) -> None:
     """Begin with the registry's answer, for which it waits. Raises `SpecError`.
 
-    While it waits, its admin port says so; its files are read before. `ports` holds the node's ports, which another process would get meanwhile.
+    While it waits, its admin port says so; its files are read before. `ports` holds the node's ports, which another
+    process would get meanwhile.
     Raises `ConfigError` when it has drained because another process uses its name: a restart would drive that one out.
     Raises `UserError` when the registry gave its number to another node: a restart takes another number, unless one is
     prescribed.

@@ -7,6 +7,7 @@ import msgspec
 
 from plane.kind import Around, Pods, RoleKind, System, numbers
 from plane.options import Section, key
+from plane.trust import PROBE_TOKEN
 
 NAME: Final = "prober"
 
@@ -28,6 +29,14 @@ class Probes(Section, frozen=True):
     ask: Annotated[
         str,
         key("Admin address of a `muster serve prober`, for `muster links`", "empty: the prober of `muster up`"),
+    ] = ""
+    token_file: Annotated[
+        str,
+        key(
+            "File with the prober's own token, which opens the rooms of probes alone; `muster cluster probe-token` makes it"
+            " of the shared token, and the prober never sees that",
+            "empty: `probe.token` in `instance.dir`, which `muster up` makes at each start",
+        ),
     ] = ""
     timeout_ms: Annotated[
         int,
@@ -60,12 +69,15 @@ class ProberSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
     folder: str
     """The nodes of the instance, if there is no registry."""
+    token_file: str
+    """The file of its own token."""
     probes: Probes
 
 
 def settle(options: Probes, around: Around) -> ProberSettings:
     """Made from the configuration."""
-    return ProberSettings(folder=str(around.folder), probes=options)
+    file = around.absolute(options.token_file) or str(around.folder / PROBE_TOKEN)
+    return ProberSettings(folder=str(around.folder), token_file=file, probes=options)
 
 
 def wanted(section: Callable[[str], Any]) -> int:
@@ -75,9 +87,11 @@ def wanted(section: Callable[[str], Any]) -> int:
 
 def lacks(section: Callable[[str], Any]) -> str | None:
     """The reason why no prober can be served."""
-    if section("probes").every_ms:
-        return None
-    return "probes.every_ms: missing; muster serve prober needs the time between probes"
+    if not section("probes").every_ms:
+        return "probes.every_ms: missing; muster serve prober needs the time between probes"
+    if not section("probes").token_file:
+        return "probes.token_file: missing; muster cluster probe-token makes it, where cluster.token_file is"
+    return None
 
 
 PROBER: Final = RoleKind(
@@ -90,7 +104,7 @@ PROBER: Final = RoleKind(
     settings=ProberSettings,
     settle=settle,
     build="control.probes.worker:build",
-    secrets=frozenset({"names", "token"}),
+    secrets=frozenset({"names", "probe"}),
     awaited=False,
     wanted=wanted,
     ends=0,
@@ -105,7 +119,9 @@ PROBER: Final = RoleKind(
             "probes.every_ms": "1000",
         },
     ),
-    reloads={f"probes.{name}": f"probes.{name}" for name in Probes.__struct_fields__ if name != "ask"},
+    reloads={
+        f"probes.{name}": f"probes.{name}" for name in Probes.__struct_fields__ if name not in {"ask", "token_file"}
+    },
     check=lacks,
 )
 

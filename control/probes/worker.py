@@ -18,7 +18,6 @@ from control.registry import Snapshot
 from muster.instance import read_token
 from plane.service import Context, Figure
 from plane.spec import Spec, SpecError, secret
-from plane.trust import probe_token
 
 LOOK_S: Final = 0.2
 """Time between two looks for the first map."""
@@ -86,14 +85,14 @@ class Probing:
 def build(spec: Spec, settings: ProberSettings, context: Context) -> Probing:
     """Make the prober. Raises `SpecError`."""
     snapshot = context.snapshot if spec.registry is not None else _fixed(settings.folder)
-    prober = Prober(settings.probes, Source(snapshot, _client(spec), secret(spec.name_key_file, 16)), context.log)
+    prober = Prober(settings.probes, Source(snapshot, _client(settings), secret(spec.name_key_file, 16)), context.log)
     return Probing(prober, snapshot)
 
 
-def _client(spec: Spec) -> muster.Address:
-    """The prober's credential: a server that is none of the cluster's must not learn the shared token."""
+def _client(settings: ProberSettings) -> muster.Address:
+    """The prober's credential."""
     try:
-        return muster.Address((), (), probe_token(read_token(spec.token_file or "")))
+        return muster.Address((), (), read_token(settings.token_file))
     except muster.MusterError as error:
         raise SpecError(str(error)) from None
 

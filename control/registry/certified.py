@@ -1,15 +1,21 @@
 """Judges by their certificates which servers of the registry may be shown credentials.
 
-Owns the judgement of one entry. What follows from it is decided in `view.py`; the signed text is in
-`plane/certificate.py`.
+Owns the judgement of one entry, and the sources of a server's own certificate. What follows from a judgement is decided
+in `view.py`; the signed text is in `plane/certificate.py`.
 """
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Final
+from pathlib import Path
+from typing import Final, Protocol
 
+import msgspec
+import structlog
+
+from control.host.addresses import address_text
 from control.registry.places import Certificate, Node
-from plane.certificate import LIFE_S, RENEW_S, Claim, is_genuine, issue
+from plane import certificate as certificates
+from plane.certificate import Claim, is_genuine, issue
 from plane.kinds import kind
 
 NONE: Final = "has no certificate: a stranger registered it, or a node of a version before 0.2"
@@ -24,8 +30,7 @@ def certificate(key: bytes, node: Node, now: float) -> Certificate:
 
 def is_due(node: Node, now: float) -> bool:
     """Whether an entry needs another certificate at `now`, in seconds since 1970."""
-    left = 0.0 if node.certificate is None else node.certificate.until - now
-    return not RENEW_S < left <= LIFE_S
+    return certificates.is_due(None if node.certificate is None else node.certificate.until, now)
 
 
 def _claim(node: Node) -> Claim:
@@ -53,3 +58,51 @@ class Certified:
         """The reason why an entry that was good is so no more; empty if it still is. Looks at its times alone."""
         ended = node.certificate is not None and node.certificate.until < self._wall()
         return ENDED if ended else ""
+
+
+class Source(Protocol):
+    """Where a server gets its certificate."""
+
+    def fresh(self, node: Node, now: float) -> Certificate | None:
+        """Another certificate of this entry, its own, at `now`, in seconds since 1970; None: it keeps what it has."""
+
+
+class Signer:
+    """A server that holds the key certifies itself."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    def fresh(self, node: Node, now: float) -> Certificate | None:
+        """One whenever it is due."""
+        return certificate(self._key, node, now) if is_due(node, now) else None
+
+
+class Delivered:
+    """A server without the key: the holder of the key writes its certificates to a file."""
+
+    def __init__(self, file: Path, keys: Sequence[str], log: structlog.typing.FilteringBoundLogger) -> None:
+        self._file, self._keys, self._log = file, keys, log
+        self._said = ""
+
+    def fresh(self, node: Node, now: float) -> Certificate | None:
+        """The one in the file, if it is another one and good. What is wrong is logged once."""
+        try:
+            found = msgspec.json.decode(self._file.read_bytes(), type=Certificate)
+        except OSError as error:
+            self._say(node, error.strerror or str(error))
+            return None
+        except msgspec.MsgspecError:
+            self._say(node, "is no certificate")
+            return None
+        doubt = Certified(self._keys, lambda: now).doubt(msgspec.structs.replace(node, certificate=found))
+        self._say(node, doubt)
+        return None if doubt or found == node.certificate else found
+
+    def _say(self, node: Node, why: str) -> None:
+        if why and why != self._said:
+            assert node.client is not None
+            words = (node.role, node.node, address_text(*node.client), *([node.public_key] if node.public_key else []))
+            mend = f"muster cluster certify {' '.join(map(str, words))} --cluster {node.cluster} > {self._file}"
+            self._log.warning("clients will not come: no good certificate", file=str(self._file), cause=why, mend=mend)
+        self._said = why

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import muster
+from plane.trust import probe_token
 from tests import forked, strikes
 from tests.faults.instance import COMMAND, MUSTER, ROOT, configuration, samples
 from tests.waiting import until
@@ -94,6 +95,7 @@ class Hosts:
         (path / "cluster.secret").write_text(secrets.token_hex(32))
         (path / "names.key").write_text(secrets.token_hex(16))
         (path / "token").write_text(secrets.token_hex(16))
+        (path / "probe.token").write_bytes(probe_token((path / "token").read_bytes()))
         (path / "jwt.secret").write_text(secrets.token_hex(32))
         (path / "signing.key").write_text(secrets.token_hex(32))
         cluster = {
@@ -115,6 +117,7 @@ class Hosts:
     def write(self, **sections: dict[str, Any]) -> None:
         """The configuration of all hosts, with other sections."""
         self.sections |= sections
+        self.sections["probes"] = {"token_file": str(self.path / "probe.token")} | self.sections.get("probes", {})
         self.config.write_text(configuration(**self.sections))
 
     @property

@@ -23,6 +23,7 @@ from tests.control.registry.zookeeper import ZooKeeper
 from tests.faults.hosts import Hosts, Node
 from tests.faults.ledger import Ledger
 from tests.faults.load import PATIENT_S, came, loaded, nothing_lost
+from tests.faults.test_backends import signing_keys
 from tests.waiting import until
 
 ROOMS = [f"room-{number}" for number in range(24)]
@@ -192,8 +193,7 @@ async def test_a_wrong_file_of_the_admin_port_ends_a_node_at_once_by_one_line_al
         hosts = Hosts(tmp_path, "embedded", admin=admin)
         with hosts.running():
             node = hosts.start("router", "router")
-            await until(lambda node=node: node.process.poll() is not None, PATIENT_S)
-            assert node.process.poll() == 1, node.said()
+            assert await asyncio.to_thread(node.process.wait, PATIENT_S) == 1, node.said()
             assert "Traceback" not in node.said()
             last = node.said().splitlines()[-1]
             assert last.startswith("muster: "), last
@@ -303,7 +303,10 @@ async def test_a_prober_by_itself_probes_the_nodes_of_a_registry_and_links_asks_
         admin = address_text(*ports.tcp("admin", "127.0.0.1"))
     hosts.write(probes={"every_ms": 100, "ask": admin})
     nodes = [hosts.start(role, role) for role in ("broker", "router", "gateway", "proxy")]
-    prober = hosts.start("prober", "prober", MUSTER_SERVE__ADMIN=admin)
+    gone = str(hosts.path / "gone")  # it has a token of its own, and trusts the public key
+    alone = {"MUSTER_CLUSTER__TOKEN_FILE": gone, "MUSTER_CLUSTER__SIGNING_KEY_FILE": gone}
+    alone |= {"MUSTER_CLUSTER__SIGNING_KEYS": signing_keys(hosts), "MUSTER_SERVE__ADMIN": admin}
+    prober = hosts.start("prober", "prober", **alone)
     await hosts.serve(*nodes)
 
     async def shown(*words: str) -> list[dict[str, Any]]:
@@ -330,6 +333,35 @@ async def test_a_prober_by_itself_probes_the_nodes_of_a_registry_and_links_asks_
     assert await prober.end() == 0
     code, _, errors = await hosts.asked("links", *NAMED)
     assert (code, "prober does not answer" in errors) == (75, True)
+
+
+async def test_a_gateway_without_the_signing_key_is_certified_by_the_words_of_its_log(hosts: Hosts) -> None:
+    file = hosts.path / "gateway.json"
+    own = {"MUSTER_CLUSTER__SIGNING_KEY_FILE": "", "MUSTER_CLUSTER__SIGNING_KEYS": signing_keys(hosts)}
+    nodes = [hosts.start(role, role) for role in ("broker", "router", "proxy")]
+    gateway = hosts.start("gateway", "gateway", MUSTER_SERVE__CERTIFICATE_FILE=str(file), **own)
+    await hosts.serve(*nodes, gateway)
+
+    def refused() -> bool:
+        _, said = nodes[2].get("/api/v1/status")
+        return any(path.startswith("gateway/") for path in said["registry"]["refused"])
+
+    await until(refused, PATIENT_S)
+    (line,) = gateway.lines("clients will not come: no good certificate")
+    words, _, target = line["mend"].removeprefix("muster ").partition(" > ")
+    assert target == str(file)
+    code, said, errors = await hosts.asked(*words.split())
+    assert (code, errors) == (0, "")
+    file.write_text(said)
+    await until(lambda: not refused(), PATIENT_S)
+    for wrong, text in (
+        (("broker", "3", "127.0.0.1:7400"), "needs no certificate"),
+        (("gateway", "3", "127.0.0.1:7400"), "is known by its key"),
+        (("gateway", "3", "here", "ab" * 32), "'here' is not an IP address and port"),
+    ):
+        code, said, errors = await hosts.asked("cluster", "certify", *wrong)
+        assert (code, said, errors.count("\n")) == (2, "", 1)
+        assert text in errors
 
 
 async def test_a_partition_without_a_broker_is_named_by_all_who_are_asked_and_its_paths_go_on_to_fail(

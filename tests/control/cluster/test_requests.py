@@ -7,6 +7,7 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import structlog
 
@@ -29,11 +30,16 @@ from control.config.layout import NODES_MAX, REPLICAS_MAX
 from control.config.load import load
 from control.errors import FAILURE, TRY_LATER, NotRunning, UserError
 from control.host.sockets import address
+from control.registry.certified import Certified
+from control.registry.places import Certificate, Node
+from plane.certificate import public_half
+from plane.spec import read, secret
 from tests.waiting import until
 
 LOG = structlog.get_logger()
 FAKE = (sys.executable, "-m", "tests.fakes.node")
 PATIENT_S = 30.0
+ADDRESS = ("127.0.0.1", 7_001)
 
 
 @pytest.fixture
@@ -112,6 +118,29 @@ async def test_what_cannot_be_added_or_removed_is_said_in_one_line(
         await ask(supervisor, Add(role="proxy"))
     assert all(names(supervisor).values())
     assert REPLICAS_MAX < NODES_MAX
+
+
+async def test_nodes_are_told_of_certificates_and_the_signing_key_stays_with_the_supervisor(
+    supervisor: Supervisor,
+) -> None:
+    await ask(supervisor, Add(role="gateway"))
+    await until(lambda: names(supervisor).get("gateway-1"), PATIENT_S)
+    place = supervisor.folder
+    judge = Certified([public_half(secret(str(place.signing_key), 32))])
+    servers = 0
+    for name in names(supervisor):
+        spec = read(place.spec(name))
+        assert spec.registry is not None
+        assert spec.registry.signing_key_file == ""
+        assert str(place.signing_key) not in place.spec(name).read_text()
+        if spec.registry.certificate_file:
+            servers += 1
+            where = spec.registry
+            made = msgspec.json.decode(Path(where.certificate_file).read_bytes(), type=Certificate)
+            assert stat.S_IMODE(Path(where.certificate_file).stat().st_mode) == 0o600
+            node = Node(spec.node, spec.role, *ADDRESS, client=where.client, public_key=where.public_key)
+            assert judge.doubt(msgspec.structs.replace(node, certificate=made)) == ""
+    assert servers == 3, "two gateways and a proxy"
 
 
 async def test_a_node_that_is_added_has_a_key_and_is_in_the_file_by_which_clients_find_it(

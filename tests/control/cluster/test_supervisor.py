@@ -88,6 +88,7 @@ async def test_an_instance_is_found_by_its_file_and_leaves_nothing_behind(tmp_pa
             place.token,
             place.jwt_secret,
             place.signing_key,
+            place.probe_token,
             place.cluster_secret,
             place.name_key,
             place.reset_secret,

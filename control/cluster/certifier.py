@@ -1,0 +1,80 @@
+"""The certificates of an instance's servers: the process that holds the key keeps a file for each, which the server reads.
+
+Owns the key and the renewals. Servers get certificates alone, never the key (`control/registry/certified.py`).
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+import structlog
+
+from control.cluster.instance import Folder
+from control.registry.places import Certificate
+from plane.certificate import Claim, is_due, issue
+from plane.files import write_atomically
+from plane.spec import Spec
+
+LOOK_S: Final = 5.0
+"""Time between two looks for certificates that are due: the clock may have jumped, as after a sleep."""
+
+
+class Certifier:
+    """Certifies the servers that it is given, until it forgets them."""
+
+    def __init__(
+        self,
+        place: Folder,
+        key: bytes,
+        log: structlog.typing.FilteringBoundLogger,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._place, self._key, self._log, self._wall = place, key, log, wall
+        self._claims: dict[str, Claim] = {}
+        self._until: dict[str, int] = {}
+        """By name, the ends of the certificates that are written."""
+        self._failed = False
+        """Whether the last one could not be written, which is logged once."""
+
+    def take(self, name: str, spec: Spec) -> None:
+        """Certify the server of this spec, and renew it from now on. Raises `OSError`."""
+        where = spec.registry
+        assert where is not None
+        assert where.client is not None
+        claim = Claim(spec.node, spec.role, where.cluster, *where.client, where.public_key)
+        if self._claims.get(name) != claim or is_due(self._until.get(name), self._wall()):
+            self._write(name, claim)
+        self._claims[name] = claim
+
+    def forget(self, name: str) -> None:
+        """Renew it no more."""
+        self._claims.pop(name, None)
+        self._until.pop(name, None)
+
+    async def run(self) -> None:
+        """Renew what is due, until cancelled."""
+        while True:
+            self.renew()
+            await asyncio.sleep(LOOK_S)
+
+    def renew(self) -> None:
+        """Renew what is due. What cannot be written stays due."""
+        now = self._wall()
+        for name, claim in self._claims.items():
+            if is_due(self._until.get(name), now):
+                try:
+                    self._write(name, claim)
+                except OSError as error:
+                    if not self._failed:
+                        file = str(self._place.certificate(name))
+                        self._log.warning("cannot be written", file=file, error=error.strerror)
+                    self._failed = True
+                else:
+                    self._failed = False
+
+    def _write(self, name: str, claim: Claim) -> None:
+        made = Certificate(*issue(self._key, claim, self._wall()))
+        write_atomically(self._place.certificate(name), msgspec.json.encode(made) + b"\n")
+        self._until[name] = made.until
