@@ -120,6 +120,12 @@ async def test_what_cannot_be_added_or_removed_is_said_in_one_line(
     assert REPLICAS_MAX < NODES_MAX
 
 
+def certificate(file: Path) -> Certificate:
+    """That which a server reads."""
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    return msgspec.json.decode(file.read_bytes(), type=Certificate)
+
+
 async def test_nodes_are_told_of_certificates_and_the_signing_key_stays_with_the_supervisor(
     supervisor: Supervisor,
 ) -> None:
@@ -136,10 +142,9 @@ async def test_nodes_are_told_of_certificates_and_the_signing_key_stays_with_the
         if spec.registry.certificate_file:
             servers += 1
             where = spec.registry
-            made = msgspec.json.decode(Path(where.certificate_file).read_bytes(), type=Certificate)
-            assert stat.S_IMODE(Path(where.certificate_file).stat().st_mode) == 0o600
             node = Node(spec.node, spec.role, *ADDRESS, client=where.client, public_key=where.public_key)
-            assert judge.doubt(msgspec.structs.replace(node, certificate=made)) == ""
+            shown = msgspec.structs.replace(node, certificate=certificate(Path(where.certificate_file)))
+            assert judge.doubt(shown) == ""
     assert servers == 3, "two gateways and a proxy"
 
 
