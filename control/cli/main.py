@@ -57,6 +57,12 @@ cluster_app.add_typer(replica_app, name="replica")
 app.add_typer(config_app, name="config")
 
 Chance = Annotated[str | None, typer.Option(metavar="CHANCE", help="Fault on every link, a probability: 0.02 or 2%.")]
+TokenRights = Annotated[
+    str, typer.Option("--rights", metavar="WORDS", help="Rights of a user's token: read, publish, or read,publish.")
+]
+TokenTime = Annotated[
+    str, typer.Option("--expires", metavar="TIME", help="Time for which it opens sessions: 90s, 15m, 1h, 7d.")
+]
 Ms = Annotated[int | None, typer.Option(min=0, help="Fault on every link, in ms.")]
 Role = Annotated[Served, typer.Argument(metavar="ROLE", help=f"One of {', '.join(Served)}.")]
 Partition = Annotated[int, typer.Argument(metavar="PARTITION", min=0, max=255)]
@@ -245,12 +251,8 @@ def serve(
 @app.command(epilog="Example: muster token 7 --cap 'sports:*=read,publish' --cap chat:7=read --expires 15m")
 def token(
     user: Annotated[str, typer.Argument(metavar="USER", help="A number from 2 to 2^64-1, or text of up to 64 bytes.")],
-    rights: Annotated[
-        str, typer.Option(metavar="WORDS", help="Rights of the token: read, publish, or read,publish.")
-    ] = "read",
-    expires: Annotated[
-        str, typer.Option(metavar="TIME", help="Time for which it opens sessions: 90s, 15m, 1h, 7d.")
-    ] = "1h",
+    rights: TokenRights = "read",
+    expires: TokenTime = "1h",
     cap: Annotated[
         list[str] | None,
         typer.Option(
@@ -276,9 +278,9 @@ def token(
     config: ConfigFile = None,
 ) -> int:
     """Print a token for a user, signed with `cluster.jwt_secret_file` or with the local instance's secret."""
-    from control.cli.token import token as run
+    from control.cli.token import Wanted, show
 
-    return run(config, user, rights, expires, cap or (), token_id, device, send or ())
+    return show(config, Wanted(user, rights, expires, cap or (), token_id, device, send or ()))
 
 
 @app.command(epilog="Example: muster url 7 --rights read,publish --expires 1d")
@@ -287,20 +289,17 @@ def url(
         str | None,
         typer.Argument(metavar="[USER]", help="With a token of this user [the shared token].", show_default=False),
     ] = None,
-    rights: Annotated[
-        str, typer.Option(metavar="WORDS", help="Rights of the user's token: read, publish, or read,publish.")
-    ] = "read",
-    expires: Annotated[
-        str, typer.Option(metavar="TIME", help="Time for which the user's token opens sessions: 90s, 15m, 1h, 7d.")
-    ] = "1h",
+    rights: TokenRights = "read",
+    expires: TokenTime = "1h",
     registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
     """Print muster://HOST:PORT/KEY?token=…, for muster.connect and --url of other words, here or elsewhere."""
+    from control.cli.token import Wanted
     from control.cli.url import show
     from control.console.found import Target
 
-    return show(Target(config, registry), user, rights, expires)
+    return show(Target(config, registry), Wanted(user, rights, expires) if user is not None else None)
 
 
 @app.command(epilog="Example: muster status --json")

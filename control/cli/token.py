@@ -3,6 +3,7 @@
 import re
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, cast, get_args
 
@@ -23,45 +24,40 @@ DEVICE: Final = r"[!-+\--~]{1,23}"
 UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
-def token(
-    config_file: Path | None,
-    user: str,
-    rights: str,
-    expires: str,
-    cap: Sequence[str] = (),
-    token_id: str | None = None,
-    device: str | None = None,
-    send: Sequence[str] = (),
-) -> int:
-    """Print a token. `cap`: rights of patterns of rooms, which replace `rights`. `send`: patterns of users.
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The options of a token, as the command has them."""
 
-    Raises `UserError`.
-    """
-    print(made(config_file, user, rights, expires, cap, token_id, device, send))
+    user: str
+    rights: str
+    expires: str
+    cap: Sequence[str] = ()
+    """Rights of patterns of rooms, which replace `rights`."""
+    token_id: str | None = None
+    device: str | None = None
+    send: Sequence[str] = ()
+    """Patterns of users."""
+
+
+def show(config_file: Path | None, wanted: Wanted) -> int:
+    """Print a token. Raises `UserError`."""
+    print(made(config_file, wanted))
     return 0
 
 
-def made(
-    config_file: Path | None,
-    user: str,
-    rights: str,
-    expires: str,
-    cap: Sequence[str] = (),
-    token_id: str | None = None,
-    device: str | None = None,
-    send: Sequence[str] = (),
-) -> str:
+def made(config_file: Path | None, wanted: Wanted) -> str:
     """A new token. Raises `UserError`."""
     try:
-        check_user(user)
+        check_user(wanted.user)
     except ValueError as error:
         raise UserError(f"USER: {error}", USAGE) from None
+    device = wanted.device
     if device is not None and not re.fullmatch(DEVICE, device):
         raise UserError(
             f"--device: {device!r} is not a name of 1 to 23 printable characters without space or comma", USAGE
         )
-    allowed, seconds, patterns = _rights(rights), _seconds(expires), _patterns(cap)
-    to = _recipients(send)
+    allowed, seconds, patterns = _rights(wanted.rights), _seconds(wanted.expires), _patterns(wanted.cap)
+    to = _recipients(wanted.send)
     settings = config.load(config_file).config
     place = instance.folder(settings)
     if not settings.cluster.jwt_secret_file:
@@ -73,7 +69,7 @@ def made(
         secret = signing_secrets(file)[0]
     except SpecError as error:
         raise ConfigError(str(error)) from None
-    minted = mint(secret, user, allowed, time.time(), seconds, patterns, token_id, device, to)
+    minted = mint(secret, wanted.user, allowed, time.time(), seconds, patterns, wanted.token_id, device, to)
     if len(minted) > CREDENTIAL_BYTES_MAX:
         raise UserError(
             f"--cap, --send: the token has {len(minted)} bytes, and a credential at most {CREDENTIAL_BYTES_MAX};"

@@ -13,17 +13,17 @@ GATEWAYS_MAX: Final = 3
 """An end client learns the others from the first."""
 
 
-def show(where: Target, user: str | None, rights: str, expires: str) -> int:
-    """Print the address. `user`: with a token of this user, else with the shared one. Raises `UserError`."""
+def show(where: Target, wanted: token.Wanted | None) -> int:
+    """Print the address: with this token of a user, else with the shared one. Raises `UserError`."""
     record = once(where)
     ends = [(end.host, end.port, end.public_key) for end in record.gateways][:GATEWAYS_MAX]
     if not ends:
         raise UserError("no gateway runs; clients have no address", UNAVAILABLE)
-    if user is None:
+    if wanted is None:
         shown = client_of(record).token
         say("muster: this holds the shared token, which allows everything; muster url USER makes one for a user")
     else:
-        shown = token.made(where.file, user, rights, expires).encode()
+        shown = token.made(where.file, wanted).encode()
     print(url.text(ends, shown))
     sys.stdout.flush()
     return 0

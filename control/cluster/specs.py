@@ -27,7 +27,7 @@ from plane.trust import URLS, revoked, shared_token, signing_secrets
 
 DRAIN_MS: Final = 1_000
 SECRETS: Final = ("password_file", "users_file", "tls_key_file", "token_file")
-"""Endings of keys of systems that name files with secrets."""
+"""Endings of keys of any section that name files with secrets."""
 FORM: Final = b"-"
 """A key that only shows whether the users of a file have names."""
 Programs = Mapping[str, tuple[str, int]]
@@ -185,11 +185,9 @@ def secret_files(config: Config) -> list[str]:
         cluster.secret_file,
         cluster.other_secret_file,
         cluster.names_file,
-        cluster.token_file,
         cluster.jwt_secret_file,
         cluster.signing_key_file,
         cluster.node_key_file,
-        config.admin.token_file,
         *(
             getattr(section, name)
             for section in config.sections()

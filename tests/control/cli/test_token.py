@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from control.cli.token import token
+from control.cli.token import Wanted, show
 from control.console.found import Target
 from control.errors import BAD_CONFIG, UNAVAILABLE, USAGE, UserError
 from control.presence.reach import user_of
@@ -38,7 +38,7 @@ def said(checks: TokenAuthenticator, credential: bytes) -> int | str:
 def test_a_token_is_signed_with_the_first_secret_and_allows_what_was_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], rights: str, reads: bool, publishes: bool
 ) -> None:
-    assert token(configured(tmp_path), "7", rights, "15m") == 0
+    assert show(configured(tmp_path), Wanted("7", rights, "15m")) == 0
     made = capsys.readouterr().out.strip().encode()
     expected: dict[Right, bool] = {"read": reads, "publish": publishes}
     for right, may in expected.items():
@@ -54,7 +54,7 @@ def test_a_user_may_be_text_and_presence_asks_for_the_same_number(
     config, key = configured(tmp_path), bytes.fromhex("5e" * 16)
     (tmp_path / "names.key").write_text("5e" * 16)
     config.write_text(f'{config.read_text()}names_file = "{tmp_path / "names.key"}"\n')
-    assert token(config, "ann@example.org", "read", "15m") == 0
+    assert show(config, Wanted("ann@example.org", "read", "15m")) == 0
     made = capsys.readouterr().out.strip().encode()
     checks = TokenAuthenticator(b"shared", "read", Trust((SECRET.encode(),), user_key=key))
     where = Target(config)
@@ -71,7 +71,7 @@ def test_a_user_may_be_text_and_presence_asks_for_the_same_number(
 
 def test_a_token_has_rights_by_room_and_an_id(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cap = ["sports:*=read,publish", "chat:7=read", "chat:a=b=members"]
-    assert token(configured(tmp_path), "7", "read", "15m", cap, "first") == 0
+    assert show(configured(tmp_path), Wanted("7", "read", "15m", cap, "first")) == 0
     made = capsys.readouterr().out.strip().encode()
     checks = TokenAuthenticator(b"shared", "read", Trust((SECRET.encode(),)))
     answer = checks.authenticate(made)
@@ -95,7 +95,7 @@ def test_a_token_has_rights_by_room_and_an_id(tmp_path: Path, capsys: pytest.Cap
 )
 def test_a_mistake_in_the_rights_of_rooms_is_one_line(tmp_path: Path, cap: list[str], words: str) -> None:
     with pytest.raises(UserError, match=words) as told:
-        token(configured(tmp_path), "7", "read", "1h", cap)
+        show(configured(tmp_path), Wanted("7", "read", "1h", cap))
     assert told.value.exit_code == USAGE
 
 
@@ -106,7 +106,7 @@ def test_a_token_ends_when_it_was_said(
     checks = TokenAuthenticator(b"shared", "read", Trust((SECRET.encode(),)))
     for expires, ago_s, good in (("90s", 60, True), ("90s", 120, False), ("1h", 3_000, True), ("1d", 90_000, False)):
         monkeypatch.setattr("control.cli.token.time.time", lambda ago_s=ago_s: now - ago_s)
-        token(configured(tmp_path), "7", "read", expires)
+        show(configured(tmp_path), Wanted("7", "read", expires))
         monkeypatch.undo()
         made = capsys.readouterr().out.strip().encode()
         assert said(checks, made) == (7 if good else "bad_credential"), expires
@@ -129,30 +129,30 @@ def test_a_token_ends_when_it_was_said(
 )
 def test_a_mistake_is_one_line(tmp_path: Path, user: str, rights: str, expires: str, words: str) -> None:
     with pytest.raises(UserError, match=words) as told:
-        token(configured(tmp_path), user, rights, expires)
+        show(configured(tmp_path), Wanted(user, rights, expires))
     assert told.value.exit_code == USAGE
 
 
 def test_without_a_good_secret_nothing_is_signed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for content in (None, "", "short\n"):
         with pytest.raises(UserError, match=r"jwt\.secret") as told:
-            token(configured(tmp_path, content), "7", "read", "1h")
+            show(configured(tmp_path, content), Wanted("7", "read", "1h"))
         assert told.value.exit_code == BAD_CONFIG
         (tmp_path / "jwt.secret").unlink(missing_ok=True)
     monkeypatch.setenv("MUSTER_INSTANCE__DIR", str(tmp_path / "none"))
     with pytest.raises(UserError, match=r"jwt_secret_file.*muster up") as told:
-        token(None, "7", "read", "1h")
+        show(None, Wanted("7", "read", "1h"))
     assert told.value.exit_code in {BAD_CONFIG, UNAVAILABLE}
 
 
 def test_a_token_says_to_whom_its_user_may_send(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     checks = TokenAuthenticator(b"shared", "publish", Trust((SECRET.encode(),)), sends=[])
     for send, may in ((["8", "70*"], [True, True, False]), (["8,9"], [True, False, True]), (["*"], [True] * 3)):
-        assert token(configured(tmp_path), "7", "read", "15m", send=send) == 0
+        assert show(configured(tmp_path), Wanted("7", "read", "15m", send=send)) == 0
         answer = checks.authenticate(capsys.readouterr().out.strip().encode())
         assert isinstance(answer, Admitted)
         assert [answer.recipients.has(user) for user in (8, 705, 9)] == may, send
     for wrong in ("ann", "7*7", "8,", ""):
         with pytest.raises(UserError, match="--send") as told:
-            token(configured(tmp_path), "7", "read", "15m", send=[wrong])
+            show(configured(tmp_path), Wanted("7", "read", "15m", send=[wrong]))
         assert told.value.exit_code == USAGE

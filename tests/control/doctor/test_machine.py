@@ -58,7 +58,7 @@ def test_secrets_that_everybody_may_read_or_change_are_named_with_the_line_that_
     config = load(environment={}, flags=flags).config
     named = secret_files(config)
     assert len(named) == 5, "also the one that is not there"
-    wide = [str(tmp_path / f"cluster.{key}") for key in ("secret_file", "token_file", "jwt_secret_file")]
+    wide = [str(tmp_path / f"cluster.{key}") for key in ("secret_file", "jwt_secret_file", "token_file")]
     (finding,) = machine.secrets(named, open_to_all(named))
     assert (finding.level, finding.mend) == ("warn", f"chmod o= {' '.join(wide)}")
     assert [each.level for each in machine.secrets(named, [])] == ["ok"]
