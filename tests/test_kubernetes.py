@@ -255,7 +255,7 @@ def test_a_face_takes_the_names_of_its_service(tmp_path: Path) -> None:
 
 def admin_of(role: str) -> App:
     """The application that answers a pod's probes."""
-    about = {"role": role, "node": 1, "version": "0"}
+    about = {"role": role, "node": 1, "name": role, "version": "0"}
     if not kind(role).linked:  # they answer alike
         nobody = Source(Snapshot, muster_client.Address((), (), b""), bytes(16))
         return Admin(Probing(Prober(Probes(every_ms=1_000), nobody, structlog.get_logger()), Snapshot), about)

@@ -1,6 +1,7 @@
 """A fixed map: without a registry, nodes get all addresses at their start, for good."""
 
 from control.cluster.instance import Endpoint, Process, Record
+from control.config.layout import instance_name
 from control.registry import Node, Snapshot
 from control.registry.places import Count, layer
 from plane.kinds import partitioned
@@ -11,7 +12,7 @@ class Fixed:
 
     def __init__(self, record: Record) -> None:
         ends = {end.node: end for end in record.endpoints}
-        nodes = tuple(_node(process, ends.get(process.node)) for process in record.processes)
+        nodes = tuple(_node(process, ends.get(process.node), record.name) for process in record.processes)
         parts = {role: [node.partition for node in nodes if node.role == role] for role in partitioned()}
         counts = {layer(role): Count(1 + max(found)) for role, found in parts.items() if found}
         self._snapshot = Snapshot(1, nodes, counts)
@@ -21,6 +22,7 @@ class Fixed:
         return self._snapshot
 
 
-def _node(process: Process, end: Endpoint | None) -> Node:
+def _node(process: Process, end: Endpoint | None, instance: str) -> Node:
     client, key = (None, "") if end is None else ((end.host, end.port), end.public_key)
-    return Node(process.node, process.role, *process.link, process.partition, client=client, public_key=key)
+    name = instance_name(instance, process.node)
+    return Node(process.node, process.role, *process.link, process.partition, client=client, public_key=key, name=name)

@@ -50,6 +50,12 @@ def seat_name(node: int) -> str:
     return next(names, "")
 
 
+def instance_name(instance: str, node: int) -> str:
+    """The stable name of the node of `muster up` with this number; empty if no role has it."""
+    name = seat_name(node)
+    return name and f"{instance}-{name}"
+
+
 def grid(text: str) -> tuple[int, int]:
     """Parse partitions and replicas: `2x3`, or `2` for `2x1`. Raises `ValueError` with the mistake."""
     parts = text.split("x")

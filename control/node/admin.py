@@ -150,18 +150,18 @@ class Admin(App):
         self._about, self._kind = dict(about), kind(str(about["role"]))
         self._pages = named(self._kind.pages) if self._kind.pages else None
         more: list[metrics.Counted] = [each for each in (enrolment, companion) if each is not None]
-        labels = str(about["role"]), int(about["node"])
+        own = {label: str(about[label]) for label in ("role", "node", "name")}
 
         def counted() -> list[metrics.Counted]:
             if not isinstance(service, Server):
                 return [Standing(service), *more]
             return [
                 Standing(service),
-                Links(service.engine.status(), *(() if enrolment is None else (enrolment.nodes(), enrolment.name_of))),
+                Links(service.engine.status(), None if enrolment is None else enrolment.nodes(), service.name_of),
                 *more,
             ]
 
-        self._metrics = metrics.registry(service, *labels, str(about["version"]), counted)
+        self._metrics = metrics.registry(service, own, str(about["version"]), counted)
         self._page: asyncio.Task[bytes] | None = None
         self._renders_at = 0.0
 

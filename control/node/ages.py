@@ -4,7 +4,7 @@ From the node's status, which measures messages that carry their age. An age beg
 the whole way.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -37,11 +37,15 @@ def ages(status: Mapping[str, Any]) -> Iterator[Ages]:
         yield msgspec.convert(entry, Ages)
 
 
-def histograms(status: Mapping[str, Any]) -> list[Histogram]:
-    """The same as metrics."""
+def histograms(status: Mapping[str, Any], name_of: Callable[[int], str] | None = None) -> list[Histogram]:
+    """The same as metrics. `name_of`: the stable name of a node, for the label `peer_name`."""
+
+    def peer(node: int) -> str:
+        return f'peer="{node}"' + ("" if name_of is None else f',peer_name="{name_of(node)}"')
+
     return [
         (
-            f'message_age_seconds{{peer="{each.node}"}}',
+            f"message_age_seconds{{{peer(each.node)}}}",
             HELP,
             [("+Inf" if end is None else str(end), count) for end, count in each.buckets],
             each.sum_s,

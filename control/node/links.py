@@ -56,7 +56,7 @@ class Links:
     ) -> None:
         self._name_of = name_of
         self._links = [each for each in links(status) if each.up or known is None or each.node in known]
-        self._ages = histograms(status)
+        self._ages = histograms(status, name_of)
 
     def counters(self) -> list[Figure]:
         """How often each was lost."""

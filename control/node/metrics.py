@@ -1,6 +1,6 @@
 """An engine's counters and gauges as Prometheus metrics, read at each scrape.
 
-Every name begins with `muster_` and has the labels role and node; counters end with `_total`. An engine may put labels
+Every name begins with `muster_` and has the labels role, node and name; counters end with `_total`. An engine may put labels
 into a name, as `datagrams_dropped{reason="malformed"}`.
 """
 
@@ -53,12 +53,12 @@ More = Callable[[], Iterable[Counted]]
 class ServiceCollector(Collector):
     """Reads one service. Collected in its own loop, so nothing is locked.
 
-    `more` returns further sources, once per scrape.
+    `own`: the labels of this node. `more` returns further sources, once per scrape.
     """
 
-    def __init__(self, service: Counted, role: str, node: int, version: str, more: More) -> None:
+    def __init__(self, service: Counted, own: Mapping[str, str], version: str, more: More) -> None:
         self._service, self._version, self._more = service, version, more
-        self._labels = {"role": role, "node": str(node)}
+        self._labels = dict(own)
 
     def collect(self) -> Iterator[Metric]:
         """All metrics of the service and its process."""
@@ -117,10 +117,10 @@ def _named(own: Mapping[str, str], full: str) -> tuple[str, dict[str, str]]:
     return "muster_" + match["name"].removesuffix("_total"), {**own, **dict(LABEL.findall(match["labels"] or ""))}
 
 
-def registry(service: Counted, role: str, node: int, version: str, more: More) -> CollectorRegistry:
-    """The service's metrics, those of its process, and `more`."""
+def registry(service: Counted, own: Mapping[str, str], version: str, more: More) -> CollectorRegistry:
+    """The service's metrics, with these labels, those of its process, and `more`."""
     made = CollectorRegistry()
-    made.register(ServiceCollector(service, role, node, version, more))
+    made.register(ServiceCollector(service, own, version, more))
     ProcessCollector(namespace="muster", registry=made)
     return made
 

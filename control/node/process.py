@@ -14,6 +14,7 @@ import ctypes
 import os
 import signal
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +24,7 @@ import msgspec
 import structlog
 import uvloop
 
+from control.config.layout import instance_name
 from control.errors import FAILURE, ConfigError, UserError
 from control.node import admin, logs
 from control.node.admin import Companion
@@ -166,6 +168,7 @@ async def serve_enrolled(
         "instance": spec.instance,
         "role": spec.role,
         "node": spec.node,
+        "name": name_of(spec),
         "pid": os.getpid(),
         "version": __version__,
     }
@@ -200,6 +203,11 @@ def made(spec: Spec, log: structlog.typing.FilteringBoundLogger, enrolment: "Enr
     """Build the role or service of the spec. Raises `SpecError`, and `OSError` when an address is taken."""
     of = kind(spec.role)
     return plane.server(of, spec, log) if of.linked else plane.service(of, spec, context(log, enrolment))
+
+
+def name_of(spec: Spec) -> str:
+    """The node's stable name, by which its peers, metrics and logs know it."""
+    return instance_name(spec.instance, spec.node) if spec.registry is None else spec.registry.name
 
 
 def _admin_token(spec: Spec) -> bytes:
@@ -239,6 +247,8 @@ async def serve(
     owner.watch(end, stop, attach)
     service.on_ready = lambda ready: owner.tell("ready" if ready else "not_ready")
     handing_over = None
+    if enrolment is None and server is not None:
+        server.name_of = partial(instance_name, spec.instance)
     if enrolment is not None:
         enrolment.on_superseded = enrolment.on_displaced = end.set
         _join(service, enrolment, owner)
@@ -249,6 +259,7 @@ async def serve(
         "instance": spec.instance,
         "role": spec.role,
         "node": spec.node,
+        "name": name_of(spec),
         "epoch": spec.epoch,
         "pid": os.getpid(),
         "version": __version__,
@@ -370,7 +381,8 @@ def run(owner: Parent) -> None:
         return Now(now.log_level, now)
 
     spec = owner.spec()
-    log = logs.configure(spec.log_level, spec.log_format, role=spec.role, node=spec.node, instance=spec.instance)
+    names = {"role": spec.role, "node": spec.node, "name": name_of(spec), "instance": spec.instance}
+    log = logs.configure(spec.log_level, spec.log_format, **names)
     owner.reloads(Live(log, spec.log_level, spec), again)
     companion = companion_of(spec)
     if spec.registry is None:

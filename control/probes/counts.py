@@ -18,6 +18,7 @@ class ProbeCounts:
     def __init__(self, prober: Prober) -> None:
         self._prober = prober
         self._worst = list(prober.worst(time.monotonic(), WORST))
+        self._names = {node.node: node.name for node in prober.snapshot.nodes}
 
     def counters(self) -> list[Figure]:
         """Since the start."""
@@ -39,7 +40,8 @@ class ProbeCounts:
         ]
         for figures in self._worst:
             path = figures.path
-            way = f'proxy="{path.proxy}",broker="{path.broker}",gateway="{path.gateway}"'
+            ends = path._asdict().items()
+            way = ",".join(f'{role}="{node}",{role}_name="{self._names.get(node, "")}"' for role, node in ends)
             labels = f"{{{way}}}"
             found += [
                 (

@@ -265,7 +265,9 @@ def samples(page: str) -> dict[str, float]:
     for line in page.splitlines():
         if match := SAMPLE.fullmatch(line):
             name = match["name"].removeprefix("muster_").removesuffix("_total")
-            labels = [label for label in match["labels"].split(",") if not label.startswith(("role=", "node="))]
+            labels = [
+                label for label in match["labels"].split(",") if not label.startswith(("role=", "node=", "name="))
+            ]
             found[name + ("{" + ",".join(labels) + "}" if labels else "")] = float(match["value"])
     return found
 

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Final
 
 from control.cli.metrics_docs import markdown
+from control.config.layout import instance_name
 from control.console import common
 from plane.kinds import kind, kinds
 from tests.documents import ROOT, spans
@@ -42,8 +43,9 @@ async def test_every_metric_of_every_role_is_in_the_documents_and_no_other(make:
         names = Counter(sample[1] for sample in samples if sample is not None)
         assert len(names) == len(samples), f"{role} exposes a metric twice"
         node = kind(role).numbers[0]
+        own = {"role": role, "node": node, "name": instance_name("muster", node)}
         for name in names:
-            mine = f'role="{role}"' in name and f'node="{node}"' in name
+            mine = all(f'{label}="{value}"' in name for label, value in own.items())
             assert mine or name.startswith(("muster_process_", "muster_build_info{")), name
     assert PAGE.read_text() == markdown(pages), (
         "while MUSTER_PROBES__EVERY_MS=200 muster up --with all runs: "

@@ -119,7 +119,11 @@ async def test_every_path_is_seen_what_loses_or_stands_still_is_found_and_the_pr
     with strikes.standing_still(stopped.pid):
         await eventually(lambda: [each["failing"] for each in over()] == [True] * 4)
         page = common.fetch(supervisor.prober(), "/metrics")[1].decode()
-        assert 'muster_probe_paths_failing{node="1073741824",role="prober"} 0.0' not in page
+        (failing,) = [line for line in page.splitlines() if line.startswith("muster_probe_paths_failing{")]
+        assert failing.startswith('muster_probe_paths_failing{name="muster-prober",node="1073741824",role="prober"} ')
+        assert not failing.endswith(" 0.0")
+        worst = next(line for line in page.splitlines() if line.startswith("muster_probe_path_failing{"))
+        assert all(f'{role}_name="muster-{role}' in worst for role in ("proxy", "broker", "gateway"))
     await eventually(lambda: [each["failing"] for each in over()] == [False] * 4)
     assert all(each["failures"] >= 1 and each["availability"] < 1 for each in over())
     assert len(ways(await links(supervisor))) == 16, "those of the prober, which goes on"

@@ -109,7 +109,8 @@ def test_a_toy_comes_up_beside_rooms_and_is_seen_changed_grown_served_and_ended(
         assert json.loads(fetched(nodes["counter"], "/api/v1/toy"))["counted"] > 0
         for name, metric in (("counter", "toy_counted_total"), ("window", "toy_shown_total")):
             page = fetched(nodes[name], "/metrics")
-            assert f'muster_{metric}{{node="{nodes[name]["node"]}",role="{name}"}}' in page
+            labels = f'name="muster-{name}",node="{nodes[name]["node"]}",role="{name}"'
+            assert f"muster_{metric}{{{labels}}}" in page
             assert "muster_ready{" in page
 
         layers = {each["layer"]: each for each in toy.said("cluster", "show")["layers"]}

@@ -119,7 +119,7 @@ async def test_a_node_that_is_about_to_end_is_one_that_does_not_answer() -> None
     engine = FakeEngine(link_bind=("127.0.0.1", 0))
     server = Server(Role(engine), structlog.get_logger())
     server.closed = True
-    http = admin.http(admin.Admin(server, {"role": "router", "node": 1, "version": "0"}))
+    http = admin.http(admin.Admin(server, {"role": "router", "node": 1, "name": "router", "version": "0"}))
     listener = admin.listen(("127.0.0.1", 0))
     process = msgspec.structs.replace(processes()[0], admin=listener.getsockname()[:2])
     serving = asyncio.create_task(http.serve(sockets=[listener]))

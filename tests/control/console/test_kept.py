@@ -115,7 +115,7 @@ def test_a_record_survives_its_file() -> None:
 
 async def test_one_line_says_what_a_node_waits_for_at_its_admin_port() -> None:
     address = "127.0.0.1", free_ports(1)[0]
-    early = admin.Early({"role": "router", "node": 1, "version": "0"})
+    early = admin.Early({"role": "router", "node": 1, "name": "router", "version": "0"})
     early.waits = "the registry zk://h:1"
     port = admin.Port(early)
     port.open(address)

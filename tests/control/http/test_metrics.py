@@ -11,7 +11,7 @@ ROUTE = 'route="/api/v1/rooms/{room}/messages"'
 async def test_requests_refusals_and_streams_are_counted(make: Make) -> None:
     beside = await make()
     client = beside.client("history:*", "read:*", "publish:*")
-    registry = metrics.registry(beside.edge.counts, "http", 1, "0", list)
+    registry = metrics.registry(beside.edge.counts, {"role": "http", "node": "1", "name": "http"}, "0", list)
     for _ in range(3):
         await client.get(PATH)
     await client.post(PATH, json=["a", 1])
@@ -28,10 +28,10 @@ async def test_requests_refusals_and_streams_are_counted(make: Make) -> None:
     assert said['http_messages{outcome="failed"}'] == 1
     lines = page.splitlines()
     for labels, value in (
-        (f'method="GET",node="1",role="http",{ROUTE},status="200"', 3.0),
-        (f'method="GET",node="1",role="http",{ROUTE},status="401"', 1.0),
-        (f'method="POST",node="1",role="http",{ROUTE},status="207"', 1.0),
-        ('method="GET",node="1",role="http",route="none",status="404"', 1.0),
+        (f'method="GET",name="http",node="1",role="http",{ROUTE},status="200"', 3.0),
+        (f'method="GET",name="http",node="1",role="http",{ROUTE},status="401"', 1.0),
+        (f'method="POST",name="http",node="1",role="http",{ROUTE},status="207"', 1.0),
+        ('method="GET",name="http",node="1",role="http",route="none",status="404"', 1.0),
     ):
         found = [line for line in lines if line.startswith("muster_http_requests_total{")]
         mine = [line for line in found if _labels(line) == set(labels.split(","))]
@@ -42,7 +42,7 @@ async def test_requests_refusals_and_streams_are_counted(make: Make) -> None:
 
 async def test_a_scrape_is_complete_before_the_first_request(make: Make) -> None:
     beside = await make()
-    registry = metrics.registry(beside.edge.counts, "http", 1, "0", list)
+    registry = metrics.registry(beside.edge.counts, {"role": "http", "node": "1", "name": "http"}, "0", list)
     before = samples((await metrics.text(metrics.read(registry))).decode())
     client = beside.client("history:*", "read:*", "publish:*")
     await client.post(PATH, json=["a", 1])

@@ -54,7 +54,7 @@ class Site:
 @pytest_asyncio.fixture
 async def site() -> AsyncIterator[Site]:
     server = Server(Role(FakeEngine(link_bind=("127.0.0.1", 0))), LOG)
-    http = admin.http(admin.Admin(server, {"role": "gateway", "node": 3, "version": "0.0.0"}))
+    http = admin.http(admin.Admin(server, {"role": "gateway", "node": 3, "name": "muster-gateway", "version": "0.0.0"}))
     listener = admin.listen(("127.0.0.1", 0))
     serving = asyncio.create_task(http.serve(sockets=[listener]))
     made = Site(server, listener.getsockname()[1])
@@ -68,7 +68,7 @@ async def site() -> AsyncIterator[Site]:
 async def entered(access: AdminAccess, token: bytes) -> AsyncIterator[Process]:
     """A router's admin port, as a command with the same configuration knows it."""
     engine = FakeEngine(link_bind=("127.0.0.1", 0))
-    about = {"role": "router", "node": 1, "version": "0"}
+    about = {"role": "router", "node": 1, "name": "router", "version": "0"}
     server = Server(Role(engine), LOG)
     server.ready = True
     http = admin.http(admin.Admin(server, about, token=token), access)
@@ -103,9 +103,9 @@ async def test_metrics_carry_the_engines_counters_by_reason(site: Site) -> None:
     status, body = await site.get("/metrics")
     lines = body.splitlines()
     assert status == 200
-    assert 'muster_datagrams_received_total{node="3",role="gateway"} 7.0' in lines
-    assert 'muster_datagrams_dropped_total{node="3",reason="unknown",role="gateway"} 3.0' in lines
-    assert 'muster_rooms{node="3",role="gateway"} 2.0' in lines
+    assert 'muster_datagrams_received_total{name="muster-gateway",node="3",role="gateway"} 7.0' in lines
+    assert 'muster_datagrams_dropped_total{name="muster-gateway",node="3",reason="unknown",role="gateway"} 3.0' in lines
+    assert 'muster_rooms{name="muster-gateway",node="3",role="gateway"} 2.0' in lines
     assert any(line.startswith("muster_process_resident_memory_bytes ") for line in lines)
     assert any(line.startswith("muster_loop_lag_seconds{") for line in lines)
 
@@ -134,7 +134,7 @@ async def test_a_page_of_metrics_is_rendered_in_slices_and_is_the_same(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(metrics, "SLICE", 4)
-    app = admin.Admin(site.server, {"role": "gateway", "node": 3, "version": "0.0.0"})
+    app = admin.Admin(site.server, {"role": "gateway", "node": 3, "name": "muster-gateway", "version": "0.0.0"})
     read, turns = metrics.read(app._metrics), 0
 
     async def count() -> None:

@@ -128,9 +128,9 @@ def test_real_messages_are_told_by_the_way_that_they_came_the_oldest_first() -> 
 
 
 def test_real_messages_are_a_histogram_by_peer() -> None:
-    told = Links({"links": [], "links_lost": [], "ages": [ages(4, 7, 900)]})
+    told = Links({"links": [], "links_lost": [], "ages": [ages(4, 7, 900)]}, name_of=lambda node: f"proxy-{node}")
     assert [(name, buckets, total) for name, _, buckets, total in told.histograms()] == [
-        ('message_age_seconds{peer="4"}', [("0.001", 7), ("0.5", 7), ("+Inf", 7)], 0.25)
+        ('message_age_seconds{peer="4",peer_name="proxy-4"}', [("0.001", 7), ("0.5", 7), ("+Inf", 7)], 0.25)
     ]
 
 
