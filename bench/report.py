@@ -6,7 +6,7 @@ A goal is a bound on a ratio of two figures of the same rounds. Figures without 
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -17,12 +17,17 @@ from bench.rounds import Results, Series
 QUICK_MARGIN = 0.10  # the gates of a quick run are this much wider
 
 
+HOLDS, WITHIN, MISSED = "holds", f"within {QUICK_MARGIN * 100:.0f} %", "missed"
+STYLES = {HOLDS: "green", WITHIN: "yellow", MISSED: "bold red"}
+Sense = Literal[">=", "<=", ">", "<"]
+
+
 @dataclass(frozen=True)
 class Goal:
     """`Goal("PF-1", ">=", 0.90)`: an id of the performance goals (`docs/rules.md`) and a bound on the ratio."""
 
     id: str
-    sense: Literal[">=", "<=", ">", "<"]
+    sense: Sense
     bound: float
 
     def holds(self, ratio: float, *, quick: bool = False) -> bool:
@@ -33,6 +38,12 @@ class Goal:
         if at_least:
             return ratio > bound if strict else ratio >= bound
         return ratio < bound if strict else ratio <= bound
+
+    @classmethod
+    def parsed(cls, text: str) -> "Goal":
+        """The goal that was written as `PF-1 >= 0.9`."""
+        name, sense, bound = text.split(" ")
+        return cls(name, cast(Sense, sense), float(bound))
 
     def __str__(self) -> str:
         return f"{self.id} {self.sense} {self.bound:g}"
@@ -53,6 +64,17 @@ class Case:
     min: float
     max: float
     holds: bool | None
+
+    @property
+    def verdict(self) -> str:
+        """The judgement in words; empty without a goal. A miss that only the margin of a quick run allows is none that
+        holds."""
+        if self.goal is None or self.holds is None:
+            return ""
+        judged = self.value if self.ratio is None else self.ratio
+        if not self.holds:
+            return MISSED
+        return HOLDS if Goal.parsed(self.goal).holds(judged) else WITHIN
 
     @classmethod
     def plain(cls, name: str, series: Series) -> "Case":
@@ -146,7 +168,7 @@ class Report:
         if judged:
             table.add_column("goal", no_wrap=True)
         for case in self.cases:
-            verdict = {None: "", True: "[green]holds[/]", False: "[bold red]missed[/]"}[case.holds]
+            verdict = f"[{STYLES[case.verdict]}]{case.verdict}[/]" if case.verdict else ""
             cells = [
                 case.name,
                 number(case.value),

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from bench.report import QUICK_MARGIN, Case, Report, number
+from bench.report import MISSED, Case, Report, number
 
 HEAD = ("id", "what", "goal", "value", "against", "ratio", "min..max", "")
 
@@ -26,7 +26,7 @@ def _row(bench: str, case: Case, goal: str) -> list[str]:
         "" if case.reference is None else number(case.reference),
         "" if case.ratio is None else number(case.ratio),
         f"{number(case.min)}..{number(case.max)}",
-        "holds" if case.holds else "**missed**",
+        f"**{case.verdict}**" if case.verdict == MISSED else case.verdict,
     ]
 
 
@@ -54,5 +54,5 @@ def _run(facts: object) -> str:
     assert isinstance(facts, Mapping)
     if "rounds" not in facts:
         return _run(next(iter(facts.values())))
-    quick = f", `--quick`: gates {QUICK_MARGIN:.0%} wider" if facts["quick"] else ""
+    quick = ", `--quick`" if facts["quick"] else ""
     return f"median of {facts['rounds']} rounds{quick}"
