@@ -18,7 +18,7 @@ class ProbeCounts:
     def __init__(self, prober: Prober) -> None:
         self._prober = prober
         self._worst = list(prober.worst(time.monotonic(), WORST))
-        self._names = {node.node: node.name for node in prober.snapshot.nodes}
+        self._names = prober.names()
 
     def counters(self) -> list[Figure]:
         """Since the start."""

@@ -187,6 +187,10 @@ class Prober:
             have[key] = make(key)
             self._tasks[key] = asyncio.create_task(have[key].run())
 
+    def names(self) -> dict[int, str]:
+        """The stable names of the nodes of the map."""
+        return {node.node: node.name for node in self.snapshot.nodes}
+
     def figures(self, now: float) -> Iterator[Figures]:
         """The reports of all paths, with their hops."""
         return map(self._with_hops, self.ledger.figures(now))
@@ -224,7 +228,9 @@ class Prober:
         self._told += 1
         if self._told > LINES_MAX:
             return
-        path = figures.path._asdict()
+        names = self.names()
+        ends = figures.path._asdict()
+        path = ends | {f"{role}_name": names.get(node, "") for role, node in ends.items()}
         if figures.failing:
             self._log.warning("path fails", **path, sent=figures.sent, seen=figures.seen)
         else:

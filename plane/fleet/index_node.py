@@ -281,7 +281,7 @@ class IndexNode:
             try:
                 return msgspec.msgpack.decode(await peer.ask(Copy(), bytes, COPY_S), type=Known)
             except CallError as error:
-                self._log.info("no copy of a running index node", node=node.node, cause=str(error))
+                self._log.info("no copy of a running index node", peer=node.node, peer_name=node.name, cause=str(error))
             finally:
                 await peer.close()
         return None

@@ -157,12 +157,16 @@ class IndexNodes:
         new = number not in self._alive
         self._alive[number] = pong.online
         if new:
-            self._log.info("an index node answers", node=number, clients=pong.online)
+            self._log.info("an index node answers", **self._peer(number), clients=pong.online)
             self.on_alive()
 
     def _lose(self, node: int, why: CallError) -> None:
         if self._forget(node):
-            self._log.warning("an index node does not answer", node=node, cause=str(why))
+            self._log.warning("an index node does not answer", **self._peer(node), cause=str(why))
+
+    def _peer(self, number: int) -> dict[str, Any]:
+        """An index node, for the log."""
+        return {"peer": number} | {"peer_name": each.name for each in self._nodes() if each.node == number}
 
     def _forget(self, node: int) -> bool:
         """Whether it was alive."""

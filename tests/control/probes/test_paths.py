@@ -10,7 +10,6 @@ import pytest
 from control.probes.counts import WORST, ProbeCounts
 from control.probes.paths import GRACE_S, Account, Figures, Ledger, Path
 from control.probes.system import Probes
-from control.registry import Snapshot
 
 LIMITS = Probes(timeout_ms=1_000, failures=3, successes=2, window=10)
 PROXY, BROKER, OTHER_BROKER, GATEWAY, OTHER_GATEWAY = 4, 2, 6, 3, 7
@@ -73,10 +72,13 @@ def test_the_worst_paths_are_found_without_a_look_at_each_window(monkeypatch: py
     assert [each.path.gateway for each in worst] == [5, 6, 8]
     assert [(each.failing, each.loss) for each in worst] == [(True, 1.0), (False, 0.1), (False, 0.0)]
     assert (len(looked), ledger.failing) == (3, 1)
-    prober: Any = SimpleNamespace(ledger=ledger, paths=1_000, left_out=0, worst=ledger.worst, snapshot=Snapshot())
+    prober: Any = SimpleNamespace(
+        ledger=ledger, paths=1_000, left_out=0, worst=ledger.worst, names=lambda: {5: "gateway-1"}
+    )
     gauges = {name: value for name, _, value in ProbeCounts(prober).gauges()}
     assert (len(looked), gauges["probe_paths_failing"]) == (3 + WORST, 1)
     assert sum(name.startswith("probe_path_p99_seconds") for name in gauges) == WORST
+    assert any('gateway="5",gateway_name="gateway-1"' in name for name in gauges)
 
 
 def test_what_is_known_of_a_window_is_what_is_in_it() -> None:
