@@ -166,7 +166,8 @@ class IndexNodes:
 
     def _peer(self, number: int) -> dict[str, Any]:
         """An index node, for the log."""
-        return {"peer": number} | {"peer_name": each.name for each in self._nodes() if each.node == number}
+        name = next((each.name for each in self._nodes() if each.node == number), "")
+        return {"peer": number} | ({"peer_name": name} if name else {})
 
     def _forget(self, node: int) -> bool:
         """Whether it was alive."""
