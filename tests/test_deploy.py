@@ -223,6 +223,20 @@ def test_an_alarm_is_whole(alarm: dict[str, Any]) -> None:
     assert set(re.findall(r"\$labels\.(\w+)", alarm["annotations"]["summary"])) <= has
 
 
+NUMBERED: Final = {"node": "name", **{end: f"{end}_name" for end in ("peer", "proxy", "broker", "gateway")}}
+"""Labels with the number of a node, and those with its name."""
+
+
+@pytest.mark.parametrize("alarm", ALARMS, ids=lambda alarm: alarm["alert"])
+def test_an_alarm_that_has_a_number_has_the_name_beside_it(alarm: dict[str, Any]) -> None:
+    summary = alarm["annotations"]["summary"]
+    for number, name in NUMBERED.items():
+        assert summary.count(f"$labels.{number} ") == summary.count(
+            f"{{{{ $labels.{number} }}}} {{{{ $labels.{name} }}}}"
+        )
+    assert 'job="' not in alarm["expr"], "any job may scrape"
+
+
 def test_every_metric_of_loss_or_refusal_has_an_alarm_or_a_reason_why_nobody_must_act() -> None:
     alarmed = {use.metric for _, expression in alarms() for use in names(expression).uses}
     signals = {metric for metric in METRICS.types if LOSS.search(metric)}

@@ -1,4 +1,5 @@
-"""`docs/rules.md` defines every rule and requirement that the code and the other documents cite, each once."""
+"""`docs/rules.md` defines every rule and requirement that the code and the other documents cite, each once; tests that
+`docs/testing.md` names exist."""
 
 import re
 import subprocess
@@ -38,3 +39,12 @@ def test_every_number_that_is_cited_is_defined() -> None:
 
 def test_a_number_is_defined_once() -> None:
     assert [number for number, times in Counter(defined()).items() if times > 1] == []
+
+
+def test_every_test_that_the_documents_name_exists() -> None:
+    named = re.findall(r"`([\w/.]+)::(\w+)`", (ROOT / "docs" / "testing.md").read_text())
+    assert len(named) > 30
+    gone = [
+        f"{file}::{name}" for file, name in named if not re.search(rf"\b(def|fn) {name}\(", (ROOT / file).read_text())
+    ]
+    assert not gone
