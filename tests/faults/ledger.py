@@ -179,11 +179,14 @@ class Ledger:
         await asyncio.gather(*(one(room) for room in self.rooms))
         await client.flush(60)
 
-    async def publish_steadily(self, client: muster.Client, publisher: int, size: int) -> None:
+    async def publish_steadily(
+        self, client: muster.Client, publisher: int, size: int, ahead: int | None = None
+    ) -> None:
         """`rate` messages a second over all rooms until `stop`, each asked for its position.
 
         What was not sent while this loop was held up is made up for little by little: at once it is more than anybody has
-        credit for.
+        credit for. `ahead`: no more while a member has so many acknowledged messages of its room still to come, so that on a
+        machine that is too slow for the rate no message grows so old that a live room rightly skips it.
         """
         pending: set[asyncio.Task[None]] = set()
         began, ended, number = time.monotonic(), None, 0
@@ -207,6 +210,8 @@ class Ledger:
                 break
             most = number + math.ceil(CATCH_UP * self.rate * min(now - turned, TURN_S))
             turned = now
+            if ahead is not None and self.behind() > ahead:
+                most = number
             while number < min(due, most):
                 room, key = self.rooms[number % len(self.rooms)], (publisher, number)
                 self.sent.setdefault(room, set()).add(key)
@@ -219,6 +224,11 @@ class Ledger:
             await asyncio.sleep(0.005)
         self.asked += due
         await asyncio.gather(*pending)
+
+    def behind(self) -> int:
+        """The most acknowledged messages of a room that a member has not received."""
+        counts = {room: len(known) for room, known in self.acknowledged.items()}
+        return max((counts.get(seat.room, 0) - len(seat.items) for seat in self.seats), default=0)
 
     def mark(self) -> int:
         """From now on: note when each member receives the first message that is published later."""

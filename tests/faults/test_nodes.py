@@ -24,6 +24,8 @@ ROOMS = [f"room-{number}" for number in range(24)]
 """So many that two partitions both surely have some."""
 MEMBERS = 6
 RATE = 600.0
+AHEAD = 25
+"""Messages of a room that a member may be behind, a second of them: a live room skips those older than 5 s."""
 ELSEWHERE_S_MAX = 2.5
 """1.5 s, and what a busy machine adds."""
 
@@ -45,7 +47,7 @@ async def test_members_at_every_gateway_get_what_is_published_through_every_prox
             asyncio.TaskGroup() as tasks,
         ):
             publishing = [
-                tasks.create_task(ledger.publish_steadily(client, number, 100))
+                tasks.create_task(ledger.publish_steadily(client, number, 100, AHEAD))
                 for number, client in enumerate((one, other), 1)
             ]
             await until(lambda: all(len(seat.items) > 40 for seat in ledger.seats), PATIENT_S)
@@ -54,19 +56,18 @@ async def test_members_at_every_gateway_get_what_is_published_through_every_prox
             await ledger.settle()
             numbered = {name: instance.metrics(name)["messages_published"] for name in instance.names("broker")}
             passed = {name: instance.metrics(name)["messages_forwarded"] for name in instance.names("proxy")}
-            members = {name: instance.metrics(name)["members"] for name in instance.names("gateway")}
-            agreed = instance.interest_agrees()
+            at_each = {len(ROOMS) * MEMBERS / 2}
+            await until(lambda: {instance.metrics(name)["members"] for name in instance.names("gateway")} == at_each)
+            await until(instance.interest_agrees)  # a link that was lost is there again, and told anew (ROOM-16)
     figures(loss=loss, numbered=numbered, passed=passed, gaps=dict(ledger.gaps()))
     ledger.check()
     sent = sum(map(len, ledger.sent.values()))
     assert sum(len(seat.items) for seat in ledger.seats) == sent * MEMBERS
     assert not ledger.gaps()
-    assert set(members.values()) == {len(ROOMS) * MEMBERS / 2}
     assert sum(numbered.values()) == sent
     for number, name in enumerate(passed, 1):
         mine = sum(publisher == number for keys in ledger.sent.values() for publisher, _ in keys)
         assert passed[name] >= mine > 0
-    assert agreed
 
 
 @pytest.fixture(scope="module")
