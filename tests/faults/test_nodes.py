@@ -57,8 +57,11 @@ async def test_members_at_every_gateway_get_what_is_published_through_every_prox
             numbered = {name: instance.metrics(name)["messages_published"] for name in instance.names("broker")}
             passed = {name: instance.metrics(name)["messages_forwarded"] for name in instance.names("proxy")}
             at_each = {len(ROOMS) * MEMBERS / 2}
-            await until(lambda: {instance.metrics(name)["members"] for name in instance.names("gateway")} == at_each)
-            await until(instance.interest_agrees)  # a link that was lost is there again, and told anew (ROOM-16)
+            gateways = instance.names("gateway")
+            await until(lambda: {instance.metrics(name)["members"] for name in gateways} == at_each, PATIENT_S)
+            await until(
+                instance.interest_agrees, PATIENT_S
+            )  # a link that was lost is there again, and told anew (ROOM-16)
     figures(loss=loss, numbered=numbered, passed=passed, gaps=dict(ledger.gaps()))
     ledger.check()
     sent = sum(map(len, ledger.sent.values()))
