@@ -39,14 +39,12 @@ class Certifier:
         """Whether the last one could not be written, which is logged once."""
 
     def take(self, name: str, spec: Spec) -> None:
-        """Certify the server of this spec, and renew it from now on. Raises `OSError`."""
+        """Certify the server of this spec, at each of its starts, and renew it from now on. Raises `OSError`."""
         where = spec.registry
         assert where is not None
         assert where.client is not None
-        claim = Claim(spec.node, spec.role, where.cluster, *where.client, where.public_key)
-        if self._claims.get(name) != claim or is_due(self._until.get(name), self._wall()):
-            self._write(name, claim)
-        self._claims[name] = claim
+        self._claims[name] = Claim(spec.node, spec.role, where.cluster, *where.client, where.public_key)
+        self._write(name, self._claims[name])
 
     def forget(self, name: str) -> None:
         """Renew it no more."""
