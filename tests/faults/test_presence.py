@@ -19,6 +19,7 @@ import muster
 from control.http import keys
 from control.http.face import actions
 from control.http.system import KEYS
+from muster.presence import Presence, Sent
 from plane.auth import mint
 from plane.trust import signing_secrets
 from tests import strikes
@@ -131,8 +132,26 @@ async def _keys(instance: Instance) -> None:
         assert await status(key, "/send", asked | {"users": ["7", "8"]}) == 403
         assert await status(key, "/presence", {"users": ["70"]}) == 403
         assert await status(key, "/send", asked | {"data": "x" * 961}) in {400, 413}
+        for scope, path in (("presence:*", "/send"), ("unicast:*", "/presence")):
+            _, other = await asyncio.to_thread(keys.create, instance.folder.path / KEYS, scope, (scope,), known)
+            assert await status(other, path, asked) == 403, "a key of the other route"
         said = await client.post("/send", json=asked, headers={"x-api-key": key})
         assert said.json() == {"users": [{"user": "7", "devices": [{"device": "phone", "outcome": "delivered"}]}]}
+    await asyncio.to_thread(_typed, f"http://{host}:{port}", key)
+
+
+def _typed(url: str, key: str) -> None:
+    """The typed client does the same."""
+    with Presence(url, key=key) as presence:
+        (user,) = presence.who([7])
+        assert [device.device for device in user.devices] == ["phone"]
+        assert presence.send([7], "typed") == [Sent(7, (muster.DeviceResult("phone", "delivered"),), None)]
+        assert presence.send([7], "typed", device="watch", expires=1.0) == [
+            Sent(7, (muster.DeviceResult("watch", "not_online"),), None)
+        ]
+        with pytest.raises(muster.Refused) as told:
+            presence.send([7, 8], "typed")
+        assert told.value.code == "forbidden"
 
 
 def sees(instance: Instance, site: str, *devices: str) -> bool:

@@ -95,10 +95,25 @@ async def test_a_user_may_do_what_the_token_says_and_who_is_there_is_listed(make
             (user,) = found["ids"]
             assert user >= HASHED
             assert found["texts"] == {str(user): "ann@example.org"}
+        await _senders_are_shown_by_name(instance)
         counted = instance.metrics("gateway")
         assert (counted["refused_right"], counted["refused_credential"]) == (1, 1)
     log = instance.log.read_text()
     assert not any(part in log for shown in (reads, both, publishes) for part in shown.split(".")[1:])
+
+
+async def _senders_are_shown_by_name(instance: Instance) -> None:
+    named = await token(instance, "bob@example.org", "--rights", "publish")
+    process = instance.command("sub", "named", "--json", "--count", "1", stdout=-1, stderr=-1)
+    async with muster.connect(instance.folder.path, token=named, gateways=[]) as backend:
+        async with asyncio.timeout(PATIENT_S):
+            while await backend.command("named", b"now") == muster.Delivered(0):
+                assert process.poll() is None
+        await backend.publish("named", b"go")
+    said, _ = await asyncio.to_thread(process.communicate)
+    for line in said.splitlines():
+        document = json.loads(line)
+        assert (document["sender"] >= HASHED, document["sender_text"]) == (True, "bob@example.org"), said
 
 
 async def test_sighup_puts_other_secrets_and_limits_in_force_while_clients_stay(make: Make) -> None:
