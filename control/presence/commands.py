@@ -148,12 +148,13 @@ def _told(shard: ShardStats) -> dict[str, Any]:
         "serving": not shard.why,
         "why": shard.why,
         "age_ms": shard.age_ms,
+        "users": shard.users,
     }
     if writer is not None:
         told |= {
             "writer": writer.node,
             "epoch": writer.epoch,
-            "online": writer.online,
+            "devices": writer.online,
             "gateways": [
                 {
                     "gateway": each.gateway,
@@ -176,13 +177,13 @@ def _told(shard: ShardStats) -> dict[str, Any]:
 
 def _table(shards: Sequence[ShardStats]) -> Table:
     table = Table(box=None, header_style="bold")
-    for name in ("site", "shard", "devices", "gateways", "gaps", "asks", "full states", "unpublished"):
+    for name in ("site", "shard", "users", "devices", "gateways", "gaps", "asks", "full states", "unpublished"):
         table.add_column(name, justify="right")
     table.add_column("state")
     for each in shards:
         writer = each.writer
         state = "serves" if not each.why else f"refused: {each.why}"
-        place = (str(each.site), f"{each.shard} of {each.shards}")
+        place = (str(each.site), f"{each.shard} of {each.shards}", "" if each.users is None else str(each.users))
         if writer is None:
             table.add_row(*place, *[""] * 6, state)
             continue
