@@ -100,7 +100,7 @@ async def watch(where: Target, users: Sequence[str], file: Path | None, site: in
         async for change in readers.watch(numbers, site):
             if not change:
                 if not said and not as_json:
-                    common.screen().print(f"watching {common.counted(len(numbers), 'user')}")
+                    common.say(f"watching {common.counted(len(numbers), 'user')}")
                 said = True
                 continue
             told = msgspec.json.decode(change)
