@@ -13,6 +13,7 @@ from rich.table import Table
 from control.console import common
 from control.console.found import Target
 from control.console.texts import Texts
+from control.console.words import say
 from control.errors import FAILURE, USAGE, UserError
 from control.host.shown import one_line
 from control.presence.asking import Readers
@@ -100,7 +101,7 @@ async def watch(where: Target, users: Sequence[str], file: Path | None, site: in
         async for change in readers.watch(numbers, site):
             if not change:
                 if not said and not as_json:
-                    common.say(f"watching {common.counted(len(numbers), 'user')}")
+                    say(f"watching {common.counted(len(numbers), 'user')}")
                 said = True
                 continue
             told = msgspec.json.decode(change)

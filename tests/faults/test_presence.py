@@ -121,6 +121,10 @@ async def _keys(instance: Instance) -> None:
     known = {action.name: action.text for action in actions().values()}
     scopes = ("unicast:7", "presence:7")
     _, key = await asyncio.to_thread(keys.create, instance.folder.path / KEYS, "web", scopes, known)
+    others = [
+        (path, (await asyncio.to_thread(keys.create, instance.folder.path / KEYS, path[1:], (scope,), known))[1])
+        for scope, path in (("presence:*", "/send"), ("unicast:*", "/presence"))
+    ]
     host, port = instance.process("http").bind or ("", 0)
     asked = {"users": ["7"], "data": "over http", "expires": 2}
     async with httpx2.AsyncClient(base_url=f"http://{host}:{port}/api/v1", timeout=30, trust_env=False) as client:
@@ -134,9 +138,9 @@ async def _keys(instance: Instance) -> None:
         assert await status(key, "/send", asked | {"users": ["7", "8"]}) == 403
         assert await status(key, "/presence", {"users": ["70"]}) == 403
         assert await status(key, "/send", asked | {"data": "x" * 961}) in {400, 413}
-        for scope, path in (("presence:*", "/send"), ("unicast:*", "/presence")):
-            _, other = await asyncio.to_thread(keys.create, instance.folder.path / KEYS, path[1:], (scope,), known)
-            assert await status(other, path, asked) == 403, "a key of the other route"
+        for path, other in others:
+            body = asked if path == "/send" else {"users": ["7"]}
+            assert await status(other, path, body) == 403, "a key of the other route"
         said = await client.post("/send", json=asked, headers={"x-api-key": key})
         assert said.json() == {"users": [{"user": "7", "devices": [{"device": "phone", "outcome": "delivered"}]}]}
     await asyncio.to_thread(_typed, f"http://{host}:{port}", key)
