@@ -112,4 +112,4 @@ class ShardStats(msgspec.Struct, frozen=True):
     writer: WriterStats | None
     """The writer's last words."""
     users: int | None = None
-    """Online in the store; None: it does not say."""
+    """Online, or gone for less than the grace time; None: the store does not say."""

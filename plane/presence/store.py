@@ -206,7 +206,7 @@ class Shard:
         return Looked(int(now), int(alive), epoch.decode(), count.decode(), answers)
 
     async def stats(self) -> tuple[bytes, int]:
-        """How its writer says that it stands, in JSON, or empty; and the number of online users. Raises `Away`."""
+        """How its writer says that it stands, in JSON, or empty; and the number of users with a record. Raises `Away`."""
         try:
             said = await self._redis.hget(self._keys[0], "stats")
             return bytes(said or b""), int(await self._redis.hlen(self._keys[3]))
