@@ -84,6 +84,8 @@ class Server:
             await self._talk(reader, writer)
         except (OSError, asyncio.IncompleteReadError, msgspec.MsgspecError, CallError):
             pass  # it went, or is none of ours
+        except asyncio.CancelledError:
+            pass  # by `stop`, which waits for it; asyncio would log it as an error
         finally:
             self._connections.discard(task)
             writer.close()

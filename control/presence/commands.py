@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,10 +12,12 @@ from rich.table import Table
 
 from control.console import common
 from control.console.found import Target
+from control.console.texts import Texts
+from control.console.words import say
 from control.errors import FAILURE, USAGE, UserError
 from control.host.shown import one_line
 from control.presence.asking import Readers
-from control.presence.reach import reaching, user_of
+from control.presence.reach import named_json, reaching, texts_among, user_of
 from plane.presence.questions import ShardStats, User
 
 BATCH: Final = 1_000
@@ -23,42 +25,43 @@ BATCH: Final = 1_000
 AGAIN_S: Final = 1.0
 
 
-def asked(where: Target, users: Sequence[str], file: Path | None) -> list[int]:
-    """The users of a word. Raises `UserError`."""
-    named = [user_of(where, text) for text in users]
+def asked(where: Target, users: Sequence[str], file: Path | None) -> tuple[list[int], dict[int, str]]:
+    """The users of a word, and the texts among them. Raises `UserError`."""
+    named = list(users)
     if file is not None:
         try:
             lines = file.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"{file}: {error}", USAGE) from None
-        named += [user_of(where, line.strip()) for line in lines if line.strip()]
+        named += [line.strip() for line in lines if line.strip()]
     if not named:
         raise UserError("no user is given; see --help", USAGE)
-    return named
+    numbers = [user_of(where, text) for text in named]
+    return numbers, texts_among(zip(numbers, named, strict=True))
 
 
 async def who(where: Target, users: Sequence[str], file: Path | None, site: int | None, as_json: bool) -> int:
     """Look users up."""
-    numbers = asked(where, users, file)
+    numbers, known = asked(where, users, file)
 
-    async def work(readers: Readers) -> int:
+    async def work(readers: Readers, texts: Texts) -> int:
         batches = [numbers[at : at + BATCH] for at in range(0, len(numbers), BATCH)]
         found = [await readers.who(batch, site) for batch in batches]
+        named = await texts.of(numbers)
         with common.verdict_after():
             for user in itertools.chain.from_iterable(each.users for each in found):
                 if as_json:
-                    common.print_json(shown(user), line=True)
+                    common.print_json(shown(user, named), line=True)
                 else:
-                    _show(user)
+                    _show(user, named)
         return 0
 
-    return await reaching(where, work)
+    return await reaching(where, work, known)
 
 
-def shown(user: User) -> dict[str, Any]:
-    """A user as JSON has it: numbers of 64 bits as text, times in ms since 1970."""
-    return {
-        "user": str(user.user),
+def shown(user: User, texts: Mapping[int, str]) -> dict[str, Any]:
+    """A user as JSON has it; times in ms since 1970."""
+    return named_json(user.user, texts) | {
         "online": bool(user.devices),
         "devices": [
             {"device": each.device, "gateway": each.gateway, "since": each.since_ms}
@@ -68,17 +71,21 @@ def shown(user: User) -> dict[str, Any]:
     }
 
 
-def _show(user: User) -> None:
-    console = common.out()
+def _named(user: int, texts: Mapping[int, str]) -> str:
+    return f"{user} {one_line(texts[user])}" if user in texts else str(user)
+
+
+def _show(user: User, texts: Mapping[int, str]) -> None:
+    console, name = common.out(), _named(user.user, texts)
     if not user.devices:
         seen = "" if user.last_seen_ms is None else f", last seen {_when(user.last_seen_ms)}"
-        console.print(f"{user.user}: not online{seen}")
+        console.print(f"{name}: not online{seen}")
         return
     parts = [
         f"{one_line(each.device)} at gateway {each.gateway} since {_when(each.since_ms)}"
         for each in sorted(user.devices, key=lambda each: (each.device, each.gateway))
     ]
-    console.print(f"{user.user}: online: {'; '.join(parts)}", soft_wrap=True)
+    console.print(f"{name}: online: {'; '.join(parts)}", soft_wrap=True)
 
 
 def _when(at_ms: int) -> str:
@@ -87,32 +94,36 @@ def _when(at_ms: int) -> str:
 
 async def watch(where: Target, users: Sequence[str], file: Path | None, site: int | None, as_json: bool) -> int:
     """Show changes until the end of the program."""
-    numbers = asked(where, users, file)
+    numbers, known = asked(where, users, file)
 
-    async def work(readers: Readers) -> int:
+    async def work(readers: Readers, texts: Texts) -> int:
         said = False
         async for change in readers.watch(numbers, site):
             if not change:
                 if not said and not as_json:
-                    common.screen().print(f"watching {common.counted(len(numbers), 'user')}")
+                    say(f"watching {common.counted(len(numbers), 'user')}")
                 said = True
                 continue
             told = msgspec.json.decode(change)
+            user = int(told["user"])
+            named = await texts.of([user])
             if as_json:
-                common.print_json(told, line=True)
+                common.print_json(named_json(user, named) | told, line=True)
             else:
                 reason = f" ({told['reason']})" if told["reason"] else ""
                 device = one_line(told["device"])
-                print(f"{told['user']}: {device} {told['state']}{reason} at gateway {told['gateway']}", flush=True)
+                print(
+                    f"{_named(user, named)}: {device} {told['state']}{reason} at gateway {told['gateway']}", flush=True
+                )
         return 0
 
-    return await reaching(where, work)
+    return await reaching(where, work, known)
 
 
 async def stats(where: Target, again: bool, as_json: bool) -> int:
     """Show how all shards stand."""
 
-    async def work(readers: Readers) -> int:
+    async def work(readers: Readers, _: Texts) -> int:
         while True:
             shards = await readers.stats()
             with common.verdict_after():
@@ -138,12 +149,13 @@ def _told(shard: ShardStats) -> dict[str, Any]:
         "serving": not shard.why,
         "why": shard.why,
         "age_ms": shard.age_ms,
+        "users": shard.users,
     }
     if writer is not None:
         told |= {
             "writer": writer.node,
             "epoch": writer.epoch,
-            "online": writer.online,
+            "devices": writer.online,
             "gateways": [
                 {
                     "gateway": each.gateway,
@@ -166,13 +178,13 @@ def _told(shard: ShardStats) -> dict[str, Any]:
 
 def _table(shards: Sequence[ShardStats]) -> Table:
     table = Table(box=None, header_style="bold")
-    for name in ("site", "shard", "devices", "gateways", "gaps", "asks", "full states", "unpublished"):
+    for name in ("site", "shard", "users", "devices", "gateways", "gaps", "asks", "full states", "unpublished"):
         table.add_column(name, justify="right")
     table.add_column("state")
     for each in shards:
         writer = each.writer
         state = "serves" if not each.why else f"refused: {each.why}"
-        place = (str(each.site), f"{each.shard} of {each.shards}")
+        place = (str(each.site), f"{each.shard} of {each.shards}", "" if each.users is None else str(each.users))
         if writer is None:
             table.add_row(*place, *[""] * 6, state)
             continue

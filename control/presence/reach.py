@@ -1,24 +1,29 @@
 """How a word reaches the readers: finds them, proves the cluster's secret, and turns their refusals into one line."""
 
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from control.cluster import instance, specs
+from control.cluster.instance import Process
 from control.console.found import LocalNodes, Target, found
+from control.console.texts import Texts
 from control.errors import FAILURE, TRY_LATER, UNAVAILABLE, USAGE, UserError
 from control.presence.asking import ROLE, USER_MAX, Address, Readers
 from plane import users
 from plane.calls import CallError, key_of
 from plane.spec import SpecError, secret
+from plane.users import HASHED
 
 CODES: Final = {"question": USAGE, "away": UNAVAILABLE}
 LATER: Final = frozenset({"late", "stale", "store", "busy", "slow"})
 NONE_RUNS: Final = "no presence runs here; start it: muster up --with presence"
 
 
-async def reaching(where: Target, work: Callable[[Readers], Awaitable[int]]) -> int:
-    """Run a word's work and return its exit code. Raises `UserError`."""
+async def reaching(
+    where: Target, work: Callable[[Readers, Texts], Awaitable[int]], known: Mapping[int, str] | None = None
+) -> int:
+    """Run a word's work and return its exit code. `known`: texts of users that the word itself has. Raises `UserError`."""
     settings = where.config()
     async with found(where) as nodes:
         record = await nodes.record()
@@ -35,10 +40,13 @@ async def reaching(where: Target, work: Callable[[Readers], Awaitable[int]]) -> 
             processes = instance.find(place).processes if isinstance(nodes, LocalNodes) else record.processes
             return [each.bind for each in processes if each.role == ROLE and each.bind and each.ready]
 
+        async def nodes_now() -> Iterable[Process]:
+            return (await nodes.record()).processes
+
         readers = Readers(look, key)
         try:
             with in_one_line():
-                return await work(readers)
+                return await work(readers, Texts(nodes_now, known))
         finally:
             await readers.close()
 
@@ -61,3 +69,13 @@ def user_of(where: Target, text: str) -> int:
         return users.user_of(text, secret(specs.names_file(where.config()), 16))
     except (ValueError, SpecError) as error:
         raise UserError(f"{text!r} is not a user: {error}", USAGE) from None
+
+
+def texts_among(users: Iterable[tuple[int, str]]) -> dict[int, str]:
+    """The users that are named by text, by number."""
+    return {number: text for number, text in users if number >= HASHED and str(number) != text}
+
+
+def named_json(user: int, texts: Mapping[int, str]) -> dict[str, str]:
+    """A user in JSON: a number of 64 bits as text, and its text where that is known."""
+    return {"user": str(user)} | ({"text": texts[user]} if user in texts else {})

@@ -132,7 +132,8 @@ class Reader:
         shard = self._shards[index]
         where = {"site": self.site, "shards": len(self._shards), "shard": index}
         try:
-            looked, said = await shard.look(*presence_questions([], shard.shards, BUCKETS)), await shard.stats()
+            looked = await shard.look(*presence_questions([], shard.shards, BUCKETS))
+            said, users = await shard.stats()
         except StoreError as error:
             return ShardStats(**where, why=str(error), age_ms=None, writer=None)
         writer = msgspec.json.decode(said, type=WriterStats) if said else None
@@ -140,7 +141,7 @@ class Reader:
         why = self._refused(looked)
         if why and writer is not None and writer.why:
             why = writer.why
-        return ShardStats(**where, why=why, age_ms=age, writer=writer)
+        return ShardStats(**where, why=why, age_ms=age, writer=writer, users=users)
 
     async def _watch(self, asked: Watch) -> AsyncIterator[Told]:
         """Raises `CallError`: `question`, `store`, `slow`."""

@@ -24,7 +24,7 @@ from control.http.face import AnyRequest, Base, Where
 from control.http.idempotency import Answer, Nothing
 from control.http.problems import CONTENT_TYPE, Problem
 from control.presence.asking import USER_MAX
-from control.presence.reach import user_of
+from control.presence.reach import named_json, texts_among, user_of
 from muster.client import SEND_BYTES_MAX, SEND_GRACE_S
 
 ACTION: Final = Action("unicast", "send messages to these users", None)
@@ -47,7 +47,8 @@ async def send(where: Target, user: str, device: str | None, expires: float, as_
         results = await client.send(number, data, device=device, expires=expires)
     with verdict_after():
         if as_json:
-            print_json({"user": str(number), "devices": [_device(each) for each in results]}, line=True)
+            named = named_json(number, texts_among([(number, user)]))
+            print_json(named | {"devices": [_device(each) for each in results]}, line=True)
         else:
             tell(words(results))
     return code(results)

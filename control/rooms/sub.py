@@ -4,19 +4,23 @@ import asyncio
 import base64
 import contextlib
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import groupby
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from control.cluster import sdk
+from control.cluster.instance import Process
 from control.cluster.sdk import Item
 from control.console.common import counted
-from control.console.found import Target, connected
+from control.console.found import Target, connected, found
 from control.console.pipes import Writer
-from control.host.shown import shown, shown_json
+from control.console.texts import Texts
+from control.host.shown import one_line, shown, shown_json
+
+NO_TEXTS: Final[Mapping[int, str]] = {}
 
 
 async def subscribe(
@@ -29,17 +33,25 @@ async def subscribe(
 ) -> int:
     """Print messages until `count` have come, the reader has gone, or a signal cancels this."""
     left, plain = count, is_plain(raw)
+
+    async def nodes() -> Iterable[Process]:
+        if where.end.gateway() is not None:  # an end client: it asks no node
+            return ()
+        async with found(where) as every:
+            return (await every.record()).processes
+
+    texts = Texts(nodes)
     async with (
         connected(where, publishes=False) as client,
         client.join(room, history=history) as joined,
     ):
         writer, words = Writer(1), Writer(2)
         await _tell(words, f"joined {room}" + _history(joined, history))
-        direct = asyncio.create_task(_direct(client, writer, words, as_json)) if where.end.is_user else None
+        direct = asyncio.create_task(_direct(client, writer, words, texts, as_json)) if where.end.is_user else None
         try:
             async for batch in joined.batches():
                 wanted, left = take(batch, left)
-                await show(writer, words, wanted, as_json, plain)
+                await show(writer, words, wanted, as_json, plain, await texts.of(_senders(wanted, as_json)))
                 if left == 0:
                     break
         except BrokenPipeError:
@@ -53,14 +65,16 @@ async def subscribe(
     return 0
 
 
-async def _direct(client: sdk.Client, writer: Writer, words: Writer, as_json: bool) -> None:
+async def _direct(client: sdk.Client, writer: Writer, words: Writer, texts: Texts, as_json: bool) -> None:
     """Print messages to the client's user, on stderr; in JSON on stdout."""
     async for message in client.direct():
+        known = await texts.of([message.sender])
         if as_json:
-            document = {"direct": message.number, "sender": message.sender} | _data(message.data)
+            document: dict[str, Any] = {"direct": message.number} | _sender(message.sender, known) | _data(message.data)
             await writer.write(shown_json(msgspec.json.encode(document)) + b"\n")
         else:
-            await _tell(words, f"direct sender={message.sender} data={message.data.decode(errors='replace')}")
+            data = message.data.decode(errors="replace")
+            await _tell(words, f"direct sender={_named(message.sender, known)} data={data}")
 
 
 def _history(joined: sdk.Room, asked: int) -> str:
@@ -88,15 +102,22 @@ def is_plain(raw: bool) -> bool:
     return raw or not sys.stdout.isatty()
 
 
-async def show(writer: Writer, words: Writer, batch: Iterable[Item], as_json: bool, plain: bool = True) -> None:
+async def show(
+    writer: Writer,
+    words: Writer,
+    batch: Iterable[Item],
+    as_json: bool,
+    plain: bool = True,
+    texts: Mapping[int, str] = NO_TEXTS,
+) -> None:
     """Print in order: messages on stdout, other items on stderr after all earlier messages; in JSON all on stdout.
 
-    Messages are printed as they are if `plain`, else as a terminal may show them.
+    Messages are printed as they are if `plain`, else as a terminal may show them. `texts`: the known ones of senders.
     Raises `BrokenPipeError` when the reader of the messages has left.
     """
     if as_json:
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        await writer.write(b"".join(_json(item, now) + b"\n" for item in batch))
+        await writer.write(b"".join(_json(item, now, texts) + b"\n" for item in batch))
         return
     for messages, items in groupby(batch, sdk.is_message):
         if messages:
@@ -104,7 +125,7 @@ async def show(writer: Writer, words: Writer, batch: Iterable[Item], as_json: bo
             await writer.write(b"".join(each + b"\n" for each in data))
             continue
         for item in items:
-            await _tell(words, _words(item))
+            await _tell(words, _words(item, texts))
 
 
 async def _tell(words: Writer, line: str) -> None:
@@ -121,23 +142,40 @@ def _escaped(data: bytes) -> bytes:
     return shown(data.decode(errors="backslashreplace")).encode()
 
 
-def _words(item: Item) -> str:
+def _words(item: Item, texts: Mapping[int, str]) -> str:
     if sdk.is_gap(item):
         last = "unknown" if item.last is None else item.last
         return f"gap stream={item.stream} first={item.first} last={last} reason={item.reason}"
     assert sdk.is_command(item)
-    return f"command sender={item.sender} data={item.data.decode(errors='replace')}"
+    return f"command sender={_named(item.sender, texts)} data={item.data.decode(errors='replace')}"
 
 
-def _json(item: Item, now: str) -> bytes:
+def _senders(batch: Iterable[Item], as_json: bool) -> Iterator[int]:
+    """The users whose names are printed."""
+    for item in batch:
+        if (as_json and sdk.is_message(item)) or sdk.is_command(item):
+            yield item.sender
+
+
+def _named(user: int, texts: Mapping[int, str]) -> str:
+    return f"{user} ({one_line(texts[user])})" if user in texts else str(user)
+
+
+def _sender(user: int, texts: Mapping[int, str]) -> dict[str, Any]:
+    return {"sender": user} | ({"sender_text": texts[user]} if user in texts else {})
+
+
+def _json(item: Item, now: str, texts: Mapping[int, str]) -> bytes:
     """`now`: the time at which it came, in UTC."""
     document: dict[str, Any] = {}
     if sdk.is_message(item):
         at = item.position
-        where = {"room": item.room, "position": str(at), "stream": str(at.stream), "sender": item.sender, "time": now}
-        document = where | _data(item.data)
+        where = {"room": item.room, "position": str(at), "stream": str(at.stream)}
+        document = where | _sender(item.sender, texts) | {"time": now} | _data(item.data)
     elif sdk.is_command(item):
-        document = {"room": item.room, "command": item.number, "sender": item.sender, "time": now} | _data(item.data)
+        document = (
+            {"room": item.room, "command": item.number} | _sender(item.sender, texts) | {"time": now} | _data(item.data)
+        )
     elif sdk.is_gap(item):
         reason = str(item.reason)
         document["gap"] = {"stream": str(item.stream), "first": item.first, "last": item.last, "reason": reason}

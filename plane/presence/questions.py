@@ -111,3 +111,5 @@ class ShardStats(msgspec.Struct, frozen=True):
     """Of the keepalive; None: there is none."""
     writer: WriterStats | None
     """The writer's last words."""
+    users: int | None = None
+    """Online, or gone for less than the grace time; None: the store does not say."""

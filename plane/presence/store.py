@@ -205,10 +205,11 @@ class Shard:
         now, alive, epoch, count, answers = await self._run(scripts.LOOK, users, buckets, self._prefix)
         return Looked(int(now), int(alive), epoch.decode(), count.decode(), answers)
 
-    async def stats(self) -> bytes:
-        """How its writer says that it stands, in JSON; empty: none ever did. Raises `Away`."""
+    async def stats(self) -> tuple[bytes, int]:
+        """How its writer says that it stands, in JSON, or empty; and the number of users with a record. Raises `Away`."""
         try:
-            return bytes(await self._redis.hget(self._keys[0], "stats") or b"")
+            said = await self._redis.hget(self._keys[0], "stats")
+            return bytes(said or b""), int(await self._redis.hlen(self._keys[3]))
         except (RedisError, OSError) as error:
             raise _away(self.name, error) from None
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import os
 import signal
@@ -19,11 +20,13 @@ import muster
 from control.http import keys
 from control.http.face import actions
 from control.http.system import KEYS
+from muster.presence import Presence, Sent
 from plane.auth import mint
 from plane.trust import signing_secrets
 from tests import strikes
 from tests.control.registry.zookeeper import ZooKeeper
 from tests.faults.conftest import Make
+from tests.faults.hosts import Hosts
 from tests.faults.instance import Instance
 from tests.kafka import Kafka
 from tests.presence.feed import changes, followed
@@ -118,6 +121,10 @@ async def _keys(instance: Instance) -> None:
     known = {action.name: action.text for action in actions().values()}
     scopes = ("unicast:7", "presence:7")
     _, key = await asyncio.to_thread(keys.create, instance.folder.path / KEYS, "web", scopes, known)
+    others = [
+        (path, (await asyncio.to_thread(keys.create, instance.folder.path / KEYS, path[1:], (scope,), known))[1])
+        for scope, path in (("presence:*", "/send"), ("unicast:*", "/presence"))
+    ]
     host, port = instance.process("http").bind or ("", 0)
     asked = {"users": ["7"], "data": "over http", "expires": 2}
     async with httpx2.AsyncClient(base_url=f"http://{host}:{port}/api/v1", timeout=30, trust_env=False) as client:
@@ -131,8 +138,26 @@ async def _keys(instance: Instance) -> None:
         assert await status(key, "/send", asked | {"users": ["7", "8"]}) == 403
         assert await status(key, "/presence", {"users": ["70"]}) == 403
         assert await status(key, "/send", asked | {"data": "x" * 961}) in {400, 413}
+        for path, other in others:
+            body = asked if path == "/send" else {"users": ["7"]}
+            assert await status(other, path, body) == 403, "a key of the other route"
         said = await client.post("/send", json=asked, headers={"x-api-key": key})
         assert said.json() == {"users": [{"user": "7", "devices": [{"device": "phone", "outcome": "delivered"}]}]}
+    await asyncio.to_thread(_typed, f"http://{host}:{port}", key)
+
+
+def _typed(url: str, key: str) -> None:
+    """The typed client does the same."""
+    with Presence(url, key=key) as presence:
+        (user,) = presence.who([7])
+        assert [device.device for device in user.devices] == ["phone"]
+        assert presence.send([7], "typed") == [Sent(7, (muster.DeviceResult("phone", "delivered"),), None)]
+        assert presence.send([7], "typed", device="watch", expires=1.0) == [
+            Sent(7, (muster.DeviceResult("watch", "not_online"),), None)
+        ]
+        with pytest.raises(muster.Refused) as told:
+            presence.send([7, 8], "typed")
+        assert told.value.code == "not_allowed"
 
 
 def sees(instance: Instance, site: str, *devices: str) -> bool:
@@ -154,6 +179,51 @@ async def test_a_redis_that_is_none_is_named_at_the_start(make: Make) -> None:
         assert done.returncode == 78, done.stderr
         assert why in done.stderr
         assert b"Traceback" not in done.stderr
+
+
+SERVED = ("router", "broker", "gateway", "proxy", "online-proxy", "online-writer", "online-reader", "unicast")
+
+
+async def test_served_nodes_tell_where_a_user_is_and_reach_it(
+    tmp_path: Path, stores: list[RedisServer], zookeeper: ZooKeeper
+) -> None:
+    hosts = Hosts(tmp_path, f"{zookeeper.url}/served")
+    with hosts.running():
+        await _served(hosts, stores)
+
+
+async def _served(hosts: Hosts, stores: list[RedisServer]) -> None:
+    sites = {"redis": ",".join(each.url for each in stores), "sites": 2, "grace_ms": 200}
+    cluster = hosts.sections["cluster"] | {"jwt_secret_file": str(hosts.path / "jwt.secret")}
+    hosts.write(systems={"enabled": "presence"}, presence=sites, cluster=cluster)
+    nodes = [hosts.start(role, role) for role in SERVED[:4]]
+    for site in ("1", "2"):
+        nodes += [hosts.start(f"{role}-{site}", role, MUSTER_PRESENCE__SITE=site) for role in SERVED[4:]]
+    await hosts.serve(*nodes)
+    secret = (hosts.path / "jwt.secret").read_bytes()
+    phone = mint(secret, 7, ["read"], time.time(), 600.0, device="phone")
+    gateway = dataclasses.replace(hosts.address(), proxies=(), token=phone.encode())
+    async with muster.connect(gateway, timeout=PATIENT_S) as client:
+        for site in ("1", "2"):
+            await until_served(hosts, "presence", "who", "7", "--site", site, "--json", holds='"device":"phone"')
+        code, said, _ = await hosts.asked("presence", "stats", "--json")
+        assert (code, [(each["site"], each["users"]) for each in json.loads(said)]) == (0, [(1, 1), (2, 1)])
+        sending = await hosts.asking("send", "7", stdin=-1)
+        assert await sending.communicate(b"hello\n") == (b"delivered: phone\n", b"")
+        async with asyncio.timeout(PATIENT_S):
+            assert (await anext(aiter(client.direct()))).data == b"hello"
+    assert [await node.end() for node in nodes] == [0] * len(nodes)
+
+
+async def until_served(hosts: Hosts, *words: str, holds: str) -> None:
+    """Ask until the answer has this."""
+    said: tuple[int, str, str] | None = None
+    try:
+        async with asyncio.timeout(PATIENT_S):
+            while said is None or holds not in said[1]:
+                said = await hosts.asked(*words)
+    except TimeoutError:
+        raise AssertionError(said) from None
 
 
 # ---- Every node restarts ---------------------------------------------------------------------------------------------

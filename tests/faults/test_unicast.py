@@ -28,7 +28,9 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
         yield instance
 
 
-async def token(instance: Instance, user: int, device: str | None = None, rights: str = "read", *more: str) -> str:
+async def token(
+    instance: Instance, user: int | str, device: str | None = None, rights: str = "read", *more: str
+) -> str:
     """The output of `muster token`."""
     words = ["token", str(user), "--rights", rights, *([] if device is None else ["--device", device]), *more]
     done = await asyncio.to_thread(instance.ran, *words)
@@ -78,7 +80,7 @@ async def got(client: muster.Client, count: int) -> list[bytes]:
     return found
 
 
-async def send(instance: Instance, user: int, text: str, *words: str) -> tuple[int, str]:
+async def send(instance: Instance, user: int | str, text: str, *words: str) -> tuple[int, str]:
     """The output of `muster send`, and its exit code."""
     done = await asyncio.to_thread(instance.ran, "send", str(user), *words, stdin=text.encode() + b"\n")
     assert not done.stderr, done.stderr
@@ -178,6 +180,48 @@ async def test_sub_shows_what_is_sent_to_the_user_of_its_token(shared: Instance)
         process.send_signal(2)
         _, words = process.communicate(timeout=PATIENT_S)
     assert b"direct sender=1 data=hello" in words
+
+
+async def test_a_user_of_text_is_shown_by_its_text(shared: Instance) -> None:
+    name = "ann@example.org"
+    credential = await token(shared, name, "phone")
+    async with muster.connect(shared.folder.path, proxies=[], token=credential) as phone:
+        await until_asked(lambda: [each["online"] for each in by_name(shared, name)] == [True] * SITES, PATIENT_S)
+        said = await asyncio.to_thread(by_name, shared, name)
+        assert [each["text"] for each in said] == [name] * SITES
+        number = said[0]["user"]
+        assert await send(shared, name, "hello", "--json") == (
+            0,
+            json.dumps(
+                {"user": number, "text": name, "devices": [{"device": "phone", "outcome": "delivered"}]},
+                separators=(",", ":"),
+            ),
+        )
+        assert await got(phone, 1) == [b"hello"]
+        by_number = await asyncio.to_thread(shared.ran, "presence", "who", number)
+        assert by_number.stdout.decode().startswith(f"{number} {name}: online: phone at gateway ")
+        watching = shared.command("presence", "watch", number, stdout=-1, stderr=-1)
+        assert watching.stdout is not None
+        await until_asked(lambda: metric(shared, "presence_watches") == 1, PATIENT_S)
+    line = await asyncio.to_thread(watching.stdout.readline)  # it goes once its grace time is over
+    watching.send_signal(2)
+    await asyncio.to_thread(watching.communicate)
+    assert line.decode().startswith(f"{number} {name}: phone offline (closed) at gateway ")
+
+
+def by_name(instance: Instance, name: str) -> list[dict[str, Any]]:
+    """The answer of each site for a user of text, as far as they answer."""
+    done = [
+        instance.ran("presence", "who", name, "--json", "--site", str(site), seconds=PATIENT_S)
+        for site in range(1, SITES + 1)
+    ]
+    assert all(each.returncode in {0, 75} for each in done), done
+    return [json.loads(each.stdout) for each in done if each.returncode == 0]
+
+
+def metric(instance: Instance, name: str) -> float:
+    """A figure over all readers."""
+    return sum(instance.metrics(each)[name] for each in instance.names("online-reader"))
 
 
 async def test_a_killed_gateway_loses_its_users_and_a_message_finds_them_elsewhere(make: Make) -> None:

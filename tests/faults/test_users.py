@@ -95,10 +95,33 @@ async def test_a_user_may_do_what_the_token_says_and_who_is_there_is_listed(make
             (user,) = found["ids"]
             assert user >= HASHED
             assert found["texts"] == {str(user): "ann@example.org"}
+        await _senders_are_shown_by_name(instance)
         counted = instance.metrics("gateway")
         assert (counted["refused_right"], counted["refused_credential"]) == (1, 1)
     log = instance.log.read_text()
     assert not any(part in log for shown in (reads, both, publishes) for part in shown.split(".")[1:])
+
+
+async def _senders_are_shown_by_name(instance: Instance) -> None:
+    named = await token(instance, "bob@example.org", "--rights", "publish")
+    process = instance.command("sub", "named", "--json", "--count", "1", stdout=-1, stderr=-1)
+    try:
+        assert process.stderr is not None
+        assert await asyncio.to_thread(process.stderr.readline) == b"joined named\n"
+        async with muster.connect(instance.folder.path, token=named, gateways=[]) as backend:
+            assert await backend.command("named", b"now") == muster.Delivered(1)
+            await backend.publish("named", b"go")
+        said, _ = await asyncio.to_thread(process.communicate, timeout=PATIENT_S)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+    documents = [json.loads(line) for line in said.splitlines()]
+    assert [(each["data"], each["sender_text"]) for each in documents] == [
+        ("now", "bob@example.org"),
+        ("go", "bob@example.org"),
+    ]
+    assert all(each["sender"] >= HASHED for each in documents)
 
 
 async def test_sighup_puts_other_secrets_and_limits_in_force_while_clients_stay(make: Make) -> None:

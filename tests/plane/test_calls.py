@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from muster import fleet
-from plane.calls import NONCE, CallError, Peer, key_of
+from plane.calls import NONCE, CallError, Peer, Server, key_of
+from tests.ports import free_ports
 
 PATIENT_S = 20
 
@@ -32,6 +33,23 @@ async def test_one_that_asks_closes_a_connection_that_does_not_prove_the_secret(
             await peer.ask(Question(), Question, PATIENT_S)
         async with asyncio.timeout(PATIENT_S):
             await ended.wait()
+
+
+async def test_an_end_with_open_connections_is_no_error() -> None:
+    told: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+
+    async def answer(asked: Question) -> Question:
+        return asked
+
+    (port,) = free_ports(1)
+    server, peer = Server(key_of(b"secret"), {Question: answer}), Peer(("127.0.0.1", port), key_of(b"secret"))
+    await server.start("127.0.0.1", port)
+    await peer.ask(Question(), Question, PATIENT_S)
+    await server.stop()
+    await peer.close()
+    await asyncio.sleep(0)
+    assert not told
 
 
 async def test_agent_closes_a_connection_whose_broker_does_not_answer() -> None:

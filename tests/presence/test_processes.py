@@ -1,13 +1,17 @@
 """Presence as real processes: writers, readers, Redis; what readers tell is what gateways have, or nothing."""
 
 import asyncio
+import itertools
 import json
 import shutil
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from plane.log.place import parse
+from tests.documents import ROOT, fenced
 from tests.kafka import Kafka
 from tests.presence.feed import changes
 from tests.presence.rig import Rig
@@ -33,6 +37,9 @@ async def test_every_site_tells_where_users_are(tmp_path: Path) -> None:
         stats = await rig.stats()
         assert set(stats) == {(1, 0), (2, 0), (2, 1)}
         assert all(not each.why and each.writer and each.writer.fulls == 0 for each in stats.values())
+        async with asyncio.timeout(20):  # until the grace time of 7 is over
+            while [stats[place].users for place in sorted(stats)] != [2, 1, 1]:
+                stats = await rig.stats()
 
 
 async def test_a_killed_writer_begins_with_its_store_and_asks_for_what_it_missed(tmp_path: Path) -> None:
@@ -203,6 +210,21 @@ async def test_changes_wait_for_a_kafka_that_is_away(tmp_path: Path, kafka: Kafk
         await rig.writers[1, 0].start()
         wanted = ["online", *["offline", "online"] * 3]
         await rig.relayed(len(wanted), 60)
+        consumed = await asyncio.wait_for(asyncio.to_thread(_consumed, kafka.url, len(wanted)), 60)
+        assert consumed == wanted, "the consumer of the page has each once, too, before the writer's end and after"
         await rig.writers[1, 0].kill()  # whose log this test takes over
         told = [each["state"] for each in await changes(tmp_path, 1, url=kafka.url) if each["user"] == "7"]
         assert told == wanted, "each once: the writer's end was not between"
+
+
+def _consumed(url: str, count: int) -> list[str]:
+    """The first changes of user 7, by the consumer that `docs/presence.md` prints."""
+    (example,) = [each for each in fenced((ROOT / "docs" / "presence.md").read_text(), "python") if "HEAD" in each]
+    names: dict[str, Any] = {}
+    exec(example, names)
+    servers, prefix = parse(url)
+    told = names["follow"](servers, f"{prefix}.presence-site1-of1")
+    try:
+        return [each["state"] for each in itertools.islice((each for each in told if each["user"] == "7"), count)]
+    finally:
+        told.close()

@@ -6,7 +6,7 @@ use crate::courier::Courier;
 use crate::device::Device;
 use crate::kinds;
 use crate::letters::{Letters, Told};
-use crate::limits::SESSION_SENDS_MAX;
+use crate::limits::{DEVICES_MAX, SESSION_SENDS_MAX};
 use crate::post::{Mail, Task};
 use crate::recipients::{Claims, Recipients};
 use crate::records::{Outcomes, Record};
@@ -14,7 +14,7 @@ use crate::role;
 use crate::sending::Sending;
 use crate::station::{Station, StationSettings, Wall};
 use crate::unicast::DeliverySettings;
-use crate::wire::{Here, Message, Outcome};
+use crate::wire::{Here, Message, MessageId, Outcome, Unicast};
 use muster_transport::{Code, Dice, End, Frames, Guest, Host, Identity, Micros, Role};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -558,4 +558,146 @@ fn a_message_is_asked_of_one_service_and_of_another_one_where_the_first_is_late_
         before + 1,
         "both sites were asked"
     );
+}
+
+/// Bytes as somebody may change them on their way.
+fn spoiled(dice: &mut Dice, bytes: &[u8]) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    for _ in 0..1 + dice.below(4) {
+        let at = dice.below(bytes.len() as u64) as usize;
+        bytes[at] = dice.roll() as u8;
+    }
+    if dice.below(5) == 0 {
+        bytes.truncate(1 + dice.below(bytes.len() as u64) as usize);
+    }
+    bytes
+}
+
+#[test]
+fn spoiled_frames_and_records_panic_nobody() {
+    let mut dice = Dice::new(3);
+    let (mut world, mut victim) = (World::new(4, 0), World::new(5, 0));
+    let id = MessageId {
+        server: 1,
+        epoch: 1,
+        sequence: 1,
+    };
+    let mut body = [0; 40];
+    body[8] = 7;
+    let records = [
+        Record::Send {
+            number: 1,
+            user: USER,
+            device: Some(device("phone")),
+            left_ms: 5_000,
+            data: b"hello",
+        }
+        .to_bytes(),
+        Record::Sent {
+            number: 1,
+            refused: None,
+            outcomes: vec![(Some(device("phone")), Outcome::Delivered)],
+        }
+        .to_bytes(),
+        Record::Push { id, body: &body }.to_bytes(),
+        Record::Taken { id, taken: true }.to_bytes(),
+    ];
+    let (mut frames, mut read) = (0, 0);
+    for number in 0..400 {
+        world.send(number, 2_000 * MS);
+        world.step();
+        let flight: Vec<(Identity, Vec<u8>)> = world
+            .flight
+            .values()
+            .map(|(of, _, bytes)| (*of, bytes.clone()))
+            .collect();
+        for (of, bytes) in flight {
+            let bytes = spoiled(&mut dice, &bytes);
+            for frame in Frames::new(&bytes, kinds::ALL).flatten() {
+                frames += 1;
+                victim.proxy.1.frame(world.now, of, &frame);
+                victim.gateways.values_mut().for_each(|(_, station)| {
+                    station.frame(world.now, of, &frame);
+                });
+                if let Some(message) = Message::read(frame.kind, frame.body) {
+                    victim.services.values_mut().for_each(|(_, courier, mail)| {
+                        courier.message(world.now, of, &message, mail);
+                    });
+                }
+            }
+        }
+        for record in &records {
+            let record = spoiled(&mut dice, record);
+            read += usize::from(Record::read(&record).is_some());
+            victim.proxy.1.record(world.now, 1, &record);
+            victim.gateways.values_mut().for_each(|(_, station)| {
+                station.record(world.now, 1, &record);
+            });
+            Letters::default().take(&record);
+        }
+        let mut said = Said::default();
+        victim.proxy.1.act(world.now, &mut said);
+        victim
+            .gateways
+            .values_mut()
+            .for_each(|(_, station)| station.act(world.now, &mut said));
+        for (_, courier, mail) in victim.services.values_mut() {
+            courier.expire(world.now, mail);
+            mail.take();
+        }
+    }
+    assert!(frames > 1_000 && read > 500, "{frames} frames, {read} records");
+}
+
+#[test]
+fn a_session_takes_messages_for_its_own_device_alone() {
+    let (service, now) = (life(11, role::UNICAST, 1), 1_000 * MS);
+    let mut station = station(life(21, GATEWAY, 1));
+    station.link(now, service, true);
+    station.opened(now, 1, USER, &claims("phone", &[]));
+    station.opened(now, 2, SENDER, &claims("phone", &[]));
+    station.opened(now, 3, USER, &claims("laptop", &[]));
+    let id = MessageId {
+        server: 1,
+        epoch: 1,
+        sequence: 1,
+    };
+    let unicast = Unicast {
+        id,
+        after: 0,
+        user: USER,
+        device: Some(device("phone")),
+        expires_ms: 5_000,
+        body: &[0; 20],
+    };
+    let bytes = Message::Unicast(unicast).to_frame();
+    let frame = Frames::new(&bytes, kinds::ALL).next().expect("a frame").expect("whole");
+    assert!(station.frame(now, service, &frame));
+    let mut answers = |station: &mut Station, session| {
+        station.record(now, session, &Record::Taken { id, taken: true }.to_bytes());
+        let mut said = Said::default();
+        station.act(now, &mut said);
+        said.frames.iter().filter(|(to, _)| *to == service.node).count()
+    };
+    assert_eq!(answers(&mut station, 2), 0, "of another user");
+    assert_eq!(answers(&mut station, 3), 0, "of another device");
+    assert_eq!(answers(&mut station, 9), 0, "of nobody");
+    assert_eq!(answers(&mut station, 1), 1);
+}
+
+#[test]
+fn a_user_with_too_many_devices_is_told_and_others_are_not() {
+    let now = 1_000 * MS;
+    let mut station = station(life(21, GATEWAY, 1));
+    for number in 0..10_000u64 {
+        station.opened(now, number, USER, &claims(&format!("d:{number}"), &[]));
+    }
+    station.opened(now, 10_000, SENDER, &claims("phone", &[]));
+    let mut said = Said::default();
+    station.act(now, &mut said);
+    assert_eq!(said.ended.len(), 10_000 - DEVICES_MAX);
+    assert!(said
+        .ended
+        .iter()
+        .all(|(session, code)| *session < 10_000 && *code == Code::NotAllowed));
 }

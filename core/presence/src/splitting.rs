@@ -117,6 +117,8 @@ impl Task for Splitting {
     }
 
     fn message(&mut self, _now: Micros, peer: Identity, message: &Message<'_>, _mail: &mut Mail) -> bool {
+        let is_gateway = role::name(peer.role).is_none();
+        let own = |origin: Origin| is_gateway && (origin.ap, origin.epoch) == (peer.node, peer.epoch);
         match message {
             Message::Here(here) => {
                 if let Some(shard) = here.shard.filter(|_| peer.role == role::ONLINE_WRITER) {
@@ -127,8 +129,8 @@ impl Task for Splitting {
                 }
                 true
             }
-            // A gateway speaks of itself alone.
-            Message::Report(report) if report.origin.ap == peer.node && report.origin.epoch == peer.epoch => {
+            // A gateway speaks of itself alone, and no node of presence is one.
+            Message::Report(report) if own(report.origin) => {
                 if report.events.read().is_none() {
                     return false;
                 }
@@ -137,7 +139,7 @@ impl Task for Splitting {
                     .push(Taken::Report(report.origin, report.version, report.events.0.to_vec()));
                 true
             }
-            Message::Beat(beat) if beat.origin.ap == peer.node && beat.origin.epoch == peer.epoch => {
+            Message::Beat(beat) if own(beat.origin) => {
                 self.counters.presence_beats += 1;
                 self.taken.push(Taken::Beat(*beat));
                 true

@@ -1,11 +1,12 @@
 //! Forged and mutated frames against the machines: nobody panics, nothing grows without bound, nothing allocates by a count of the sender.
 
 use muster_presence::{
-    kinds, AccessPoint, AccessSettings, Ask, Beat, Chunk, Deliveries, DeliverySettings, Device, Empty, Entries, Events,
-    FullAsk, Message, MessageId, Origin, Reason, Refusal, Shard, Share, Unicast, Verdict, Writer, WriterSettings,
-    CHUNKS_MAX, DEVICES_MAX, FRAME_BYTES_MAX, WINDOW,
+    kinds, role, AccessPoint, AccessSettings, Ask, Beat, Chunk, Courier, Deliveries, DeliverySettings, Device, Empty,
+    Entries, Events, FullAsk, Keeping, Mail, Message, MessageId, Origin, Reason, Refusal, Report, Shard, Share,
+    Splitting, Task, TooOld, Unicast, UnicastAnswer, Verdict, Writer, WriterSettings, CHUNKS_MAX, DEVICES_MAX,
+    FRAME_BYTES_MAX, WINDOW,
 };
-use muster_transport::{Dice, FrameKind, Frames};
+use muster_transport::{Dice, FrameKind, Frames, Identity, Role};
 
 const ME: Origin = Origin { ap: 7, epoch: 3 };
 const SHARD: Shard = Shard { of: 2, index: 1 };
@@ -290,4 +291,136 @@ fn a_sender_of_unicast_is_bounded() {
         deliveries.offer(0, 1, &unicast(server, 1, 1, 0), [device(b"phone")].into_iter());
     }
     assert!(deliveries.counters().full >= 10_000 - 4_096);
+}
+
+const GATEWAY: Role = Role::new(5);
+const PROXY: Role = Role::new(2);
+
+fn peer(node: u32, role: Role) -> Identity {
+    Identity {
+        node,
+        role,
+        epoch: ME.epoch,
+    }
+}
+
+/// What takes what from its peers: the frames of `ME` and of others, by every role.
+fn taken(task: &mut impl Task, message: &Message<'_>) -> Vec<(u32, Role)> {
+    let mut mail = Mail::default();
+    let mut by = Vec::new();
+    for node in [ME.ap, 8] {
+        for of in [GATEWAY, PROXY, role::ONLINE_PROXY, role::ONLINE_WRITER, role::UNICAST] {
+            if task.message(0, peer(node, of), message, &mut mail) {
+                by.push((node, of));
+            }
+        }
+    }
+    by
+}
+
+#[test]
+fn a_frame_that_is_not_its_peers_to_send_is_dropped() {
+    let (own, id) = (
+        (ME.ap, GATEWAY),
+        MessageId {
+            server: ME.ap,
+            epoch: ME.epoch,
+            sequence: 1,
+        },
+    );
+    let beat = Message::Beat(Beat { origin: ME, newest: 0 });
+    let share = Message::Share(Share {
+        map: 1,
+        shard: SHARD,
+        origin: ME,
+        version: 1,
+        events: Events(&[]),
+    });
+    let empty = Message::Empty(Empty {
+        map: 1,
+        shard: SHARD,
+        origin: ME,
+        first: 1,
+        last: 1,
+    });
+    let old = Message::TooOld(TooOld {
+        transaction: 1,
+        origin: ME,
+        oldest: 1,
+        newest: 1,
+    });
+    let chunk = Message::Chunk(Chunk {
+        transaction: 1,
+        origin: ME,
+        version: 1,
+        index: 0,
+        count: 1,
+        entries: Entries(&[]),
+    });
+    let report = Message::Report(Report {
+        origin: ME,
+        version: 1,
+        events: Events(&[]),
+    });
+    let unicast = Message::Unicast(Unicast {
+        id,
+        after: 0,
+        user: 1,
+        device: None,
+        expires_ms: 1_000,
+        body: b"x",
+    });
+    let answer = Message::UnicastAnswer(UnicastAnswer {
+        ap: ME.ap,
+        id,
+        outcomes: vec![],
+    });
+    let ask = Message::Ask(Ask {
+        transaction: 1,
+        shard: SHARD,
+        origin: ME,
+        ranges: vec![(1, 1)],
+    });
+    let mut keeping = Keeping::new(1, SHARD, GATEWAY, writer());
+    keeping.open(0);
+    let proxies = [(ME.ap, role::ONLINE_PROXY), (8, role::ONLINE_PROXY)];
+    let passed = vec![own, proxies[0], proxies[1]];
+    for message in [&beat, &share, &empty] {
+        assert_eq!(
+            taken(&mut keeping, message),
+            passed,
+            "of the gateway itself, or by a proxy"
+        );
+    }
+    for message in [&old, &chunk] {
+        assert_eq!(
+            taken(&mut keeping, message),
+            [own],
+            "of the gateway that was asked alone"
+        );
+    }
+    for message in [&report, &unicast, &answer, &ask] {
+        assert_eq!(taken(&mut keeping, message), []);
+    }
+    let mut splitting = Splitting::new(1);
+    for message in [&report, &beat] {
+        let by = taken(&mut splitting, message);
+        assert_eq!(
+            by,
+            [own, (ME.ap, PROXY)],
+            "of the node itself, which is none of presence"
+        );
+    }
+    for message in [&share, &empty, &old, &chunk, &unicast, &answer, &ask] {
+        assert_eq!(taken(&mut splitting, message), []);
+    }
+    let mut courier = Courier::new(1);
+    let by = taken(&mut courier, &unicast);
+    assert!(
+        !by.is_empty() && by.iter().all(|(node, of)| *node == ME.ap && *of != role::UNICAST),
+        "{by:?}"
+    );
+    for message in [&share, &empty, &beat, &old, &chunk, &report, &ask] {
+        assert_eq!(taken(&mut courier, message), []);
+    }
 }

@@ -1,4 +1,5 @@
-"""Presence over HTTP, for any program: where users are online, and changes as they come. Needs nothing beside Python.
+"""Presence over HTTP, for any program: where users are online, changes as they come, messages to users. Needs nothing beside
+Python.
 
 Owns connections to a Muster HTTP face, and the shapes of its answers (`docs/presence.md`). It must not know rooms.
 """
@@ -14,6 +15,7 @@ from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 from .errors import Invalid, Refused, TimedOut, Unavailable
+from .items import DeviceResult
 
 TIMEOUT_S: Final = 30.0
 BATCH_MAX: Final = 1_000
@@ -56,6 +58,16 @@ class Change:
     gateway: int
     at: float
     id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What became of a message for one user."""
+
+    user: int
+    devices: tuple[DeviceResult, ...]
+    error: str | None
+    """The code with which it was refused: no device was tried."""
 
 
 class Presence:
@@ -121,16 +133,33 @@ class Presence:
         finally:
             connection.close()
 
+    def send(self, users: Sequence[int], data: str, *, device: str | None = None, expires: float = 5.0) -> list[Sent]:
+        """Send one message, at most 960 bytes, to all devices of up to 1,000 users, or to the `device` of this name.
+
+        The outcomes are in this order. `expired`: a device did not say within `expires` seconds, at most 60, that it has it.
+        Raises as `who`; after `TimedOut` and `Unavailable` it may have arrived all the same.
+        """
+        if len(users) > BATCH_MAX:
+            raise Invalid(f"{len(users)} users; a message has at most {BATCH_MAX}")
+        if not users:
+            return []
+        asked: dict[str, Any] = {"users": [str(user) for user in users], "data": data, "expires": expires}
+        if device is not None:
+            asked["device"] = device
+        return [_sent(each) for each in self._ask("/api/v1/send", asked, expires)["users"]]
+
     def _opened(self) -> http.client.HTTPConnection:
         return self._kind(self._host, self._port, timeout=self._timeout)
 
-    def _ask(self, path: str, document: Any) -> Any:
+    def _ask(self, path: str, document: Any, more_s: float = 0.0) -> Any:
+        """The answer, which may take `more_s` longer than others."""
         body = json.dumps(document, separators=(",", ":")).encode()
         with self._lock:
             if time.monotonic() - self._used > IDLE_S:
                 self._connection.close()
             try:
                 self._connection.request("POST", path, body, self._headers)
+                self._connection.sock.settimeout(self._timeout + more_s)
                 answer = self._connection.getresponse()
                 said = _read(answer)
             except TimeoutError:
@@ -155,6 +184,11 @@ def _read(answer: http.client.HTTPResponse) -> Any:
 def _user(said: Any) -> User:
     devices = (Device(each["device"], each["gateway"], each["since"] / 1_000) for each in said["devices"])
     return User(int(said["user"]), tuple(devices), None if said["last_seen"] is None else said["last_seen"] / 1_000)
+
+
+def _sent(said: Any) -> Sent:
+    devices = (DeviceResult(each["device"], each["outcome"]) for each in said.get("devices", ()))
+    return Sent(int(said["user"]), tuple(devices), said.get("error"))
 
 
 def _change(said: Any) -> Change:

@@ -88,11 +88,15 @@ async def test_a_key_sees_its_own_users_alone(beside: Beside) -> None:
     for scopes, status in (((), 401), (("publish:*",), 403), (("presence:7",), 403), (("presence:7*",), 200)):
         client = beside.client(*scopes)
         assert (await client.post("/api/v1/presence", json=asked)).status_code == status
-        streams = await client.get("/api/v1/presence/changes?users=x") if status == 200 else None
-        assert streams is None or streams.status_code == 400
+        sent = await client.post("/api/v1/send", json=asked | {"data": "x"})
+        assert sent.status_code == (403 if scopes else 401), "a key of presence sends nothing"
+        users, streamed = ("7,70", status) if status != 200 else ("x", 400)
+        assert (await client.get(f"/api/v1/presence/changes?users={users}")).status_code == streamed
     foreign = httpx2.AsyncClient(base_url=beside.edge.url, headers={"x-api-key": "mk_nobody"}, trust_env=False)
     beside.clients.append(foreign)
     assert (await foreign.post("/api/v1/presence", json=asked)).status_code == 401
+    assert (await foreign.post("/api/v1/send", json=asked | {"data": "x"})).status_code == 401
+    assert (await foreign.get("/api/v1/presence/changes?users=7")).status_code == 401
 
 
 async def test_the_typed_client_looks_up_and_watches(rig: Rig, beside: Beside) -> None:
