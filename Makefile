@@ -1,5 +1,5 @@
 # Thin names over scripts/; see README.md.
-.PHONY: setup run test lint lock clean sim soak fuzz
+.PHONY: setup run test lint lock dist clean sim soak fuzz
 
 setup:
 	@scripts/setup.sh
@@ -35,10 +35,13 @@ soak: setup
 fuzz:
 	@exec scripts/fuzz.sh $(ARGS)
 
+dist:
+	@exec scripts/dist.sh
+
 lock:
 	@exec scripts/lock.sh
 
 clean:
-	rm -rf .venv .tools build *.egg-info core/target
+	rm -rf .venv .tools build dist *.egg-info core/target
 	find core pyext bench -name '*.so' -delete
 	find pyext bench -name '*.c' -delete

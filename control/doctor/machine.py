@@ -9,6 +9,7 @@ from control.doctor.finding import Finding, fail, mib, ok, warn
 
 NODE_MIB: Final = 60
 """Memory of a node beside its rings, as `NODES_MAX` of control/config/layout.py counts it."""
+MEND_VERSIONS: Final = "scripts/setup.sh in a clone, else pip install both wheels of one release"
 FREE_LEAST: Final = 1 << 20
 FREE_ENOUGH: Final = 64 << 20
 SLOW_CLOCKS: Final = frozenset({"hpet", "acpi_pm", "xen", "pit", "jiffies", "refined-jiffies"})
@@ -232,11 +233,11 @@ def aes(cpuinfo: str) -> Finding:
 
 
 def versions(found: Mapping[str, str | None]) -> list[Finding]:
-    """Versions of the parts, by distribution; None is missing. Library and server come from one tree."""
+    """Versions of the parts, by distribution; None is missing. Library and server are of one release."""
     missing = [name for name, version in found.items() if version is None]
     if missing:
-        return [fail("versions", f"not installed: {', '.join(missing)}", "scripts/setup.sh, or pip install ./core .")]
+        return [fail("versions", f"not installed: {', '.join(missing)}", MEND_VERSIONS)]
     if found["muster"] != found["muster-server"]:
-        text = f"muster is {found['muster']} and muster-server {found['muster-server']}: they belong to one tree"
-        return [fail("versions", text, "scripts/setup.sh, or pip install ./core .")]
+        text = f"muster is {found['muster']} and muster-server {found['muster-server']}: they are not of one release"
+        return [fail("versions", text, MEND_VERSIONS)]
     return [ok("versions", ", ".join(f"{name} {version}" for name, version in found.items()))]

@@ -12,7 +12,7 @@ import msgspec
 
 from control.cluster.instance import Process
 from plane.calls import CallError, Peer
-from plane.fleet.index_node import chosen
+from plane.fleet.owner import chosen
 from plane.fleet.questions import Ping, Pong
 from plane.fleet.selector import parse
 

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Iterator
-from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,6 +23,7 @@ from plane.fleet.index import Index, Update, UpdateError
 from plane.fleet.leases import Leases
 from plane.fleet.mqtt import Link, LinkError
 from plane.fleet.options import FleetSettings
+from plane.fleet.owner import chosen
 from plane.fleet.picks import Picks
 from plane.fleet.presence import Presence
 from plane.fleet.questions import (
@@ -475,11 +475,6 @@ class IndexNode:
 
     def take(self, settings: FleetSettings) -> None:
         """Nothing of its settings changes while it runs."""
-
-
-def chosen(name: str, nodes: tuple[int, ...]) -> int:
-    """One of the nodes for a name, by rendezvous: another node takes over only what a lost one had."""
-    return max(nodes, key=lambda node: blake2b(f"{node}/{name}".encode(), digest_size=8).digest())
 
 
 def _dropped(counts: Any, reasons: tuple[str, ...]) -> Iterator[Figure]:

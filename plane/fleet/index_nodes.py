@@ -13,7 +13,8 @@ import msgspec
 import structlog
 
 from plane.calls import CallError, Peer
-from plane.fleet.index_node import ROLE, chosen
+from plane.fleet.index_node import ROLE
+from plane.fleet.owner import chosen
 from plane.fleet.questions import Averages, Follow, Picked, PickOne, Ping, Pong, Release
 from plane.fleet.selector import parse
 
