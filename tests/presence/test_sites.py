@@ -153,7 +153,7 @@ async def test_a_store_that_comes_back_empty_and_then_older_under_load_loses_no_
 async def test_a_minute_without_kafka_loses_no_change(tmp_path: Path, kafka: Kafka) -> None:
     async with Rig(tmp_path, grace_ms=300, log=kafka.url) as rig:
         roaming = Roaming(rig, 2_000)
-        await rig.right(roaming.users)
+        await rig.right(roaming.users, 60)  # a Kafka that has just started is slow
         async with roaming.on():
             kafka.kill()
             await asyncio.sleep(60)
