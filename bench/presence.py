@@ -38,7 +38,7 @@ from plane.calls import CallError, key_of
 
 EVENTS, EVENTS_QUICK = 20_000, 5_000
 ONE_BY_ONE, ONE_BY_ONE_QUICK = 4_000, 1_000
-FEED: Final = "{muster:presence:presence:1:1.0}:feed"
+FEED: Final = "{muster:presence:presence:1:1.0}:outbox"
 HELD: Final = 1_000_000
 """First number of the users that stay online."""
 STANDING, STANDING_QUICK = 100_000, 10_000
