@@ -202,14 +202,14 @@ class Keeper:
         if batch is None:
             self._rewriting = False
             return False
-        users, changes, *parts = batch
-        packed = Packed(*parts, changes)
+        users, changes, records, gone, vector, told = batch
+        packed = Packed(records, gone, vector, told, changes)
         place = await self._store.write(self._epoch, self._count + 1, packed)
         self._count += 1
         self._engine.written()
         self._batches, self._users, self._changes = self._batches + 1, self._users + users, self._changes + changes
         if changes:
-            self._remember(place, packed.told, changes)
+            self._remember(place, told, changes)
             self._relay.wake()
         return True
 
@@ -225,8 +225,8 @@ class Keeper:
                 place = await self._store.write(self._epoch, self._count + 1, Packed(NOBODY, b"", b"", told, changes))
             except StoreError:
                 self._count = -1  # from the beginning: it is not known whether this one is there
-                for _, *rest in again[at:]:
-                    self._remember("", *rest)
+                for _, rest, count in again[at:]:
+                    self._remember("", rest, count)
                 raise
             self._count += 1
             self._remember(place, told, changes)

@@ -4,10 +4,11 @@ Owns what lies in the store. `core/presence/src/pack.rs` packs what they take an
 shard have one hash tag, so that a cluster of Redis keeps them together.
 
 - `meta`: a hash with `epoch` (of the writer), `count` (its batches), `at` (the keepalive, in ms of the store's own clock),
-  `relay` and `logged` (the last entry that was published, and the end of the log after it), `told` (changes in all) and `stats`.
+  `relay` and `logged` (the last entry that was published, and the end of the log after it), `told` (changes in all) and
+  `stats`.
 - `vector`: a hash of gateways; a value is the epoch and the highest version that is applied with all before it.
-- `outbox`: a stream of changes, until they are published and a minute more. An entry has those of a batch: `n`, how many were
-  told before; `k`, how many it has; `c`, all of them as one batch of the log, which no script looks into.
+- `outbox`: a stream of changes, until they are published and a minute more. An entry has those of a batch: `n`, how many
+  came before them; `k`, how many these are; `c`, all of them as one batch of the log, which no script looks into.
 - `users`: a hash of all users with their records. Lists that one command takes come as MessagePack: compiled code of the
   store reads and writes them, a script's loop would cost more than the command.
 - `s:N`: a hash of one bucket of users: when those that went offline were last seen.

@@ -200,7 +200,10 @@ class Shard:
             raise _away(self.name, error) from None
         entries = found.values() if isinstance(found, dict) else (part for _, part in found or [])
         return [
-            Entry(place.decode(), Batch(entry[b"c"], int(entry[b"k"]))) for part in entries for place, entry in part if entry
+            Entry(place.decode(), Batch(entry[b"c"], int(entry[b"k"])))
+            for part in entries
+            for place, entry in part
+            if entry
         ]
 
     # ---- Of readers

@@ -75,7 +75,10 @@ async def test_a_server_that_ends_says_nothing_of_connections_that_are_open() ->
     said: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context))
 
+    asked = asyncio.Event()
+
     async def never(_: Question) -> Question:
+        asked.set()
         await asyncio.Event().wait()
         raise AssertionError
 
@@ -85,8 +88,7 @@ async def test_a_server_that_ends_says_nothing_of_connections_that_are_open() ->
     peer = Peer(("127.0.0.1", port), key_of(b"secret"))
     asking = asyncio.create_task(peer.ask(Question(), Question, PATIENT_S))
     async with asyncio.timeout(PATIENT_S):
-        while not server.asked:
-            await asyncio.sleep(0)
+        await asked.wait()
         await server.stop()
         with pytest.raises(CallError, match="ended the connection"):
             await asking

@@ -125,8 +125,11 @@ def varint(number: int) -> bytes:
 def found(
     site: int, known: Sequence[tuple[int, Sequence[Held] | int]], shards: int, times: Sequence[tuple[int, int]]
 ) -> list[Any]:
-    """`core/presence/src/pack.rs`: what a site answers of users. `known`: each with its devices, or the second at which it was
-    last seen, 0 for never. `times`: of each shard, the store's clock and the keepalive in ms."""
+    """`core/presence/src/pack.rs`: what a site answers of users.
+
+    `known`: each with its devices, or the second at which it was last seen, 0 for never. `times`: of each shard, the store's
+    clock and the keepalive in ms.
+    """
     told = []
     for user, value in known:
         now_ms, alive_ms = times[user % shards]

@@ -390,10 +390,7 @@ mod tests {
         assert_eq!(packed.gone, b"\0\0\0\0\x1418446744073709551615");
         assert_eq!(packed.vector, b"\x013\x039 7\x014\0");
         let json = br#"{"user":"18446744073709551615","device":"a\"b","state":"offline","reason":"lost","gateway":3,"at_ms":5,"id":"3-9-7-2"}"#;
-        assert_eq!(
-            packed.feed,
-            [&b"\x76\0\0\0"[..], json].concat()
-        );
+        assert_eq!(packed.feed, [&b"\x76\0\0\0"[..], json].concat());
         assert_eq!((packed.users_len, packed.feed_len), (2, 1));
     }
 
@@ -429,7 +426,10 @@ mod tests {
         assert!(one.found(1, &[part(0, &known)]).is_some());
         assert!(one.found(1, &[part(0, b"\x92\x02\x02")]).is_none(), "no such place");
         assert!(one.found(1, &[part(0, b"\x90")]).is_none(), "none for a user");
-        assert!((0..known.len()).all(|len| one.found(1, &[part(0, &known[..len])]).is_none()), "cut");
+        assert!(
+            (0..known.len()).all(|len| one.found(1, &[part(0, &known[..len])]).is_none()),
+            "cut"
+        );
     }
 
     #[test]
@@ -444,7 +444,13 @@ mod tests {
         let mut found = Vec::new();
         let count = answers(known, |at, value| (at == found.len()).then(|| found.push(value)));
         let number = Value::Number;
-        let wanted = [number(5), number(255), number(0x6ab1_3940), Value::Text(b"\x01"), number(0)];
+        let wanted = [
+            number(5),
+            number(255),
+            number(0x6ab1_3940),
+            Value::Text(b"\x01"),
+            number(0),
+        ];
         assert_eq!((count, &found[..]), (Some(5), &wanted[..]));
         assert!((0..known.len()).all(|len| answers(&known[..len], |_, _| Some(())).is_none()));
         let (names, places) = Lookup::new((0..70_000).collect(), 1).question(0, 8_192);
