@@ -1,8 +1,7 @@
 """Rooms at a gateway with presence on, beside one without: the gateway's CPU for a delivery, saturated and paced.
 
-Two instances of `muster up` take turns; they differ by `systems.enabled`. The members are users that come and go, so a
-gateway with presence on has told of each. Of the nodes of presence only the gateway is measured: the others are no part of a
-delivery.
+Two instances of `muster up` take turns; they differ by `systems.enabled`. The members share a token that names no user, so
+nobody comes or goes while it is measured. Of the nodes of presence none is measured: they are no part of a delivery.
 """
 
 from collections.abc import Iterator

@@ -1,5 +1,6 @@
 """A site's answer, which compiled code writes, is that of the slow model, for any users in any shards."""
 
+import gc
 from collections.abc import Sequence
 
 import msgspec
@@ -84,3 +85,9 @@ def test_a_user_without_an_answer_is_an_error() -> None:
     for parts in ([one], [], [one, (2, b"\x90", 1, 1)], [one, (1, b"\x92\x00\x00", 1, 1)]):
         with pytest.raises(ValueError, match="malformed"):
             lookup.found(1, parts)
+
+
+def test_users_and_devices_of_an_answer_are_out_of_sight_of_the_garbage_collector() -> None:
+    answer = msgspec.msgpack.encode([1, [[7, [["phone", 1, 5], ["tv", 2, 6]], 5], [8, [], None]]])
+    users = msgspec.msgpack.decode(answer, type=Found).users
+    assert [gc.is_tracked(each) for user in users for each in (user, *user.devices)] == [False] * 4
