@@ -103,7 +103,7 @@ class Instance:
             record = self.look()
         except UserError:
             return False
-        all_there = {process.role for process in record.processes} == set(ROLES)
+        all_there = {process.role for process in record.processes} >= set(ROLES)
         if all_there and all(process.ready for process in record.processes):
             self._record = record
         return self._record is not None

@@ -25,7 +25,7 @@ import structlog
 import uvloop
 from redis import Redis as RedisPy
 
-from bench import cpu, pin
+from bench import cpu, pin, presence_rooms
 from bench.child import Child, ChildFailedError, free_port, private_directory, python_environment
 from bench.peers.redis import Redis
 from bench.presence_nodes import HOST, SECRET, Gateway, settings, spec
@@ -38,7 +38,7 @@ from plane.calls import CallError, key_of
 
 EVENTS, EVENTS_QUICK = 20_000, 5_000
 ONE_BY_ONE, ONE_BY_ONE_QUICK = 4_000, 1_000
-FEED: Final = "{muster:presence:presence:1:1.0}:feed"
+FEED: Final = "{muster:presence:presence:1:1.0}:outbox"
 HELD: Final = 1_000_000
 """First number of the users that stay online."""
 STANDING, STANDING_QUICK = 100_000, 10_000
@@ -52,7 +52,8 @@ SAMPLE_S, STEADY_S, CALM_S, RETURN_S = 0.25, 2.0, 2.0, 30.0
 NOISE: Final = 0.01
 """A share of a processor; less than that is no load."""
 START_S, SEEN_S = 30.0, 60.0
-LOOK_S: Final = 0.001
+LOOK_S: Final = 0.005
+"""A question takes the core that is measured: 0.5 ms of it."""
 SIZES, SIZES_QUICK = (10_000, 100_000, 1_000_000), (10_000, 50_000)
 
 DROP_NS, ABOVE_S = "ns a duplicate", "s"
@@ -168,12 +169,13 @@ class Nodes:
 
 
 def run(*, rounds: int, quick: bool, progress: Progress = silent) -> tuple[Case, ...]:
-    """All loads in turn, then bytes a user."""
+    """All loads in turn, then bytes a user, then rooms beside presence."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     with pin.on(pin.DRIVER_CORE), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         results = _measured(runner.run, rounds, quick, progress)
         sizes = runner.run(_sizes(SIZES_QUICK if quick else SIZES))
-    return (*_cases(results, quick), *sizes)
+    rooms = presence_rooms.run(rounds=rounds, quick=quick, progress=progress)
+    return (*_cases(results, quick), *sizes, *rooms)
 
 
 def _measured(run: Run, rounds: int, quick: bool, progress: Progress) -> Results:

@@ -42,7 +42,7 @@ class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     site: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
 
-class OnlineDevice(msgspec.Struct, frozen=True):
+class OnlineDevice(msgspec.Struct, frozen=True, gc=False):
     """A device that is online; `since` in ms since 1970."""
 
     device: str
@@ -50,7 +50,7 @@ class OnlineDevice(msgspec.Struct, frozen=True):
     since: int
 
 
-class OnlineUser(msgspec.Struct, frozen=True):
+class OnlineUser(msgspec.Struct, frozen=True, gc=False):
     """A user; `last_seen` in ms since 1970."""
 
     user: str

@@ -23,7 +23,7 @@ from plane.log import connect
 from plane.presence.options import PresenceSettings
 from plane.presence.place import Place, place_of
 from plane.presence.questions import SourceStats, WriterStats
-from plane.presence.store import BUCKETS, NO_CHANGE, Fenced, Packed, Shard, StoreError, WentBack
+from plane.presence.store import BUCKETS, NOBODY, Fenced, Packed, Shard, StoreError, WentBack
 from plane.spec import Spec, SpecError, password
 
 TICK_S: Final = 0.02
@@ -89,7 +89,7 @@ class Keeper:
         self._why = "the store is not read yet"
         """Why the shard is not to be read; empty: it may be."""
         self._alive_at = 0.0
-        self._unpublished: deque[tuple[str, bytes]] = deque()
+        self._unpublished: deque[tuple[str, bytes, int]] = deque()
         self._unpublished_bytes = 0
         self._tasks: list[asyncio.Task[None]] = []
         self._read_s = 0.0
@@ -202,14 +202,14 @@ class Keeper:
         if batch is None:
             self._rewriting = False
             return False
-        users, changes, *parts = batch
-        packed = Packed(*parts)
+        users, changes, records, gone, vector, told = batch
+        packed = Packed(records, gone, vector, told, changes)
         place = await self._store.write(self._epoch, self._count + 1, packed)
         self._count += 1
         self._engine.written()
         self._batches, self._users, self._changes = self._batches + 1, self._users + users, self._changes + changes
         if changes:
-            self._remember(place, packed.feed)
+            self._remember(place, told, changes)
             self._relay.wake()
         return True
 
@@ -220,25 +220,25 @@ class Keeper:
         self._engine.rewrite()
         self._relay.begin_anew()
         again, self._unpublished, self._unpublished_bytes = list(self._unpublished), deque(), 0
-        for at, (_, feed) in enumerate(again):
+        for at, (_, told, changes) in enumerate(again):
             try:
-                place = await self._store.write(self._epoch, self._count + 1, Packed(NO_CHANGE, b"", b"", feed))
+                place = await self._store.write(self._epoch, self._count + 1, Packed(NOBODY, b"", b"", told, changes))
             except StoreError:
                 self._count = -1  # from the beginning: it is not known whether this one is there
-                for _, rest in again[at:]:
-                    self._remember("", rest)
+                for _, rest, count in again[at:]:
+                    self._remember("", rest, count)
                 raise
             self._count += 1
-            self._remember(place, feed)
+            self._remember(place, told, changes)
         self._relay.wake()
 
-    def _remember(self, place: str, feed: bytes) -> None:
+    def _remember(self, place: str, told: bytes, changes: int) -> None:
         """Changes that the log has not yet: a store that comes back empty lost them."""
         published = self._relay.published
         while self._unpublished and _is_before(self._unpublished[0][0], published):
             self._unpublished_bytes -= len(self._unpublished.popleft()[1])
-        self._unpublished.append((place, feed))
-        self._unpublished_bytes += len(feed)
+        self._unpublished.append((place, told, changes))
+        self._unpublished_bytes += len(told)
         while self._unpublished_bytes > UNPUBLISHED_MAX:
             self._unpublished_bytes -= len(self._unpublished.popleft()[1])
             self._dropped += 1

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from muster._core import presence_found, presence_questions
+from muster._core import PresenceLookup
 from plane.calls import CallError, Server, key_of
 from plane.presence.options import PresenceSettings
 from plane.presence.place import site_of
@@ -24,7 +24,7 @@ from plane.presence.questions import (
     Who,
     WriterStats,
 )
-from plane.presence.store import BUCKETS, Change, Looked, Shard, StoreError
+from plane.presence.store import BUCKETS, Looked, Shard, StoreError
 from plane.service import Context, Figure
 from plane.spec import Spec, SpecError, password, secret
 
@@ -35,6 +35,15 @@ QUIET_S: Final = 1.0
 CHANGES_MAX: Final = 65_536
 """Changes that wait for one watch; a slower one is cut off."""
 LOOK_S: Final = 1.0
+
+
+class Named(msgspec.Struct, frozen=True):
+    """The user of a change."""
+
+    user: str
+
+
+_named: Final = msgspec.json.Decoder(Named)
 
 
 class Reader:
@@ -85,20 +94,10 @@ class Reader:
         users = asked.users
         if len(users) > USERS_MAX:
             raise CallError("question", f"{len(users)} users; {USERS_MAX} are the most of one question")
-        count = len(self._shards)
-        places: list[list[int]] = [[] for _ in range(count)]
-        if count == 1:
-            places = [list(range(len(users)))]
-        else:
-            for place, user in enumerate(users):
-                places[user % count].append(place)
-        shards = [(shard, mine) for shard, mine in zip(self._shards, places, strict=True) if mine]
-        looked = await asyncio.gather(
-            *(self._looked(shard, [users[place] for place in mine]) for shard, mine in shards)
-        )
+        lookup = PresenceLookup(users, len(self._shards))
+        looked = await asyncio.gather(*(self._looked(self._shards[index], index, lookup) for index in lookup.shards()))
         try:
-            parts = [(each.answers, each.now, each.alive, mine) for each, (_, mine) in zip(looked, shards, strict=True)]
-            found = presence_found(self.site, users, parts)
+            found = lookup.found(self.site, looked)
         except ValueError as error:
             self._failed += 1
             raise CallError("store", str(error)) from None
@@ -106,17 +105,17 @@ class Reader:
         self._found += len(users)
         return msgspec.Raw(found)
 
-    async def _looked(self, shard: Shard, users: list[int]) -> Looked:
-        """Look up in one shard, which must be fresh. Raises `CallError`."""
+    async def _looked(self, shard: Shard, index: int, lookup: PresenceLookup) -> tuple[int, bytes, int, int]:
+        """Look up in one shard, which must be fresh: a part of `PresenceLookup.found`. Raises `CallError`."""
         try:
-            looked = await shard.look(*presence_questions(users, shard.shards, BUCKETS))
+            looked = await shard.look(*lookup.question(index, BUCKETS))
         except StoreError as error:
             self._failed += 1
             raise CallError("store", str(error)) from None
         if why := self._refused(looked):
             self._stale += 1
             raise CallError("stale", f"{shard.name}: {why}")
-        return looked
+        return index, looked.answers, looked.now, looked.alive
 
     def _refused(self, looked: Looked) -> str:
         """Why the shard is not to be believed; empty: it is. The store's clock may step in either direction."""
@@ -132,7 +131,7 @@ class Reader:
         shard = self._shards[index]
         where = {"site": self.site, "shards": len(self._shards), "shard": index}
         try:
-            looked = await shard.look(*presence_questions([], shard.shards, BUCKETS))
+            looked = await shard.look(*PresenceLookup([], 1).question(0, BUCKETS))
             said, users = await shard.stats()
         except StoreError as error:
             return ShardStats(**where, why=str(error), age_ms=None, writer=None)
@@ -149,7 +148,7 @@ class Reader:
             raise CallError("question", f"{len(asked.users)} users; {USERS_MAX} are the most of one watch")
         users = frozenset(asked.users)
         count = len(self._shards)
-        queue: asyncio.Queue[Change | StoreError] = asyncio.Queue(CHANGES_MAX)
+        queue: asyncio.Queue[bytes | StoreError] = asyncio.Queue(CHANGES_MAX)
         shards = [self._shards[index] for index in sorted({user % count for user in users})]
         begun = [asyncio.Event() for _ in shards]
         tasks = [
@@ -171,7 +170,7 @@ class Reader:
                     raise CallError("store", str(change))
                 if queue.full():
                     raise CallError("slow", "changes come faster than they are read")
-                yield Told(change.told)
+                yield Told(change)
         finally:
             self._watches -= 1
             for task in tasks:
@@ -182,7 +181,7 @@ class Reader:
         self,
         shard: Shard,
         users: frozenset[int],
-        queue: asyncio.Queue[Change | StoreError],
+        queue: asyncio.Queue[bytes | StoreError],
         begun: asyncio.Event,
     ) -> None:
         """Put changes of these users into the queue as they come."""
@@ -190,10 +189,11 @@ class Reader:
             place = await shard.newest()
             begun.set()
             while True:
-                for change in await shard.coming(place, LOOK_S):
-                    place = change.place
-                    if change.user in users:
-                        await queue.put(change)
+                for entry in await shard.coming(place, LOOK_S):
+                    place = entry.place
+                    for change in entry.told.records():
+                        if int(_named.decode(change).user) in users:
+                            await queue.put(change)
         except StoreError as error:
             begun.set()
             await queue.put(error)

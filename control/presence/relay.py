@@ -6,6 +6,7 @@ what a change says.
 
 import asyncio
 import contextlib
+from collections.abc import Iterator
 from typing import Final
 
 import msgspec
@@ -14,7 +15,8 @@ import structlog
 from plane.log import Batch, Log, LogError, Logs
 from plane.presence.store import Shard, StoreError
 
-PAGE: Final = 1_000
+APPENDED: Final = 4_000
+"""Changes that the log takes at once."""
 LOOK_S: Final = 0.5
 """Without a call to wake up."""
 AGAIN_S: Final = 1.0
@@ -43,7 +45,7 @@ class Relay:
     """Runs until it is cancelled; then `close`."""
 
     waiting_max: Final = 1_900_000
-    """Changes in the stream from which on the oldest go (`store.FEED_MAX` less some)."""
+    """Changes in the stream from which on the oldest go (`scripts.FEED_MAX` less some)."""
 
     def __init__(
         self, store: Shard, logs: Logs, name: str, partition: int, log: structlog.typing.FilteringBoundLogger
@@ -97,10 +99,10 @@ class Relay:
                         for record in batch.records():
                             change = msgspec.json.decode(record, type=Recalled)
                             last[change.user, change.device] = change
-                while waiting := await self._store.changes(published, PAGE):
+                while waiting := await self._store.changes(published):
                     published = waiting[-1].place
-                    for each in waiting:
-                        change = msgspec.json.decode(each.told, type=Recalled)
+                    for record in (record for entry in waiting for record in entry.told.records()):
+                        change = msgspec.json.decode(record, type=Recalled)
                         last[change.user, change.device] = change
         except (LogError, StoreError, TimeoutError, msgspec.MsgspecError) as error:
             self._log.warning("what was told last is not known", cause=str(error) or type(error).__name__)
@@ -115,8 +117,8 @@ class Relay:
             try:
                 if self._opened is None:
                     self._opened = await self._logs.open(self._name, self._partition)
+                self._woken.clear()
                 if not await self._step(epoch):
-                    self._woken.clear()
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(self._woken.wait(), LOOK_S)
                 self.why = said = ""
@@ -132,21 +134,22 @@ class Relay:
     async def _step(self, epoch: int) -> bool:
         """Whether there was anything."""
         assert self._opened is not None
-        changes = await self._store.changes(self.published, PAGE)
-        self.lag = len(changes)
-        if not changes:
+        entries = await self._store.changes(self.published)
+        if not entries:
             return False
+        self.lag = sum(entry.told.count for entry in entries)
         stream = self._streams
-        await self._opened.append(Batch.of([change.told for change in changes]))
-        self.count += len(changes)
+        for batch in _batches([entry.told for entry in entries]):
+            await self._opened.append(batch)
+            self.count += batch.count
+            self.lag -= batch.count
         if stream == self._streams:
-            self.published = changes[-1].place
+            self.published = entries[-1].place
             await self._store.published(epoch, self.published, self._opened.end)
-        self.lag = 0
         if self._opened.end - self._trimmed > TRIM_EACH:
             self._trimmed = self._opened.end
             await self._opened.truncate(max(0, self._opened.end - KEPT))
-        return len(changes) == PAGE
+        return True
 
     async def _reopen(self) -> None:
         if self._opened is not None:
@@ -155,3 +158,23 @@ class Relay:
                 await opened.close()
             except LogError as error:
                 self._log.debug("the log did not close", cause=str(error))
+
+
+def _batches(told: list[Batch]) -> Iterator[Batch]:
+    """The same changes in the same order, as many at once as the log takes well."""
+    waiting: list[Batch] = []
+    for batch in told:
+        if waiting and sum(each.count for each in waiting) + batch.count > APPENDED:
+            yield _joined(waiting)
+            waiting = []
+        if batch.count > APPENDED:
+            records = list(batch.records())
+            yield from (Batch.of(records[at : at + APPENDED]) for at in range(0, len(records), APPENDED))
+        else:
+            waiting.append(batch)
+    if waiting:
+        yield _joined(waiting)
+
+
+def _joined(batches: list[Batch]) -> Batch:
+    return Batch(b"".join(batch.payload for batch in batches), sum(batch.count for batch in batches))

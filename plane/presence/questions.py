@@ -1,6 +1,7 @@
 """Questions to an online reader and its answers, and a writer's report on its shard.
 
-`Found`, `User` and `Device` are written by `core/presence/src/pack.rs`, field by field.
+`Found`, `User` and `Device` are written by `core/presence/src/pack.rs`, field by field. An answer has thousands of users and
+devices, so these are out of sight of the garbage collector: they refer to nothing that could refer to them.
 """
 
 import msgspec
@@ -22,7 +23,7 @@ class Who(msgspec.Struct, frozen=True, tag=True):
     users: list[int]
 
 
-class Device(msgspec.Struct, frozen=True, array_like=True):
+class Device(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A device that is online."""
 
     device: str
@@ -31,11 +32,11 @@ class Device(msgspec.Struct, frozen=True, array_like=True):
     """By the gateway's wall clock, since 1970."""
 
 
-class User(msgspec.Struct, frozen=True, array_like=True):
+class User(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One user."""
 
     user: int
-    devices: list[Device]
+    devices: tuple[Device, ...]
     """Empty: not online."""
     last_seen_ms: int | None
     """By the store's clock, since 1970: of an online user the shard's keepalive; None: not known."""

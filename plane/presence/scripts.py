@@ -4,9 +4,11 @@ Owns what lies in the store. `core/presence/src/pack.rs` packs what they take an
 shard have one hash tag, so that a cluster of Redis keeps them together.
 
 - `meta`: a hash with `epoch` (of the writer), `count` (its batches), `at` (the keepalive, in ms of the store's own clock),
-  `relay` and `logged` (the last change that was published, and the end of the log after it) and `stats`.
+  `relay` and `logged` (the last entry that was published, and the end of the log after it), `told` (changes in all) and
+  `stats`.
 - `vector`: a hash of gateways; a value is the epoch and the highest version that is applied with all before it.
-- `feed`: a stream of changes, until they are published and a minute more.
+- `outbox`: a stream of changes, until they are published and a minute more. An entry has those of a batch: `n`, how many
+  came before them; `k`, how many these are; `c`, all of them as one batch of the log, which no script looks into.
 - `users`: a hash of all users with their records. Lists that one command takes come as MessagePack: compiled code of the
   store reads and writes them, a script's loop would cost more than the command.
 - `s:N`: a hash of one bucket of users: when those that went offline were last seen.
@@ -18,6 +20,11 @@ SEEN_S: Final = 7 * 86_400
 """A bucket's last-seen times go when none of them changed for so long."""
 SEEN_MAX: Final = 256
 """Last-seen times of one bucket: with 8,192 buckets 2 million users. A bucket with more forgets all of them."""
+
+PAGE_BYTES: Final = 1 << 20
+"""Of changes that are read at once, and one entry more."""
+FEED_MAX: Final = 2_000_000
+"""Changes that wait to be published, 250 B each; older ones are dropped and counted."""
 
 PART: Final = 4_000
 """Arguments of one command: a script's stack has 8,000 places."""
@@ -32,25 +39,27 @@ local known = redis.call('HMGET', KEYS[1], 'count', 'relay', 'logged')
 return {ARGV[1], known[1], known[2] or '', known[3] or '0'}
 """
 """A writer begins: earlier ones are fenced (I-1). Epoch in force, number of batches, last
-published change, end of the log after it."""
+published entry, end of the log after it."""
 
 WRITE: Final = f"""
 local head = redis.call('HMGET', KEYS[1], 'epoch', 'count')
 if head[1] ~= ARGV[1] or head[2] ~= ARGV[2] then return {{head[1] or '', head[2] or ''}} end
-local users, gone, vector, feed, prefix = cmsgpack.unpack(ARGV[4]), ARGV[5], ARGV[6], cmsgpack.unpack(ARGV[7]), ARGV[8]
+local users, gone, vector, changes, prefix = cmsgpack.unpack(ARGV[4]), ARGV[5], ARGV[6], tonumber(ARGV[8]), ARGV[9]
 for first = 1, #users, {PART} do
   redis.call('HSET', KEYS[4], unpack(users, first, math.min(first + {PART - 1}, #users)))
 end
 local now = redis.call('TIME')[1]
-local at = 1
+local at, left = 1, {{}}
 while at <= #gone do
   local bucket, user
   bucket, user, at = struct.unpack('>I4I1c0', gone, at)
   local seen = prefix .. 's:' .. bucket
-  redis.call('HDEL', KEYS[4], user)
-  redis.call('HSET', seen, user, now)
-  if redis.call('HLEN', seen) > {SEEN_MAX} then redis.call('DEL', seen) end
+  left[#left + 1] = user
+  if redis.call('HSET', seen, user, now) == 1 and redis.call('HLEN', seen) > {SEEN_MAX} then redis.call('DEL', seen) end
   redis.call('EXPIRE', seen, {SEEN_S})
+end
+for first = 1, #left, {PART} do
+  redis.call('HDEL', KEYS[4], unpack(left, first, math.min(first + {PART - 1}, #left)))
 end
 at = 1
 while at <= #vector do
@@ -59,14 +68,15 @@ while at <= #vector do
   if #applied == 0 then redis.call('HDEL', KEYS[2], gateway) else redis.call('HSET', KEYS[2], gateway, applied) end
 end
 local last = ''
-for change = 1, #feed, 2 do
-  last = redis.call('XADD', KEYS[3], '*', 'u', feed[change], 'c', feed[change + 1])
+if changes > 0 then
+  local before = redis.call('HINCRBY', KEYS[1], 'told', changes) - changes
+  last = redis.call('XADD', KEYS[3], '*', 'n', before, 'k', changes, 'c', ARGV[7])
 end
 redis.call('HSET', KEYS[1], 'count', ARGV[3])
 return {{last}}
 """
 """A batch: users, the vector that speaks of them and the changes together (H7, H8), if nothing was lost since the last one.
-One value: the last change's place in the stream. Two: the epoch and the number of batches that the store has instead."""
+One value: the place of its changes in the stream. Two: the epoch and the number of batches that the store has instead."""
 
 ALIVE: Final = """
 local head = redis.call('HMGET', KEYS[1], 'epoch', 'count')
@@ -76,7 +86,8 @@ if ARGV[3] == '1' then
   redis.call('HSET', KEYS[1], 'at', time[1] * 1000 + math.floor(time[2] / 1000))
 end
 redis.call('HSET', KEYS[1], 'stats', ARGV[4])
-return {redis.call('XLEN', KEYS[3])}
+local first = redis.call('XRANGE', KEYS[3], '-', '+', 'COUNT', 1)[1]
+return {first and redis.call('HGET', KEYS[1], 'told') - first[2][2] or 0}
 """
 """The keepalive; the number of changes in the stream."""
 
@@ -124,11 +135,19 @@ return {{now, tonumber(meta[1] or 0), meta[2] or '', meta[3] or '', cmsgpack.pac
 """Some users, with what says how fresh they are: now and the keepalive in ms of one clock, epoch, number of batches. Of a
 user without a record: the second at which it was last seen, or 0."""
 
-CHANGES: Final = """
-return cmsgpack.pack(redis.call('XRANGE', KEYS[3], ARGV[1], '+', 'COUNT', ARGV[2]))
+CHANGES: Final = f"""
+local at, bytes, parts = ARGV[1], 0, {{}}
+repeat
+  local page = redis.call('XRANGE', KEYS[3], at, '+', 'COUNT', 16)
+  for _, entry in ipairs(page) do
+    local place, told = entry[1], entry[2][6]
+    parts[#parts + 1] = struct.pack('>I1c0I4I4c0', #place, place, entry[2][4], #told, told)
+    bytes, at = bytes + #told, '(' .. place
+  end
+until #page < 16 or bytes >= {PAGE_BYTES}
+return table.concat(parts)
 """
-"""Changes from a place on, in MessagePack: each its place and a list of `u`, the user, `c` and the change. Read from one
-text: the library takes 30 us for a change of many texts."""
+"""Entries from a place on, up to some bytes: the place, the number of changes, the changes."""
 
 PUBLISHED: Final = """
 if redis.call('HGET', KEYS[1], 'epoch') ~= ARGV[1] then return 0 end
@@ -137,4 +156,19 @@ local minute = redis.call('TIME')[1] * 1000 - 60000
 local published = tonumber(string.match(ARGV[2], '^%d+'))
 return redis.call('XTRIM', KEYS[3], 'MINID', '~', string.format('%d', math.min(minute, published)))
 """
-"""Changes up to one are published. Those of the last minute stay for who watches."""
+"""Entries up to one are published. Those of the last minute stay for who watches."""
+
+DROP: Final = f"""
+local kept, first, told, at = (redis.call('HGET', KEYS[1], 'told') or 0) - {FEED_MAX}, nil, nil, nil
+for _ = 1, 10000 do
+  local entry = redis.call('XRANGE', KEYS[3], at and '(' .. at or '-', '+', 'COUNT', 1)[1]
+  if not entry then break end
+  told, at = tonumber(entry[2][2]), entry[1]
+  first = first or told
+  if told >= kept then break end
+end
+if not at then return 0 end
+redis.call('XTRIM', KEYS[3], 'MINID', at)
+return told - first
+"""
+"""The oldest entries go, some at a time, so that not more changes wait than may; how many were dropped."""

@@ -5,12 +5,13 @@ call that was cut short may have been done: the next one's answer tells.
 """
 
 import hashlib
-from collections.abc import AsyncIterator, Sequence
+import struct
+from collections.abc import AsyncIterator
 from typing import Any, Final, NamedTuple
 
-import msgspec
 from redis.exceptions import NoScriptError, RedisError
 
+from plane.log import Batch
 from plane.presence import scripts
 from plane.redis.connections import opened
 from plane.redis.where import parsed
@@ -18,19 +19,16 @@ from plane.redis.where import parsed
 BUCKETS: Final = 8_192
 """Buckets of one shard, for the times at which users were last seen."""
 PAGE_USERS: Final = 10_000
+WATCHED: Final = 16
+"""Entries that a watch reads at once."""
 WAIT_S: Final = 2.0
-FEED_MAX: Final = 2_000_000
-"""Changes that wait to be published, 250 B each; older ones are dropped and counted."""
-
 _SHAS: Final = {
     script: hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest()
     for script in vars(scripts).values()
     if isinstance(script, str)
 }
 
-
-_entries: Final = msgspec.msgpack.Decoder(list[tuple[str, tuple[str, str, str, str]]])
-"""Of the stream."""
+_HEAD: Final = struct.Struct(">II")
 
 
 class StoreError(Exception):
@@ -55,11 +53,14 @@ class Packed(NamedTuple):
     users: bytes
     gone: bytes
     vector: bytes
-    feed: bytes
+    told: bytes
+    """Changes, as `plane.log.Batch` packs them."""
+    changes: int
+    """How many."""
 
 
-NO_CHANGE: Final = b"\x90"
-"""An empty list of users or of changes."""
+NOBODY: Final = b"\x90"
+"""An empty list of users."""
 
 
 class Begun(NamedTuple):
@@ -68,7 +69,7 @@ class Begun(NamedTuple):
     batches: int
     published: str
     logged: int
-    """The end of the log when the last change was published."""
+    """The end of the log when the last entry was published."""
 
 
 class Looked(NamedTuple):
@@ -82,12 +83,11 @@ class Looked(NamedTuple):
     answers: bytes
 
 
-class Change(NamedTuple):
-    """An entry of the stream."""
+class Entry(NamedTuple):
+    """Changes of one batch, an entry of the stream."""
 
     place: str
-    user: int
-    told: bytes
+    told: Batch
 
 
 class Shard:
@@ -97,7 +97,7 @@ class Shard:
         self.name = f"site {site}, shard {shard} of {shards}"
         self.shards = shards
         self._prefix = f"{{muster:{instance}:presence:{site}:{shards}.{shard}}}:"
-        self._keys = [f"{self._prefix}{name}" for name in ("meta", "vector", "feed", "users")]
+        self._keys = [f"{self._prefix}{name}" for name in ("meta", "vector", "outbox", "users")]
         self._redis, self._close = opened(parsed(url), password, WAIT_S)
 
     async def close(self) -> None:
@@ -132,7 +132,7 @@ class Shard:
                 return
 
     async def write(self, epoch: int, count: int, batch: Packed) -> str:
-        """Write batch number `count`; the last change's place in the stream. Raises `WentBack`, `Fenced`, `Away`."""
+        """Write batch number `count`; the place of its changes in the stream. Raises `WentBack`, `Fenced`, `Away`."""
         said = await self._run(scripts.WRITE, epoch, count - 1, count, *batch, self._prefix)
         self._check(epoch, count, said)
         return said[0].decode() if len(said) == 1 else ""
@@ -165,38 +165,46 @@ class Shard:
 
     async def drop_feed(self) -> int:
         """Drop the oldest changes beyond `FEED_MAX`; how many. Raises `Away`."""
-        try:
-            return int(await self._redis.xtrim(self._keys[2], maxlen=FEED_MAX, approximate=True))
-        except (RedisError, OSError) as error:
-            raise _away(self.name, error) from None
+        return int(await self._run(scripts.DROP))
 
     # ---- Of the change feed
 
-    async def changes(self, after: str, limit: int) -> list[Change]:
-        """Changes after a place, empty for the first ones. Raises `Away`."""
-        found = _entries.decode(await self._run(scripts.CHANGES, f"({after}" if after else "-", limit))
-        return [Change(place, int(user), change.encode()) for place, (_, user, _, change) in found]
+    async def changes(self, after: str) -> list[Entry]:
+        """Entries after a place, empty for the first ones, up to `scripts.PAGE_BYTES` and one more. Raises `Away`."""
+        page = await self._run(scripts.CHANGES, f"({after}" if after else "-")
+        entries, at = [], 0
+        while at < len(page):
+            begin = at + 1 + page[at]
+            count, length = _HEAD.unpack_from(page, begin)
+            place, at = page[at + 1 : begin].decode(), begin + _HEAD.size + length
+            entries.append(Entry(place, Batch(page[at - length : at], count)))
+        return entries
 
     async def published(self, epoch: int, place: str, logged: int) -> None:
-        """Changes up to this one are in the log, which ends there. Raises `Away`."""
+        """Entries up to this one are in the log, which ends there. Raises `Away`."""
         await self._run(scripts.PUBLISHED, epoch, place, logged)
 
     async def newest(self) -> str:
-        """The place of the newest change. Raises `Away`."""
+        """The place of the newest entry. Raises `Away`."""
         try:
             found = await self._redis.xrevrange(self._keys[2], count=1)
         except (RedisError, OSError) as error:
             raise _away(self.name, error) from None
         return found[0][0].decode() if found else "0-0"
 
-    async def coming(self, after: str, wait_s: float) -> list[Change]:
-        """Changes after a place, as soon as there is one, or none after a while. Raises `Away`."""
+    async def coming(self, after: str, wait_s: float) -> list[Entry]:
+        """Entries after a place, as soon as there is one, or none after a while. Raises `Away`."""
         try:
-            found = await self._redis.xread({self._keys[2]: after}, count=1_000, block=round(wait_s * 1_000))
+            found = await self._redis.xread({self._keys[2]: after}, count=WATCHED, block=round(wait_s * 1_000))
         except (RedisError, OSError) as error:
             raise _away(self.name, error) from None
         entries = found.values() if isinstance(found, dict) else (part for _, part in found or [])
-        return [change for part in entries for change in _changes(part)]
+        return [
+            Entry(place.decode(), Batch(entry[b"c"], int(entry[b"k"])))
+            for part in entries
+            for place, entry in part
+            if entry
+        ]
 
     # ---- Of readers
 
@@ -224,10 +232,6 @@ class Shard:
                 return await self._redis.evalsha(sha, len(self._keys), *self._keys, *arguments)
         except (RedisError, OSError) as error:
             raise _away(self.name, error) from None
-
-
-def _changes(found: Sequence[tuple[bytes, dict[bytes, bytes]]]) -> list[Change]:
-    return [Change(place.decode(), int(entry[b"u"]), entry[b"c"]) for place, entry in found if entry]
 
 
 def _away(name: str, error: Exception) -> Away:

@@ -1,6 +1,7 @@
 """Questions between nodes of the fleet: a connection that proves nothing is closed at both ends."""
 
 import asyncio
+from typing import Any
 
 import msgspec
 import pytest
@@ -68,3 +69,29 @@ async def test_agent_closes_a_connection_whose_broker_does_not_answer() -> None:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         await ended.wait()
+
+
+async def test_a_server_that_ends_says_nothing_of_connections_that_are_open() -> None:
+    said: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context))
+
+    asked = asyncio.Event()
+
+    async def never(_: Question) -> Question:
+        asked.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    (port,) = free_ports(1)
+    server = Server(key_of(b"secret"), {Question: never})
+    await server.start("127.0.0.1", port)
+    peer = Peer(("127.0.0.1", port), key_of(b"secret"))
+    asking = asyncio.create_task(peer.ask(Question(), Question, PATIENT_S))
+    async with asyncio.timeout(PATIENT_S):
+        await asked.wait()
+        await server.stop()
+        with pytest.raises(CallError, match="ended the connection"):
+            await asking
+    await peer.close()
+    await asyncio.sleep(0)
+    assert said == []

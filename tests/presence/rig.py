@@ -339,9 +339,11 @@ class Rig:
         keys = "{muster:presence:presence:1:1.0}:"
         async with from_url(self.redis[0].url) as client, asyncio.timeout(seconds):
             while True:
-                newest = await client.xrevrange(f"{keys}feed", count=1)
-                count, published = await client.xlen(f"{keys}feed"), await client.hget(f"{keys}meta", "relay")
-                if newest and count >= changes and published == newest[0][0]:
+                newest = await client.xrevrange(f"{keys}outbox", count=1)
+                published = await client.hget(f"{keys}meta", "relay")
+                ((place, entry),) = newest or [(b"", None)]
+                told = int(entry[b"n"]) + int(entry[b"k"]) if entry else 0
+                if told >= changes and published == place:
                     return
                 await asyncio.sleep(0.05)
 

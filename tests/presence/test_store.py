@@ -10,7 +10,9 @@ import msgspec
 import pytest
 
 from muster import _core
-from plane.presence.store import BUCKETS, NO_CHANGE, Packed, Shard, WentBack
+from plane.log import Batch
+from plane.presence.scripts import FEED_MAX
+from plane.presence.store import BUCKETS, NOBODY, Packed, Shard, WentBack
 from tests.presence.rig import Redis
 
 pytestmark = pytest.mark.skipif(not shutil.which("redis-server"), reason="needs redis-server")
@@ -19,12 +21,11 @@ USERS = [number * 0x9E37_79B9_7F4A_7C15 % (1 << 64) for number in range(9_001)]
 EPOCH = 5
 
 
-def packed(records: dict[int, str], gone: Sequence[int] = (), changes: Sequence[tuple[int, str]] = ()) -> Packed:
+def packed(records: dict[int, str], gone: Sequence[int] = (), changes: Sequence[bytes] = ()) -> Packed:
     """A batch as `core/presence/src/pack.rs` packs it."""
     users = [part for user, record in records.items() for part in (str(user), record)]
     left = [struct.pack(">I", _core.presence_bucket(user, 1, BUCKETS)) + _short(str(user)) for user in gone]
-    told = [part for user, change in changes for part in (str(user), change)]
-    return Packed(msgspec.msgpack.encode(users), b"".join(left), b"", msgspec.msgpack.encode(told))
+    return Packed(msgspec.msgpack.encode(users), b"".join(left), b"", Batch.of(changes).payload, len(changes))
 
 
 def _short(text: str) -> bytes:
@@ -33,7 +34,7 @@ def _short(text: str) -> bytes:
 
 async def looked(shard: Shard, users: list[int]) -> list[str | int]:
     """A record, or the second at which a user was last seen, of each."""
-    found = await shard.look(*_core.presence_questions(users, 1, BUCKETS))
+    found = await shard.look(*_core.PresenceLookup(users, 1).question(0, BUCKETS))
     return msgspec.msgpack.decode(found.answers, type=list[str | int])
 
 
@@ -65,22 +66,50 @@ async def test_a_store_has_what_was_written_and_tells_when_others_were_seen(tmp_
             assert await looked(shard, list(reversed(USERS))) == [model.get(user, 0) for user in reversed(USERS)]
             assert await stored(shard) == model
         left = USERS[:100]
-        await shard.write(EPOCH, 4, packed({USERS[200]: "other"}, left, [(7, "came"), (8, "went")]))
+        await shard.write(EPOCH, 4, packed({USERS[200]: "other"}, left, [b"came", b"went"]))
+        await shard.write(EPOCH, 5, packed({}, [], [b"again"]))
         for user in left:
             del model[user]
         model[USERS[200]] = "other"
         assert await stored(shard) == model
         seen = await looked(shard, left)
         assert all(isinstance(each, int) and abs(each - time.time()) < 60 for each in seen), seen[:3]
-        first, second = await shard.changes("", 10)
-        assert [(change.user, change.told) for change in (first, second)] == [(7, b"came"), (8, b"went")]
-        assert await shard.changes(first.place, 10) == [second]
-        assert await shard.changes(second.place, 10) == []
+        first, second = await shard.changes("")
+        assert [list(entry.told.records()) for entry in (first, second)] == [[b"came", b"went"], [b"again"]]
+        assert await shard.changes(first.place) == await shard.coming(first.place, 1) == [second]
+        assert await shard.changes(second.place) == []
+        assert await shard.newest() == second.place
         with pytest.raises(WentBack):
-            await shard.write(EPOCH, 9, Packed(NO_CHANGE, b"", b"", NO_CHANGE))
+            await shard.write(EPOCH, 9, Packed(NOBODY, b"", b"", b"", 0))
         await shard.wipe(EPOCH)
         assert await stored(shard) == {}
         assert await looked(shard, USERS[100:200]) == [0] * 100
+    finally:
+        await shard.close()
+        await redis.kill()
+
+
+async def test_changes_beyond_the_most_are_dropped_from_the_oldest_on(tmp_path: Path) -> None:
+    redis = Redis(tmp_path)
+    await redis.serves()
+    shard = Shard(redis.url, "", instance="test", site=1, shards=1, shard=0)
+    try:
+        await shard.begin(EPOCH)
+        for count in range(1, 5):
+            told = Packed(NOBODY, b"", b"", b"%d" % count, FEED_MAX // 2)
+            await shard.write(EPOCH, count, told)
+        assert await shard.keep_alive(EPOCH, 4, b"{}", alive=True) == 2 * FEED_MAX
+        assert await shard.drop_feed() == FEED_MAX
+        assert await shard.drop_feed() == 0
+        assert await shard.keep_alive(EPOCH, 4, b"{}", alive=True) == FEED_MAX
+        assert [entry.told.payload for entry in await shard.changes("")] == [b"3", b"4"]
+        many = [b"x" * 1_000] * 40
+        for count in range(5, 65):
+            await shard.write(EPOCH, count, packed({}, [], many))
+        place, found = "", 0
+        while entries := await shard.changes(place):
+            place, found = entries[-1].place, found + len(entries)
+        assert found == 62
     finally:
         await shard.close()
         await redis.kill()

@@ -3,7 +3,7 @@
 Versions are numbers on a circle of 2^64; of two versions the later one is less than 2^63 ahead.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -88,6 +88,57 @@ class Writer:
     @property
     def online(self) -> set[Place]:
         return {place for place, known in self.newest.items() if known[3]}
+
+
+# ---- What a reader tells -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Held:
+    """A device in a user's record."""
+
+    gateway: int
+    epoch: int
+    version: int
+    index: int
+    state: int
+    """0: online."""
+    at_ms: int
+    device: str
+
+
+def record(held: Sequence[Held]) -> bytes:
+    """`core/presence/src/bucket.rs`: a user's record in the store."""
+    parts = [b"\x01"] if held else []
+    for each in held:
+        parts += [varint(each.gateway), varint(each.epoch), varint(each.version), varint(each.index)]
+        parts += [bytes([each.state]), varint(each.at_ms), bytes([len(each.device)]), each.device.encode()]
+    return b"".join(parts)
+
+
+def varint(number: int) -> bytes:
+    """Seven bits a byte, the lowest first."""
+    low, rest = number & 0x7F, number >> 7
+    return bytes([low]) if not rest else bytes([low | 0x80]) + varint(rest)
+
+
+def found(
+    site: int, known: Sequence[tuple[int, Sequence[Held] | int]], shards: int, times: Sequence[tuple[int, int]]
+) -> list[Any]:
+    """`core/presence/src/pack.rs`: what a site answers of users.
+
+    `known`: each with its devices, or the second at which it was last seen, 0 for never. `times`: of each shard, the store's
+    clock and the keepalive in ms.
+    """
+    told = []
+    for user, value in known:
+        now_ms, alive_ms = times[user % shards]
+        held = [] if isinstance(value, int) else value
+        online = [[each.device, each.gateway, each.at_ms] for each in held if each.state == 0]
+        seen_s = value if isinstance(value, int) else now_ms // 1_000
+        last_seen_ms = alive_ms if online else seen_s * 1_000 if seen_s else None
+        told.append([user, online, last_seen_ms])
+    return [site, told]
 
 
 # ---- Bytes ---------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@
 //! | device | 1 + its name |
 
 use crate::device::Device;
-use crate::event::{read_all, State};
+use crate::event::State;
 use crate::wire::Origin;
 use muster_transport::Reader;
 
@@ -67,23 +67,33 @@ impl Record {
 
     /// `None`: the bytes are not a record of this format.
     pub fn decode(bytes: &[u8]) -> Option<Record> {
+        let mut record = Record::default();
+        record.read(bytes).map(|()| record)
+    }
+
+    /// Adds the devices of these bytes. `None`: they are not a record of this format, and some may have been added.
+    pub fn read(&mut self, bytes: &[u8]) -> Option<()> {
         let Some((format, rest)) = bytes.split_first() else {
-            return Some(Record::default());
+            return Some(());
         };
-        let read = |r: &mut Reader<'_>| {
-            Some(Held {
+        if *format != FORMAT {
+            return None;
+        }
+        let mut r = Reader::new(rest);
+        while !r.is_empty() {
+            self.0.push(Held {
                 origin: Origin {
-                    ap: number(r)?.try_into().ok()?,
-                    epoch: number(r)?.try_into().ok()?,
+                    ap: number(&mut r)?.try_into().ok()?,
+                    epoch: number(&mut r)?.try_into().ok()?,
                 },
-                version: number(r)?,
-                index: number(r)?.try_into().ok()?,
+                version: number(&mut r)?,
+                index: number(&mut r)?.try_into().ok()?,
                 state: State::from_u8(r.u8()?)?,
-                at_ms: number(r)?,
-                device: Device::read(r)?,
-            })
-        };
-        (*format == FORMAT).then(|| read_all(rest, read)).flatten().map(Record)
+                at_ms: number(&mut r)?,
+                device: Device::read(&mut r)?,
+            });
+        }
+        Some(())
     }
 }
 

@@ -64,7 +64,7 @@ pub use limits::{
     BODY_BYTES_MAX, CHUNKS_MAX, DATA_BYTES_MAX, DEVICES_MAX, DEVICE_BYTES_MAX, FRAME_BYTES_MAX, RANGES_MAX, WINDOW,
 };
 pub use map::{ShardMap, Target};
-pub use pack::{found, pack, page, questions, Packed, Part};
+pub use pack::{pack, page, Lookup, Packed, Part};
 pub use places::{Change, ChangeId, Key, SYNTHETIC};
 pub use policy::{Policies, Policy};
 pub use post::{Mail, MailCounters, Post, PostConfig, PostEvent, Task};

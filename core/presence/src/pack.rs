@@ -1,7 +1,8 @@
 //! The bytes that a store's scripts take and give (`control/presence/scripts.py`).
 //!
 //! Owns their layouts: lists that one command takes are MessagePack, which scripts read by compiled code; elsewhere numbers are big-endian, a user is
-//! its decimal digits behind a length of 1 B, since scripts have no integers of 64 bits; what is longer stands behind a length of 4 B. Knows no store.
+//! its decimal digits behind a length of 1 B, since scripts have no integers of 64 bits; what is longer stands behind a length of 4 B. Changes
+//! are records of a log, which no script reads. Knows no store.
 
 use crate::batch::Batch;
 use crate::bucket::{bucket, Record};
@@ -18,19 +19,10 @@ pub struct Packed {
     pub gone: Vec<u8>,
     /// Gateway and its value, each behind 1 B of length: epoch and version in digits with a blank between, or nothing.
     pub vector: Vec<u8>,
-    /// In MessagePack: user, the change in JSON, user, …
+    /// Changes in JSON, each behind its length (4 B, little-endian): a batch of the log (`plane/log/words.py`).
     pub feed: Vec<u8>,
     pub users_len: usize,
     pub feed_len: usize,
-}
-
-/// The answer of a look-up for one user.
-#[derive(Clone, PartialEq, Eq, Debug)]
-struct Found {
-    /// `None`: the bytes are no record of this format.
-    record: Option<Record>,
-    /// Seconds since 1970 at which an offline user's last device went; 0: not known.
-    last_seen_s: u32,
 }
 
 /// Packs a batch for a store with so many buckets.
@@ -44,8 +36,6 @@ pub fn pack(batch: &Batch, shard: Shard, buckets: u32) -> Packed {
     packed.users.reserve(64 * kept);
     packed.feed.reserve(192 * packed.feed_len);
     array(&mut packed.users, 2 * kept);
-    array(&mut packed.feed, 2 * packed.feed_len);
-    let mut json = Vec::new();
     for user in &batch.users {
         let mut digits = Digits::default();
         let name = digits.of(user.user);
@@ -59,10 +49,11 @@ pub fn pack(batch: &Batch, shard: Shard, buckets: u32) -> Packed {
             text(&mut packed.users, &user.record);
         }
         for change in &user.changes {
-            json.clear();
-            tell(&mut json, change, name);
-            text(&mut packed.feed, name);
-            text(&mut packed.feed, &json);
+            let begin = packed.feed.len();
+            packed.feed.extend_from_slice(&[0; 4]);
+            tell(&mut packed.feed, change, name);
+            let len = (packed.feed.len() - begin - 4) as u32;
+            packed.feed[begin..begin + 4].copy_from_slice(&len.to_le_bytes());
         }
     }
     for applied in &batch.vector {
@@ -73,40 +64,19 @@ pub fn pack(batch: &Batch, shard: Shard, buckets: u32) -> Packed {
     packed
 }
 
-/// Packs users to be looked up in their shard: the users in MessagePack, and the bucket (4 B) of each.
-pub fn questions(users: &[u64], shards: u16, buckets: u32) -> (Vec<u8>, Vec<u8>) {
-    let mut names = Vec::with_capacity(users.len() * 12 + 5);
-    let mut places = Vec::with_capacity(users.len() * 4);
-    array(&mut names, users.len());
-    for user in users {
-        text(&mut names, Digits::default().of(*user));
-        places.extend_from_slice(&bucket(*user, shards, buckets).to_be_bytes());
-    }
-    (names, places)
-}
-
 /// Reads the answers in the order of the questions, a list in MessagePack: a record, or the second at which an offline user was last seen,
-/// 0 if that is not known. A user whose last device may still come back has a record, and was seen now. `None`: they are malformed.
-fn answers(bytes: &[u8], now_s: u32) -> Option<Vec<Found>> {
+/// 0 if that is not known. `None`: they are malformed.
+fn answers<'a>(bytes: &'a [u8], mut each: impl FnMut(usize, Value<'a>) -> Option<()>) -> Option<usize> {
     let mut rest = bytes;
     let count = take_array(&mut rest)?;
-    let mut found = Vec::with_capacity(count.min(bytes.len()));
-    for _ in 0..count {
-        found.push(match take_value(&mut rest)? {
-            Value::Text(record) => Found {
-                record: Record::decode(record),
-                last_seen_s: now_s,
-            },
-            Value::Number(last_seen_s) => Found {
-                record: Some(Record::default()),
-                last_seen_s,
-            },
-        });
+    for at in 0..count {
+        each(at, take_value(&mut rest)?)?;
     }
-    rest.is_empty().then_some(found)
+    rest.is_empty().then_some(count)
 }
 
 /// A value of a list in MessagePack.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Value<'a> {
     Text(&'a [u8]),
     Number(u32),
@@ -144,55 +114,108 @@ fn take_number(rest: &mut &[u8], len: usize) -> Option<usize> {
 }
 
 /// One shard's part of a look-up.
+#[derive(Clone, Copy, Debug)]
 pub struct Part<'a> {
+    pub shard: u16,
     /// The store's answer.
     pub answers: &'a [u8],
     /// The store's clock in ms when it answered.
     pub now_ms: u64,
     /// The shard's keepalive in ms: when its online users were last seen.
     pub alive_ms: u64,
-    /// The place of each of its users in the question.
-    pub places: Vec<usize>,
 }
 
-/// The whole answer of a site in MessagePack, as `plane/presence/questions.py` reads it: `[site, [[user, [[device, gateway,
-/// since_ms], …], last_seen_ms or nil], …]]`, users as in the question. `None`: a part is malformed, or lacks a user.
-pub fn found(site: u16, users: &[u64], parts: &[Part<'_>]) -> Option<Vec<u8>> {
-    let mut all: Vec<Option<(Found, u64)>> = users.iter().map(|_| None).collect();
-    for part in parts {
-        let answers = answers(part.answers, u32::try_from(part.now_ms / 1_000).ok()?)?;
-        if answers.len() != part.places.len() {
-            return None;
+/// Users to be looked up in the shards of a site, in the order of the question.
+pub struct Lookup {
+    users: Vec<u64>,
+    /// Of each shard, the places of its users in the question.
+    places: Vec<Vec<usize>>,
+}
+
+impl Lookup {
+    /// Of users in so many shards, at least one.
+    pub fn new(users: Vec<u64>, shards: u16) -> Self {
+        let shards = shards.max(1);
+        let mut places = vec![Vec::new(); usize::from(shards)];
+        match shards {
+            1 => places[0].extend(0..users.len()),
+            _ => {
+                for (place, user) in users.iter().enumerate() {
+                    places[(user % u64::from(shards)) as usize].push(place);
+                }
+            }
         }
-        for (place, found) in part.places.iter().zip(answers) {
-            *all.get_mut(*place)? = Some((found, part.alive_ms));
-        }
+        Lookup { users, places }
     }
-    let mut bytes = Vec::with_capacity(32 * users.len() + 16);
-    array(&mut bytes, 2);
-    unsigned(&mut bytes, u64::from(site));
-    array(&mut bytes, users.len());
-    for (user, found) in users.iter().zip(all) {
-        let (found, alive_ms) = found?;
-        let record = found.record?;
-        let online = || record.0.iter().filter(|held| held.state == State::Online);
-        let count = online().count();
-        array(&mut bytes, 3);
-        unsigned(&mut bytes, *user);
-        array(&mut bytes, count);
-        for held in online() {
+
+    /// The shards that have users of it.
+    pub fn shards(&self) -> impl Iterator<Item = u16> + '_ {
+        let known = (0..).zip(&self.places);
+        known.filter(|(_, places)| !places.is_empty()).map(|(shard, _)| shard)
+    }
+
+    /// What a shard's store is asked: its users in MessagePack, and the bucket (4 B) of each. Empty for a shard that is none.
+    pub fn question(&self, shard: u16, buckets: u32) -> (Vec<u8>, Vec<u8>) {
+        let places = self.places.get(usize::from(shard)).map_or(&[][..], Vec::as_slice);
+        let shards = self.places.len() as u16;
+        let mut names = Vec::with_capacity(places.len() * 12 + 5);
+        let mut found = Vec::with_capacity(places.len() * 4);
+        array(&mut names, places.len());
+        for user in places.iter().map(|place| self.users[*place]) {
+            text(&mut names, Digits::default().of(user));
+            found.extend_from_slice(&bucket(user, shards, buckets).to_be_bytes());
+        }
+        (names, found)
+    }
+
+    /// The whole answer of a site in MessagePack, as `plane/presence/questions.py` reads it: `[site, [[user, [[device, gateway,
+    /// since_ms], …], last_seen_ms or nil], …]]`, users as in the question. A user whose last device may still come back has a record, and
+    /// was seen now. `None`: a part is malformed or of no shard, or a user is in none.
+    pub fn found(&self, site: u16, parts: &[Part<'_>]) -> Option<Vec<u8>> {
+        let mut all: Vec<Option<(Value<'_>, &Part<'_>)>> = vec![None; self.users.len()];
+        for part in parts {
+            let places = self.places.get(usize::from(part.shard))?;
+            let count = answers(part.answers, |at, value| {
+                all[*places.get(at)?] = Some((value, part));
+                Some(())
+            })?;
+            if count != places.len() {
+                return None;
+            }
+        }
+        let mut bytes = Vec::with_capacity(48 * self.users.len() + 16);
+        let mut record = Record::default();
+        array(&mut bytes, 2);
+        unsigned(&mut bytes, u64::from(site));
+        array(&mut bytes, self.users.len());
+        for (user, found) in self.users.iter().zip(all) {
+            let (value, part) = found?;
+            record.0.clear();
+            let seen_s = match value {
+                Value::Text(text) => {
+                    record.read(text)?;
+                    part.now_ms / 1_000
+                }
+                Value::Number(seen_s) => u64::from(seen_s),
+            };
+            record.0.retain(|held| held.state == State::Online);
             array(&mut bytes, 3);
-            text(&mut bytes, held.device.name());
-            unsigned(&mut bytes, u64::from(held.origin.ap));
-            unsigned(&mut bytes, held.at_ms);
+            unsigned(&mut bytes, *user);
+            array(&mut bytes, record.0.len());
+            for held in &record.0 {
+                array(&mut bytes, 3);
+                text(&mut bytes, held.device.name());
+                unsigned(&mut bytes, u64::from(held.origin.ap));
+                unsigned(&mut bytes, held.at_ms);
+            }
+            match (record.0.len(), seen_s) {
+                (0, 0) => bytes.push(0xc0),
+                (0, seen_s) => unsigned(&mut bytes, seen_s * 1_000),
+                _ => unsigned(&mut bytes, part.alive_ms),
+            }
         }
-        match (count, found.last_seen_s) {
-            (0, 0) => bytes.push(0xc0),
-            (0, seen) => unsigned(&mut bytes, u64::from(seen) * 1_000),
-            _ => unsigned(&mut bytes, alive_ms),
-        }
+        Some(bytes)
     }
-    Some(bytes)
 }
 
 fn array(bytes: &mut Vec<u8>, len: usize) {
@@ -367,10 +390,7 @@ mod tests {
         assert_eq!(packed.gone, b"\0\0\0\0\x1418446744073709551615");
         assert_eq!(packed.vector, b"\x013\x039 7\x014\0");
         let json = br#"{"user":"18446744073709551615","device":"a\"b","state":"offline","reason":"lost","gateway":3,"at_ms":5,"id":"3-9-7-2"}"#;
-        assert_eq!(
-            packed.feed,
-            [&b"\x92\xb418446744073709551615\xd9\x76"[..], json].concat()
-        );
+        assert_eq!(packed.feed, [&b"\x76\0\0\0"[..], json].concat());
         assert_eq!((packed.users_len, packed.feed_len), (2, 1));
     }
 
@@ -387,36 +407,53 @@ mod tests {
         let record = Record(vec![held]).encode();
         let mut known = vec![0x91];
         text(&mut known, &record);
-        let part = |answers, places: &[usize]| Part {
+        let part = |shard, answers| Part {
+            shard,
             answers,
             now_ms: 9_000,
             alive_ms: 7,
-            places: places.to_vec(),
         };
         let nobody = b"\x91\x02";
-        let parts = [part(&known, &[1]), part(nobody, &[0])];
-        let told = found(1, &[8, 9], &parts).expect("well formed");
+        let lookup = Lookup::new(vec![8, 9], 2);
+        assert_eq!(lookup.shards().collect::<Vec<_>>(), [0, 1]);
+        let parts = [part(1, &known[..]), part(0, nobody)];
+        let told = lookup.found(1, &parts).expect("well formed");
         let wanted = b"\x92\x01\x92\x93\x08\x90\xce\0\0\x07\xd0\x93\x09\x91\x93\xa2tv\xce\0\0\x01\x2c\x05\x07";
         assert_eq!(told, wanted);
-        assert!(found(1, &[8, 9], &parts[..1]).is_none(), "a user is missing");
-        assert!(found(1, &[8], &[part(&known, &[1])]).is_none(), "no such place");
-        assert!(found(1, &[8], &[part(&known[1..], &[0])]).is_none(), "malformed");
+        assert!(lookup.found(1, &parts[..1]).is_none(), "a user is missing");
+        assert!(lookup.found(1, &[part(2, nobody)]).is_none(), "no such shard");
+        let one = Lookup::new(vec![9], 1);
+        assert!(one.found(1, &[part(0, &known)]).is_some());
+        assert!(one.found(1, &[part(0, b"\x92\x02\x02")]).is_none(), "no such place");
+        assert!(one.found(1, &[part(0, b"\x90")]).is_none(), "none for a user");
+        assert!(
+            (0..known.len()).all(|len| one.found(1, &[part(0, &known[..len])]).is_none()),
+            "cut"
+        );
     }
 
     #[test]
     fn answers_and_pages_are_read_or_refused_whole() {
+        let lookup = Lookup::new(vec![7, 12, 14], 2);
         assert_eq!(
-            questions(&[7, 12], 2, 4),
-            (b"\x92\xa17\xa212".to_vec(), b"\0\0\0\x03\0\0\0\x02".to_vec())
+            lookup.question(0, 4),
+            (b"\x92\xa212\xa214".to_vec(), b"\0\0\0\x02\0\0\0\x03".to_vec())
         );
+        assert_eq!(lookup.question(1, 4), (b"\x91\xa17".to_vec(), b"\0\0\0\x03".to_vec()));
         let known = b"\x95\x05\xcc\xff\xce\x6a\xb1\x39\x40\xa1\x01\x00";
-        let found = answers(known, 8).expect("well formed");
-        let seen: Vec<u32> = found.iter().map(|found| found.last_seen_s).collect();
-        assert_eq!(seen, [5, 255, 0x6ab1_3940, 8, 0]);
-        assert!(found.iter().all(|found| found.record == Some(Record::default())));
-        assert!((0..known.len()).all(|len| answers(&known[..len], 8).is_none()));
-        let many: Vec<u64> = (0..70_000).collect();
-        let (names, places) = questions(&many, 1, 8_192);
+        let mut found = Vec::new();
+        let count = answers(known, |at, value| (at == found.len()).then(|| found.push(value)));
+        let number = Value::Number;
+        let wanted = [
+            number(5),
+            number(255),
+            number(0x6ab1_3940),
+            Value::Text(b"\x01"),
+            number(0),
+        ];
+        assert_eq!((count, &found[..]), (Some(5), &wanted[..]));
+        assert!((0..known.len()).all(|len| answers(&known[..len], |_, _| Some(())).is_none()));
+        let (names, places) = Lookup::new((0..70_000).collect(), 1).question(0, 8_192);
         assert_eq!((&names[..5], places.len()), (&b"\xdd\0\x01\x11\x70"[..], 280_000));
         assert_eq!(page(b"\x017\0\0\0\x01x"), Some(vec![(7, &b"x"[..])]));
         for len in 1..7 {

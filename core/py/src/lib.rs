@@ -66,14 +66,13 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<online::OnlineProxyEngine>()?;
     module.add_class::<online::UnicastEngine>()?;
     module.add_class::<keeping::PresenceGatewayEngine>()?;
-    module.add_function(wrap_pyfunction!(presence::presence_found, module)?)?;
     module.add_function(wrap_pyfunction!(presence::presence_ask, module)?)?;
     module.add_function(wrap_pyfunction!(presence::presence_bucket, module)?)?;
     module.add_function(wrap_pyfunction!(presence::presence_full_ask, module)?)?;
-    module.add_function(wrap_pyfunction!(presence::presence_questions, module)?)?;
     module.add_function(wrap_pyfunction!(presence::presence_record, module)?)?;
     module.add_function(wrap_pyfunction!(presence::presence_split, module)?)?;
     module.add_class::<presence::PresenceAccess>()?;
+    module.add_class::<presence::PresenceLookup>()?;
     module.add_class::<presence::PresenceWriter>()?;
     module.add_class::<server::GatewayEngine>()?;
     module.add_class::<server::ProxyEngine>()?;

@@ -1,13 +1,13 @@
 //! Presence and unicast: a gateway's access point, the split of an online proxy, a shard's writer, a user's record.
 
 use muster_presence::{
-    bucket, found, kinds, questions, AccessPoint, AccessSettings, Applied, Ask, Device, FullAsk, Message, Origin, Part,
-    Ranges, Reason, Record, Refusal, Shard, ShardMap, Splitter, Standing, State, To, Verdict, Why, Writer,
-    WriterSettings,
+    bucket, kinds, AccessPoint, AccessSettings, Applied, Ask, Device, FullAsk, Lookup, Message, Origin, Part, Ranges,
+    Reason, Record, Refusal, Shard, ShardMap, Splitter, Standing, State, To, Verdict, Why, Writer, WriterSettings,
 };
 use muster_transport::Frames;
 use pyo3::exceptions::{PyOverflowError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyDict};
 
 /// Gateway, its epoch, whether it is followed, highest complete version, highest seen, missing versions.
@@ -234,38 +234,48 @@ fn checked(ranges: &Ranges) -> PyResult<()> {
     }
 }
 
-/// The question of a look-up to the store, for users of one shard: the users, and their buckets.
-#[pyfunction]
-pub fn presence_questions<'py>(
-    py: Python<'py>,
-    users: Vec<u64>,
-    shards: u16,
-    buckets: u32,
-) -> (Bound<'py, PyBytes>, Bound<'py, PyBytes>) {
-    let (users, buckets) = questions(&users, shards, buckets);
-    (PyBytes::new(py, &users), PyBytes::new(py, &buckets))
-}
+/// Users to be looked up in the shards of a site.
+#[pyclass(module = "muster._core", frozen)]
+pub struct PresenceLookup(Lookup);
 
-/// The answer of a site in MessagePack, from what its shards answered: bytes, their clock and keepalive in ms, places of its users.
-#[pyfunction]
-pub fn presence_found<'py>(
-    py: Python<'py>,
-    site: u16,
-    users: Vec<u64>,
-    parts: Vec<(Bound<'py, PyBytes>, u64, u64, Vec<usize>)>,
-) -> PyResult<Bound<'py, PyBytes>> {
-    let parts: Vec<Part<'_>> = parts
-        .iter()
-        .map(|(answers, now_ms, alive_ms, places)| Part {
-            answers: answers.as_bytes(),
-            now_ms: *now_ms,
-            alive_ms: *alive_ms,
-            places: places.clone(),
-        })
-        .collect();
-    let found = found(site, &users, &parts);
-    let found = found.ok_or_else(|| PyValueError::new_err("the store's answer is malformed"))?;
-    Ok(PyBytes::new(py, &found))
+#[pymethods]
+impl PresenceLookup {
+    #[new]
+    fn new(users: Vec<u64>, shards: u16) -> Self {
+        PresenceLookup(Lookup::new(users, shards))
+    }
+
+    /// The shards that have some of them.
+    fn shards(&self) -> Vec<u16> {
+        self.0.shards().collect()
+    }
+
+    /// The question to a shard's store: its users, and their buckets.
+    fn question<'py>(&self, py: Python<'py>, shard: u16, buckets: u32) -> (Bound<'py, PyBytes>, Bound<'py, PyBytes>) {
+        let (users, buckets) = self.0.question(shard, buckets);
+        (PyBytes::new(py, &users), PyBytes::new(py, &buckets))
+    }
+
+    /// The answer of the site in MessagePack, from what its shards answered: shard, bytes, their clock and keepalive in ms.
+    fn found<'py>(
+        &self,
+        py: Python<'py>,
+        site: u16,
+        parts: Vec<(u16, PyBackedBytes, u64, u64)>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let parts: Vec<Part<'_>> = parts
+            .iter()
+            .map(|(shard, answers, now_ms, alive_ms)| Part {
+                shard: *shard,
+                answers,
+                now_ms: *now_ms,
+                alive_ms: *alive_ms,
+            })
+            .collect();
+        let found = self.0.found(site, &parts);
+        let found = found.ok_or_else(|| PyValueError::new_err("the store's answer is malformed"))?;
+        Ok(PyBytes::new(py, &found))
+    }
 }
 
 /// The devices of a record in the store.

@@ -22,6 +22,7 @@ __all__ = [
     "OnlineWriterEngine",
     "PresenceAccess",
     "PresenceGatewayEngine",
+    "PresenceLookup",
     "PresenceWriter",
     "ProxyEngine",
     "Recipients",
@@ -37,9 +38,7 @@ __all__ = [
     "message_numbers",
     "presence_ask",
     "presence_bucket",
-    "presence_found",
     "presence_full_ask",
-    "presence_questions",
     "presence_record",
     "presence_split",
     "public_key",
@@ -764,6 +763,14 @@ class PresenceAccess:
     def devices(self) -> list[tuple[int, str]]: ...
 
 @final
+class PresenceLookup:
+    def __new__(cls, users: list[int], shards: int) -> PresenceLookup: ...
+    def shards(self) -> list[int]: ...  # those that have some of the users
+    def question(self, shard: int, buckets: int) -> tuple[bytes, bytes]: ...  # its users, and the bucket of each
+    # The site's answer in MessagePack; of each shard its number, what its store answered, its clock and keepalive in ms.
+    def found(self, site: int, parts: list[tuple[int, bytes, int, int]]) -> bytes: ...
+
+@final
 class PresenceWriter:
     def __new__(
         cls,
@@ -939,11 +946,5 @@ class PresenceGatewayEngine(_Engine):
 def presence_split(map: int, sites: list[tuple[int, int]], bytes: bytes) -> list[tuple[int, int, int, bytes]]: ...
 def presence_ask(transaction: int, shard_of: tuple[int, int], origin: tuple[int, int], ranges: _Ranges) -> bytes: ...
 def presence_full_ask(transaction: int, shard_of: tuple[int, int], ap: int, chunks: _Ranges) -> bytes: ...
-
-# The users, and the buckets of each.
-def presence_questions(users: list[int], shards: int, buckets: int) -> tuple[bytes, bytes]: ...
-
-# A site's answer in MessagePack; for each shard what its store answered, its clock and keepalive in ms, its users' places.
-def presence_found(site: int, users: list[int], parts: list[tuple[bytes, int, int, list[int]]]) -> bytes: ...
 def presence_record(bytes: bytes) -> list[tuple[int, int, str, int, int, str, int]]: ...
 def presence_bucket(user: int, shards: int, buckets: int) -> int: ...
