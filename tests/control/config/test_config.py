@@ -100,6 +100,25 @@ def test_the_result_is_frozen(tmp_path: Path) -> None:
         ("#" * ((1 << 20) + 1), ["longer than 1 MiB"]),
         ('[log]\nformat = "xml"', ["log.format = 'xml'", "not one of 'json', 'text'"]),
         ('[namespaces.a]\nflow = "fast"', ["namespaces.a.flow", "not one of 'live', 'paced'"]),
+        ("[namespaces.a]\nhistory_messages = 255", ["namespaces.a.history_messages = 255", ">= 256"]),
+        ("[namespaces.a]\nhistory_s = 4", ["namespaces.a.history_s = 4", ">= 5"]),
+        ("[namespaces.a]\narena_share = 91", ["namespaces.a.arena_share = 91", "<= 90"]),
+        (
+            "[namespaces.a]\narena_share = 50\n[namespaces.b]\narena_share = 41",
+            ["muster.toml: namespaces.a.arena_share", "are 91 %", "90 % may be"],
+        ),
+        (
+            "[broker]\narena_mib = 16\n[namespaces.a]\narena_share = 6",
+            ["namespaces.a.arena_share", "6 % of broker.arena_mib are 983 KiB", "at least 1024 KiB"],
+        ),
+        (
+            "[gateway]\narena_mib = 10\n[namespaces.a]\narena_share = 20\nhistory_kib = 1025",
+            ["namespaces.a.history_kib", "1025 KiB are more than half", "gateway.arena_mib, 1024 KiB"],
+        ),
+        (
+            "".join(f"[namespaces.n{number}]\nhistory_s = 9\n" for number in range(128)),
+            ["namespaces: 128 say how", "127 may"],
+        ),
         ("[up]\ngateways = 0", ["up.gateways = 0", ">= 1"]),
         ("[up]\nproxies = 65", ["up.proxies = 65", "<= 64"]),
         ('[up]\nbrokers = "3x2"', ["up.brokers", "3 partitions", "power of two from 1 to 256"]),

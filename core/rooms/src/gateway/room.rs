@@ -391,7 +391,7 @@ impl Room {
             name: name.into(),
             paced,
             frames,
-            ring: Ring::new(FIRST_PLACE),
+            ring: Ring::of(FIRST_PLACE, id),
             sources: Vec::new(),
             found: None,
             turns: None,
@@ -1021,9 +1021,10 @@ impl Room {
     }
 
     fn hold(&mut self, pen: &mut Pen<'_>, at: usize, offset: u64, message: &Message<'_>, born: u32) {
-        let bytes_max = HELD_BYTES_MAX.min(pen.arena.room_bytes_max());
+        let bytes_max = HELD_BYTES_MAX.min(pen.arena.room_bytes_max(self.ring.home));
         let bytes: usize = self.sources.iter().map(|source| source.held_bytes).sum();
-        if self.held_len() >= HELD_MAX || bytes + message.data.len() > bytes_max {
+        let held_max = HELD_MAX.min(pen.arena.room_messages_max(self.ring.home));
+        if self.held_len() >= held_max || bytes + message.data.len() > bytes_max {
             pen.counters.dropped_held_full += 1;
             return;
         }
