@@ -49,7 +49,10 @@ def _retention(config: Config, roles: Sequence[str]) -> Iterator[tuple[Path, str
     if (total := sum(shares.values())) > SHARES_MAX:
         largest = max(shares, key=lambda name: shares[name])
         path = ("namespaces", largest, "arena_share")
-        yield path, f"all parts of the arena together are {total} %, and {SHARES_MAX} % may be: all other rooms need the rest"
+        yield (
+            path,
+            f"all parts of the arena together are {total} %, and {SHARES_MAX} % may be: all other rooms need the rest",
+        )
     for role, (name, each) in product(roles, kept.items()):
         arena_kib = config.role(role).arena_mib << 10
         part_kib = arena_kib * (shares.get(name) or 100 - total) // 100

@@ -22,7 +22,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """The settings of a broker."""
 
     arena_bytes: int
-    namespaces: list[Retention] = []
+    namespaces: list[Retention] = msgspec.field(default_factory=list[Retention])
 
 
 def settle(options: Broker, around: Around) -> BrokerSettings:

@@ -59,7 +59,7 @@ class GatewaySettings(DoorSettings, frozen=True):
     history_max: int
     membership_again_ms: int
     paced_namespaces: list[str]
-    namespaces: list[Retention] = []
+    namespaces: list[Retention] = msgspec.field(default_factory=list[Retention])
     presence: PresenceSettings | None = None
 
 

@@ -2004,11 +2004,15 @@ mod tests {
     fn history_does_not_go_before_what_other_rooms_have_overwritten() {
         let mut arena = Arena::new(1 << 20);
         let mut room = filled(&mut arena, 101, &[(7, FIRST | LAST); 3]);
-        let mut other = Ring::new(1);
-        while room.ring.get(&arena, FIRST_PLACE).is_some() {
-            other.push(&mut arena, 0, &Entry::default());
+        let mut others = 1..;
+        while let (Some(_), Some(user)) = (room.ring.get(&arena, FIRST_PLACE), others.next()) {
+            let publisher = PublisherId { user, incarnation: 1 };
+            let entry = Entry {
+                publisher,
+                ..Entry::default()
+            };
+            Ring::of(1, user << 48).push(&mut arena, 0, &entry);
         }
-        assert!(room.ring.get(&arena, FIRST_PLACE + 1).is_some());
         let asked = |room: &mut Room, count| {
             let start = room.start_with(&arena, 0, count, false, |_| true);
             matches!(start, Start::Fetch(_))
