@@ -14,6 +14,10 @@ from control.config.load import find_file, load, values
 from control.config.options import ROLES, UP
 from control.errors import BAD_CONFIG, ConfigError
 from control.host.addresses import address_text, split_address
+from plane.kind import Around
+from plane.rooms.broker import BROKER
+from plane.rooms.gateway import GATEWAY
+from plane.rooms.proxy import PROXY
 from tests.control.nodes import configured
 
 ROOT = Path(__file__).parents[3]
@@ -70,6 +74,19 @@ def test_the_result_is_frozen(tmp_path: Path) -> None:
         config.section("gateway").arena_mib = 1
     with pytest.raises(TypeError):
         config.namespaces["b"] = None
+
+
+def test_how_a_namespace_keeps_its_rooms_reaches_brokers_gateways_and_proxies(tmp_path: Path) -> None:
+    text = (
+        "[namespaces.b]\nhistory_messages = 300\nhistory_kib = 512\nhistory_s = 5\narena_share = 9\n"
+        '[namespaces.a]\nhistory_s = 3600\n[namespaces.c]\nflow = "paced"\n'
+    )
+    config = load(write(tmp_path, text), {}).config
+    around = Around(section=config.section, instance="a", folder=tmp_path, partition=0, absolute=str)
+    kept = [("a", 0, None, None, 3600), ("b", 9, 300, 512 << 10, 5)]
+    assert BROKER.settle(config.role("broker"), around).namespaces == kept
+    assert GATEWAY.settle(config.role("gateway"), around).namespaces == kept
+    assert PROXY.settle(config.role("proxy"), around).namespaces == ["a", "b"]
 
 
 @pytest.mark.parametrize(
