@@ -12,8 +12,7 @@ use std::collections::VecDeque;
 
 use muster_transport::Micros;
 
-use crate::ring::Entry;
-use crate::wire::PublisherId;
+use crate::wire::{GapReason, PublisherId, StreamGap};
 
 /// Bytes of a block: what is pushed out at once, some 260 messages of 200 bytes, in about 10 us.
 const BLOCK: usize = 1 << BLOCK_BITS;
@@ -50,6 +49,42 @@ pub struct Retention {
     pub bytes: Option<usize>,
     /// How long a broker keeps a room without members and publishers.
     pub idle: Option<Micros>,
+}
+
+/// One place of a room's sequence: a message or a gap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Entry<'a> {
+    /// The owner's offset (of a gap: its first).
+    pub offset: u64,
+    pub publisher: PublisherId,
+    /// Publish sequence (of a gap: its last offset).
+    pub sequence: u64,
+    /// Chunk flags (of a gap: its reason).
+    pub flags: u8,
+    pub gap: bool,
+    /// The index of its stream in the room.
+    pub stream: u8,
+    /// Milliseconds of the machine's clock at which it was appended.
+    pub at_ms: u32,
+    /// When it was born ([`crate::age`]); 0 where that is not told.
+    pub born: u32,
+    pub data: &'a [u8],
+}
+
+impl Entry<'_> {
+    /// Its last offset; of a gap with an unknown end, the first.
+    pub fn last(&self) -> u64 {
+        if self.gap && self.sequence != StreamGap::OPEN {
+            self.sequence
+        } else {
+            self.offset
+        }
+    }
+
+    /// Why the gap is one; only meaningful where `gap`.
+    pub fn reason(&self) -> GapReason {
+        GapReason::from_u8(self.flags).unwrap_or(GapReason::Unrepaired)
+    }
 }
 
 /// What a ring's entries belong to: the cell of their room, and their namespace's number (0: without settings).

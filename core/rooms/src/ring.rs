@@ -9,8 +9,7 @@ use std::ops::Range;
 
 use muster_transport::Micros;
 
-pub use crate::arena::{Arena, Home};
-use crate::wire::{GapReason, PublisherId, StreamGap};
+pub use crate::arena::{Arena, Entry, Home};
 
 /// A room stays among floods for this long after a message that was beyond a share.
 const FLOOD_HOLD_MS: u32 = 10_000;
@@ -20,42 +19,6 @@ const RUNS_MAX: usize = 16;
 const NOTED_FROM: usize = 1_024;
 /// The numbers of places in a group, and in a group of groups.
 const GROUPS: [u64; 2] = [64, 4_096];
-
-/// One place of a room's sequence: a message or a gap.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Entry<'a> {
-    /// The owner's offset (of a gap: its first).
-    pub offset: u64,
-    pub publisher: PublisherId,
-    /// Publish sequence (of a gap: its last offset).
-    pub sequence: u64,
-    /// Chunk flags (of a gap: its reason).
-    pub flags: u8,
-    pub gap: bool,
-    /// The index of its stream in the room.
-    pub stream: u8,
-    /// Milliseconds of the machine's clock at which it was appended.
-    pub at_ms: u32,
-    /// When it was born ([`crate::age`]); 0 where that is not told.
-    pub born: u32,
-    pub data: &'a [u8],
-}
-
-impl Entry<'_> {
-    /// Its last offset; of a gap with an unknown end, the first.
-    pub fn last(&self) -> u64 {
-        if self.gap && self.sequence != StreamGap::OPEN {
-            self.sequence
-        } else {
-            self.offset
-        }
-    }
-
-    /// Why the gap is one; only meaningful where `gap`.
-    pub fn reason(&self) -> GapReason {
-        GapReason::from_u8(self.flags).unwrap_or(GapReason::Unrepaired)
-    }
-}
 
 /// The streams among the places, by groups of places: a bit per stream, shared by streams whose numbers differ by 32.
 #[derive(Default)]
@@ -423,6 +386,7 @@ impl Ring {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::PublisherId;
     use proptest::prelude::*;
 
     fn entry(offset: u64, data: &[u8]) -> Entry<'_> {
