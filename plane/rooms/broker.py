@@ -9,7 +9,7 @@ import msgspec
 
 from plane.kind import Around, Pods, RoleKind
 from plane.options import MachineOptions
-from plane.rooms.options import PAGES, ArenaMib
+from plane.rooms.options import PAGES, ArenaMib, Retention, retentions
 
 
 class Broker(MachineOptions, frozen=True):
@@ -22,11 +22,12 @@ class BrokerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """The settings of a broker."""
 
     arena_bytes: int
+    namespaces: list[Retention] = msgspec.field(default_factory=list[Retention])
 
 
 def settle(options: Broker, around: Around) -> BrokerSettings:
     """Made from the configuration."""
-    return BrokerSettings(arena_bytes=options.arena_mib << 20)
+    return BrokerSettings(arena_bytes=options.arena_mib << 20, namespaces=retentions(around))
 
 
 BROKER: Final = RoleKind(

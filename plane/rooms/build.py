@@ -30,6 +30,7 @@ def gateway(spec: Spec, settings: GatewaySettings) -> Role:
         **link_options(spec),
         **client_options(spec, settings),
         paced_namespaces=settings.paced_namespaces,
+        namespaces=settings.namespaces,
         arena_bytes=settings.arena_bytes,
         history_max=settings.history_max,
         membership_again_ms=settings.membership_again_ms,
@@ -65,6 +66,7 @@ def proxy(spec: Spec, settings: ProxySettings) -> Role:
         **link_options(spec),
         **client_options(spec, settings),
         age_every=settings.age_every,
+        namespaces=settings.namespaces,
         unicast=settings.sends is not None,
     )
     authenticator = embedded(spec, PROXY.door, settings.default_rights, settings.sends)
@@ -88,7 +90,12 @@ def take_proxy(engine: ProxyEngine, settings: ProxySettings) -> None:
 
 def broker(spec: Spec, settings: BrokerSettings) -> Role:
     """Make a broker, which binds its sockets. Raises `SpecError`, and `OSError` when an address is taken."""
-    engine = _core.BrokerEngine(**link_options(spec), name_key=name_key(spec), arena_bytes=settings.arena_bytes)
+    engine = _core.BrokerEngine(
+        **link_options(spec),
+        name_key=name_key(spec),
+        arena_bytes=settings.arena_bytes,
+        namespaces=settings.namespaces,
+    )
     return Role(engine, place=partial(placing, engine))
 
 

@@ -13,8 +13,10 @@ from plane.rooms.options import (
     PAGES,
     ArenaMib,
     DoorSettings,
+    Retention,
     door_reloads,
     door_settings,
+    retentions,
 )
 
 
@@ -57,6 +59,7 @@ class GatewaySettings(DoorSettings, frozen=True):
     history_max: int
     membership_again_ms: int
     paced_namespaces: list[str]
+    namespaces: list[Retention] = msgspec.field(default_factory=list[Retention])
     presence: PresenceSettings | None = None
 
 
@@ -68,6 +71,7 @@ def settle(options: Gateway, around: Around) -> GatewaySettings:
         history_max=options.history_max,
         membership_again_ms=options.membership_again_ms,
         paced_namespaces=[name for name, space in around.section("namespaces").items() if space.flow == "paced"],
+        namespaces=retentions(around),
         presence=presence(around),
     )
 

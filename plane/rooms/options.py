@@ -51,6 +51,12 @@ class Rooms(Section, frozen=True):
     ] = ",".join(RIGHTS)
 
 
+Share = Annotated[int, key("", ge=1, le=90)]
+Messages = Annotated[int, key("", ge=256, le=1 << 22)]
+Kib = Annotated[int, key("", ge=256, le=32 << 20)]
+Seconds = Annotated[int, key("", ge=5, le=86_400)]
+
+
 class Namespace(Section, frozen=True):
     """Settings of the rooms whose names begin with this namespace (`NAME:room`)."""
 
@@ -65,6 +71,65 @@ class Namespace(Section, frozen=True):
             "a live room must not stand still for one reader; `paced` is for files and feeds, which should arrive whole",
         ),
     ] = "live"
+
+    history_messages: Annotated[
+        Messages | None,
+        key(
+            "Recent messages that a room keeps, at its broker and at gateways; one of several datagrams counts as many",
+            "absent: as many as there is memory for; 256 may be on their way from one publisher",
+            "messages",
+        ),
+    ] = None
+    history_kib: Annotated[
+        Kib | None,
+        key(
+            "Memory for the recent messages of a room, 48 bytes for each beside its data; at most half of these rooms'"
+            " part of `arena_mib`",
+            "absent: an eighth of that part; 256 KiB may be on their way from one publisher",
+            "KiB",
+        ),
+    ] = None
+    history_s: Annotated[
+        Seconds | None,
+        key(
+            "Time after the last member left, and the last message came, for which a broker keeps a room's messages",
+            "absent: 60; a room takes 0.3 KiB beside its messages",
+            "s",
+        ),
+    ] = None
+    arena_share: Annotated[
+        Share | None,
+        key(
+            "Part of `arena_mib` of brokers and gateways for these rooms, which no other rooms push out; at least 1 MiB,"
+            " and all parts together at most 90",
+            "absent: they share what the named parts leave with all other rooms",
+            "%",
+        ),
+    ] = None
+
+
+Retention = tuple[str, int, int | None, int | None, int | None]
+"""A namespace's name, its percent of the arena (0: none of its own), and the messages, bytes and seconds that its rooms are
+kept."""
+NAMESPACES_MAX: Final = 127
+"""Namespaces with such settings: frames have seven bits for their number."""
+
+
+def retentions(around: Around) -> list[Retention]:
+    """The namespaces whose rooms are kept otherwise than others, by name."""
+    namespaces: Mapping[str, Namespace] = around.section("namespaces")
+    return [retention(name, each) for name, each in sorted(namespaces.items()) if keeps(each)]
+
+
+def keeps(space: Namespace) -> bool:
+    """Whether a namespace says how its rooms are kept."""
+    return any((space.history_messages, space.history_kib, space.history_s, space.arena_share))
+
+
+def retention(name: str, space: Namespace) -> Retention:
+    """The settings of one."""
+    size = None if space.history_kib is None else space.history_kib << 10
+    return name, space.arena_share or 0, space.history_messages, size, space.history_s
 
 
 class DoorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -5,6 +5,8 @@ Its options, its settings and its descriptor; the engine is made in `build.py`.
 
 from typing import Annotated, Final
 
+import msgspec
+
 from plane.kind import Around, Pods, RoleKind
 from plane.options import DoorOptions, key
 from plane.rooms.options import (
@@ -12,6 +14,7 @@ from plane.rooms.options import (
     DoorSettings,
     door_reloads,
     door_settings,
+    retentions,
 )
 from plane.users import USER_MAX
 
@@ -50,6 +53,8 @@ class ProxySettings(DoorSettings, frozen=True):
     age_every: int
     command_rate: int
     command_burst: int
+    namespaces: list[str] = msgspec.field(default_factory=list[str])
+    """Those of which it tells brokers, as they keep their rooms otherwise than others."""
     sends: list[tuple[int, int, list[str]]] | None = None
     """To whom users of a range may send where their token does not say it; None: it takes no messages to users."""
 
@@ -61,6 +66,7 @@ def settle(options: Proxy, around: Around) -> ProxySettings:
         age_every=options.age_every,
         command_rate=options.command_rate,
         command_burst=options.command_burst,
+        namespaces=[name for name, *_ in retentions(around)],
         sends=sends(around),
     )
 

@@ -120,6 +120,7 @@ impl Feed {
         let server_key = ServerKey::from_private([2; 32]);
         let public = server_key.public();
         let proxy = ProxyConfig {
+            namespaces: Vec::new(),
             me: me(2, role::PROXY),
             payload: PAYLOAD,
             keepalive_ms: KEEPALIVE_MS,
@@ -131,6 +132,7 @@ impl Feed {
             age_every: 1_024,
         };
         let broker = BrokerConfig {
+            namespaces: Vec::new(),
             me: me(3, role::BROKER),
             payload: PAYLOAD,
             arena_bytes: 16 << 20,

@@ -142,6 +142,7 @@ impl Plane {
         let part = match node.role {
             role::GATEWAY => {
                 let config = GatewayConfig {
+                    namespaces: Vec::new(),
                     me,
                     payload: PAYLOAD,
                     arena_bytes: 16 << 20,
@@ -170,6 +171,7 @@ impl Plane {
             }
             _ => {
                 let config = BrokerConfig {
+                    namespaces: Vec::new(),
                     me,
                     payload: PAYLOAD,
                     arena_bytes: 16 << 20,

@@ -10,7 +10,7 @@ use muster_rooms::limits::{HISTORY_DEFAULT, MEMBERSHIPS_MAX, MEMBERSHIP_AGAIN_MS
 use muster_rooms::wire::Membership;
 use muster_rooms::{
     Admitted, Ages, Broker, BrokerConfig, Gateway, GatewayConfig, GatewayEvent, Proxy, ProxyConfig, ProxyEvent,
-    RoomName, Router, RouterConfig,
+    Retention, RoomName, Router, RouterConfig,
 };
 use muster_transport::{
     Admission, ClusterKeys, Denied, HasLinks, HasSessions, Identity, LinkChange, Machine, Micros, ResetSecret, Role,
@@ -111,6 +111,7 @@ impl RoleMachine for Gateway {
 
     fn each_counter(&self, each: &mut dyn FnMut(&'static str, &'static str, u64)) {
         self.counters.each(&mut *each);
+        self.arena().counters.each(&mut *each);
         self.sessions().counters.each(&mut *each);
         self.sessions().door.counters.each(&mut *each);
         self.lodge().each_counter(each);
@@ -131,7 +132,7 @@ impl RoleMachine for Gateway {
         );
         each(
             "arena_age_seconds",
-            "Age of the oldest message held",
+            "Age of the message that is pushed out next; until one is, of the oldest",
             self.arena().age(monotonic_now()) as f64 / 1e6,
         );
         each(
@@ -245,6 +246,7 @@ impl RoleMachine for Broker {
 
     fn each_counter(&self, each: &mut dyn FnMut(&'static str, &'static str, u64)) {
         self.counters.each(&mut *each);
+        self.arena().counters.each(&mut *each);
     }
 
     fn each_gauge(&self, each: &mut dyn FnMut(&'static str, &'static str, f64)) {
@@ -262,7 +264,7 @@ impl RoleMachine for Broker {
         );
         each(
             "arena_age_seconds",
-            "Age of the oldest message held",
+            "Age of the message that is pushed out next; until one is, of the oldest",
             self.arena().age(monotonic_now()) as f64 / 1e6,
         );
     }
@@ -698,6 +700,20 @@ type RoomsPage<'py> = (Bound<'py, PyList>, Option<usize>);
 /// (gateway, room id) each, and from where on others follow.
 type InterestPage = (Vec<(u32, u64)>, Option<(u32, u64)>);
 
+/// A namespace's name, its percent of the arena, and messages, bytes and seconds that its rooms are kept.
+type RetentionOptions = (String, usize, Option<usize>, Option<usize>, Option<u64>);
+
+fn retentions(given: Vec<RetentionOptions>) -> Vec<Retention> {
+    let retention = |(namespace, share_percent, messages, bytes, idle_s): RetentionOptions| Retention {
+        namespace,
+        share_percent,
+        messages,
+        bytes,
+        idle: idle_s.map(|seconds| seconds * 1_000_000),
+    };
+    given.into_iter().map(retention).collect()
+}
+
 pub(crate) fn sockets(addresses: &[&HostPort], recv_buffer: usize, send_buffer: usize) -> PyResult<Vec<Socket>> {
     let options = convert::socket_options(recv_buffer, send_buffer);
     let mut sockets = Vec::new();
@@ -719,7 +735,7 @@ pub(crate) fn sockets(addresses: &[&HostPort], recv_buffer: usize, send_buffer: 
 impl GatewayEngine {
     #[new]
     #[pyo3(signature = (*, node, epoch, link_bind, cluster_key, seed, recv_buffer, send_buffer, payload_bytes, keepalive_ms,
-        idle_timeout_ms, faults, name_key, bind, server_key, reset_secret, arena_bytes, paced_namespaces, history_max = HISTORY_DEFAULT, membership_again_ms = MEMBERSHIP_AGAIN_MS, cluster_other = None, cluster_allow = None, bundle = true, coalesce = true, presence = None))]
+        idle_timeout_ms, faults, name_key, bind, server_key, reset_secret, arena_bytes, paced_namespaces, namespaces = Vec::new(), history_max = HISTORY_DEFAULT, membership_again_ms = MEMBERSHIP_AGAIN_MS, cluster_other = None, cluster_allow = None, bundle = true, coalesce = true, presence = None))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         node: u32,
@@ -739,6 +755,7 @@ impl GatewayEngine {
         reset_secret: &[u8],
         arena_bytes: usize,
         paced_namespaces: Vec<String>,
+        namespaces: Vec<RetentionOptions>,
         history_max: u32,
         membership_again_ms: u32,
         cluster_other: Option<ClusterKey>,
@@ -756,6 +773,7 @@ impl GatewayEngine {
             },
             payload: payload_bytes,
             arena_bytes,
+            namespaces: retentions(namespaces),
             keepalive_ms,
             idle_ms: idle_timeout_ms,
             name_key: array(name_key, "a name key")?,
@@ -839,7 +857,7 @@ fn room_dict<'py>(py: Python<'py>, room: &muster_rooms::GatewayRoom) -> PyResult
 impl ProxyEngine {
     #[new]
     #[pyo3(signature = (*, node, epoch, link_bind, cluster_key, seed, recv_buffer, send_buffer, payload_bytes, keepalive_ms,
-        idle_timeout_ms, faults, name_key, bind, server_key, reset_secret, age_every = 0, cluster_other = None, cluster_allow = None, unicast = false))]
+        idle_timeout_ms, faults, name_key, bind, server_key, reset_secret, age_every = 0, namespaces = Vec::new(), cluster_other = None, cluster_allow = None, unicast = false))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         node: u32,
@@ -858,6 +876,7 @@ impl ProxyEngine {
         server_key: &[u8],
         reset_secret: &[u8],
         age_every: u32,
+        namespaces: Vec<String>,
         cluster_other: Option<ClusterKey>,
         cluster_allow: Option<Allow>,
         unicast: bool,
@@ -877,6 +896,7 @@ impl ProxyEngine {
             cluster,
             reset_secret: ResetSecret::of_node(&array(reset_secret, "a reset secret")?, node),
             age_every,
+            namespaces,
         };
         let sockets = sockets(&[&link_bind, &bind], recv_buffer, send_buffer)?;
         let me = config.me;
@@ -909,7 +929,7 @@ impl ProxyEngine {
 #[pymethods]
 impl BrokerEngine {
     #[new]
-    #[pyo3(signature = (*, node, epoch, link_bind, cluster_key, seed, recv_buffer, send_buffer, payload_bytes, faults, name_key, arena_bytes, cluster_other = None, cluster_allow = None))]
+    #[pyo3(signature = (*, node, epoch, link_bind, cluster_key, seed, recv_buffer, send_buffer, payload_bytes, faults, name_key, arena_bytes, namespaces = Vec::new(), cluster_other = None, cluster_allow = None))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         node: u32,
@@ -923,6 +943,7 @@ impl BrokerEngine {
         faults: Option<Vec<FaultRule>>,
         name_key: &[u8],
         arena_bytes: usize,
+        namespaces: Vec<RetentionOptions>,
         cluster_other: Option<ClusterKey>,
         cluster_allow: Option<Allow>,
     ) -> PyResult<Self> {
@@ -938,6 +959,7 @@ impl BrokerEngine {
             me,
             payload: payload_bytes,
             arena_bytes,
+            namespaces: retentions(namespaces),
             name_key,
             cluster,
             reset_secret,

@@ -78,6 +78,8 @@ def room_owners(
 _Stream = tuple[int, int, int]
 # This node's private key, the list (node, role, public key), and "accepted", "offered" or "required".
 _Allow = tuple[bytes, list[tuple[int, str, bytes]], str]
+# A namespace, its percent of the arena, and the messages, bytes and seconds that its rooms are kept.
+_Retention = tuple[str, int, int | None, int | None, int | None]
 # Direction, peer (None: every client), loss, duplicate, corrupt, reorder, then hold, delay and jitter in ms; the
 # mean length of a burst.
 _Fault = (
@@ -163,6 +165,7 @@ class GatewayEngine(_Engine):
         reset_secret: bytes,
         arena_bytes: int,
         paced_namespaces: list[str],
+        namespaces: list[_Retention] = ...,
         history_max: int = ...,  # messages of history that a join may ask for
         membership_again_ms: int = ...,  # repeat an unacknowledged membership change after this; 0: never
         cluster_other: tuple[int, bytes] | None = ...,
@@ -214,6 +217,7 @@ class ProxyEngine(_Engine):
         server_key: bytes,
         reset_secret: bytes,
         age_every: int = 0,  # one of this many publish frames carries its messages' age; 0: none
+        namespaces: list[str] = ...,  # those of which brokers are told, as they keep their rooms otherwise
         cluster_other: tuple[int, bytes] | None = ...,
         cluster_allow: _Allow | None = ...,
         unicast: bool = False,  # take messages to users
@@ -255,6 +259,7 @@ class BrokerEngine(_Engine):
         faults: Sequence[_Fault] | None,
         name_key: bytes,
         arena_bytes: int,
+        namespaces: list[_Retention] = ...,
         cluster_other: tuple[int, bytes] | None = ...,
         cluster_allow: _Allow | None = ...,
     ) -> BrokerEngine: ...

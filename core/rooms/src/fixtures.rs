@@ -11,6 +11,7 @@ use crate::proxy::{Proxy, ProxyConfig};
 /// A gateway with this many bytes for recent messages.
 pub fn gateway(arena_bytes: usize) -> Gateway {
     let config = GatewayConfig {
+        namespaces: Vec::new(),
         me: me(role::GATEWAY),
         payload: 1_200,
         arena_bytes,
@@ -31,6 +32,7 @@ pub fn gateway(arena_bytes: usize) -> Gateway {
 /// A proxy without links.
 pub fn proxy() -> Proxy {
     let config = ProxyConfig {
+        namespaces: Vec::new(),
         me: me(role::PROXY),
         payload: 1_200,
         keepalive_ms: 1_000,

@@ -10,6 +10,7 @@
 
 mod admission;
 mod age;
+mod arena;
 mod asking;
 mod broker;
 mod changes;
@@ -40,6 +41,7 @@ mod untold;
 pub mod wire;
 
 pub use age::{Ages, BOUNDS as AGE_BOUNDS};
+pub use arena::Retention;
 pub use broker::room::Room as OwnedRoom;
 pub use broker::users::USER_HELD_MAX;
 pub use broker::{Broker, BrokerConfig, DETOUR_IDLE, USER_PUBLICATIONS_MAX};

@@ -1,195 +1,24 @@
-//! Recent messages of all rooms: one arena per process, appended once; a room keeps only positions into it.
+//! A room's recent messages in order: positions in the process's arena.
 //!
-//! Owns the arena's bytes, their eviction (oldest first, whatever the room) and each room's index. Knows no session, no
-//! cursor and no frame. A position is a monotone byte count, so what has been overwritten is told by comparing numbers.
+//! Owns each room's index, and what of it can be read together. Knows no session, no cursor and no frame. The arena
+//! owns the bytes and pushes them out: those of a flood apart from the others, so a room's places are in runs, each in
+//! one chain of the arena and the oldest first.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
 use muster_transport::Micros;
 
-use crate::wire::{GapReason, PublisherId, StreamGap};
+pub use crate::arena::{Arena, Entry, Home};
 
-/// Bytes in front of an entry's data.
-const ENTRY: usize = 48;
-/// A room may hold this share of the arena.
-pub const ROOM_SHARE: usize = 8;
+/// A room stays among floods for this long after a message that was beyond a share.
+const FLOOD_HOLD_MS: u32 = 10_000;
+/// Runs of places in one chain each. With so many a room stays among floods until older runs are gone.
+const RUNS_MAX: usize = 16;
 /// A ring that is longer notes the streams of its places: a shorter one is searched as fast.
 const NOTED_FROM: usize = 1_024;
 /// The numbers of places in a group, and in a group of groups.
 const GROUPS: [u64; 2] = [64, 4_096];
-/// Arena pieces with a remembered age.
-const AGE_PIECES: usize = 64;
-
-/// One place of a room's sequence: a message or a gap.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Entry<'a> {
-    /// The owner's offset (of a gap: its first).
-    pub offset: u64,
-    pub publisher: PublisherId,
-    /// Publish sequence (of a gap: its last offset).
-    pub sequence: u64,
-    /// Chunk flags (of a gap: its reason).
-    pub flags: u8,
-    pub gap: bool,
-    /// The index of its stream in the room.
-    pub stream: u8,
-    /// Milliseconds of the machine's clock at which it was appended.
-    pub at_ms: u32,
-    /// When it was born ([`crate::age`]); 0 where that is not told.
-    pub born: u32,
-    pub data: &'a [u8],
-}
-
-impl Entry<'_> {
-    /// Its last offset; of a gap with an unknown end, the first.
-    pub fn last(&self) -> u64 {
-        if self.gap && self.sequence != StreamGap::OPEN {
-            self.sequence
-        } else {
-            self.offset
-        }
-    }
-
-    /// Why the gap is one; only meaningful where `gap`.
-    pub fn reason(&self) -> GapReason {
-        GapReason::from_u8(self.flags).unwrap_or(GapReason::Unrepaired)
-    }
-}
-
-/// The bytes of all rooms' recent entries.
-pub struct Arena {
-    bytes: Vec<u8>,
-    /// The position of the next entry, and the oldest complete one; both grow forever.
-    head: u64,
-    tail: u64,
-    /// (position, time) of the first entry in each piece of the arena.
-    ages: VecDeque<(u64, Micros)>,
-    /// Entries that were looked at.
-    #[cfg(test)]
-    pub looks: std::cell::Cell<usize>,
-}
-
-impl Arena {
-    /// An arena of `capacity` bytes, at least 1 MiB. The system gives the pages as they are first written.
-    pub fn new(capacity: usize) -> Self {
-        let capacity = capacity.max(1 << 20) & !7;
-        Arena {
-            bytes: vec![0; capacity],
-            head: 0,
-            tail: 0,
-            ages: VecDeque::new(),
-            #[cfg(test)]
-            looks: std::cell::Cell::new(0),
-        }
-    }
-
-    pub fn capacity(&self) -> usize {
-        self.bytes.len()
-    }
-
-    /// Bytes that one room may hold.
-    pub fn room_bytes_max(&self) -> usize {
-        self.bytes.len() / ROOM_SHARE
-    }
-
-    /// Bytes in use.
-    pub fn used(&self) -> u64 {
-        self.head - self.tail
-    }
-
-    /// Age of the oldest entry.
-    pub fn age(&self, now: Micros) -> Micros {
-        self.ages.front().map_or(0, |(_, at)| now.saturating_sub(*at))
-    }
-
-    /// Bytes that an entry with `data` bytes takes.
-    pub fn cost(data: usize) -> usize {
-        (ENTRY + data + 7) & !7
-    }
-
-    /// Appends an entry; the oldest ones make room. Returns its position.
-    pub fn push(&mut self, now: Micros, entry: &Entry<'_>) -> u64 {
-        let cost = Self::cost(entry.data.len());
-        let capacity = self.bytes.len() as u64;
-        let at = (self.head % capacity) as usize;
-        if at + cost > self.bytes.len() {
-            self.head += (self.bytes.len() - at) as u64; // an entry is never cut in two
-        }
-        let position = self.head;
-        self.head += cost as u64;
-        self.tail = self.tail.max(self.head.saturating_sub(capacity));
-        while self.ages.front().is_some_and(|(position, _)| *position < self.tail) && self.ages.len() > 1 {
-            self.ages.pop_front();
-        }
-        if self
-            .ages
-            .back()
-            .is_none_or(|(last, _)| position - last >= capacity / AGE_PIECES as u64)
-        {
-            self.ages.push_back((position, now));
-        }
-        let at = (position % capacity) as usize;
-        let bytes = &mut self.bytes[at..at + ENTRY + entry.data.len()];
-        bytes[0..8].copy_from_slice(&entry.offset.to_le_bytes());
-        bytes[8..16].copy_from_slice(&entry.publisher.user.to_le_bytes());
-        bytes[16..24].copy_from_slice(&entry.publisher.incarnation.to_le_bytes());
-        bytes[24..32].copy_from_slice(&entry.sequence.to_le_bytes());
-        bytes[32..36].copy_from_slice(&((now / 1000) as u32).to_le_bytes());
-        bytes[36..40].copy_from_slice(&(entry.data.len() as u32).to_le_bytes());
-        bytes[40] = entry.flags;
-        bytes[41] = u8::from(entry.gap);
-        bytes[42] = entry.stream;
-        bytes[44..48].copy_from_slice(&entry.born.to_le_bytes());
-        bytes[ENTRY..].copy_from_slice(entry.data);
-        position
-    }
-
-    #[inline]
-    pub fn holds(&self, position: u64) -> bool {
-        position >= self.tail && position < self.head
-    }
-
-    /// The entry at `position`, if it has not been overwritten.
-    #[inline]
-    pub fn get(&self, position: u64) -> Option<Entry<'_>> {
-        #[cfg(test)]
-        self.looks.set(self.looks.get() + 1);
-        if !self.holds(position) {
-            return None;
-        }
-        let at = (position % self.bytes.len() as u64) as usize;
-        let head: &[u8; ENTRY] = self.bytes[at..].first_chunk()?;
-        let long = |at: usize| {
-            u64::from_le_bytes([
-                head[at],
-                head[at + 1],
-                head[at + 2],
-                head[at + 3],
-                head[at + 4],
-                head[at + 5],
-                head[at + 6],
-                head[at + 7],
-            ])
-        };
-        let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-        let len = word(36) as usize;
-        Some(Entry {
-            offset: long(0),
-            publisher: PublisherId {
-                user: long(8),
-                incarnation: long(16),
-            },
-            sequence: long(24),
-            flags: head[40],
-            gap: head[41] != 0,
-            stream: head[42],
-            at_ms: word(32),
-            born: word(44),
-            data: &self.bytes[at + ENTRY..at + ENTRY + len],
-        })
-    }
-}
 
 /// The streams among the places, by groups of places: a bit per stream, shared by streams whose numbers differ by 32.
 #[derive(Default)]
@@ -257,11 +86,22 @@ impl Streams {
     }
 }
 
-/// One room's places `first..next`, dense. 72 bytes and nothing on the heap while the room is idle.
+/// One room's places `first..next`, dense. 88 bytes and nothing on the heap while the room is idle.
 #[derive(Default)]
 pub struct Ring {
+    /// Its room and namespace, for the shares of the arena.
+    pub home: Home,
     first: u64,
     positions: VecDeque<u64>,
+    /// The first places of all runs but the first.
+    runs: Option<Box<VecDeque<u64>>>,
+    /// The last run is among floods, and in the part of this namespace.
+    flood: bool,
+    space: u8,
+    /// When a message was beyond a share, in milliseconds.
+    beyond_ms: u32,
+    /// The places in front are.
+    front_flood: bool,
     /// Kept of a long ring only.
     streams: Option<Box<Streams>>,
     bytes: usize,
@@ -276,11 +116,15 @@ impl Ring {
     pub fn new(first: u64) -> Self {
         Ring {
             first,
-            positions: VecDeque::new(),
-            streams: None,
-            bytes: 0,
-            fronted: 0,
-            dropped: false,
+            ..Ring::default()
+        }
+    }
+
+    /// The same of a room with this id.
+    pub fn of(first: u64, room: u64) -> Self {
+        Ring {
+            home: Home::of(room),
+            ..Ring::new(first)
         }
     }
 
@@ -325,26 +169,64 @@ impl Ring {
     }
 
     /// Bytes of the entries from `place` on, by their average.
-    pub fn bytes_from(&self, place: u64) -> usize {
+    fn bytes_from(&self, place: u64) -> usize {
         let len = self.positions.len() as u64;
         let from = self.next().saturating_sub(place).min(len);
         (self.bytes as u64 * from).checked_div(len).unwrap_or(0) as usize
     }
 
-    /// Appends an entry and drops the room's oldest ones beyond its share. Returns its place.
+    /// Whether the entries from `place` on are more than half of what the room may hold.
+    pub fn is_half(&self, arena: &Arena, place: u64) -> bool {
+        let messages = self.next().saturating_sub(place) as usize;
+        self.bytes_from(place) > arena.room_bytes_max(self.home) / 2
+            || messages > arena.room_messages_max(self.home) / 2
+    }
+
+    /// Appends an entry and drops the room's oldest ones beyond what it may hold. Returns its place.
     pub fn push(&mut self, arena: &mut Arena, now: Micros, entry: &Entry<'_>) -> u64 {
         let place = self.next();
-        let position = arena.push(now, entry);
+        let now_ms = (now / 1_000) as u32;
+        let beyond = arena.floods(self.home, entry);
+        if beyond {
+            self.beyond_ms = now_ms;
+        }
+        let runs = self.runs.as_ref().map_or(0, |runs| runs.len());
+        let holds = now_ms.wrapping_sub(self.beyond_ms) < FLOOD_HOLD_MS || runs + 2 >= RUNS_MAX;
+        let flood = beyond || self.flood && holds;
+        if (flood, self.home.space) != (self.flood, self.space) {
+            (self.flood, self.space) = (flood, self.home.space);
+            if self.positions.len() > self.fronted {
+                self.runs.get_or_insert_default().push_back(place);
+            }
+        }
+        let position = arena.push(now, self.home, flood, entry);
         self.positions.push_back(position);
         self.note_stream(arena, place, entry.stream);
         self.bytes += Arena::cost(entry.data.len());
-        while self.bytes > arena.room_bytes_max() && self.positions.len() > 1 {
+        while self.positions.len() > arena.room_messages_max(self.home) {
+            arena.counters.arena_beyond_messages += 1;
             self.pop(arena);
         }
-        if !self.positions.front().is_some_and(|position| arena.holds(*position)) {
+        while self.bytes > arena.room_bytes_max(self.home) && self.positions.len() > 1 {
+            arena.counters.arena_beyond_bytes += 1;
+            self.pop(arena);
+        }
+        if self.begins_lost(arena) {
             self.trim(arena);
         }
         place
+    }
+
+    /// The index of the second run's first place.
+    fn second(&self) -> Option<usize> {
+        let second = self.runs.as_ref()?.front()?;
+        Some((second - self.first) as usize)
+    }
+
+    /// Whether the first place is overwritten, or the second run's: then all before it are read no more.
+    fn begins_lost(&self, arena: &Arena) -> bool {
+        let lost = |index: usize| !self.positions.get(index).is_some_and(|position| arena.holds(*position));
+        lost(0) || self.second().is_some_and(lost)
     }
 
     /// Whether entries can go in front: only while nothing is lost. A member at a dropped place would get them there,
@@ -356,7 +238,10 @@ impl Ring {
     /// Puts an entry in front of all others. It is appended to the arena, so it outlives its younger neighbours; reading
     /// stops at the first of them that is gone.
     pub fn push_front(&mut self, arena: &mut Arena, now: Micros, entry: &Entry<'_>) {
-        let position = arena.push(now, entry);
+        if self.fronted == 0 {
+            self.front_flood = arena.floods(self.home, entry);
+        }
+        let position = arena.push(now, self.home, self.front_flood, entry);
         self.first -= 1;
         self.positions.push_front(position);
         self.fronted += 1;
@@ -372,6 +257,14 @@ impl Ring {
             }
             self.dropped = true;
             self.fronted = self.fronted.saturating_sub(1);
+            if let Some(runs) = self.runs.as_deref_mut() {
+                if runs.front().is_some_and(|second| *second <= self.first) {
+                    runs.pop_front();
+                }
+                if runs.is_empty() {
+                    self.runs = None;
+                }
+            }
             // An overwritten entry's size is not known any more; the average stands for it.
             let average = self.bytes / (self.positions.len() + 1);
             let cost = arena
@@ -385,12 +278,9 @@ impl Ring {
         }
     }
 
-    /// Forgets overwritten places, and the index's memory with the last of them.
+    /// Forgets overwritten places and those before an overwritten run, and the index's memory with the last of them.
     pub fn trim(&mut self, arena: &Arena) {
-        while let Some(position) = self.positions.front() {
-            if arena.holds(*position) {
-                break;
-            }
+        while !self.positions.is_empty() && self.begins_lost(arena) {
             self.pop(arena);
         }
         if self.positions.is_empty() {
@@ -416,22 +306,31 @@ impl Ring {
     /// The first place at or after `from` that is readable together with everything after it.
     pub fn readable(&self, arena: &Arena, from: u64) -> u64 {
         let from = from.max(self.first);
-        // Two runs, each sorted: places put in front, the youngest first, then appended ones.
+        // Places put in front, the youngest first, then runs of appended ones, each the oldest first.
         let front = self.fronted.min(self.positions.len());
-        let lost = |index: usize| !arena.holds(self.positions[index]);
-        let (mut low, mut high) = (front, self.positions.len());
-        while low < high {
-            let middle = low + (high - low) / 2;
-            if lost(middle) {
-                low = middle + 1;
-            } else {
-                high = middle;
+        let lost = |index: usize| self.positions.get(index).is_some_and(|position| !arena.holds(*position));
+        let mut high = self.positions.len();
+        let later = self.runs.iter().flat_map(|runs| runs.iter().rev());
+        let later = later.map(|start| (start - self.first) as usize);
+        for start in later.chain(std::iter::once(front)) {
+            if high > start && lost(start) {
+                let mut low = start;
+                while low < high {
+                    let middle = low + (high - low) / 2;
+                    if lost(middle) {
+                        low = middle + 1;
+                    } else {
+                        high = middle;
+                    }
+                }
+                return from.max(self.first + low as u64);
             }
+            high = start;
         }
-        if low == front && (front == 0 || !lost(front - 1)) {
-            return from;
+        match front > 0 && lost(front - 1) {
+            true => from.max(self.first + front as u64),
+            false => from,
         }
-        from.max(self.first + low as u64)
     }
 
     /// The first place within `places` that has an entry of a stream, and that entry.
@@ -471,7 +370,7 @@ impl Ring {
     /// The first place that was appended at most `age` ago; history in front was not, however lately it came.
     pub fn find_age(&self, arena: &Arena, now: Micros, age: Micros) -> u64 {
         let front = self.fronted.min(self.positions.len()) as u64;
-        let (mut low, mut high) = (self.first + front, self.next());
+        let (mut low, mut high) = (self.readable(arena, self.first + front), self.next());
         while low < high {
             let middle = low + (high - low) / 2;
             if self.age(arena, now, middle).is_some_and(|of| of <= age) {
@@ -487,6 +386,7 @@ impl Ring {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::PublisherId;
     use proptest::prelude::*;
 
     fn entry(offset: u64, data: &[u8]) -> Entry<'_> {
@@ -590,10 +490,32 @@ mod tests {
         for offset in 1..=5000 {
             ring.push(&mut arena, 0, &entry(offset, &[0; 100]));
         }
-        assert!(ring.bytes() <= arena.room_bytes_max());
+        assert!(ring.bytes() <= arena.room_bytes_max(ring.home));
         assert_eq!(ring.next(), 5001);
         assert!(ring.get(&arena, ring.first()).is_some());
         assert!(ring.get(&arena, ring.first() - 1).is_none());
+    }
+
+    /// Both seen at a broker: 73 MB/s in one room, or of one user in many rooms, left nothing of a quiet one.
+    #[test]
+    fn a_flood_in_one_room_or_by_one_user_leaves_a_quiet_rooms_history() {
+        let user = |user| Entry {
+            publisher: PublisherId { user, incarnation: 1 },
+            ..entry(1, &[0; 1_000])
+        };
+        for (rooms, users) in [(1, 1), (1, 500), (500, 1)] {
+            let mut arena = Arena::new(1 << 20);
+            let (mut quiet, mut flooded) = (Ring::of(1, 9_999 << 48), Vec::from_iter((0..rooms).map(|room| Ring::of(1, (room as u64) << 48))));
+            for _ in 0..10 {
+                quiet.push(&mut arena, 0, &user(1_000));
+            }
+            for number in 0..10_000 {
+                flooded[number % rooms].push(&mut arena, 0, &user((number % users) as u64));
+            }
+            assert_eq!(quiet.readable(&arena, 1), 1, "{rooms} rooms, {users} users");
+            let newest = flooded[9_999 % rooms].next() - 1;
+            assert!(flooded[9_999 % rooms].get(&arena, newest).is_some());
+        }
     }
 
     proptest! {

@@ -2569,6 +2569,32 @@ fn a_publisher_that_finds_no_place_is_told_so_and_gets_one_when_others_are_forgo
     assert_eq!(said(&mut rig, 1), [(7, 0, Code::Ok, 1)]);
 }
 
+/// A broker knows rooms by number alone: proxies tell it their namespaces.
+#[test]
+fn a_broker_keeps_a_room_as_its_namespace_says() {
+    let mut rig = Rig::<Broker>::new();
+    rig.tell(0, &Record::Namespace { number: 9, name: KEPT });
+    rig.tell(0, &Record::Namespace { number: 8, name: b"unheard-of" });
+    let rooms = [("kept:room", 9), ("unheard-of:room", 8), ("other", 0), ("another", 77)];
+    for (room, namespace) in rooms {
+        for first in (1..=400).step_by(50) {
+            let publisher = PublisherId { user: 7, incarnation: 7 };
+            let messages = [b"message".as_slice(); 50];
+            rig.say(0, &link_publish_from(namespace, room, publisher, first, first, &messages));
+            rig.turn();
+        }
+    }
+    let held = |rig: &Rig<Broker>| {
+        let room = |(name, _): (&str, u8)| rig.machine.rooms().find(|room| room.id == room_id(name));
+        rooms.map(room).map(|room| room.map_or(0, |room| room.ring.len()))
+    };
+    assert_eq!(held(&rig), [300, 400, 400, 400]);
+    pass(&mut rig, 20_000_000);
+    assert_eq!(held(&rig), [0, 400, 400, 400], "10 s without a member");
+    pass(&mut rig, 60_000_000);
+    assert_eq!(held(&rig), [0; 4]);
+}
+
 #[test]
 fn two_names_with_one_number_are_never_one_room() {
     // 0: a proxy; 1: the gateway that wants the room; 2: the router.
@@ -3003,7 +3029,7 @@ fn a_gateway_accounts_for_every_message_of_its_owners() {
     );
     assert_eq!(counter(&rig.machine, "gaps_unrepaired"), 1, "the hole");
     // More than the room's share of the arena behind a hole.
-    let held = rig.machine.arena().room_bytes_max() / 1_000;
+    let held = rig.machine.arena().room_bytes_max(Default::default()) / 1_000;
     for offset in 2..held as u64 + 4 {
         rig.say(2, &link_room(2, offset, &[&[0; 1_000]]));
     }

@@ -457,6 +457,7 @@ fn record(record: &Record<'_>) -> Value {
         Record::Unsubscribe => json!({}),
         Record::GatewaySeen { node, up } => json!({"node": node, "up": up}),
         Record::BrokerTold { node, told } => json!({"node": node, "told": told}),
+        Record::Namespace { number, name } => json!({"number": number, "name": hex(name)}),
         Record::Control(ControlRecord::LinkReady { token }) => json!({"token": hex(token)}),
         Record::RoomRefused { room, code } => json!({"room": room, "code": *code as u8}),
         Record::Command {

@@ -122,6 +122,7 @@ fn a_message_walks_through_all_five_machines() {
     };
     let mut gateway = Gateway::new(
         GatewayConfig {
+            namespaces: Vec::new(),
             me: me(1, role::GATEWAY),
             payload: 1200,
             arena_bytes: 1 << 20,
@@ -141,6 +142,7 @@ fn a_message_walks_through_all_five_machines() {
     );
     let mut proxy = Proxy::new(
         ProxyConfig {
+            namespaces: Vec::new(),
             me: me(2, role::PROXY),
             payload: 1200,
             keepalive_ms: 1000,
@@ -155,6 +157,7 @@ fn a_message_walks_through_all_five_machines() {
         entropy(2),
     );
     let broker_config = BrokerConfig {
+        namespaces: Vec::new(),
         me: me(3, role::BROKER),
         payload: 1200,
         arena_bytes: 1 << 20,

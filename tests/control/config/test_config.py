@@ -14,6 +14,10 @@ from control.config.load import find_file, load, values
 from control.config.options import ROLES, UP
 from control.errors import BAD_CONFIG, ConfigError
 from control.host.addresses import address_text, split_address
+from plane.kind import Around
+from plane.rooms.broker import BROKER
+from plane.rooms.gateway import GATEWAY
+from plane.rooms.proxy import PROXY
 from tests.control.nodes import configured
 
 ROOT = Path(__file__).parents[3]
@@ -72,6 +76,19 @@ def test_the_result_is_frozen(tmp_path: Path) -> None:
         config.namespaces["b"] = None
 
 
+def test_how_a_namespace_keeps_its_rooms_reaches_brokers_gateways_and_proxies(tmp_path: Path) -> None:
+    text = (
+        "[namespaces.b]\nhistory_messages = 300\nhistory_kib = 512\nhistory_s = 5\narena_share = 9\n"
+        '[namespaces.a]\nhistory_s = 3600\n[namespaces.c]\nflow = "paced"\n'
+    )
+    config = load(write(tmp_path, text), {}).config
+    around = Around(section=config.section, instance="a", folder=tmp_path, partition=0, absolute=str)
+    kept = [("a", 0, None, None, 3600), ("b", 9, 300, 512 << 10, 5)]
+    assert BROKER.settle(config.role("broker"), around).namespaces == kept
+    assert GATEWAY.settle(config.role("gateway"), around).namespaces == kept
+    assert PROXY.settle(config.role("proxy"), around).namespaces == ["a", "b"]
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -100,6 +117,25 @@ def test_the_result_is_frozen(tmp_path: Path) -> None:
         ("#" * ((1 << 20) + 1), ["longer than 1 MiB"]),
         ('[log]\nformat = "xml"', ["log.format = 'xml'", "not one of 'json', 'text'"]),
         ('[namespaces.a]\nflow = "fast"', ["namespaces.a.flow", "not one of 'live', 'paced'"]),
+        ("[namespaces.a]\nhistory_messages = 255", ["namespaces.a.history_messages = 255", ">= 256"]),
+        ("[namespaces.a]\nhistory_s = 4", ["namespaces.a.history_s = 4", ">= 5"]),
+        ("[namespaces.a]\narena_share = 91", ["namespaces.a.arena_share = 91", "<= 90"]),
+        (
+            "[namespaces.a]\narena_share = 50\n[namespaces.b]\narena_share = 41",
+            ["muster.toml: namespaces.a.arena_share", "are 91 %", "90 % may be"],
+        ),
+        (
+            "[broker]\narena_mib = 16\n[namespaces.a]\narena_share = 6",
+            ["namespaces.a.arena_share", "6 % of broker.arena_mib are 983 KiB", "at least 1024 KiB"],
+        ),
+        (
+            "[gateway]\narena_mib = 10\n[namespaces.a]\narena_share = 20\nhistory_kib = 1025",
+            ["namespaces.a.history_kib", "1025 KiB are more than half", "gateway.arena_mib, 1024 KiB"],
+        ),
+        (
+            "".join(f"[namespaces.n{number}]\nhistory_s = 9\n" for number in range(128)),
+            ["namespaces: 128 say how", "127 may"],
+        ),
         ("[up]\ngateways = 0", ["up.gateways = 0", ">= 1"]),
         ("[up]\nproxies = 65", ["up.proxies = 65", "<= 64"]),
         ('[up]\nbrokers = "3x2"', ["up.brokers", "3 partitions", "power of two from 1 to 256"]),

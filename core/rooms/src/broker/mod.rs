@@ -30,7 +30,7 @@ use crate::interest::{Change, Interest};
 use crate::limits::{GATEWAY_LEASE, LINK_LOG_BYTES, ROOMS_MAX};
 use crate::missing::MISSING_WAIT;
 use crate::name::RoomName;
-use crate::ring::Arena;
+use crate::arena::{Arena, Retention};
 use crate::segments::Segments;
 use crate::shards;
 use crate::untold::Untold;
@@ -46,7 +46,8 @@ use users::Users;
 pub const PUBLISHERS_MAX: usize = 1 << 20;
 /// The part of these for one user: a user that opens rooms endlessly leaves most places to others.
 pub const USER_PUBLICATIONS_MAX: usize = PUBLISHERS_MAX / 4;
-/// A room without interest and publishers is forgotten after this; made again it is a new stream.
+/// A room without interest and publishers is forgotten after this, unless its namespace says otherwise; made again it is
+/// a new stream.
 pub const ROOM_IDLE: Micros = 60_000_000;
 /// A room that another broker owns ends here if nothing was published to it for this long.
 pub const DETOUR_IDLE: Micros = 5_000_000;
@@ -75,6 +76,8 @@ pub struct BrokerConfig {
     pub me: Identity,
     pub payload: usize,
     pub arena_bytes: usize,
+    /// Namespaces whose rooms it keeps otherwise than others.
+    pub namespaces: Vec<Retention>,
     /// For `room` by name; a broker otherwise knows rooms by id.
     pub name_key: [u8; 16],
     pub cluster: ClusterKeys,
@@ -207,6 +210,8 @@ pub struct Broker {
     acks: BTreeMap<u32, Acks>,
     commands: Commands,
     arena: Arena,
+    /// Per proxy node: its numbers of namespaces, and ours.
+    namespaces: BTreeMap<u32, BTreeMap<u8, u8>>,
     segments: Segments,
     placement: Placement,
     name_key: [u8; 16],
@@ -263,7 +268,8 @@ impl Broker {
             gateways: BTreeMap::new(),
             acks: BTreeMap::new(),
             commands: Commands::new(hash),
-            arena: Arena::new(config.arena_bytes),
+            arena: Arena::with(config.arena_bytes, &config.namespaces),
+            namespaces: BTreeMap::new(),
             segments: Segments::new(node.secret_u64()),
             placement: room_placement(0, Vec::new(), 1, 1),
             name_key: config.name_key,
@@ -704,6 +710,11 @@ impl Broker {
                 self.command_handled(now, (peer.node, peer.epoch), *command, *outcome, page.clone());
                 true
             }
+            (role::PROXY, Record::Namespace { number, name }) => {
+                let known = std::str::from_utf8(name).map_or(0, |name| self.arena.number(name));
+                self.namespaces.entry(peer.node).or_default().insert(*number, known);
+                true
+            }
             (role::ROUTER, _) => self.membership(now, peer.node, record),
             _ => false,
         }
@@ -876,7 +887,12 @@ impl Broker {
                     self.homes.lost(peer.node);
                     self.review_homes(now);
                 }
-                LinkChange::Down { peer, .. } if peer.role == role::PROXY => self.forget_acks(peer.node),
+                LinkChange::Down { peer, .. } if peer.role == role::PROXY => {
+                    self.forget_acks(peer.node);
+                    if self.links.to(peer.node).is_none() {
+                        self.namespaces.remove(&peer.node);
+                    }
+                }
                 LinkChange::Down { peer, .. } => {
                     self.gateways.remove(&peer.node);
                     self.commands_reached(now, peer.node);
@@ -1020,9 +1036,10 @@ impl Broker {
             let idle = now.saturating_sub(room.used_at);
             let (id, ended) = (room.id, room.ended);
             let unused = (room.gateways.is_empty() || ended) && room.withheld.is_empty();
+            let kept = self.arena.idle(room.ring.home).unwrap_or(ROOM_IDLE);
             if !ended && idle >= DETOUR_IDLE && !self.owns(id) {
                 self.end_room(at as u32);
-            } else if unused && idle >= ROOM_IDLE {
+            } else if unused && idle >= kept {
                 self.by_id.remove(&id);
                 self.rooms[at] = None;
                 self.free.push(at as u32);
@@ -1115,6 +1132,7 @@ mod tests {
             me: me(role::BROKER),
             payload: 1_200,
             arena_bytes: 0,
+            namespaces: Vec::new(),
             name_key: [1; 16],
             cluster: cluster(),
             reset_secret: [1; 32],

@@ -230,6 +230,7 @@ impl Broker {
             arena,
             counters,
             ages,
+            namespaces,
             ..
         } = self;
         let (Some(room), Some(publication)) = (
@@ -240,6 +241,10 @@ impl Broker {
         };
         room.used_at = now;
         let (publisher, proxy) = (publication.id, publication.proxy);
+        let known = namespaces.get(&proxy).and_then(|known| known.get(&frame.namespace));
+        if let Some(space) = known.filter(|_| frame.namespace > 0) {
+            room.ring.home.space = *space;
+        }
         let born = frame.age.map_or(0, |age| age::born(now, age.into()));
         if publication.generation != room.generation {
             // Numbers of an earlier stream mean nothing in this one.

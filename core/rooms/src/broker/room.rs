@@ -88,7 +88,7 @@ impl Room {
             check,
             generation,
             frames,
-            ring: Ring::new(1),
+            ring: Ring::of(1, id),
             gateways: Vec::new(),
             withheld: Vec::new(),
             used_at: now,
@@ -135,13 +135,12 @@ impl Room {
     /// Whether publishers must wait: a gateway passes messages on too late, or is more than half a ring behind, or, in
     /// a paced room, one of its members is, and would lose messages. `rtt`: that of a gateway's link, if it has one.
     pub fn withholds(&mut self, arena: &Arena, now: Micros, rtt: impl Fn(u32) -> Option<Micros>) -> bool {
-        let half = arena.room_bytes_max() / 2;
         let mut withholds = false;
         for at in 0..self.gateways.len() {
             let cursor = self.gateways[at];
             let rtt = rtt(cursor.gateway);
             let from = cursor.kept.unwrap_or(cursor.consumed);
-            let behind = rtt.is_some() && self.ring.bytes_from(from) > half;
+            let behind = rtt.is_some() && self.ring.is_half(arena, from);
             let late = rtt.is_some_and(|rtt| self.is_late(arena, now, &cursor, rtt));
             let longest = if cursor.kept.is_some() { PACED_MAX } else { WITHHOLD_MAX };
             let lost = cursor.kept.is_some_and(|kept| kept < self.ring.first());

@@ -34,12 +34,12 @@ use self::backlog::Backlog;
 use self::commands::Commands;
 use crate::admission::{self, HasGrant};
 use crate::age::Ages;
+use crate::arena::{Arena, Retention};
 use crate::interest::Page;
 use crate::limits::{LINK_LOG_BYTES, ROOMS_MAX};
 use crate::name::{RoomKey, RoomName};
 use crate::owners::Owners;
 use crate::rights::{Admitted, Grant, Rights};
-use crate::ring::Arena;
 use crate::segments::Segments;
 use crate::shards;
 use crate::wire::publish::Positions;
@@ -76,6 +76,8 @@ pub struct GatewayConfig {
     pub me: Identity,
     pub payload: usize,
     pub arena_bytes: usize,
+    /// Namespaces whose rooms it keeps otherwise than others.
+    pub namespaces: Vec<Retention>,
     pub keepalive_ms: u32,
     pub idle_ms: u32,
     pub name_key: [u8; 16],
@@ -288,7 +290,7 @@ impl Gateway {
             free: Vec::new(),
             members: 0,
             by_id: HashMap::with_hasher(KeyedState::new(k0, k1)),
-            arena: Arena::new(config.arena_bytes),
+            arena: Arena::with(config.arena_bytes, &config.namespaces),
             segments: Segments::new(k0 ^ k1),
             active: VecDeque::new(),
             room_wheel: Wheel::new(),
@@ -622,7 +624,8 @@ impl Gateway {
         }
         let paced = self.config_paced.iter().any(|namespace| namespace == name.namespace());
         let frames = self.segments.name();
-        let room = Box::new(Room::new(key.id, key.check, &name.to_string(), paced, frames));
+        let mut room = Box::new(Room::new(key.id, key.check, &name.to_string(), paced, frames));
+        room.ring.home.space = self.arena.number(name.namespace());
         let at = match self.free.pop() {
             Some(at) => {
                 self.rooms[at as usize] = Some(room);

@@ -391,7 +391,7 @@ impl Room {
             name: name.into(),
             paced,
             frames,
-            ring: Ring::new(FIRST_PLACE),
+            ring: Ring::of(FIRST_PLACE, id),
             sources: Vec::new(),
             found: None,
             turns: None,
@@ -1021,9 +1021,10 @@ impl Room {
     }
 
     fn hold(&mut self, pen: &mut Pen<'_>, at: usize, offset: u64, message: &Message<'_>, born: u32) {
-        let bytes_max = HELD_BYTES_MAX.min(pen.arena.room_bytes_max());
+        let bytes_max = HELD_BYTES_MAX.min(pen.arena.room_bytes_max(self.ring.home));
         let bytes: usize = self.sources.iter().map(|source| source.held_bytes).sum();
-        if self.held_len() >= HELD_MAX || bytes + message.data.len() > bytes_max {
+        let held_max = HELD_MAX.min(pen.arena.room_messages_max(self.ring.home));
+        if self.held_len() >= held_max || bytes + message.data.len() > bytes_max {
             pen.counters.dropped_held_full += 1;
             return;
         }
@@ -2003,11 +2004,15 @@ mod tests {
     fn history_does_not_go_before_what_other_rooms_have_overwritten() {
         let mut arena = Arena::new(1 << 20);
         let mut room = filled(&mut arena, 101, &[(7, FIRST | LAST); 3]);
-        let mut other = Ring::new(1);
-        while room.ring.get(&arena, FIRST_PLACE).is_some() {
-            other.push(&mut arena, 0, &Entry::default());
+        let mut others = 1..;
+        while let (Some(_), Some(user)) = (room.ring.get(&arena, FIRST_PLACE), others.next()) {
+            let publisher = PublisherId { user, incarnation: 1 };
+            let entry = Entry {
+                publisher,
+                ..Entry::default()
+            };
+            Ring::of(1, user << 48).push(&mut arena, 0, &entry);
         }
-        assert!(room.ring.get(&arena, FIRST_PLACE + 1).is_some());
         let asked = |room: &mut Room, count| {
             let start = room.start_with(&arena, 0, count, false, |_| true);
             matches!(start, Start::Fetch(_))

@@ -24,6 +24,7 @@ use muster_transport::{
 
 use crate::admission::{self, HasGrant};
 use crate::age::{self, Sampler};
+use crate::arena::NAMESPACES_MAX;
 use crate::limits::{LINK_LOG_BYTES, SESSION_PUBLICATIONS_MAX};
 use crate::name::{RoomKey, RoomName};
 use crate::owners::Owners;
@@ -61,6 +62,8 @@ pub struct ProxyConfig {
     pub reset_secret: [u8; 32],
     /// One of this many publish frames carries the age of its messages; 0: none.
     pub age_every: u32,
+    /// Namespaces whose rooms brokers keep otherwise than others: they are told of these.
+    pub namespaces: Vec<String>,
 }
 
 muster_transport::counters! {
@@ -112,6 +115,8 @@ struct Place {
     /// The place's number in the low bits, its number of former uses in the high ones: late data for a former use
     /// matches nothing.
     handle: u32,
+    /// The number of the room's namespace, if it has settings.
+    namespace: u8,
     open: bool,
 }
 
@@ -163,6 +168,8 @@ pub struct Proxy {
     owners: Owners,
     placement: Placement,
     name_key: [u8; 16],
+    /// Those with settings, numbered from 1 on.
+    namespaces: Vec<String>,
     commands: Commands,
     limits: Limits,
     ages: Sampler,
@@ -193,6 +200,7 @@ impl Proxy {
             owners: Owners::default(),
             placement: room_placement(0, Vec::new(), 1, 1),
             name_key: config.name_key,
+            namespaces: config.namespaces,
             commands: Commands::new(hash),
             limits: Limits::new(hash),
             ages: Sampler::new(config.age_every),
@@ -380,8 +388,11 @@ impl Proxy {
             return Err(Code::TooManyRooms);
         }
         let used = places.get(at).map(|place| place.handle);
+        let known = self.namespaces.iter().take(NAMESPACES_MAX);
+        let namespace = known.zip(1..).find(|(known, _)| *known == name.namespace());
         let place = Place {
             key,
+            namespace: namespace.map_or(0, |(_, number)| number),
             incarnation,
             handle: used.map_or(at as u32, |handle| handle.wrapping_add(SESSION_PUBLICATIONS_MAX as u32)),
             open: true,
@@ -450,6 +461,7 @@ impl Proxy {
             count: frame.count,
             messages: frame.messages,
             detour: route.detour,
+            namespace: open.namespace,
             // When they were born, until they leave.
             age: (frame.count > 0 && self.ages.draws()).then(|| age::born(now, away)),
         };
@@ -563,7 +575,13 @@ impl Proxy {
                 _ => {}
             }
             match change {
-                LinkChange::Up { peer, .. } if peer.role == role::BROKER => self.owners.up(peer.node),
+                LinkChange::Up { slot, peer } if peer.role == role::BROKER => {
+                    self.owners.up(peer.node);
+                    for (name, number) in self.namespaces.iter().take(NAMESPACES_MAX).zip(1..) {
+                        let name = name.as_bytes();
+                        self.links.record(now, slot, &Record::Namespace { number, name });
+                    }
+                }
                 LinkChange::Down { peer, .. } if peer.role == role::BROKER && self.links.to(peer.node).is_none() => {
                     self.owners.lost(now, peer.node);
                     self.health.lost(peer.node);

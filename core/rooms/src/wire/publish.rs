@@ -85,10 +85,16 @@ pub struct LinkPublish<'a> {
     pub detour: bool,
     /// The age of the messages in microseconds, in frames that carry it.
     pub age: Option<u32>,
+    /// The proxy's number of the room's namespace ([`Record::Namespace`]); 0: one without settings.
+    ///
+    /// [`Record::Namespace`]: crate::wire::record::Record::Namespace
+    pub namespace: u8,
 }
 
 /// Flag of a link publish frame that does not go to the room's owner.
 pub const DETOUR: u8 = 1;
+/// The flags above it are the number of the room's namespace.
+const NAMESPACE_AT: u8 = 1;
 /// The position of the age in an aged publish frame, from the frame's first byte.
 pub const PUBLISH_AGE_AT: usize = FRAME + 8 + 8 + 16 + 8 + 4 + 4 + 4;
 
@@ -107,6 +113,7 @@ impl<'a> LinkPublish<'a> {
         let mut reader = Reader::new(body);
         let mut frame = LinkPublish {
             detour: flags & DETOUR != 0,
+            namespace: flags >> NAMESPACE_AT,
             room: reader.u64()?,
             check: reader.u64()?,
             publisher: PublisherId {
@@ -143,7 +150,7 @@ impl<'a> LinkPublish<'a> {
 
     /// Writes the frame: an aged one where there is an age, and it can.
     pub fn write(&self, writer: &mut Writer<'_>) -> bool {
-        let flags = if self.detour { DETOUR } else { 0 };
+        let flags = self.namespace << NAMESPACE_AT | if self.detour { DETOUR } else { 0 };
         let aged = self.age.zip(self.behind());
         let kind = match aged {
             Some(_) => kinds::AGED_PUBLISH,

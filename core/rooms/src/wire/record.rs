@@ -58,6 +58,7 @@ kinds! {
         LinkCount = 32,
         LinkCounted = 33,
         BrokerTold = 34,
+        Namespace = 40,
     }
 }
 
@@ -315,6 +316,12 @@ pub enum Record<'a> {
         node: u32,
         told: bool,
     },
+    // ---- proxy to broker
+    /// The number by which this proxy names a namespace with settings in its frames.
+    Namespace {
+        number: u8,
+        name: &'a [u8],
+    },
     // ---- proxy to broker, broker to gateway
     /// A command. `session` is the sender's at its proxy, which the answer names.
     LinkCommand {
@@ -434,6 +441,10 @@ impl<'a> Record<'a> {
             Kind::BrokerTold => Record::BrokerTold {
                 node: r.u32()?,
                 told: r.u8()? != 0,
+            },
+            Kind::Namespace => Record::Namespace {
+                number: r.u8()?,
+                name: r.bytes16()?,
             },
             Kind::Command | Kind::Count => Record::Command {
                 number: r.u64()?,
@@ -594,6 +605,9 @@ impl Encode for Record<'_> {
             }
             Record::BrokerTold { node, told } => {
                 w.u8(Kind::BrokerTold as u8).u32(*node).u8(u8::from(*told));
+            }
+            Record::Namespace { number, name } => {
+                w.u8(Kind::Namespace as u8).u8(*number).bytes16(name);
             }
             Record::Command {
                 number,
@@ -803,6 +817,10 @@ mod tests {
             Record::Unsubscribe,
             Record::GatewaySeen { node: 37, up: true },
             Record::BrokerTold { node: 38, told: true },
+            Record::Namespace {
+                number: 39,
+                name: b"chat",
+            },
             Record::RoomRefused {
                 room: 35,
                 code: Code::NameCollision,

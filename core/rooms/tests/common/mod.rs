@@ -16,7 +16,7 @@ use muster_rooms::wire::{
 };
 use muster_rooms::{
     Admitted, Broker, BrokerConfig, Client, ClientConfig, Endpoint, Gateway, GatewayConfig, GatewayEvent, Grant,
-    Policy, Proxy, ProxyConfig, ProxyEvent, Rights, RoomKey, RoomName, Router, RouterConfig,
+    Policy, Proxy, ProxyConfig, ProxyEvent, Retention, Rights, RoomKey, RoomName, Router, RouterConfig,
 };
 use muster_transport::{
     append, prologue, respond, Addr, AllowList, Arrival, ClusterKeys, Code, Conn, ControlRecord, DatagramKind, Demand,
@@ -707,6 +707,18 @@ pub fn link_publish_of(user: u64, incarnation: u64, low: u64, first: u64, data: 
 }
 
 pub fn link_publish_in(room: &str, publisher: PublisherId, low: u64, first: u64, data: &[&[u8]]) -> Vec<u8> {
+    link_publish_from(0, room, publisher, low, first, data)
+}
+
+/// The same with the number that the proxy has for the room's namespace.
+pub fn link_publish_from(
+    namespace: u8,
+    room: &str,
+    publisher: PublisherId,
+    low: u64,
+    first: u64,
+    data: &[&[u8]],
+) -> Vec<u8> {
     let messages = messages(data);
     body(|writer| {
         LinkPublish {
@@ -722,6 +734,7 @@ pub fn link_publish_in(room: &str, publisher: PublisherId, low: u64, first: u64,
             messages: &messages,
             detour: false,
             age: None,
+            namespace,
         }
         .write(writer)
     })
@@ -1088,6 +1101,7 @@ impl Subject for Gateway {
 
     fn build(seed: u64) -> Self {
         let config = GatewayConfig {
+            namespaces: vec![kept()],
             me: identity(GATEWAY, role::GATEWAY),
             payload: PAYLOAD,
             arena_bytes: 1 << 20,
@@ -1173,6 +1187,7 @@ impl Subject for Proxy {
 
     fn build(seed: u64) -> Self {
         let config = ProxyConfig {
+            namespaces: Vec::new(),
             me: identity(PROXY, role::PROXY),
             payload: PAYLOAD,
             keepalive_ms: 1000,
@@ -1279,11 +1294,25 @@ pub fn names_life(rig: &mut Rig<Broker>, router: usize, (node, epoch): (u32, u32
     );
 }
 
+/// A namespace with settings.
+pub const KEPT: &[u8] = b"kept";
+
+pub fn kept() -> Retention {
+    Retention {
+        namespace: "kept".into(),
+        share_percent: 0,
+        messages: Some(300),
+        bytes: Some(64 << 10),
+        idle: Some(10_000_000),
+    }
+}
+
 impl Subject for Broker {
     const ROLE: Role = role::BROKER;
 
     fn build(seed: u64) -> Self {
         let config = BrokerConfig {
+            namespaces: vec![kept()],
             me: identity(BROKER, role::BROKER),
             payload: PAYLOAD,
             arena_bytes: 1 << 20,

@@ -47,6 +47,7 @@ impl Rooms {
         match kind {
             Kind::Gateway => {
                 let config = GatewayConfig {
+                    namespaces: Vec::new(),
                     me,
                     payload,
                     arena_bytes: self.plan.arena_bytes,
@@ -70,6 +71,7 @@ impl Rooms {
                 let name_key = NAME_KEY;
                 let server_key = self.keys[process].clone();
                 let config = ProxyConfig {
+                    namespaces: Vec::new(),
                     me,
                     payload,
                     keepalive_ms,
@@ -90,6 +92,7 @@ impl Rooms {
             Kind::Broker => {
                 let arena_bytes = self.plan.arena_bytes;
                 let config = BrokerConfig {
+                    namespaces: Vec::new(),
                     me,
                     payload,
                     arena_bytes,

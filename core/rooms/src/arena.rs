@@ -1,0 +1,641 @@
+//! The memory of all rooms' recent messages, and how rooms, users and namespaces share it.
+//!
+//! Owns the bytes, their blocks and what is pushed out when all are in use. Knows no room's order, no session and no
+//! frame. A position is a count that grows in each chain, so what was pushed out is told by comparing numbers.
+//!
+//! Each part of the arena (one for each namespace with a share, and one for all others) has two chains of blocks, each
+//! oldest first. Of a room or user that has more than its share of the quiet chain, further messages go into the flood
+//! chain. A quiet chain keeps half of its part, so no flood pushes out more than the other half. What one chain or part
+//! leaves free the others use.
+
+use std::collections::VecDeque;
+
+use muster_transport::Micros;
+
+use crate::wire::{GapReason, PublisherId, StreamGap};
+
+/// Bytes of a block: what is pushed out at once, some 260 messages of 200 bytes, in about 10 us.
+const BLOCK: usize = 1 << BLOCK_BITS;
+const BLOCK_BITS: u32 = 16;
+/// Bytes in front of an entry's data.
+const ENTRY: usize = 48;
+/// A room may hold this share of its part.
+const ROOM_SHARE: usize = 8;
+/// And this share of it in the quiet chain: 32 rooms fill the half that floods cannot push out.
+const QUIET_ROOM_SHARE: usize = 64;
+/// The same of a user: four fill it. A user may write in many rooms, as a service does for all.
+const QUIET_USER_SHARE: usize = 8;
+/// The least memory, and the least part of it: 16 blocks.
+const ARENA_BYTES_MIN: usize = 1 << 20;
+/// Namespaces with settings: their numbers beside 0 fit into the seven free flags of a frame.
+pub const NAMESPACES_MAX: usize = 127;
+/// Cells in which the bytes of rooms and of users are counted. Two share a cell by a chance of 1 in 65,536; then they
+/// share a share.
+const CELLS: usize = 1 << 16;
+/// A position has its chain above the place in it.
+const CHAIN_AT: u32 = 56;
+/// Bytes are counted in cells by eight.
+const UNIT: usize = 8;
+
+/// The settings of a namespace's rooms.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Retention {
+    pub namespace: String,
+    /// The part of the arena that is theirs, in percent; 0: they are in the part of all others.
+    pub share_percent: usize,
+    /// Messages that a room keeps (one of several datagrams counts as many).
+    pub messages: Option<usize>,
+    /// The same in bytes, with 48 for each message.
+    pub bytes: Option<usize>,
+    /// How long a broker keeps a room without members and publishers.
+    pub idle: Option<Micros>,
+}
+
+/// One place of a room's sequence: a message or a gap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Entry<'a> {
+    /// The owner's offset (of a gap: its first).
+    pub offset: u64,
+    pub publisher: PublisherId,
+    /// Publish sequence (of a gap: its last offset).
+    pub sequence: u64,
+    /// Chunk flags (of a gap: its reason).
+    pub flags: u8,
+    pub gap: bool,
+    /// The index of its stream in the room.
+    pub stream: u8,
+    /// Milliseconds of the machine's clock at which it was appended.
+    pub at_ms: u32,
+    /// When it was born ([`crate::age`]); 0 where that is not told.
+    pub born: u32,
+    pub data: &'a [u8],
+}
+
+impl Entry<'_> {
+    /// Its last offset; of a gap with an unknown end, the first.
+    pub fn last(&self) -> u64 {
+        if self.gap && self.sequence != StreamGap::OPEN {
+            self.sequence
+        } else {
+            self.offset
+        }
+    }
+
+    /// Why the gap is one; only meaningful where `gap`.
+    pub fn reason(&self) -> GapReason {
+        GapReason::from_u8(self.flags).unwrap_or(GapReason::Unrepaired)
+    }
+}
+
+/// What a ring's entries belong to: the cell of their room, and their namespace's number (0: without settings).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Home {
+    pub room: u16,
+    pub space: u8,
+}
+
+impl Home {
+    /// A room's home. Its id is a hash by a secret key, whose low bits choose the partition.
+    pub fn of(room: u64) -> Self {
+        Home {
+            room: (room >> 48) as u16,
+            space: 0,
+        }
+    }
+}
+
+muster_transport::counters! {
+    /// What the shares of rooms, users and namespaces did to recent messages.
+    pub struct ArenaCounters {
+        /// Recent messages kept among those of floods: their room has more than its share.
+        arena_beyond_room_share,
+        /// Recent messages kept among those of floods: their user has more than its share.
+        arena_beyond_user_share,
+        /// Recent messages forgotten: their room has as many as its namespace keeps.
+        arena_beyond_messages,
+        /// Recent messages forgotten: their room has as many bytes as a room, or its namespace, keeps.
+        arena_beyond_bytes,
+    }
+}
+
+/// Limits of a namespace's rooms.
+struct Space {
+    namespace: Option<Retention>,
+    part: u8,
+    messages_max: usize,
+    bytes_max: usize,
+}
+
+/// A part of the arena.
+struct Part {
+    /// Blocks that are its own, and those that it uses.
+    share: usize,
+    used: usize,
+    /// Units of a room, and of a user, in the quiet chain.
+    room_max: u32,
+    user_max: u32,
+}
+
+#[derive(Default)]
+struct Chain {
+    /// The number of the first block, and all of them.
+    first: u64,
+    blocks: VecDeque<Block>,
+}
+
+/// A block in use.
+struct Block {
+    /// Its place in the memory.
+    at: u32,
+    used: u32,
+    since: Micros,
+}
+
+/// The bytes of all rooms' recent entries.
+pub struct Arena {
+    bytes: Vec<u8>,
+    /// Blocks that were in use, and all.
+    begun: u32,
+    blocks: u32,
+    spaces: Vec<Space>,
+    parts: Vec<Part>,
+    /// A quiet one and one of floods for each part.
+    chains: Vec<Chain>,
+    by_room: Vec<u32>,
+    by_user: Vec<u32>,
+    used: u64,
+    /// The chain that lost a block last.
+    lost: Option<usize>,
+    pub counters: ArenaCounters,
+    /// Entries that were looked at.
+    #[cfg(test)]
+    pub looks: std::cell::Cell<usize>,
+}
+
+fn user_cell(user: u64, part: usize) -> usize {
+    let mixed = (user ^ (part as u64) << 56).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> 48) as usize % CELLS
+}
+
+impl Arena {
+    /// An arena of `capacity` bytes, at least 1 MiB, without settings of namespaces. The system gives the pages as they
+    /// are first written.
+    #[cfg(test)]
+    pub fn new(capacity: usize) -> Self {
+        Arena::with(capacity, &[])
+    }
+
+    /// The same with namespaces, which get the numbers from 1 on. Further ones than [`NAMESPACES_MAX`] and shares beyond
+    /// what is there count for nothing: the configuration refuses them.
+    pub fn with(capacity: usize, namespaces: &[Retention]) -> Self {
+        let blocks = capacity.max(ARENA_BYTES_MIN) / BLOCK;
+        let part = |share: usize| Part {
+            share,
+            used: 0,
+            room_max: (share * BLOCK / QUIET_ROOM_SHARE / UNIT) as u32,
+            user_max: (share * BLOCK / QUIET_USER_SHARE / UNIT) as u32,
+        };
+        let (mut parts, mut spaces, mut left) = (vec![part(0)], Vec::new(), blocks);
+        let namespaces = &namespaces[..namespaces.len().min(NAMESPACES_MAX)];
+        for each in namespaces {
+            let share = blocks * each.share_percent / 100;
+            let own = share > 0 && share < left;
+            if own {
+                left -= share;
+                parts.push(part(share));
+            }
+            let at = if own { parts.len() - 1 } else { 0 };
+            spaces.push((at, Some(each.clone())));
+        }
+        parts[0] = part(left);
+        let space = |(at, namespace): (usize, Option<Retention>)| {
+            let (messages, bytes) = namespace.as_ref().map_or((None, None), |own| (own.messages, own.bytes));
+            let most = parts[at].share * BLOCK / ROOM_SHARE;
+            Space {
+                namespace,
+                part: at as u8,
+                messages_max: messages.unwrap_or(usize::MAX),
+                bytes_max: bytes.unwrap_or(most).min(parts[at].share * BLOCK / 2),
+            }
+        };
+        let spaces = std::iter::once((0, None)).chain(spaces).map(space).collect();
+        Arena {
+            bytes: vec![0; blocks * BLOCK],
+            begun: 0,
+            blocks: blocks as u32,
+            spaces,
+            chains: parts.iter().flat_map(|_| [Chain::default(), Chain::default()]).collect(),
+            parts,
+            by_room: vec![0; CELLS],
+            by_user: vec![0; CELLS],
+            used: 0,
+            lost: None,
+            counters: ArenaCounters::default(),
+            #[cfg(test)]
+            looks: std::cell::Cell::new(0),
+        }
+    }
+
+    /// The number of a namespace; 0: one without settings.
+    pub fn number(&self, namespace: &str) -> u8 {
+        let named = |space: &Space| space.namespace.as_ref().is_some_and(|own| own.namespace == namespace);
+        self.spaces.iter().position(named).unwrap_or(0) as u8
+    }
+
+    /// How long a broker keeps a room without members and publishers, if its namespace says so.
+    pub fn idle(&self, home: Home) -> Option<Micros> {
+        self.space(home).namespace.as_ref()?.idle
+    }
+
+    /// Bytes that one room may hold.
+    pub fn room_bytes_max(&self, home: Home) -> usize {
+        self.space(home).bytes_max
+    }
+
+    /// Messages that one room may hold.
+    pub fn room_messages_max(&self, home: Home) -> usize {
+        self.space(home).messages_max
+    }
+
+    fn space(&self, home: Home) -> &Space {
+        self.spaces.get(usize::from(home.space)).unwrap_or(&self.spaces[0])
+    }
+
+    /// Bytes in use.
+    pub fn used(&self) -> u64 {
+        self.used
+    }
+
+    /// Age of the entry that is pushed out next: of the oldest, before any was.
+    pub fn age(&self, now: Micros) -> Micros {
+        let chains = match self.lost {
+            Some(chain) => &self.chains[chain..=chain],
+            None => &self.chains[..],
+        };
+        let oldest = chains.iter().filter_map(|chain| Some(chain.blocks.front()?.since)).min();
+        oldest.map_or(0, |since| now.saturating_sub(since))
+    }
+
+    /// Bytes that an entry with `data` bytes takes.
+    pub fn cost(data: usize) -> usize {
+        (ENTRY + data).next_multiple_of(UNIT)
+    }
+
+    /// Whether an entry goes to those of floods: its room or its user has its share among the others.
+    #[inline]
+    pub fn floods(&mut self, home: Home, entry: &Entry<'_>) -> bool {
+        let at = usize::from(self.space(home).part);
+        let (part, more) = (&self.parts[at], (Self::cost(entry.data.len()) / UNIT) as u32);
+        if self.by_room[usize::from(home.room)] + more > part.room_max {
+            self.counters.arena_beyond_room_share += 1;
+            return true;
+        }
+        if self.by_user[user_cell(entry.publisher.user, at)] + more > part.user_max {
+            self.counters.arena_beyond_user_share += 1;
+            return true;
+        }
+        false
+    }
+
+    /// Appends an entry, to those of floods or to the others; the oldest ones of a chain make room. Returns its position.
+    pub fn push(&mut self, now: Micros, home: Home, flood: bool, entry: &Entry<'_>) -> u64 {
+        let cost = Self::cost(entry.data.len());
+        assert!(cost <= BLOCK, "a message fits into a datagram");
+        let part = usize::from(self.space(home).part);
+        let chain = 2 * part + usize::from(flood);
+        let last = self.chains[chain].blocks.back();
+        if last.is_none_or(|block| block.used as usize + cost > BLOCK) {
+            let at = self.block(part);
+            self.parts[part].used += 1;
+            let (used, since) = (0, now);
+            self.chains[chain].blocks.push_back(Block { at, used, since });
+        }
+        if !flood {
+            let units = (cost / UNIT) as u32;
+            self.by_room[usize::from(home.room)] += units;
+            self.by_user[user_cell(entry.publisher.user, part)] += units;
+        }
+        self.used += cost as u64;
+        let known = &mut self.chains[chain];
+        let number = known.first + known.blocks.len() as u64 - 1;
+        let Some(block) = known.blocks.back_mut() else {
+            unreachable!("one was pushed")
+        };
+        let within = block.used as usize;
+        block.used += cost as u32;
+        let at = block.at as usize * BLOCK + within;
+        let bytes = &mut self.bytes[at..at + ENTRY + entry.data.len()];
+        bytes[0..8].copy_from_slice(&entry.offset.to_le_bytes());
+        bytes[8..16].copy_from_slice(&entry.publisher.user.to_le_bytes());
+        bytes[16..24].copy_from_slice(&entry.publisher.incarnation.to_le_bytes());
+        bytes[24..32].copy_from_slice(&entry.sequence.to_le_bytes());
+        bytes[32..36].copy_from_slice(&((now / 1000) as u32).to_le_bytes());
+        bytes[36..38].copy_from_slice(&(entry.data.len() as u16).to_le_bytes());
+        bytes[38..40].copy_from_slice(&home.room.to_le_bytes());
+        bytes[40] = entry.flags;
+        bytes[41] = u8::from(entry.gap);
+        bytes[42] = entry.stream;
+        bytes[44..48].copy_from_slice(&entry.born.to_le_bytes());
+        bytes[ENTRY..].copy_from_slice(entry.data);
+        (chain as u64) << CHAIN_AT | number << BLOCK_BITS | within as u64
+    }
+
+    /// A block for a part: a new one, or the one that is to be given up.
+    fn block(&mut self, part: usize) -> u32 {
+        if self.begun < self.blocks {
+            self.begun += 1;
+            return self.begun - 1;
+        }
+        let chain = self.victim(part);
+        let Some(block) = self.chains[chain].blocks.pop_front() else {
+            unreachable!("all blocks are in chains")
+        };
+        self.chains[chain].first += 1;
+        self.parts[chain / 2].used -= 1;
+        self.used -= u64::from(block.used);
+        self.lost = Some(chain);
+        if chain % 2 == 0 {
+            self.uncount(chain / 2, &block);
+        }
+        block.at
+    }
+
+    /// The chain that gives up a block. It is in the part that has most beyond its share, the block to come included.
+    /// There it is that of floods while the quiet one has no more than half of the share, and else the older one.
+    fn victim(&self, asking: usize) -> usize {
+        let beyond = |at: &usize| {
+            let part = &self.parts[*at];
+            part.used as isize + isize::from(*at == asking) - part.share as isize
+        };
+        let part = (0..self.parts.len()).max_by_key(beyond).unwrap_or(0);
+        let since = |chain: usize| self.chains[chain].blocks.front().map(|block| block.since);
+        let (quiet, flood) = (2 * part, 2 * part + 1);
+        match (since(quiet), since(flood)) {
+            (Some(_), None) => quiet,
+            (Some(calm), Some(wild)) if self.chains[quiet].blocks.len() > self.parts[part].share / 2 && calm <= wild => {
+                quiet
+            }
+            _ => flood,
+        }
+    }
+
+    /// A block of a quiet chain is gone: its rooms and users have less there.
+    fn uncount(&mut self, part: usize, block: &Block) {
+        let start = block.at as usize * BLOCK;
+        let mut at = start;
+        while at < start + block.used as usize {
+            let Some(head) = self.bytes[at..].first_chunk::<ENTRY>() else {
+                return;
+            };
+            let user = u64::from_le_bytes([
+                head[8], head[9], head[10], head[11], head[12], head[13], head[14], head[15],
+            ]);
+            let cost = Self::cost(usize::from(u16::from_le_bytes([head[36], head[37]])));
+            let room = usize::from(u16::from_le_bytes([head[38], head[39]]));
+            self.by_room[room] -= (cost / UNIT) as u32;
+            self.by_user[user_cell(user, part)] -= (cost / UNIT) as u32;
+            at += cost;
+        }
+    }
+
+    #[inline]
+    fn chain(&self, position: u64) -> (&Chain, u64) {
+        let number = (position & ((1 << CHAIN_AT) - 1)) >> BLOCK_BITS;
+        (&self.chains[(position >> CHAIN_AT) as usize], number)
+    }
+
+    /// Whether the entry at a position of this arena is still there.
+    #[inline]
+    pub fn holds(&self, position: u64) -> bool {
+        let (chain, number) = self.chain(position);
+        number >= chain.first
+    }
+
+    /// The entry at `position`, if it is still there.
+    #[inline]
+    pub fn get(&self, position: u64) -> Option<Entry<'_>> {
+        #[cfg(test)]
+        self.looks.set(self.looks.get() + 1);
+        let (chain, number) = self.chain(position);
+        let block = chain.blocks.get(number.checked_sub(chain.first)? as usize)?;
+        let at = block.at as usize * BLOCK + position as usize % BLOCK;
+        let head: &[u8; ENTRY] = self.bytes[at..].first_chunk()?;
+        let long = |at: usize| {
+            u64::from_le_bytes([
+                head[at],
+                head[at + 1],
+                head[at + 2],
+                head[at + 3],
+                head[at + 4],
+                head[at + 5],
+                head[at + 6],
+                head[at + 7],
+            ])
+        };
+        let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        let len = usize::from(u16::from_le_bytes([head[36], head[37]]));
+        Some(Entry {
+            offset: long(0),
+            publisher: PublisherId {
+                user: long(8),
+                incarnation: long(16),
+            },
+            sequence: long(24),
+            flags: head[40],
+            gap: head[41] != 0,
+            stream: head[42],
+            at_ms: word(32),
+            born: word(44),
+            data: &self.bytes[at + ENTRY..at + ENTRY + len],
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn retention(namespace: &str, share_percent: usize) -> Retention {
+        Retention {
+            namespace: namespace.into(),
+            share_percent,
+            messages: None,
+            bytes: None,
+            idle: None,
+        }
+    }
+
+    fn entry(user: u64, data: &[u8]) -> Entry<'_> {
+        Entry {
+            publisher: PublisherId { user, incarnation: 1 },
+            data,
+            ..Entry::default()
+        }
+    }
+
+    /// The arena once more: every entry that was ever there by itself, and counts by looking at all.
+    struct Model {
+        /// Per namespace its part; per part its share.
+        parts: Vec<usize>,
+        shares: Vec<usize>,
+        /// Per chain, the blocks, with the time and the number of each.
+        chains: Vec<Vec<(Micros, usize)>>,
+        /// Block, chain, room, user and cost of each entry that is there.
+        entries: Vec<(usize, usize, u16, u64, usize)>,
+        blocks: usize,
+    }
+
+    impl Model {
+        fn had(&self, part: usize, of: impl Fn(u16, u64) -> bool) -> usize {
+            let quiet = self.entries.iter().filter(|(_, chain, room, user, _)| *chain == 2 * part && of(*room, *user));
+            quiet.map(|(_, _, _, _, cost)| cost).sum()
+        }
+
+        fn floods(&self, home: Home, user: u64, cost: usize) -> bool {
+            let part = self.parts[usize::from(home.space)];
+            let share = self.shares[part] * BLOCK;
+            self.had(part, |room, _| room == home.room) + cost > share / QUIET_ROOM_SHARE
+                || self.had(part, |_, by| by == user) + cost > share / QUIET_USER_SHARE
+        }
+
+        fn victim(&self, asking: usize) -> usize {
+            let mut best = (isize::MIN, 0);
+            for (part, share) in self.shares.iter().enumerate() {
+                let used = self.chains[2 * part].len() + self.chains[2 * part + 1].len() + usize::from(part == asking);
+                best = best.max((used as isize - *share as isize, part));
+            }
+            let part = best.1;
+            let (quiet, flood) = (&self.chains[2 * part], &self.chains[2 * part + 1]);
+            let older = !quiet.is_empty() && (flood.is_empty() || quiet[0].0 <= flood[0].0);
+            match flood.is_empty() || quiet.len() > self.shares[part] / 2 && older {
+                true => 2 * part,
+                false => 2 * part + 1,
+            }
+        }
+
+        fn push(&mut self, now: Micros, home: Home, flood: bool, user: u64, cost: usize) {
+            let part = self.parts[usize::from(home.space)];
+            let chain = 2 * part + usize::from(flood);
+            let in_block = |block: usize| self.entries.iter().filter(move |entry| entry.0 == block);
+            let used = self.chains[chain].last().map(|(_, block)| in_block(*block).map(|entry| entry.4).sum::<usize>());
+            if used.is_none_or(|used| used + cost > BLOCK) {
+                let all: usize = self.chains.iter().map(Vec::len).sum();
+                if all == self.shares.iter().sum::<usize>() {
+                    let (_, gone) = { let victim = self.victim(part); self.chains[victim].remove(0) };
+                    self.entries.retain(|entry| entry.0 != gone);
+                }
+                self.blocks += 1;
+                self.chains[chain].push((now, self.blocks));
+            }
+            let block = self.chains[chain].last().expect("one").1;
+            self.entries.push((block, chain, home.room, user, cost));
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(48))]
+
+        #[test]
+        fn shares_are_as_by_counting_all(steps in prop::collection::vec((0u16..60, 0u8..3, 0u64..20, 0usize..6_000, 1usize..60), 1..60)) {
+            let namespaces = [retention("a", 25), retention("b", 0)];
+            let mut arena = Arena::with(1 << 20, &namespaces);
+            let mut model = Model {
+                parts: vec![0, 1, 0],
+                shares: vec![12, 4],
+                chains: vec![Vec::new(); 4],
+                entries: Vec::new(),
+                blocks: 0,
+            };
+            let (mut positions, mut number) = (Vec::new(), 0);
+            for (room, space, user, len, times) in steps {
+                let home = Home { room: room * 8 + u16::from(space), space };
+                for _ in 0..times {
+                    number += 1;
+                    let data = vec![number as u8; len];
+                    let (entry, cost) = (Entry { offset: number, ..entry(user, &data) }, Arena::cost(len));
+                    let flood = arena.floods(home, &entry);
+                    prop_assert_eq!(flood, model.floods(home, user, cost));
+                    model.push(number, home, flood, user, cost);
+                    let before = model.entries.last().expect("this one").0;
+                    positions.push((arena.push(number, home, flood, &entry), before, number, len));
+                }
+            }
+            let there = |block: usize| model.entries.iter().any(|entry| entry.0 == block);
+            for (position, block, number, len) in positions {
+                prop_assert_eq!(arena.holds(position), there(block), "number {}", number);
+                let entry = arena.get(position);
+                prop_assert_eq!(entry.is_some(), there(block));
+                if let Some(entry) = entry {
+                    prop_assert_eq!((entry.offset, entry.data), (number, &vec![number as u8; len][..]));
+                }
+            }
+            prop_assert_eq!(arena.used(), model.entries.iter().map(|entry| entry.4 as u64).sum::<u64>());
+        }
+
+        /// What floods may do, whatever they are: rooms that keep to their shares lose nothing while they have at most
+        /// half of their part together, and a namespace with a part of its own loses nothing to others.
+        #[test]
+        fn no_flood_pushes_out_what_keeps_to_its_share(
+            floods in prop::collection::vec((0u16..3, 0u64..3, 0usize..1_400, 1usize..400), 1..60),
+            quiet in prop::collection::vec(0usize..200, 60),
+        ) {
+            let mut arena = Arena::with(2 << 20, &[retention("a", 50)]);
+            let mut kept = Vec::new();
+            for (step, (room, user, len, times)) in floods.into_iter().enumerate() {
+                // 60 quiet rooms, each of a user of its own, with at most 15 KiB in all.
+                let of = step as u16 % 60;
+                for space in [0, 1] {
+                    let home = Home { room: 1_000 + of, space };
+                    let data = vec![1; quiet[step]];
+                    let entry = entry(1_000 + u64::from(of), &data);
+                    prop_assert!(!arena.floods(home, &entry));
+                    kept.push(arena.push(0, home, false, &entry));
+                }
+                for _ in 0..times {
+                    let (home, data) = (Home { room, space: 0 }, vec![2; len]);
+                    let entry = entry(user, &data);
+                    let flood = arena.floods(home, &entry);
+                    arena.push(0, home, flood, &entry);
+                }
+            }
+            prop_assert!(kept.iter().all(|position| arena.holds(*position)));
+        }
+    }
+
+    #[test]
+    fn a_part_that_others_leave_free_is_used_until_its_owner_needs_it() {
+        let mut arena = Arena::with(1 << 20, &[retention("a", 50)]);
+        let data = [0; 1_000];
+        let mut push = |space: u8, count: usize| {
+            for number in 0..count {
+                let home = Home { room: number as u16, space };
+                let entry = entry(number as u64, &data);
+                let flood = arena.floods(home, &entry);
+                arena.push(0, home, flood, &entry);
+            }
+            [arena.parts[0].used, arena.parts[1].used]
+        };
+        assert_eq!(push(0, 2_000), [16, 0], "all of it");
+        assert_eq!(push(1, 2_000), [8, 8]);
+        assert_eq!(push(0, 2_000), [8, 8]);
+        assert_eq!(arena.number("a"), 1);
+        assert_eq!(arena.number("b"), 0);
+    }
+
+    #[test]
+    fn the_age_is_that_of_what_is_pushed_out_next() {
+        let mut arena = Arena::new(1 << 20);
+        let data = [0; 1_000];
+        for number in 0..2_000 {
+            let entry = entry(1, &data);
+            let home = Home::of(1);
+            let flood = arena.floods(home, &entry);
+            arena.push(number, home, flood, &entry);
+            assert!(number > 0 || arena.age(0) == 0);
+        }
+        let flooded = arena.chains[1].blocks.front().map(|block| 2_000 - block.since);
+        assert_eq!(Some(arena.age(2_000)), flooded, "the first messages of the room stay for good");
+        assert!(arena.counters.arena_beyond_room_share > 1_900);
+    }
+}
