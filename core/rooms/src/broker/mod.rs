@@ -885,6 +885,7 @@ impl Broker {
                 | LinkChange::Refused { .. }
                 | LinkChange::Mistaken { .. }
                 | LinkChange::Unlisted { .. }
+                | LinkChange::Differs { .. }
                 | LinkChange::Stranger { .. } => {}
             }
             self.doubt = match (change, self.doubt) {
