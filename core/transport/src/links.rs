@@ -75,7 +75,7 @@ crate::counters! {
         /// Handshakes refused: the node's epoch is lower than one seen.
         link_refused_epoch,
         /// Links that did not come up: the node that we dialled speaks no version of the protocol that we speak.
-        link_refused_version,
+        links_other_version,
         /// Links refused: too many nodes.
         link_refused_full,
         /// Links that came up.
@@ -668,7 +668,7 @@ impl Links {
             return;
         };
         (dial.due, dial.at) = (false, now + MISTAKEN_MAX);
-        self.counters.link_refused_version += 1;
+        self.counters.links_other_version += 1;
         if !std::mem::replace(&mut dial.told, true) {
             let node = target;
             self.changes.push_back(LinkChange::Differs { node, role, theirs });
@@ -1301,7 +1301,7 @@ mod tests {
                 "{one:?} dials {other:?}"
             );
             assert_eq!(ends.each_ref().map(End::version), [None; 2]);
-            let tries = ends[0].links.counters.link_refused_version;
+            let tries = ends[0].links.counters.links_other_version;
             assert_eq!(tries, 2, "it waits long");
             assert_eq!(ends[1].links.door.counters.refused_version, tries);
             let before = ends[addr].addr;

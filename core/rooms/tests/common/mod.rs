@@ -136,7 +136,7 @@ pub fn placement() -> Placement {
     room_placement(1, nodes.to_vec(), 1, 1)
 }
 
-fn identity(node: u32, role: Role) -> Identity {
+pub fn identity(node: u32, role: Role) -> Identity {
     Identity {
         node,
         role,
