@@ -82,7 +82,9 @@ def releases(statuses: Mapping[str, Mapping[str, Any]]) -> list[str]:
             lowest, highest = status.get("protocol", (1, 1))
             spoken = f"protocol {highest}" if lowest == highest else f"protocol {lowest} to {highest}"
             found.setdefault(f"{status['version']}, {spoken}", []).append(name)
-    return [f"{release}: {', '.join(sorted(names))}" for release, names in sorted(found.items())] if len(found) > 1 else []
+    return (
+        [f"{release}: {', '.join(sorted(names))}" for release, names in sorted(found.items())] if len(found) > 1 else []
+    )
 
 
 def read_all(

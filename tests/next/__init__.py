@@ -1,1 +1,1 @@
-"""Stands in for the next release in the processes of `muster up`: nodes that a file names speak a further version of the protocol."""
+"""Stands in for the next release: the nodes of `muster up` that a file names speak a further version of the protocol."""

@@ -1,5 +1,7 @@
-"""A system without roles. Its file is loaded by each process of an instance, whose machines then speak what `MUSTERTEST_NEXT`
-says: the path of a file with the numbers of the nodes of the next release, in JSON."""
+"""A system without roles, loaded by each process of an instance: nodes of the next release speak its versions.
+
+`MUSTERTEST_NEXT` is the path of a file with the numbers of these nodes, in JSON.
+"""
 
 import json
 import os

@@ -1,8 +1,8 @@
 """A client of version 1 of the protocol, as release 0.2.0 spoke it: handshake, join, publish, receive, resume, leave.
 
-Frozen: it is written down from that release's bytes, shares no code with the product and reads no page of it, so that a later
-change of either cannot change it too. `tests/vectors/version-1.json` holds its bytes for fixed keys. It repairs nothing: a test
-runs it over loopback.
+Frozen: it is written down from that release's bytes, shares no code with the product and reads no page of it. So a
+later change of either cannot change it too. `tests/vectors/version-1.json` holds its bytes for fixed keys. It repairs
+nothing, as tests run it over loopback.
 """
 
 import asyncio

@@ -334,7 +334,7 @@ class Client:
 
     @property
     def protocol(self) -> int | None:
-        """The version of the protocol in use with the gateway, or with the proxy if there is no gateway; None without a session."""
+        """The version of the protocol in use with the gateway, else with the proxy; None without a session."""
         self._check_open()
         found = (self.engine.version(side) for side in self._sides)
         return next((version for version in found if version is not None), None)

@@ -1,8 +1,10 @@
 """Why servers give a client no session: asked with datagrams of its own, once it has waited in vain.
 
-A server answers a hello without a cookie with a cookie, whatever key the client has, and only if the datagram's version is its
-own (docs/protocol.md, Datagrams). So a cookie shows that a server is there, and of which datagrams; a refused port shows that
-none is. The version of what datagrams carry is chosen in the handshake, whose refusal the engine reports. Knows no engine and no session. Needs `add_reader` of the loop, as the client does.
+A server answers a hello without a cookie with a cookie, whatever key the client has, and only if the datagram's version
+is its own (docs/protocol.md, Datagrams). So a cookie shows that a server is there, and of which datagrams; a refused port
+shows that none is. The version of what datagrams carry is chosen in the handshake; the engine reports its refusal.
+
+Knows no engine and no session. Needs `add_reader` of the loop, as the client does.
 """
 
 import asyncio
