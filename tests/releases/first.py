@@ -93,7 +93,7 @@ class Seal:
 
     def open(self, datagram: bytes) -> tuple[int, bytes]:
         header = datagram[: HEADER.size]
-        sequence = cast(int, HEADER.unpack(header)[5])
+        sequence = cast(int, HEADER.unpack(header)[6])
         return sequence, self._cipher.decrypt(self._nonce(sequence), datagram[HEADER.size :], header)
 
 

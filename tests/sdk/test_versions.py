@@ -164,7 +164,8 @@ async def test_a_rolling_upgrade_and_the_way_back_lose_no_client_of_either_relea
                             if isinstance(item, muster.Message):
                                 assert item.data == content
                                 break
-                            assert isinstance(item, muster.Gap) and item.reason in {"owner_lost", "restarted"}
+                            assert isinstance(item, muster.Gap)
+                            assert item.reason in {"owner_lost", "restarted"}
                 links = [link for of in muster.testing.ROLES for link in address.status(of)["links"]]
                 used.append({link["protocol"] for link in links})
         assert used[0] == used[-1] == {1}
