@@ -146,7 +146,7 @@ async def test_a_client_goes_on_to_a_server_that_speaks_its_version(speak: Speak
 
 
 async def test_a_rolling_upgrade_and_the_way_back_lose_no_client_of_either_release(speak: Speak) -> None:
-    """Role by role to versions 1 to 2, and back: the order of docs/operations.md. Links speak what both ends speak."""
+    """Role by role to versions 1 to 2, and back. Links use what both ends speak."""
     async with muster.testing.instance() as address, muster.connect(address) as now, now.join("news") as room:
         token, used = address.token, list[set[int]]()
         for versions in ((1, 2), (1, 1)):
