@@ -2,8 +2,8 @@
 
 use std::cell::Cell;
 
-use muster_rooms::{role, Broker, Client, ClientEvent, Gateway, Side};
-use muster_transport::{HasLinks, HasSessions, Identity, Machine, Role, Versions, HEADER, LINK_SOCKET, PUBLIC_SOCKET};
+use muster_rooms::{role, Broker, Client, Gateway, Side};
+use muster_transport::{HasLinks, HasSessions, Identity, Role, Versions, HEADER, LINK_SOCKET, PUBLIC_SOCKET};
 
 mod common;
 use common::{addr, identity, stranger, Rig, Subject, GATEWAY};
@@ -95,30 +95,17 @@ fn a_lower_version_than_both_speak_is_not_taken_from_a_server() {
 }
 
 #[test]
-fn the_last_server_without_a_version_in_common_ends_the_tries_and_is_named() {
+fn the_last_server_without_a_version_in_common_ends_the_tries() {
     let mut rig = Rig::<Client>::bare();
     rig.says = |offer| Versions::new(4, 5).answer(offer);
     rig.serve(9001);
-    let mut events = Vec::new();
-    rig.machine.drain_events(&mut events);
-    let [ClientEvent::Differs {
-        addr: at,
-        theirs,
-        release,
-        ..
-    }, ClientEvent::Down { reason, retry, .. }] = &events[..]
-    else {
-        panic!("{events:?}");
-    };
-    assert_eq!((*at, *theirs), (addr(9001), Versions::new(4, 5)));
-    assert_eq!(release, env!("CARGO_PKG_VERSION"));
-    assert_eq!((*reason, *retry), ("other_version", false));
+    assert_eq!(rig.machine.version(Side::Gateway), None);
+    rig.out.clear();
     for _ in 0..100 {
         rig.now += 1_000_000;
         rig.turn();
     }
-    assert!(
-        rig.out.iter().all(|(to, _)| *to != addr(9001)),
-        "it does not knock again"
-    );
+    let knocks = |port| rig.out.iter().filter(|(to, _)| *to == addr(port)).count();
+    assert_eq!(knocks(9001), 0);
+    assert!(knocks(9002) > 10, "the proxy may be another release");
 }
