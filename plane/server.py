@@ -133,6 +133,13 @@ class Server:
                 **self._peer(node, role),
                 found=found,
             )
+        elif name == "link_differs":
+            node, role, theirs = fields
+            self._log.warning(
+                "no link: this node and its peer have no version of the protocol in common; upgrade the older one",
+                **self._peer(node, role),
+                theirs=list(theirs),
+            )
         elif name == "link_unlisted":
             node, role, _ = fields
             self._log.warning(

@@ -18,7 +18,7 @@ from control.cluster.instance import Process
 from control.config.layout import PARTITIONS_MAX
 from control.console import common, tables
 from control.console.found import Target, everybody
-from control.console.readings import CPU, Reading, Readings, follow, name_silent, registry, uncovered
+from control.console.readings import CPU, Reading, Readings, follow, name_silent, registry, releases, uncovered
 from control.registry.places import MAIN, Count, Growth, layer
 from control.registry.steps import STANDS_S
 from plane.kinds import clustered, kind, kinds, partitioned
@@ -38,6 +38,10 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     epoch: int
     restarts: int
+    version: str = ""
+    """Its release; empty where it does not answer."""
+    protocol: tuple[int, int] | msgspec.UnsetType = msgspec.UNSET
+    """The lowest and the highest version of the protocol that it speaks."""
     rooms: int | None = None
     memberships: int | None = None
     memberships_max: int | None = None
@@ -122,6 +126,8 @@ def _load(process: Process, before: Reading | None, now: Reading, known: Mapping
         state=now.state,
         epoch=process.epoch,
         restarts=process.restarts,
+        version=now.status.get("version", ""),
+        protocol=tuple(now.status.get("protocol", (1, 1))) if now.status else msgspec.UNSET,
         rooms=now.count("muster_rooms"),
         memberships=now.count("muster_interest"),
         memberships_max=now.count("muster_interest_max"),
@@ -198,6 +204,9 @@ def _print(layers: Sequence[Layer], as_json: bool, watch: bool) -> None:
             if all(node.partition != missing for node in each.nodes):
                 table.add_row(each.layer, f"{missing}/{each.partitions}", "none", style="red")
     tables.show(console, table, LEAST)
+    shown = (node for each in layers for node in each.nodes if node.version)
+    for line in releases({node.name: {"version": node.version, "protocol": node.protocol} for node in shown}):
+        console.print(f"release {line}", soft_wrap=True)
     for each in layers:
         if each.growth:
             console.print(growing(each.layer, each.partitions, each.growth, each.step_s or 0.0))

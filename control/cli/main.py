@@ -617,11 +617,14 @@ def config_manifest(role: Role) -> int:
 
 @app.command(epilog="Example: muster version --json")
 def version(json: Json = False) -> int:
-    """Print the version, and that of the protocol: library and servers must speak the same one."""
-    from muster import PROTOCOL_VERSION, __version__
+    """Print the release, and the versions of the protocol that it speaks: two ends need one in common."""
+    from muster import __version__
+    from muster._core import PROTOCOLS
 
-    document = f'{{"muster": "{__version__}", "protocol": {PROTOCOL_VERSION}}}'
-    print(document if json else f"{__version__}, protocol {PROTOCOL_VERSION}")
+    lowest, highest = PROTOCOLS
+    document = f'{{"muster": "{__version__}", "protocol": {highest}, "protocol_lowest": {lowest}}}'
+    spoken = f"{highest}" if lowest == highest else f"{lowest} to {highest}"
+    print(document if json else f"{__version__}, protocol {spoken}")
     return 0
 
 

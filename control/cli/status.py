@@ -9,7 +9,7 @@ from rich.text import Text
 from control.cluster.instance import Record
 from control.console import common, tables
 from control.console.found import Target, once
-from control.console.readings import silent, uncovered
+from control.console.readings import releases, silent, uncovered
 from control.console.words import say
 from control.errors import UserError
 from control.host.addresses import address_text
@@ -62,6 +62,8 @@ def _print(record: Record, roles: list[dict[str, Any]], missing: dict[str, list[
         console.print(Text.assemble(("FAULTS ARE INJECTED ON PURPOSE", "bold red"), ", as the configuration says"))
     if record.registry:
         console.print(f"registry {record.registry}: {_connected(roles)}")
+    for line in releases({role["name"]: role for role in roles}):
+        console.print(f"release {line}", soft_wrap=True)
     for of, partition in ((of, partition) for of, partitions in missing.items() for partition in partitions):
         console.print(Text.assemble((f"partition {partition} of {of} has no running replica", "bold red")))
     for role in roles:

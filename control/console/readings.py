@@ -74,6 +74,19 @@ async def follow(nodes: Nodes) -> AsyncIterator[tuple[Record, Readings, Readings
         await asyncio.sleep(EVERY_S)
 
 
+def releases(statuses: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The nodes of each release, a line each, out of their statuses by name; none where all nodes are of one."""
+    found: dict[str, list[str]] = {}
+    for name, status in statuses.items():
+        if "version" in status:
+            lowest, highest = status.get("protocol", (1, 1))
+            spoken = f"protocol {highest}" if lowest == highest else f"protocol {lowest} to {highest}"
+            found.setdefault(f"{status['version']}, {spoken}", []).append(name)
+    return (
+        [f"{release}: {', '.join(sorted(names))}" for release, names in sorted(found.items())] if len(found) > 1 else []
+    )
+
+
 def read_all(
     processes: Sequence[Process], timeout_s: float = common.HTTP_S, at_once: int = common.ASKED_AT_ONCE
 ) -> dict[int, Reading]:

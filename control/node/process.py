@@ -32,6 +32,7 @@ from control.node.cutoff import CutOff
 from control.node.live import Again, Live, Now
 from control.node.template import die_with
 from muster import __version__
+from muster._core import PROTOCOLS
 from plane import main as plane
 from plane.kind import named
 from plane.kinds import kind
@@ -171,6 +172,7 @@ async def serve_enrolled(
         "name": name_of(spec),
         "pid": os.getpid(),
         "version": __version__,
+        "protocol": PROTOCOLS,
     }
     async with contextlib.AsyncExitStack() as stack:
         early = admin.Early(about, _admin_token(spec))
@@ -263,6 +265,7 @@ async def serve(
         "epoch": spec.epoch,
         "pid": os.getpid(),
         "version": __version__,
+        "protocol": PROTOCOLS,
         "addresses": service.addresses(),
         "faults": spec.faults,
     }

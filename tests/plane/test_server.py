@@ -86,6 +86,7 @@ def test_a_lost_link_is_a_warning_that_names_the_peer_and_an_orderly_end_is_none
             ("link_down", 2, "broker", "silent"),
             ("link_down", 9, "broker", "closed"),
             ("link_refused", 9, "broker", ""),
+            ("link_differs", 9, "broker", (2, 3)),
         ):
             server._dispatch(event)
         server.draining = True
@@ -96,8 +97,11 @@ def test_a_lost_link_is_a_warning_that_names_the_peer_and_an_orderly_end_is_none
         ("warning", "link_down", 2, "muster-broker"),
         ("info", "link_down", 9, None),
         ("warning", told[3]["event"], 9, None),
+        ("warning", told[4]["event"], 9, None),
         ("info", "link_down", 2, "muster-broker"),
     ]
+    assert "no version of the protocol in common" in told[4]["event"]
+    assert told[4]["theirs"] == [2, 3]
 
 
 async def test_not_ready_is_heard() -> None:

@@ -222,6 +222,16 @@ impl ClientEngine {
                 ClientEvent::Down { side, reason, retry } => {
                     ("down", side as usize, reason, retry).into_pyobject(py)?
                 }
+                ClientEvent::Differs {
+                    side,
+                    addr,
+                    theirs,
+                    release,
+                } => {
+                    let (host, port) = convert::host_port(addr);
+                    let (lowest, highest) = (theirs.lowest(), theirs.highest());
+                    ("differs", side as usize, host, port, lowest, highest, release).into_pyobject(py)?
+                }
                 ClientEvent::Joined { room, gaps } => {
                     ("joined", room, gaps.iter().map(gap_tuple).collect::<Vec<_>>()).into_pyobject(py)?
                 }
@@ -284,6 +294,19 @@ impl ClientEngine {
             .redirect(monotonic_now(), gateways, proxies, credential);
         driver.kick();
         Ok(())
+    }
+
+    /// Speaks these versions of the protocol from now on: stands in for another release.
+    fn speak(&mut self, lowest: u8, highest: u8) -> PyResult<()> {
+        let versions = convert::versions(lowest, highest)?;
+        self.get_mut()?.machine_mut().set_versions(versions);
+        Ok(())
+    }
+
+    /// The version of the protocol that a session uses; None while there is none.
+    fn version(&self, side: usize) -> PyResult<Option<u8>> {
+        let side = if side == 0 { Side::Gateway } else { Side::Proxy };
+        Ok(self.get()?.machine().version(side))
     }
 
     fn is_ready(&self, side: usize) -> PyResult<bool> {

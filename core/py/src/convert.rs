@@ -8,7 +8,7 @@ use muster_driver::{Direction, Faults, Rule};
 use muster_rooms::{Ages, AGE_BOUNDS};
 use muster_transport::{
     Addr, AllowList, Demand, Growth, Layer, LinkChange, Links, Listed, Micros, NodeState, Past, PlacedNode, Placement,
-    Role, Server, ServerKey, SocketId, PARTITIONS_MAX,
+    Role, Server, ServerKey, SocketId, Versions, PARTITIONS_MAX,
 };
 use muster_udp::SocketOptions;
 use pyo3::exceptions::{PyOSError, PyValueError};
@@ -47,6 +47,14 @@ pub fn addr(host: &str, port: u16) -> PyResult<Addr> {
 pub fn host_port(addr: Addr) -> (String, u16) {
     let address = SocketAddr::from(addr);
     (address.ip().to_string(), address.port())
+}
+
+/// From the lowest version of the protocol to the highest.
+pub fn versions(lowest: u8, highest: u8) -> PyResult<Versions> {
+    match 0 < lowest && lowest <= highest {
+        true => Ok(Versions::new(lowest, highest)),
+        false => Err(PyValueError::new_err("versions are from 1 on, the lowest first")),
+    }
 }
 
 /// A role with links of any system.
@@ -213,6 +221,10 @@ pub fn link_event<'py>(py: Python<'py>, change: &LinkChange) -> PyResult<Bound<'
         LinkChange::Mistaken { node, role, found } => {
             ("link_mistaken", *node, role_name(*role), *found).into_pyobject(py)
         }
+        LinkChange::Differs { node, role, theirs } => {
+            let versions = (theirs.lowest(), theirs.highest());
+            ("link_differs", *node, role_name(*role), versions).into_pyobject(py)
+        }
         LinkChange::Unlisted { node, role } => ("link_unlisted", *node, role_name(*role), "").into_pyobject(py),
         LinkChange::Stranger { node, why } => ("link_stranger", *node, "", why.name()).into_pyobject(py),
     }
@@ -234,6 +246,7 @@ pub fn links<'py>(
         entry.set_item("role", role_name(link.data.peer.role))?;
         entry.set_item("epoch", link.data.peer.epoch)?;
         entry.set_item("address", format!("{:?}", link.conn.addr))?;
+        entry.set_item("protocol", link.data.version)?;
         entry.set_item("key_id", link.conn.key_id())?;
         entry.set_item("identity", link.data.key.is_some())?;
         entry.set_item("rtt_us", measured)?;

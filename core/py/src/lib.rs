@@ -26,6 +26,8 @@ fn version() -> &'static str {
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(version, module)?)?;
+    let spoken = muster_transport::Versions::OURS;
+    module.add("PROTOCOLS", (spoken.lowest(), spoken.highest()))?;
     module.add("SHARED_USER", muster_rooms::command::SHARED_USER)?;
     module.add("RIGHTS", muster_rooms::Rights::WORDS.map(|(word, _)| word).to_vec())?;
     module.add_function(wrap_pyfunction!(keys::public_key, module)?)?;

@@ -528,6 +528,14 @@ macro_rules! engine {
                 Ok(())
             }
 
+            /// Speaks these versions of the protocol from now on: stands in for another release.
+            fn speak(&mut self, lowest: u8, highest: u8) -> PyResult<()> {
+                let versions = convert::versions(lowest, highest)?;
+                let machine = self.get_mut()?.driver.machine_mut();
+                muster_transport::HasLinks::set_versions(machine, versions);
+                Ok(())
+            }
+
             fn history_max(&mut self, messages: u32) -> PyResult<()> {
                 self.get_mut()?.driver.machine_mut().set_history_max(messages);
                 Ok(())

@@ -3,6 +3,7 @@ from collections.abc import Set as AbstractSet
 from typing import Any, final, type_check_only
 
 __all__ = [
+    "PROTOCOLS",
     "RIGHTS",
     "SHARED_USER",
     "BrokerEngine",
@@ -58,6 +59,7 @@ __all__ = [
     "worker_weight",
 ]
 
+PROTOCOLS: tuple[int, int]  # the lowest and the highest version of the protocol that this build speaks
 SHARED_USER: int  # the user of the shared token
 RIGHTS: list[str]  # the words for the rights in a room
 
@@ -123,6 +125,7 @@ class _Engine:
     def cluster_keys(
         self, key: tuple[int, bytes], other: tuple[int, bytes] | None = ..., allow: _Allow | None = ...
     ) -> None: ...
+    def speak(self, lowest: int, highest: int) -> None: ...  # these versions of the protocol: as another release does
     def history_max(self, messages: int) -> None: ...  # gateways only
     def backoff(self, first_ms: int, max_ms: int) -> None: ...  # for clients; gateways and proxies only
     def session_limits(self, sessions: int, prefix_rate: int) -> None: ...  # gateways and proxies only
@@ -331,6 +334,8 @@ class ClientEngine:
     def redirect(
         self, gateways: list[tuple[str, int, bytes]], proxies: list[tuple[str, int, bytes]], credential: bytes
     ) -> None: ...
+    def speak(self, lowest: int, highest: int) -> None: ...  # these versions of the protocol: as another release does
+    def version(self, side: int) -> int | None: ...  # of the protocol, in a session's use
     def is_ready(self, side: int) -> bool: ...
     def join(self, name: str, positions: bytes | None = None, policy: int = 0, history: int = 0) -> int: ...
     # Whether the last join resumed without a loss (None: not known yet); messages of history, and whether they are whole.

@@ -20,7 +20,18 @@ from warnings import warn
 from weakref import WeakSet, ref
 
 from ._core import ClientEngine, room_name_error
-from .errors import SESSIONS, BadRoomName, Closed, Invalid, MusterError, Refused, TimedOut, TooLong, Unavailable
+from .errors import (
+    SESSIONS,
+    BadRoomName,
+    Closed,
+    Invalid,
+    MusterError,
+    OtherVersion,
+    Refused,
+    TimedOut,
+    TooLong,
+    Unavailable,
+)
 from .instance import Address, Endpoint, find, folder_of
 from .items import (
     Delivered,
@@ -38,7 +49,7 @@ from .items import (
 from .room import COUNTS, POLICIES, Policy, Room
 from .turns import Event, Turns
 from .url import is_url, parse
-from .why import explained
+from .why import differing, explained
 
 MESSAGE_BYTES_MAX: Final = 65_536
 COMMAND_BYTES_MAX: Final = 800
@@ -164,6 +175,7 @@ class Client:
         self._sides: list[int] = []
         self._failed: MusterError | None = None
         self._down = ["does not answer", "does not answer"]
+        self._other_version = ["", ""]
         self._lost: set[int] = set()
         self._refused: dict[int, MusterError] = {}
         self._look: asyncio.TimerHandle | None = None
@@ -187,6 +199,7 @@ class Client:
             "ready": self._on_ready,
             "leased": self._on_leased,
             "down": self._on_down,
+            "differs": self._on_differs,
             "joined": self._on_joined,
             "refused": self._on_refused,
             "readable": self._on_readable,
@@ -318,6 +331,13 @@ class Client:
     def closed(self) -> bool:
         """Whether the client is not open: not yet, or no longer."""
         return self._state != "open"
+
+    @property
+    def protocol(self) -> int | None:
+        """The version of the protocol in use with the gateway, else with the proxy; None without a session."""
+        self._check_open()
+        found = (self.engine.version(side) for side in self._sides)
+        return next((version for version in found if version is not None), None)
 
     # --- rooms ------------------------------------------------------------------------------------------------
 
@@ -768,6 +788,10 @@ class Client:
         if self._renewing is None or self._renewing.done():
             self._renewing = self.loop.create_task(self._fetch(source))
 
+    def _on_differs(self, side: int, host: str, port: int, lowest: int, highest: int, release: str) -> None:
+        """A server speaks no version of the protocol that we speak; the loss of the session follows."""
+        self._other_version[side] = differing(SESSIONS[side], host, port, (lowest, highest), release)
+
     def _on_down(self, side: int, reason: str, retry: bool) -> None:
         silent = reason in {"unreachable", "silent", "far", "spread"}
         self._down[side] = f"does not answer ({reason})" if silent else f"said {reason}"
@@ -780,7 +804,9 @@ class Client:
         ):
             return
         self._lost.discard(side)
-        self._fail(side, Refused(f"session with the {SESSIONS[side]}", reason))
+        differs = reason == OtherVersion.code
+        refused = Refused(f"session with the {SESSIONS[side]}", reason)
+        self._fail(side, OtherVersion(f"connect: {self._other_version[side]}") if differs else refused)
 
     def _renew(self, side: int, *, final: bool) -> bool:
         """Ask for another token; False if that is no use: there is no function, or its last token opened nothing."""

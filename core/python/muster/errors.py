@@ -42,7 +42,7 @@ class WrongKey(TimedOut):
 
 
 class OtherVersion(TimedOut):
-    """No session came about: the server speaks another version of the protocol."""
+    """No session came about: server and library have no version of the protocol in common."""
 
     code = "other_version"
     retry = False

@@ -1,8 +1,10 @@
 """Why servers give a client no session: asked with datagrams of its own, once it has waited in vain.
 
-A server answers a hello without a cookie with a cookie, whatever key the client has, and only if the version is its own
-(docs/protocol.md, Datagrams). So a cookie shows that a server is there, and of which version; a refused port shows that
-none is. Knows no engine and no session. Needs `add_reader` of the loop, as the client does.
+A server answers a hello without a cookie with a cookie, whatever key the client has, and only if the datagram's version
+is its own (docs/protocol.md, Datagrams). So a cookie shows that a server is there, and of which datagrams; a refused port
+shows that none is. The version of what datagrams carry is chosen in the handshake; the engine reports its refusal.
+
+Knows no engine and no session. Needs `add_reader` of the loop, as the client does.
 """
 
 import asyncio
@@ -12,10 +14,14 @@ import struct
 from collections.abc import Sequence
 from typing import Final, Literal
 
+from ._core import PROTOCOLS
+from ._core import version as release
 from .errors import NothingListens, OtherVersion, TimedOut, WrongKey
 
-PROTOCOL_VERSION: Final = 1
-"""Of the datagrams that this library speaks."""
+PROTOCOL_VERSION: Final = PROTOCOLS[1]
+"""The highest version of the protocol that this library speaks."""
+DATAGRAMS: Final = 1
+"""The version of the datagrams themselves, in which each handshake begins."""
 ANSWER_S: Final = 0.3
 """Time for the answer to one hello."""
 ASKED_MAX: Final = 4
@@ -45,24 +51,45 @@ def _error(found: Found) -> type[TimedOut]:
     if found == "nothing listens":
         return NothingListens
     if isinstance(found, int):
-        return WrongKey if found == PROTOCOL_VERSION else OtherVersion
+        return WrongKey if found == DATAGRAMS else OtherVersion
     return TimedOut
 
 
 def _line(host: str, port: int, role: str, found: Found) -> str:
-    where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    where = _where(host, port)
     if found == "nothing listens":
         return f"nothing listens at {where}, the address of the {role}; start it there, or correct host and port"
     if found == "no muster":
         return f"{where} is no Muster server; correct host and port of the {role}"
     if found == "silent":
         return f"{where} does not answer"
-    if found == PROTOCOL_VERSION:
+    if found == DATAGRAMS:
         return f"the server at {where} does not have this public key; take the {role}'s own: muster url there prints it"
     return (
-        f"the server at {where} speaks version {found} of the protocol, and this library version {PROTOCOL_VERSION}; "
+        f"the server at {where} speaks version {found} of the protocol, and this library version {DATAGRAMS}; "
         "install the library of the server's release"
     )
+
+
+def differing(
+    role: str, host: str, port: int, theirs: tuple[int, int], of: str, ours: tuple[int, int] = PROTOCOLS
+) -> str:
+    """A server that speaks no version of the protocol that we speak, and the mend. `of`: its release, empty if unknown."""
+    server = f"the {role} at {_where(host, port)}"
+    said = f"{server} speaks {span(theirs)} of the protocol, and this library ({release()}) {span(ours)}"
+    if theirs[0] > ours[1]:
+        return f"{said}; update the library to {of or 'the release of the server'} or later"
+    return f"{said}; update the server, or use a library of its release"
+
+
+def span(versions: tuple[int, int]) -> str:
+    """A range of versions in words."""
+    lowest, highest = versions
+    return f"version {lowest}" if lowest == highest else f"versions {lowest} to {highest}"
+
+
+def _where(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 async def find_out(host: str, port: int) -> Found:
@@ -74,8 +101,8 @@ async def find_out(host: str, port: int) -> Found:
             asking.connect((host, port))
         except OSError:
             return "silent"
-        others = [version for version in range(VERSIONS) if version != PROTOCOL_VERSION]
-        for versions in ([PROTOCOL_VERSION], others):
+        others = [version for version in range(VERSIONS) if version != DATAGRAMS]
+        for versions in ([DATAGRAMS], others):
             found = await _answered(asking, secrets.randbits(64), versions)
             if found != "silent":
                 return found

@@ -747,6 +747,7 @@ impl Router {
                 LinkChange::Refused { .. }
                 | LinkChange::Mistaken { .. }
                 | LinkChange::Unlisted { .. }
+                | LinkChange::Differs { .. }
                 | LinkChange::Stranger { .. } => {}
             }
             self.events.push_back(change);

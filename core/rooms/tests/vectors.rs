@@ -9,8 +9,9 @@ use muster_rooms::wire::{
     Record, RoomBlock, Skip, StreamGap, StreamId,
 };
 use muster_transport::{
-    append, hello_proof, reset_token, Addr, ControlRecord, DatagramKind, Encode, Entropy, Frame, FrameKind, Frames,
-    Header, InitiatorKey, Knock, Listed, LogReceiver, LogSender, Outbox, Reader, Scope, Server, Status, Writer, HEADER,
+    append, hello_proof, reset_token, Addr, ControlRecord, DatagramKind, Direction, Encode, Entropy, Frame, FrameKind,
+    Frames, Header, InitiatorKey, KeyCache, KeySlots, Knock, Listed, LogReceiver, LogSender, Outbox, Reader, Scope,
+    Secret, Server, Status, Writer, HEADER,
 };
 use serde_json::{json, Map, Value};
 
@@ -638,4 +639,64 @@ fn the_page_says_which_frames_want_a_status() {
         .collect();
     let wanted = every_kind().map(|kind| (kind.code().to_string(), kinds::ALL.elicits(kind)));
     assert_eq!(said, wanted.collect::<Vec<_>>());
+}
+
+/// What a client of version 1 sent, with fixed keys: frozen, so that a later release that reads it differently is found out.
+#[test]
+fn every_datagram_of_the_first_release_is_still_read_as_it_was_meant() {
+    let recorded: Value = serde_json::from_str(&repository("tests/vectors/version-1.json")).expect("vectors are JSON");
+    let unhex = |of: &Value, name: &str| bytes(&json!({ "bytes": of[name] }));
+    let datagrams = &recorded["datagrams"];
+    let secret = Secret::new(unhex(&recorded, "secret").try_into().expect("16 bytes"));
+    let peer: u64 = text(&recorded, "peer").parse().expect("a number");
+    let hello = unhex(datagrams, "hello");
+    let header = Header::read(&hello).expect("a header");
+    assert_eq!((header.kind, hello.len()), (DatagramKind::Hello, 1_200));
+    let (mut keys, mut found) = (KeyCache::default(), Vec::new());
+    let names = ["authenticate", "join", "open", "publish", "resume", "leave", "close"];
+    for (sequence, name) in (1..).zip(names) {
+        let mut bytes = unhex(datagrams, name);
+        let header = Header::read(&bytes).expect("a header");
+        let wanted = (DatagramKind::Data, peer, sequence);
+        assert_eq!((header.kind, header.connection, header.sequence), wanted, "{name}");
+        let (aad, sealed) = bytes.split_at_mut(HEADER);
+        let slots = &mut KeySlots::default();
+        let len = keys
+            .open(&secret, slots, Direction::Initiator, sequence, aad, sealed)
+            .expect("its seal");
+        for frame in Frames::new(&sealed[..len], kinds::ALL) {
+            let frame = frame.expect("a frame that is known");
+            match frame.kind {
+                FrameKind::LOG => {
+                    let log = &mut LogReceiver::new(1_000);
+                    let body = [&1u64.to_le_bytes(), &frame.body[8..]].concat();
+                    log.receive(&body, |record| {
+                        let record = Record::read(record).unwrap_or_else(|| panic!("{name} is no record any more"));
+                        found.push(format!("{record:?}"));
+                    })
+                    .expect("a log frame");
+                }
+                kinds::PUBLISH => {
+                    let publish = Publish::read(frame.body).expect("a publish frame");
+                    found.push(format!("publish {} {} {}", publish.handle, publish.low, publish.first));
+                }
+                _ => assert_eq!(frame.kind, FrameKind::CLOSE),
+            }
+        }
+    }
+    assert_eq!(found.len(), 6, "{found:#?}");
+    for (found, said) in found.iter().zip([
+        "Authenticate",
+        "Join",
+        "Open",
+        "publish 5 1 1",
+        "Join",
+        "Leave { handle: 9 }",
+    ]) {
+        assert!(found.contains(said), "{found} is not {said}");
+    }
+    assert!(
+        found[1].contains("request: 1") && found[4].contains("offset"),
+        "{found:#?}"
+    );
 }

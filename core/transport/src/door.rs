@@ -153,6 +153,8 @@ crate::counters! {
         dropped_key_unknown,
         /// Datagrams dropped: a hello with the cluster's secret, without the key that the list of nodes has for its sender.
         dropped_identity,
+        /// Handshakes refused: no version of the protocol in common.
+        refused_version,
         /// Answers withheld: the address has proven nothing and its allowance is used up.
         withheld_unproven,
         /// Resets sent for connections of an earlier life.
@@ -303,8 +305,13 @@ impl Door {
         !self.waiting.is_empty()
     }
 
-    /// Answers the next waiting handshake, a few at one time. `payload`: our statement for the initiator.
-    pub fn accept(&mut self, now: Micros, payload: &[u8], entropy: &mut dyn Entropy) -> Option<Accepted> {
+    /// Answers the next waiting handshake, a few at one time. `payload`: our statement for the initiator, out of its own.
+    pub fn accept(
+        &mut self,
+        now: Micros,
+        payload: impl Fn(&[u8]) -> Vec<u8>,
+        entropy: &mut dyn Entropy,
+    ) -> Option<Accepted> {
         if self.looked_at != now {
             self.looked_at = now;
             self.left = HANDSHAKES_A_LOOK;
@@ -334,7 +341,7 @@ impl Door {
             let cost = listed.map_or(1, |_| NODE_HANDSHAKE);
             self.left = self.left.saturating_sub(cost);
             let bound = hello.bound(purpose);
-            match respond(key, &bound, &hello.noise, payload, entropy) {
+            match respond(key, &bound, &hello.noise, &payload, entropy) {
                 Ok(done) => {
                     self.counters.handshakes_accepted += 1;
                     return Some(Accepted {
@@ -364,6 +371,12 @@ impl Door {
     /// The last one that was not let in for its identity, once.
     pub fn stranger(&mut self) -> Option<(u32, Stranger)> {
         self.stranger.take()
+    }
+
+    /// Tells the initiator that no version is in common, as the answer's statement says. No connection is made.
+    pub fn refuse_version(&mut self, now: Micros, accepted: &Accepted) {
+        self.counters.refused_version += 1;
+        self.answer(now, accepted, 0);
     }
 
     /// Sends the answer to an accepted handshake: the connection that was made for it is `id`.
@@ -432,7 +445,7 @@ pub struct Opened {
 }
 
 impl Knock {
-    /// `payload`: our statement for the responder (links only).
+    /// `payload`: our statement for the responder.
     pub fn new(id: u64, key: InitiatorKey<'_>, key_id: u8, payload: &[u8], entropy: &mut dyn Entropy) -> Self {
         let purpose = match key {
             InitiatorKey::Link(_) | InitiatorKey::Node { .. } => PURPOSE_LINK,

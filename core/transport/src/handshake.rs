@@ -148,13 +148,15 @@ pub struct Responded {
 /// nothing is remembered here. Costs two multiplications for a link, four for a client, six for a node that proves an
 /// identity: admit by cookie and bucket first.
 ///
+/// `payload2` makes our statement out of the initiator's.
+///
 /// # Panics
-/// If `payload2` is longer than [`PAYLOAD_MAX`].
+/// If the statement is longer than [`PAYLOAD_MAX`].
 pub fn respond(
     key: ResponderKey<'_>,
     prologue: &[u8],
     message1: &[u8],
-    payload2: &[u8],
+    payload2: impl FnOnce(&[u8]) -> Vec<u8>,
     entropy: &mut dyn Entropy,
 ) -> Result<Responded, HandshakeError> {
     let (name, known) = match key {
@@ -173,7 +175,7 @@ pub fn respond(
     };
     let mut state = build(name, known, prologue, entropy, Builder::build_responder);
     let payload1 = read(&mut state, message1)?;
-    let message2 = write(&mut state, payload2);
+    let message2 = write(&mut state, &payload2(&payload1));
     Ok(Responded {
         message2,
         payload1,
@@ -467,6 +469,11 @@ mod tests {
 
     const PSK: [u8; 32] = [9; 32];
 
+    /// The statement of a responder that does not look at the initiator's.
+    fn says(payload2: &'static [u8]) -> impl FnOnce(&[u8]) -> Vec<u8> {
+        |_| payload2.to_vec()
+    }
+
     /// A visible print of a secret: bytes that it seals.
     fn print(secret: &Secret) -> [u8; 16] {
         KeyCache::new(1).seal(secret, &mut KeySlots::default(), Direction::Initiator, 0, b"", &mut [])
@@ -511,7 +518,7 @@ mod tests {
                 let (mut initiator, message1) =
                     Initiator::new(dial, &prologue, &payload1, &mut Seeded(seed));
                 let responded =
-                    respond(answer, &prologue, &message1, &payload2, &mut Seeded(!seed)).expect("genuine");
+                    respond(answer, &prologue, &message1, |_| payload2.clone(), &mut Seeded(!seed)).expect("genuine");
                 let established = initiator.finish(&responded.message2).expect("genuine");
                 assert!(message1.len() <= MESSAGE_MAX && responded.message2.len() <= MESSAGE_MAX);
                 assert_eq!(responded.payload1, payload1);
@@ -525,7 +532,7 @@ mod tests {
             message in prop::collection::vec(any::<u8>(), 0..MESSAGE_MAX + 8),
         ) {
             each_pattern(|dial, answer| {
-                assert!(respond(answer, b"", &message, b"", &mut Seeded(1)).is_err());
+                assert!(respond(answer, b"", &message, says(b""), &mut Seeded(1)).is_err());
                 assert!(Initiator::new(dial, b"", b"", &mut Seeded(2)).0.finish(&message).is_err());
             });
         }
@@ -539,11 +546,11 @@ mod tests {
                 let mut bad = message1.clone();
                 bad[i] ^= 1;
                 assert!(
-                    respond(answer, b"p", &bad, b"", &mut Seeded(2)).is_err(),
+                    respond(answer, b"p", &bad, says(b""), &mut Seeded(2)).is_err(),
                     "byte {i} of message 1"
                 );
             }
-            let genuine = respond(answer, b"p", &message1, b"payload 2", &mut Seeded(2)).expect("genuine");
+            let genuine = respond(answer, b"p", &message1, says(b"payload 2"), &mut Seeded(2)).expect("genuine");
             for i in 0..genuine.message2.len() {
                 let mut bad = genuine.message2.clone();
                 bad[i] ^= 1;
@@ -569,7 +576,8 @@ mod tests {
         each_pattern(|dial, answer| {
             let (_, message1) = Initiator::new(dial, b"", b"", &mut Seeded(1));
             let mut entropy = Seeded(2);
-            let mut secrets = [0, 1].map(|_| respond(answer, b"", &message1, b"", &mut entropy).expect("genuine"));
+            let mut secrets =
+                [0, 1].map(|_| respond(answer, b"", &message1, says(b""), &mut entropy).expect("genuine"));
             assert_ne!(print(&secrets[0].secret), print(&secrets[1].secret));
             assert_ne!(std::mem::take(&mut secrets[0].message2), secrets[1].message2);
         });
@@ -580,8 +588,23 @@ mod tests {
         each_pattern(|dial, answer| {
             let (mut initiator, _) = Initiator::new(dial, b"", b"", &mut Seeded(1));
             let (_, other) = Initiator::new(dial, b"", b"", &mut Seeded(2));
-            let responded = respond(answer, b"", &other, b"", &mut Seeded(3)).expect("genuine");
+            let responded = respond(answer, b"", &other, says(b""), &mut Seeded(3)).expect("genuine");
             assert!(is(initiator.finish(&responded.message2), HandshakeError::Forged));
+        });
+    }
+
+    /// Statements are part of the transcript: someone on the path who makes a message of its own gets no end to go on with it.
+    #[test]
+    fn a_statement_that_another_one_put_in_place_of_ours_finishes_no_handshake() {
+        each_pattern(|dial, answer| {
+            let (mut initiator, _) = Initiator::new(dial, b"", &[1, 2], &mut Seeded(1));
+            let (mut between, bare) = Initiator::new(dial, b"", b"", &mut Seeded(2));
+            let responded = respond(answer, b"", &bare, |offer| offer.to_vec(), &mut Seeded(3)).expect("genuine");
+            assert!(is(initiator.finish(&responded.message2), HandshakeError::Forged));
+            let own = between
+                .finish(&responded.message2)
+                .expect("it has the keys that all have");
+            assert_eq!(own.payload2, b"", "but that is a session of its own, not ours");
         });
     }
 
@@ -598,7 +621,7 @@ mod tests {
             let (_, message1) = Initiator::new(dial, &ours, b"", &mut Seeded(1));
             for other in &others {
                 assert!(is(
-                    respond(answer, other, &message1, b"", &mut Seeded(2)),
+                    respond(answer, other, &message1, says(b""), &mut Seeded(2)),
                     HandshakeError::Forged
                 ));
             }
@@ -610,8 +633,12 @@ mod tests {
         let (server, other) = (server(), ServerKey::generate(&mut Seeded(78)));
         let (_, link) = Initiator::new(InitiatorKey::Link(&PSK), b"", b"", &mut Seeded(1));
         let (_, client) = Initiator::new(InitiatorKey::Client(&server.public()), b"", b"", &mut Seeded(1));
-        let refused =
-            |key, message1: &[u8]| is(respond(key, b"", message1, b"", &mut Seeded(2)), HandshakeError::Forged);
+        let refused = |key, message1: &[u8]| {
+            is(
+                respond(key, b"", message1, says(b""), &mut Seeded(2)),
+                HandshakeError::Forged,
+            )
+        };
         assert!(refused(ResponderKey::Link(&[8; 32]), &link));
         assert!(refused(ResponderKey::Client(&other), &client));
         assert!(refused(ResponderKey::Client(&server), &link));
@@ -673,7 +700,7 @@ mod tests {
         each_pattern(|dial, answer| {
             let run = |seed| {
                 let (_, message1) = Initiator::new(dial, b"p", b"1", &mut Seeded(seed));
-                let responded = respond(answer, b"p", &message1, b"2", &mut Seeded(seed + 1)).expect("genuine");
+                let responded = respond(answer, b"p", &message1, says(b"2"), &mut Seeded(seed + 1)).expect("genuine");
                 (message1, responded.message2, print(&responded.secret))
             };
             assert_eq!(run(5), run(5));
@@ -786,7 +813,13 @@ mod tests {
             let (mut initiator, message1) = Initiator::new(dial, &bytes("prologue"), &bytes("payload1"), &mut entropy);
             assert_eq!(message1, bytes("message1"));
             let mut entropy = Given(bytes("responder_entropy"));
-            let responded = respond(answer, &bytes("prologue"), &message1, &bytes("payload2"), &mut entropy);
+            let responded = respond(
+                answer,
+                &bytes("prologue"),
+                &message1,
+                |_| bytes("payload2"),
+                &mut entropy,
+            );
             let responded = responded.expect("genuine");
             assert_eq!(responded.message2, bytes("message2"));
             let expected = Secret::new(bytes("secret").try_into().expect("16 bytes"));
@@ -817,7 +850,7 @@ mod tests {
             let start = std::time::Instant::now();
             let answered = begun
                 .iter()
-                .map(|(_, message1)| respond(answer, b"", message1, b"", &mut Seeded(0)));
+                .map(|(_, message1)| respond(answer, b"", message1, says(b""), &mut Seeded(0)));
             let answered: Vec<_> = answered.map(|responded| responded.expect("genuine").message2).collect();
             let respond = start.elapsed();
             let start = std::time::Instant::now();

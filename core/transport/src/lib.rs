@@ -41,6 +41,7 @@ mod setters;
 mod table;
 mod timer;
 mod unread;
+mod versions;
 mod window;
 mod wire;
 
@@ -75,6 +76,7 @@ pub use sessions::{
 };
 pub use setters::{HasLinks, HasSessions};
 pub use timer::Wheel;
+pub use versions::{NoVersion, Versions};
 pub use wire::frame::{append, Frame, FrameKind, FrameKinds, Frames, Status, FLAGS_AT, FRAME};
 pub use wire::header::{DatagramKind, Header, HEADER, VERSION};
 pub use wire::record::{Access, ControlRecord, Encode, Raw, SystemRecord, GUEST_KINDS, RECORD_MAX};

@@ -17,6 +17,7 @@ use crate::node::{Identity, Node};
 use crate::past::{Loss, Past};
 use crate::planted::{self, Bug};
 use crate::table::Table;
+use crate::versions::{NoVersion, Versions};
 use crate::wire::frame::append;
 use crate::wire::header::{DatagramKind, Header, HEADER};
 use crate::wire::record::{ControlRecord, Encode, SystemRecord};
@@ -73,6 +74,8 @@ crate::counters! {
         link_dropped_frame,
         /// Handshakes refused: the node's epoch is lower than one seen.
         link_refused_epoch,
+        /// Links that did not come up: the node that we dialled speaks no version of the protocol that we speak.
+        links_other_version,
         /// Links refused: too many nodes.
         link_refused_full,
         /// Links that came up.
@@ -99,6 +102,8 @@ crate::counters! {
 /// The state of one link.
 pub struct Link {
     pub peer: Identity,
+    /// The version of the protocol that both ends use.
+    pub version: u8,
     /// A sealed datagram came from the peer, so its identity is current.
     pub proven: bool,
     /// The tail is to be probed: the role sends heads with the next datagram.
@@ -159,6 +164,12 @@ pub enum LinkChange {
         node: u32,
         role: Role,
     },
+    /// A node speaks these versions of the protocol, and none of ours.
+    Differs {
+        node: u32,
+        role: Role,
+        theirs: Versions,
+    },
     /// A stranger was refused; `node`: the number it named, 0 if none.
     Stranger {
         node: u32,
@@ -205,6 +216,8 @@ pub struct Links {
     changes: VecDeque<LinkChange>,
     /// When a stranger of this kind was told of last.
     strangers: BTreeMap<Stranger, Micros>,
+    /// When a node without a version in common last dialled us and was told of.
+    differed_at: Option<Micros>,
     unproven: VecDeque<u32>,
     /// Links that are to be told that they have ended.
     closing: VecDeque<Conn<LINK_BLOCKS>>,
@@ -232,6 +245,7 @@ impl Links {
             dials: BTreeMap::new(),
             changes: VecDeque::new(),
             strangers: BTreeMap::new(),
+            differed_at: None,
             unproven: VecDeque::new(),
             closing: VecDeque::new(),
             renewed: VecDeque::new(),
@@ -435,7 +449,7 @@ impl Links {
                 }
                 None => self.counters.link_dropped_unknown += 1,
             },
-            DatagramKind::Accept => self.opened(now, arrival, &header, datagram),
+            DatagramKind::Accept => self.opened(now, node, arrival, &header, datagram),
             DatagramKind::Reset => self.reset(now, &header, arrival, datagram),
         }
         None
@@ -555,7 +569,7 @@ impl Links {
         true
     }
 
-    fn opened(&mut self, now: Micros, arrival: Arrival, header: &Header, datagram: &[u8]) {
+    fn opened(&mut self, now: Micros, node: &Node, arrival: Arrival, header: &Header, datagram: &[u8]) {
         let Some((target, dial)) = self.dial_of(header.connection, arrival.from) else {
             self.counters.link_dropped_unknown += 1;
             return;
@@ -568,7 +582,12 @@ impl Links {
         };
         let key = knock.listed.map(|listed| listed.key);
         let meant = |peer: &Identity| peer.role == role && (key.is_none() || peer.node == target);
-        let Some(peer) = Identity::from_bytes(&opened.payload).filter(meant) else {
+        let said = Identity::read(&opened.payload).filter(|(peer, _)| meant(peer));
+        let said = said.and_then(|(peer, behind)| match node.versions.answered(behind) {
+            Err(NoVersion::Malformed) => None,
+            answered => Some((peer, answered)),
+        });
+        let Some((peer, version)) = said else {
             // The handshake is over for this knock: the right node may answer another one.
             (dial.knock, dial.due, dial.at) = (None, false, now + DIAL_MAX);
             self.table.release(header.connection);
@@ -580,12 +599,19 @@ impl Links {
         dial.wait = DIAL_FIRST;
         dial.answered_at = None;
         if peer.node == target {
-            (dial.mistaken, dial.told) = (0, false);
+            (dial.mistaken, dial.told) = (0, dial.told && version.is_err());
         } else if self.dials.contains_key(&peer.node) || self.is_linked(&peer) {
             self.table.release(header.connection);
             self.mistaken(now, target, peer.node);
             return;
         }
+        let version = match version {
+            Ok(version) => version,
+            Err(no_version) => {
+                self.table.release(header.connection);
+                return self.differs(now, target, role, no_version);
+            }
+        };
         let conn = Conn::new(
             header.connection,
             opened.peer,
@@ -602,6 +628,7 @@ impl Links {
             conn,
             Link {
                 peer,
+                version,
                 proven: false,
                 probe: false,
                 loss: Loss::default(),
@@ -632,6 +659,19 @@ impl Links {
             self.counters.links_mistaken += 1;
             let (node, role) = (target, dial.role);
             self.changes.push_back(LinkChange::Mistaken { node, role, found });
+        }
+    }
+
+    /// A node that we dial speaks no version of ours: one of both is to be upgraded, so the dial waits long.
+    fn differs(&mut self, now: Micros, target: u32, role: Role, no_version: NoVersion) {
+        let (Some(dial), NoVersion::Other { theirs, .. }) = (self.dials.get_mut(&target), no_version) else {
+            return;
+        };
+        (dial.due, dial.at) = (false, now + MISTAKEN_MAX);
+        self.counters.links_other_version += 1;
+        if !std::mem::replace(&mut dial.told, true) {
+            let node = target;
+            self.changes.push_back(LinkChange::Differs { node, role, theirs });
         }
     }
 
@@ -745,7 +785,7 @@ impl Links {
     }
 
     fn make(&mut self, now: Micros, node: &mut Node, accepted: &Accepted) -> Option<u32> {
-        let peer = Identity::from_bytes(&accepted.payload)?;
+        let (peer, offer) = Identity::read(&accepted.payload)?;
         if let Some((node, listed)) = accepted.proved {
             if (peer.node, peer.role) != (node, listed.role) {
                 self.door.refuse(node, Stranger::Impostor);
@@ -756,6 +796,20 @@ impl Links {
             self.counters.link_refused_epoch += 1;
             return None;
         }
+        let version = match node.versions.choose(offer) {
+            Ok(version) => version,
+            Err(theirs) => {
+                self.door.refuse_version(now, accepted);
+                // A recorded hello may say it again and again.
+                if self.differed_at.is_none_or(|at| now >= at + STRANGER_TOLD) {
+                    self.differed_at = Some(now);
+                    let (node, role) = (peer.node, peer.role);
+                    let told = theirs.map(|theirs| LinkChange::Differs { node, role, theirs });
+                    self.changes.extend(told);
+                }
+                return None;
+            }
+        };
         if self.unproven.len() >= UNPROVEN_MAX {
             self.forget_unproven(now, true);
         }
@@ -777,6 +831,7 @@ impl Links {
                 conn,
                 Link {
                     peer,
+                    version,
                     proven: false,
                     probe: false,
                     loss: Loss::default(),
@@ -859,7 +914,7 @@ impl Links {
     }
 
     fn dial_due(&mut self, now: Micros, node: &mut Node) {
-        let payload = node.me.to_bytes();
+        let payload = node.me.with(&node.versions.offer());
         let due: Vec<u32> = self
             .dials
             .iter()
@@ -912,8 +967,9 @@ impl Links {
     }
 
     fn accept(&mut self, now: Micros, node: &mut Node) {
-        let payload = node.me.to_bytes();
-        while let Some(accepted) = self.door.accept(now, &payload, node.entropy.as_mut()) {
+        let (me, versions) = (node.me, node.versions);
+        let payload = |said: &[u8]| me.with(&versions.answer(Identity::read(said).map_or(&[], |(_, offer)| offer)));
+        while let Some(accepted) = self.door.accept(now, payload, node.entropy.as_mut()) {
             if let Some(slot) = self.make(now, node, &accepted) {
                 let id = self.table.get(slot).map_or(0, |link| link.conn.id);
                 self.door.answer(now, &accepted, id);
@@ -1050,6 +1106,7 @@ mod tests {
         };
         let link = Link {
             peer,
+            version: 1,
             proven: false,
             probe: false,
             loss: Loss::default(),
@@ -1198,6 +1255,73 @@ mod tests {
         assert!(ends[0].links.to(5).is_some() && ends[0].links.to(6).is_none());
     }
 
+    impl End {
+        fn speaks(mut self, lowest: u8, highest: u8) -> Self {
+            self.node.versions = Versions::new(lowest, highest);
+            self
+        }
+
+        /// The version of its link.
+        fn version(&self) -> Option<u8> {
+            let (_, slot) = self.links.proven().next()?;
+            self.links.table.get(slot).map(|link| link.data.version)
+        }
+    }
+
+    #[test]
+    fn nodes_of_two_releases_use_the_highest_version_that_both_speak() {
+        for (one, other, used) in [
+            ((1, 1), (1, 1), 1),
+            ((1, 2), (1, 1), 1),
+            ((1, 1), (1, 2), 1),
+            ((1, 3), (2, 4), 3),
+            ((2, 2), (1, 2), 2),
+        ] {
+            let mut ends = dialling().map(Some);
+            let mut end = |at: usize, (lowest, highest)| ends[at].take().expect("once").speaks(lowest, highest);
+            let mut ends = [end(0, one), end(1, other)];
+            live(0, 500, &mut ends);
+            assert_eq!(
+                ends.each_ref().map(End::version),
+                [Some(used); 2],
+                "{one:?} dials {other:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn nodes_without_a_version_in_common_are_told_of_once_and_link_once_one_is_upgraded() {
+        for (one, other) in [((1, 1), (2, 3)), ((3, 4), (1, 2)), ((2, 2), (1, 1))] {
+            let [dialler, dialled] = dialling();
+            let (mut ends, addr) = ([dialler.speaks(one.0, one.1), dialled.speaks(other.0, other.1)], 1);
+            let mut now = live(0, 9_000, &mut ends);
+            assert_eq!(
+                ends.each_mut().map(End::told),
+                [["differs"]; 2],
+                "{one:?} dials {other:?}"
+            );
+            assert_eq!(ends.each_ref().map(End::version), [None; 2]);
+            let tries = ends[0].links.counters.links_other_version;
+            assert_eq!(tries, 2, "it waits long");
+            assert_eq!(ends[1].links.door.counters.refused_version, tries);
+            let before = ends[addr].addr;
+            ends[addr] = End::new(2, INDEX).speaks(one.0, other.1.max(one.1));
+            ends[addr].addr = before;
+            now = live(now, 6_000, &mut ends);
+            assert_eq!(ends.each_mut().map(End::told), [["up"]; 2], "at {now}");
+        }
+    }
+
+    /// As each release before there were versions reads it: nine bytes, no more.
+    #[test]
+    fn a_node_of_the_first_version_says_what_the_releases_before_said() {
+        let [dialler, dialled] = dialling();
+        let me = dialler.node.me;
+        assert_eq!(me.with(&dialler.node.versions.offer()), me.to_bytes());
+        assert_eq!(me.with(&dialled.node.versions.answer(&[])), me.to_bytes());
+        assert_eq!(Identity::read(&me.to_bytes()), Some((me, &[][..])));
+    }
+
     const A: (u8, [u8; 32]) = (1, [7; 32]);
     const B: (u8, [u8; 32]) = (2, [8; 32]);
 
@@ -1224,6 +1348,7 @@ mod tests {
                 LinkChange::Refused { .. } => "refused",
                 LinkChange::Unlisted { .. } => "unlisted",
                 LinkChange::Mistaken { .. } => "mistaken",
+                LinkChange::Differs { .. } => "differs",
                 LinkChange::Stranger { why, .. } => why.name(),
             });
             seen.collect()

@@ -4,6 +4,7 @@ use crate::conn::Stamp;
 use crate::dice::Dice;
 use crate::machine::{Entropy, Micros};
 use crate::seal::KeyCache;
+use crate::versions::Versions;
 use crate::wire::Role;
 
 /// How often expanded keys that are little used are given back, so that idle sessions hold none (a key is 576 B; deriving it
@@ -29,14 +30,21 @@ impl Identity {
         bytes
     }
 
-    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let bytes: &[u8; Self::LEN] = bytes.try_into().ok()?;
-        let [a, b, c, d, role, e, f, g, h] = *bytes;
-        Some(Identity {
+    /// The identity, and what its node says behind it.
+    pub fn read(bytes: &[u8]) -> Option<(Self, &[u8])> {
+        let (identity, behind) = bytes.split_first_chunk::<{ Self::LEN }>()?;
+        let [a, b, c, d, role, e, f, g, h] = *identity;
+        let identity = Identity {
             node: u32::from_le_bytes([a, b, c, d]),
             role: Role::from_u8(role)?,
             epoch: u32::from_le_bytes([e, f, g, h]),
-        })
+        };
+        Some((identity, behind))
+    }
+
+    /// Our statement in a handshake: the identity, and `behind` it the versions.
+    pub fn with(self, behind: &[u8]) -> Vec<u8> {
+        [&self.to_bytes(), behind].concat()
     }
 }
 
@@ -49,6 +57,8 @@ pub struct Node {
     pub entropy: Box<dyn Entropy>,
     /// UDP payload bytes of the largest datagram.
     pub payload: usize,
+    /// The versions of the protocol that it speaks.
+    pub versions: Versions,
     sweep_at: Micros,
 }
 
@@ -64,6 +74,7 @@ impl Node {
             dice: Dice::new(seed),
             entropy,
             payload,
+            versions: Versions::OURS,
             sweep_at: 0,
         }
     }

@@ -908,9 +908,17 @@ impl<T: Default> Sessions<T> {
     }
 
     fn accept(&mut self, now: Micros, node: &mut Node) {
-        while let Some(accepted) = self.door.accept(now, &[], node.entropy.as_mut()) {
+        let versions = node.versions;
+        while let Some(accepted) = self
+            .door
+            .accept(now, |offer| versions.answer(offer), node.entropy.as_mut())
+        {
             if self.parting.is_some() {
                 continue; // it came just before
+            }
+            if versions.choose(&accepted.payload).is_err() {
+                self.door.refuse_version(now, &accepted);
+                continue;
             }
             if !self.has_place(now) {
                 self.door.counters.dropped_hello_busy += 1;

@@ -9,6 +9,7 @@ use crate::links::Links;
 use crate::machine::Micros;
 use crate::node::Node;
 use crate::sessions::Sessions;
+use crate::versions::Versions;
 use crate::wire::server::Server;
 use crate::wire::Role;
 
@@ -29,6 +30,11 @@ pub trait HasLinks {
     fn set_reset(&mut self, shared: &[u8; 32]) {
         let (links, node) = self.links_mut();
         links.set_reset(node, shared);
+    }
+
+    /// Speaks these versions of the protocol from now on: stands in for another release.
+    fn set_versions(&mut self, versions: Versions) {
+        self.links_mut().1.versions = versions;
     }
 
     /// Bytes that the receive buffer of the link socket really holds.

@@ -173,7 +173,8 @@ def test_the_version_is_that_of_the_library(muster: Command) -> None:
     from muster import __version__
 
     assert muster("version").stdout == f"{__version__}, protocol 1\n"
-    assert json.loads(muster("version", "--json").stdout) == {"muster": __version__, "protocol": 1}
+    said = {"muster": __version__, "protocol": 1, "protocol_lowest": 1}
+    assert json.loads(muster("version", "--json").stdout) == said
     asked = muster("--version")
     assert (asked.returncode, asked.stdout, asked.stderr) == (0, f"{__version__}, protocol 1\n", "")
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from control.cli.cluster import Load, arranged, due, growing
-from control.console.readings import CPU, Reading
+from control.console.readings import CPU, Reading, releases
 from control.errors import UserError
 from control.registry.places import Count, Growth
 from control.registry.steps import STANDS_S
@@ -164,3 +164,13 @@ def test_the_metrics_are_those_of_the_roles() -> None:
         "muster_interest_max",
         "muster_members",
     } <= known
+
+
+def test_the_nodes_of_each_release_are_named_while_there_are_two() -> None:
+    now, next_ = {"version": "0.2.0", "protocol": [1, 1]}, {"version": "0.3.0", "protocol": [1, 2]}
+    assert releases({"broker": now, "gateway": now}) == []
+    assert releases({"broker": now, "proxy": next_, "gateway": next_, "router": {}, "old": {"version": "0.1.0"}}) == [
+        "0.1.0, protocol 1: old",
+        "0.2.0, protocol 1: broker",
+        "0.3.0, protocol 1 to 2: gateway, proxy",
+    ]

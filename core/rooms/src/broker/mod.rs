@@ -901,6 +901,7 @@ impl Broker {
                 | LinkChange::Refused { .. }
                 | LinkChange::Mistaken { .. }
                 | LinkChange::Unlisted { .. }
+                | LinkChange::Differs { .. }
                 | LinkChange::Stranger { .. } => {}
             }
             self.doubt = match (change, self.doubt) {

@@ -21,8 +21,8 @@ use crate::wire::kinds;
 use muster_transport::{
     append, frames_max, reset_token, same, soonest, Addr, Arrival, Code, Conn, Control, ControlRecord, DatagramKind,
     Dice, Entropy, Frame, FrameKind, Frames, Header, Identity, Inbox, InitiatorKey, KeyedState, Knock, Machine, Micros,
-    Node, Outbox, Raw, Records, Role, SocketId, Wants, Writer, BACKOFF_FIRST, BACKOFF_MAX, HEADER, SESSION_BLOCKS,
-    SESSION_LOG_BYTES,
+    NoVersion, Node, Outbox, Raw, Records, Role, SocketId, Versions, Wants, Writer, BACKOFF_FIRST, BACKOFF_MAX, HEADER,
+    SESSION_BLOCKS, SESSION_LOG_BYTES,
 };
 
 use crate::chunks::Budget;
@@ -66,6 +66,8 @@ const RESET: &str = "reset";
 /// Why it was lost where nothing was heard any more. Its server may well be there, and wait for us.
 const SILENT: &str = "silent";
 /// Reasons for a loss after which no server would hear our goodbye.
+/// Reason: the server speaks no version of the protocol that we speak.
+const OTHER_VERSION: &str = "other_version";
 const GONE: [&str; 3] = [RESET, "closed", "unreachable"];
 /// Reason: the first draw among all servers chose another one.
 pub const SPREAD: &str = "spread";
@@ -166,6 +168,14 @@ pub enum ClientEvent {
         reason: &'static str,
         retry: bool,
     },
+    /// A server, which has proven its key, speaks these versions of the protocol and none of ours. `release`: its own; empty
+    /// if it is from before there was a choice. The session's loss follows.
+    Differs {
+        side: Side,
+        addr: Addr,
+        theirs: Versions,
+        release: String,
+    },
     /// A member of a room, the first time or again.
     Joined {
         room: u32,
@@ -259,6 +269,10 @@ struct Session {
     challenge: Option<[u8; 8]>,
     /// A newer session took its place: it is opened again for another credential alone.
     replaced: bool,
+    /// The version of the protocol that it uses, or that the last one did.
+    version: Option<u8>,
+    /// Servers that speak no version of ours, since one did.
+    others: Vec<Endpoint>,
     losses: u64,
     /// The first and the longest wait, as the last server said.
     backoff: (Micros, Micros),
@@ -296,6 +310,8 @@ impl Session {
             probe: false,
             challenge: None,
             replaced: false,
+            version: None,
+            others: Vec::new(),
             losses: 0,
             backoff: (BACKOFF_FIRST, BACKOFF_MAX),
         }
@@ -498,6 +514,17 @@ impl Client {
             }
         }
         self.keep_spares(now);
+    }
+
+    /// Speaks these versions of the protocol from now on: stands in for another release.
+    pub fn set_versions(&mut self, versions: Versions) {
+        self.node.versions = versions;
+    }
+
+    /// The version of the protocol that a session uses.
+    pub fn version(&self, side: Side) -> Option<u8> {
+        let session = &self.sessions[side as usize];
+        session.version.filter(|_| session.conn.is_some())
     }
 
     /// Whether a session is authenticated.
@@ -829,6 +856,13 @@ impl Client {
             }
             let Some(opened) = knock.accept(datagram) else { break };
             let id = knock.id;
+            let version = match self.node.versions.answered(&opened.payload) {
+                Ok(version) => version,
+                Err(NoVersion::Other { theirs, release }) => return self.differs(now, slot, theirs, release),
+                Err(NoVersion::Malformed) => break,
+            };
+            session.version = Some(version);
+            session.others.clear();
             let mut conn = Conn::new(
                 id,
                 opened.peer,
@@ -861,6 +895,39 @@ impl Client {
             return;
         }
         self.counters.datagrams_dropped += 1;
+    }
+
+    /// A server speaks no version of ours, which it has proven. It is over once each server has said so.
+    fn differs(&mut self, now: Micros, slot: Slot, theirs: Versions, release: String) {
+        let session = &mut self.sessions[slot.at()];
+        let Some(endpoint) = session.endpoints.get(session.at).cloned() else {
+            return;
+        };
+        let addr = endpoint.addr;
+        session
+            .others
+            .retain(|other| session.endpoints.contains(other) && *other != endpoint);
+        session.others.push(endpoint);
+        let retry = session.others.len() < session.endpoints.len();
+        self.lose(now, slot, OTHER_VERSION);
+        let session = &mut self.sessions[slot.at()];
+        if !retry {
+            session.state = State::Refused;
+        }
+        if let Slot::Main(side) = slot {
+            self.events.pop_back();
+            self.events.push_back(ClientEvent::Differs {
+                side,
+                addr,
+                theirs,
+                release,
+            });
+            self.events.push_back(ClientEvent::Down {
+                side,
+                reason: OTHER_VERSION,
+                retry,
+            });
+        }
     }
 
     fn reset(&mut self, now: Micros, header: &Header, datagram: &[u8]) {
@@ -1357,7 +1424,7 @@ impl Client {
                     id,
                     InitiatorKey::Client(&endpoint.key),
                     0,
-                    &[],
+                    &self.node.versions.offer(),
                     self.node.entropy.as_mut(),
                 ));
                 session.state = State::Knocking;

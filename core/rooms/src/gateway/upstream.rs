@@ -312,6 +312,7 @@ impl Gateway {
                 LinkChange::Refused { .. }
                 | LinkChange::Mistaken { .. }
                 | LinkChange::Unlisted { .. }
+                | LinkChange::Differs { .. }
                 | LinkChange::Stranger { .. } => {}
             }
             self.events.push_back(GatewayEvent::Link(change));

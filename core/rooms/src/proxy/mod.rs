@@ -595,6 +595,7 @@ impl Proxy {
                 | LinkChange::Refused { .. }
                 | LinkChange::Mistaken { .. }
                 | LinkChange::Unlisted { .. }
+                | LinkChange::Differs { .. }
                 | LinkChange::Stranger { .. } => {}
             }
             self.events.push_back(ProxyEvent::Link(change));

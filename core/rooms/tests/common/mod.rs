@@ -22,8 +22,8 @@ use muster_transport::{
     append, prologue, respond, Addr, AllowList, Arrival, ClusterKeys, Code, Conn, ControlRecord, DatagramKind, Demand,
     Denied, Dice, Door, DoorKey, Encode, Entropy, FrameKind, Frames, HasLinks, HasSessions, Header, Identity, Inbox,
     InitiatorKey, KeyCache, Knock, Links, Listed, Machine, Micros, Outbox, PlacedNode, Placement, Reader, Records,
-    ResetSecret, ResponderKey, Role, Scope, Server, ServerKey, SocketId, Stamp, Status, Wants, Writer, HEADER,
-    LINK_SOCKET, PUBLIC_SOCKET, VERSION,
+    ResetSecret, ResponderKey, Role, Scope, Server, ServerKey, SocketId, Stamp, Status, Versions, Wants, Writer,
+    HEADER, LINK_SOCKET, PUBLIC_SOCKET, VERSION,
 };
 
 pub const PAYLOAD: usize = 1200;
@@ -136,7 +136,7 @@ pub fn placement() -> Placement {
     room_placement(1, nodes.to_vec(), 1, 1)
 }
 
-fn identity(node: u32, role: Role) -> Identity {
+pub fn identity(node: u32, role: Role) -> Identity {
     Identity {
         node,
         role,
@@ -289,6 +289,10 @@ pub struct Rig<M: Subject> {
     pub proof: Option<fn(u32) -> ServerKey>,
     /// A change to their hellos on the way.
     pub touch: fn(&mut [u8]),
+    /// The clients' statement in their hellos: as long as it is empty, that of the first release.
+    pub offer: Vec<u8>,
+    /// The statement of the servers of a client, out of its own.
+    pub says: fn(&[u8]) -> Vec<u8>,
 }
 
 impl<M: Subject> Rig<M> {
@@ -304,6 +308,8 @@ impl<M: Subject> Rig<M> {
             left: 0,
             proof: None,
             touch: |_| {},
+            offer: Vec::new(),
+            says: |_| Vec::new(),
         }
     }
 
@@ -516,7 +522,7 @@ impl<M: Subject> Rig<M> {
         let (server, cluster) = (server_key().public(), cluster());
         let payload = me.to_bytes();
         let mut knock = if socket == PUBLIC_SOCKET {
-            Knock::new(id, InitiatorKey::Client(&server), 0, &[], &mut self.entropy)
+            Knock::new(id, InitiatorKey::Client(&server), 0, &self.offer, &mut self.entropy)
         } else {
             let (key_id, secret) = &cluster.current;
             let mine = self.proof.map(|key| key(me.node));
@@ -1551,7 +1557,8 @@ impl Rig<Client> {
                 let noise = reader.array::<16>().and_then(|_| reader.bytes16()).unwrap();
                 let key = server_key();
                 let bound = prologue(VERSION, header.connection, 0, b"client");
-                let done = respond(ResponderKey::Client(&key), &bound, noise, &[], &mut self.entropy).unwrap();
+                let says = self.says;
+                let done = respond(ResponderKey::Client(&key), &bound, noise, says, &mut self.entropy).unwrap();
                 let id = 1 << 40 | (self.peers.len() as u64) << 16 | u64::from(port);
                 let mut answer = vec![0; HEADER];
                 Header::clear(DatagramKind::Accept, header.connection).write(&mut answer);
@@ -1687,7 +1694,7 @@ pub fn fuzz_handshake(data: &[u8]) {
         if what & 2 != 0 {
             now += u64::from(what) * 1_000;
         }
-        while let Some(accepted) = doors[at].accept(now, &[1; 9], &mut source) {
+        while let Some(accepted) = doors[at].accept(now, |said| Versions::new(1, 2).answer(said), &mut source) {
             doors[at].answer(now, &accepted, 99);
         }
         outbox.clear();

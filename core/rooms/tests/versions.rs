@@ -1,0 +1,111 @@
+//! Two releases beside each other, at the doors of real machines: what is chosen, and that nobody on the path lowers it.
+
+use std::cell::Cell;
+
+use muster_rooms::{role, Broker, Client, Gateway, Side};
+use muster_transport::{HasLinks, HasSessions, Identity, Role, Versions, HEADER, LINK_SOCKET, PUBLIC_SOCKET};
+
+mod common;
+use common::{addr, identity, stranger, Rig, Subject, GATEWAY};
+
+const NEXT: Versions = Versions::new(1, 2);
+const CLIENT: Identity = Identity {
+    node: 0,
+    role: Role::CLIENT,
+    epoch: 0,
+};
+/// Bytes of message 1 of a client that offers versions: its key, two bytes, a tag.
+const MESSAGE1: usize = 32 + 2 + 16;
+/// Cookie and length before it.
+const BEFORE: usize = HEADER + 18;
+
+thread_local! {
+    /// The byte of a hello that is changed on its way.
+    static AT: Cell<usize> = const { Cell::new(0) };
+}
+
+fn next_gateway() -> Rig<Gateway> {
+    let mut rig = Rig::<Gateway>::bare();
+    rig.machine.set_versions(NEXT);
+    rig.offer = NEXT.offer();
+    rig
+}
+
+#[test]
+fn whoever_changes_a_byte_of_the_offer_on_its_way_gets_no_session_of_a_lower_version() {
+    let mut rig = next_gateway();
+    assert!(rig.connect(PUBLIC_SOCKET, stranger(1), CLIENT).is_some(), "unchanged");
+    let before = rig.machine.sessions().door.counters.handshakes_accepted;
+    rig.touch = |hello| hello[AT.get()] ^= 1;
+    for at in BEFORE..BEFORE + MESSAGE1 {
+        AT.set(at);
+        assert!(rig.connect(PUBLIC_SOCKET, stranger(2), CLIENT).is_none(), "byte {at}");
+    }
+    assert_eq!(rig.machine.sessions().door.counters.handshakes_accepted, before);
+}
+
+#[test]
+fn whoever_cuts_the_offer_off_gets_no_session_either() {
+    let mut rig = next_gateway();
+    rig.touch = |hello| {
+        hello[HEADER + 16] -= 2;
+        hello.copy_within(BEFORE + 34..BEFORE + MESSAGE1, BEFORE + 32);
+    };
+    assert!(rig.connect(PUBLIC_SOCKET, stranger(1), CLIENT).is_none());
+    assert_eq!(rig.machine.sessions().door.counters.handshakes_accepted, 0);
+}
+
+#[test]
+fn a_node_of_another_version_gets_no_link_whatever_is_done_to_its_hello() {
+    let mut rig = Rig::<Broker>::bare();
+    rig.machine.set_versions(Versions::new(2, 3));
+    let me = identity(GATEWAY, role::GATEWAY);
+    rig.connect(LINK_SOCKET, addr(9001), me);
+    assert_eq!(
+        rig.machine.links().proven().count(),
+        0,
+        "it offers nothing, so version 1"
+    );
+    assert_eq!(rig.machine.links().door.counters.refused_version, 1);
+}
+
+/// A client of the next release at servers that answer like this, and what it uses.
+fn used(says: fn(&[u8]) -> Vec<u8>) -> Option<u8> {
+    let mut rig = Rig::<Client>::bare();
+    rig.machine.set_versions(NEXT);
+    rig.says = says;
+    Client::settle(&mut rig);
+    rig.machine.version(Side::Gateway)
+}
+
+#[test]
+fn a_client_of_the_next_release_goes_on_with_a_server_that_says_nothing_as_with_one_of_the_first_version() {
+    assert_eq!(used(|_| Vec::new()), Some(1));
+    assert_eq!(used(|offer| Versions::new(1, 3).answer(offer)), Some(2));
+}
+
+/// It proves its key, and is no server of ours: it answers an offer with less than both speak.
+#[test]
+fn a_lower_version_than_both_speak_is_not_taken_from_a_server() {
+    let mut rig = Rig::<Client>::bare();
+    rig.machine.set_versions(NEXT);
+    rig.says = |_| vec![1, 1, 2];
+    rig.serve(9001);
+    assert_eq!(rig.machine.version(Side::Gateway), None);
+}
+
+#[test]
+fn the_last_server_without_a_version_in_common_ends_the_tries() {
+    let mut rig = Rig::<Client>::bare();
+    rig.says = |offer| Versions::new(4, 5).answer(offer);
+    rig.serve(9001);
+    assert_eq!(rig.machine.version(Side::Gateway), None);
+    rig.out.clear();
+    for _ in 0..100 {
+        rig.now += 1_000_000;
+        rig.turn();
+    }
+    let knocks = |port| rig.out.iter().filter(|(to, _)| *to == addr(port)).count();
+    assert_eq!(knocks(9001), 0);
+    assert!(knocks(9002) > 10, "the proxy may be another release");
+}

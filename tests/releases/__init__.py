@@ -1,0 +1,1 @@
+"""Releases before this one, as the other end sees them: what they send stays as it was."""
