@@ -57,9 +57,7 @@ def take_gateway(engine: GatewayEngine, settings: GatewaySettings) -> None:
     """Use the settings that a running gateway can change."""
     take_door(engine, settings)
     engine.history_max(settings.history_max)
-    engine.bounds(
-        sessions=settings.user_sessions_max, places=settings.user_rooms_max, rooms=settings.rooms_max
-    )
+    engine.bounds(sessions=settings.user_sessions_max, places=settings.user_rooms_max, rooms=settings.rooms_max)
 
 
 def proxy(spec: Spec, settings: ProxySettings) -> Role:

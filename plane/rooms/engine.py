@@ -58,7 +58,7 @@ class ProxyEngine(RoomsDoor, Protocol):
     """The engine of a proxy."""
 
     def bounds(self, *, sessions: int, messages: int, bytes: int) -> None:
-        """From now on a user has at most so many sessions, and publishes so many messages and bytes a second; 0: any number."""
+        """From now on a user has at most so many sessions, and publishes so much a second; 0: any number."""
 
     def command_limit(self, rate: int, burst: int) -> None:
         """From now on a user may send this many commands a second, and this many at once."""

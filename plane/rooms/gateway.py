@@ -18,7 +18,6 @@ from plane.rooms.options import (
     door_settings,
 )
 
-
 RELOADED: Final = ("history_max", "rooms_max", "user_rooms_max", "user_sessions_max")
 
 
@@ -43,8 +42,8 @@ class Gateway(DoorOptions, frozen=True):
     user_rooms_max: Annotated[
         int,
         key(
-            "Most rooms of one user, over all its sessions here, a room counted for each session in it; with the shared token,"
-            " of one session, which has 256 at most",
+            "Most rooms of one user, over all its sessions here, a room counted for each session in it; with the shared"
+            " token, of one session, which has 256 at most",
             "four sessions with all of theirs; rooms that nobody else is in take 1.3 MiB",
             "rooms",
             ge=1,

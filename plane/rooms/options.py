@@ -71,8 +71,8 @@ class Namespace(Section, frozen=True):
     flow: Annotated[
         Literal["live", "paced"],
         key(
-            "`live`: a slow member slows nobody; `paced`: publishers wait for a member that takes at least 64 KiB a second, and"
-            " 5 s for a user that takes less; repair has 3 s",
+            "`live`: a slow member slows nobody; `paced`: publishers wait for a member that takes at least 64 KiB a second,"
+            " and 5 s for a user that takes less; repair has 3 s",
             "a live room must not stand still for one reader; `paced` is for files and feeds, which should arrive whole",
         ),
     ] = "live"

@@ -16,7 +16,6 @@ from plane.rooms.options import (
 )
 from plane.users import USER_MAX
 
-
 RELOADED: Final = ("command_rate", "command_burst", "user_sessions_max", "user_message_rate", "user_byte_rate")
 
 
@@ -50,8 +49,8 @@ class Proxy(DoorOptions, frozen=True):
     user_message_rate: Annotated[
         int,
         key(
-            "Messages of one user, over all its sessions here, and as many at once after a second's pause; with the shared token,"
-            " of one session; 0: no limit. A longer message counts once for each 1,100 bytes",
+            "Messages of one user, over all its sessions here, and as many at once after a second's pause; with the shared"
+            " token, of one session; 0: no limit. A longer message counts once for each 1,100 bytes",
             "far above what one program sends; messages beyond wait at their publisher",
             "1/s",
             ge=0,

@@ -413,7 +413,11 @@ async def test_what_an_owner_has_no_place_for_is_refused_when_the_wait_ends(
     async with muster.connect(address) as client:
         await client.publish("r", b"x")
         address.stop("proxy")
-        for code, error in (("not_ready", muster.TimedOut), ("rate_limited", muster.TimedOut), ("busy", muster.Refused)):
+        for code, error in (
+            ("not_ready", muster.TimedOut),
+            ("rate_limited", muster.TimedOut),
+            ("busy", muster.Refused),
+        ):
             monkeypatch.setattr(client, "engine", Refusing(client.engine, code))
             with pytest.raises(error, match=r"^publish to r: ") as told:
                 await client.publish("r", b"y", timeout=0.1)

@@ -404,7 +404,7 @@ class Client:
             return error
         if said[0] == "busy":
             return Refused(f"publish to {room}", "busy")
-        limit = "a proxy takes so many messages and bytes a second from one user (rate_limited; user_message_rate, user_byte_rate)"
+        limit = "above what a proxy takes from one user in a second (rate_limited; user_message_rate, user_byte_rate)"
         return TimedOut(f"{error}; {limit}; try again in {max(said[1], 0.1):.1f} s")
 
     def publish_nowait(self, room: str, data: bytes | None = None, *, json: Any = NO_JSON) -> bool:
@@ -780,7 +780,9 @@ class Client:
         silent = reason in {"unreachable", "silent", "far", "spread"}
         self._down[side] = f"does not answer ({reason})" if silent else f"said {reason}"
         if reason == "rate_limited":
-            self._down[side] = f"has as many sessions of this user as it takes ({reason}, user_sessions_max); try again in 1 s"
+            self._down[side] = (
+                f"has as many sessions of this user as it may ({reason}, user_sessions_max); try again in 1 s"
+            )
         self._lost.add(side)
         self._look_again()
         if (
