@@ -49,12 +49,12 @@ fn told(rig: &mut Rig<Gateway>, room: &str) -> Vec<Consumed> {
     told.filter(|consumed| consumed.room == room_id(room)).collect()
 }
 
-/// The owner's messages of 900 bytes from `first` on, 200 a second for this long. Returns by how many the gateway's reports on
-/// its members' progress were behind at most, once a second had passed.
-fn carried(rig: &mut Rig<Gateway>, room: &str, first: u64, seconds: u64) -> (u64, u64) {
-    let (mut next, mut behind) = (first, 0);
+/// The owner's messages, 200 a second for this long, all of which the gateway's memory holds. Returns their number, and by how
+/// many the gateway's reports on its members' progress were behind at most, once a second had passed.
+fn carried(rig: &mut Rig<Gateway>, room: &str, seconds: u64) -> (u64, u64) {
+    let (mut next, mut behind) = (1, 0);
     for step in 0..200 * seconds {
-        rig.say(0, &link_room_of(room, 1, next, &[&[b'x'; 900]]));
+        rig.say(0, &link_room_of(room, 1, next, &[&[b'x'; 50]]));
         next += 1;
         rig.pass(5_000, 5_000);
         if step % 20 == 0 {
@@ -87,7 +87,7 @@ fn forty_sessions_of_one_user_slow_no_live_room_whether_their_window_is_small_or
                 rig.peers[peer].conn.tell_status();
             }
         }
-        let (next, behind) = carried(&mut rig, ROOM, 1, 4);
+        let (next, behind) = carried(&mut rig, ROOM, 3);
         assert!(behind < 20, "silent: {silent}, {behind} messages");
         let had = rig.peers[quick[0]].frames(kinds::ROOM) as u64;
         assert!(had > next * 9 / 10, "{had} of {next}");
@@ -106,7 +106,7 @@ fn a_gateway_that_is_behind_with_most_users_says_so() {
     }
     begin(&mut rig, ROOM);
     members[..20].iter().for_each(|peer| rig.peers[*peer].polite = false);
-    let (_, behind) = carried(&mut rig, ROOM, 1, 3);
+    let (_, behind) = carried(&mut rig, ROOM, 3);
     assert!(behind > 100, "{behind} messages");
 }
 
@@ -129,8 +129,8 @@ fn a_paced_room_waits_for_a_member_that_goes_on_and_six_seconds_for_one_that_tak
     let (mut next, mut last) = (1, 0);
     let mut waited = Vec::new();
     for step in 0..500u64 {
-        // 50 kB a second for 10 s: the gateway's memory of the room has all of it.
-        rig.say(0, &link_room_of(PACED, 1, next, &[&[b'x'; 100]]));
+        // 15 kB a second: the gateway's memory of the room has the last 7 s.
+        rig.say(0, &link_room_of(PACED, 1, next, &[&[b'x'; 300]]));
         next += 1;
         for peer in &slow {
             rig.peers[*peer].polite = step % 20 == 0; // a datagram in 400 ms
@@ -279,14 +279,12 @@ fn a_user_that_joins_ten_thousand_rooms_is_in_a_thousand_and_others_are_not_hind
     // What it leaves, and what its sessions that end had, it may have again.
     rig.frame(sessions[0], FrameKind::CLOSE.code(), &[0]);
     rig.turn();
-    for room in 0..2 * SESSION_ROOMS as u32 {
-        let peer = sessions[10 + room as usize / SESSION_ROOMS];
-        rig.join(
-            peer,
-            1_000 + room,
-            &format!("sports:again-{room}"),
-            Positions::default(),
-        );
+    for number in 0..2 {
+        let peer = session(&mut rig, 200 + number, 7);
+        for room in 0..SESSION_ROOMS as u32 {
+            let name = format!("sports:again-{number}-{room}");
+            rig.join(peer, 1 + room, &name, Positions::default());
+        }
     }
     assert_eq!(
         counter(&rig.machine, "joins_refused_user"),
