@@ -246,13 +246,15 @@ impl Broker {
         let (publisher, proxy) = (publication.id, publication.proxy);
         let born = frame.age.map_or(0, |age| age::born(now, age.into()));
         // What it skips was numbered elsewhere, with credit from there: it has as much more here as before.
-        publication.credited += frame.low.saturating_sub(publication.order.cumulative() + 1);
+        let skipped = frame.low.saturating_sub(publication.order.cumulative() + 1);
+        publication.credited = publication.credited.saturating_add(skipped);
         if publication.generation != room.generation {
             // Numbers of an earlier stream mean nothing in this one.
             counters.dropped_held += publication.held();
             users.release(publisher.user, publication.order.cost());
             publication.order = Publisher::new(frame.low);
             publication.order.offer(now, 0, 0);
+            publication.credited = frame.low - 1 + limits::UNACKED_MESSAGES_MAX;
             publication.generation = room.generation;
         }
         let order = &mut publication.order;

@@ -526,6 +526,7 @@ impl Gateway {
                 return told;
             }
             room.holes.forget(slot);
+            room.cursors.remove(place, slot);
             if let Some(joined) = peer.data.data.joined.iter_mut().find(|joined| joined.room == at) {
                 joined.given_up = true;
                 if let Some(counted) = joined.counted.take() {
