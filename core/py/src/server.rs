@@ -47,7 +47,7 @@ pub trait RoleMachine: Machine + HasLinks {
     }
     fn set_command_limit(&mut self, _rate: u32, _burst: u32) {}
     /// Sets the bounds of a user; and, where the role has them, those of rooms.
-    fn set_bounds(&mut self, _user: Bounds, _rooms: usize) {}
+    fn take_bounds(&mut self, _user: Bounds, _rooms: usize) {}
     fn drained(&self) -> bool {
         true
     }
@@ -148,7 +148,7 @@ impl RoleMachine for Gateway {
         Some((&self.ages, role::BROKER))
     }
 
-    fn set_bounds(&mut self, user: Bounds, rooms: usize) {
+    fn take_bounds(&mut self, user: Bounds, rooms: usize) {
         Gateway::set_bounds(self, user);
         self.set_rooms_max(rooms);
     }
@@ -224,7 +224,7 @@ impl RoleMachine for Proxy {
         Proxy::set_command_limit(self, rate, burst);
     }
 
-    fn set_bounds(&mut self, user: Bounds, _rooms: usize) {
+    fn take_bounds(&mut self, user: Bounds, _rooms: usize) {
         Proxy::set_bounds(self, user);
     }
 
@@ -578,7 +578,7 @@ macro_rules! engine {
                     bytes: bytes.unwrap_or(usual.bytes),
                 };
                 let machine = self.get_mut()?.driver.machine_mut();
-                machine.set_bounds(user, rooms.unwrap_or(ROOMS_MAX));
+                machine.take_bounds(user, rooms.unwrap_or(ROOMS_MAX));
                 Ok(())
             }
 
