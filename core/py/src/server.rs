@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 
 use muster_driver::{Budget, Driver, FaultCounters};
 use muster_presence::Sending;
-use muster_rooms::limits::{HISTORY_DEFAULT, MEMBERSHIPS_MAX, MEMBERSHIP_AGAIN_MS, ROOMS_MAX};
+use muster_rooms::limits::{HISTORY_DEFAULT, MEMBERSHIPS_MAX, MEMBERSHIP_AGAIN_MS};
 use muster_rooms::wire::Membership;
 use muster_rooms::{
     Admitted, Ages, Bounds, Broker, BrokerConfig, Gateway, GatewayConfig, GatewayEvent, Proxy, ProxyConfig, ProxyEvent,
@@ -570,15 +570,15 @@ macro_rules! engine {
                 messages: Option<u32>,
                 bytes: Option<u32>,
             ) -> PyResult<()> {
-                let usual = Bounds::default();
-                let user = Bounds {
+                let usual = muster_rooms::Bounds::default();
+                let user = muster_rooms::Bounds {
                     sessions,
                     places: places.unwrap_or(usual.places),
                     messages: messages.unwrap_or(usual.messages),
                     bytes: bytes.unwrap_or(usual.bytes),
                 };
                 let machine = self.get_mut()?.driver.machine_mut();
-                machine.take_bounds(user, rooms.unwrap_or(ROOMS_MAX));
+                machine.take_bounds(user, rooms.unwrap_or(muster_rooms::limits::ROOMS_MAX));
                 Ok(())
             }
 
