@@ -82,6 +82,8 @@ class Instance:
             "MUSTER_INSTANCE__DIR": str(self.folder),
             "MUSTER_LOG__LEVEL": "error",
             "MUSTER_PROBES__EVERY_MS": "0",  # only the load is to be measured
+            "MUSTER_PROXY__USER_MESSAGE_RATE": "0",  # one publisher stands for many
+            "MUSTER_PROXY__USER_BYTE_RATE": "0",
             f"MUSTER_NAMESPACES__{PACED.upper()}__FLOW": "paced",
             f"MUSTER_NAMESPACES__{LIVE.upper()}__FLOW": "live",
             **{f"MUSTER_{key.replace('.', '__').upper()}": str(value) for key, value in self._settings.items()},

@@ -52,6 +52,8 @@ USUAL: Final[dict[str, str]] = {
     "members that left, or that never asked": "dropped_(no_member|unwanted)",
     "the publisher repeats them, or was to repeat them and went": "dropped_(ahead|held|handle)",
     "what pacing is for": "credit_withheld",
+    "told to the user, who is above its own bounds": "refused_sessions|joins_refused_user|dropped_(rate|credit)",
+    "told of by MusterClientsRefused, of which it is a part": "joins_refused_rooms",
     "a client's own mistake, of which it is told": "dropped_frame",
     "answers that came late, twice or from a life before: the run counts its clients": "fleet_answers_dropped",
     "of a scheduler that was asleep while another one took over": "fleet_questions_refused",

@@ -58,6 +58,7 @@ def take_gateway(engine: GatewayEngine, settings: GatewaySettings) -> None:
     """Use the settings that a running gateway can change."""
     take_door(engine, settings)
     engine.history_max(settings.history_max)
+    engine.bounds(sessions=settings.user_sessions_max, places=settings.user_rooms_max, rooms=settings.rooms_max)
 
 
 def proxy(spec: Spec, settings: ProxySettings) -> Role:
@@ -86,6 +87,9 @@ def take_proxy(engine: ProxyEngine, settings: ProxySettings) -> None:
     """Use the settings that a running proxy can change."""
     take_door(engine, settings)
     engine.command_limit(settings.command_rate, settings.command_burst)
+    engine.bounds(
+        sessions=settings.user_sessions_max, messages=settings.user_message_rate, bytes=settings.user_byte_rate
+    )
 
 
 def broker(spec: Spec, settings: BrokerSettings) -> Role:

@@ -50,9 +50,15 @@ class GatewayEngine(RoomsDoor, Protocol):
     def history_max(self, messages: int) -> None:
         """From now on a join may ask for this many messages of history."""
 
+    def bounds(self, *, sessions: int, places: int, rooms: int) -> None:
+        """From now on a user has at most so many sessions and places in rooms, and there are at most so many rooms."""
+
 
 class ProxyEngine(RoomsDoor, Protocol):
     """The engine of a proxy."""
+
+    def bounds(self, *, sessions: int, messages: int, bytes: int) -> None:
+        """From now on a user has at most so many sessions, and publishes so much a second; 0: any number."""
 
     def command_limit(self, rate: int, burst: int) -> None:
         """From now on a user may send this many commands a second, and this many at once."""

@@ -14,10 +14,13 @@ from plane.rooms.options import (
     ArenaMib,
     DoorSettings,
     Retention,
+    UserSessions,
     door_reloads,
     door_settings,
     retentions,
 )
+
+RELOADED: Final = ("history_max", "rooms_max", "user_rooms_max", "user_sessions_max")
 
 
 class Gateway(DoorOptions, frozen=True):
@@ -28,6 +31,28 @@ class Gateway(DoorOptions, frozen=True):
         int,
         key("Most messages of history for a join", "one fetch from a broker", "messages", ge=0, le=65_536),
     ] = 1_024
+    rooms_max: Annotated[
+        int,
+        key(
+            "Most rooms at once; further ones are refused as `busy`. A user gets at most as many as would be left",
+            "1.3 KiB each: 5.2 GiB, the most for one process",
+            "rooms",
+            ge=1,
+            le=4 << 20,
+        ),
+    ] = 4 << 20
+    user_rooms_max: Annotated[
+        int,
+        key(
+            "Most rooms of one user, over all its sessions here, a room counted for each session in it; with the shared"
+            " token, of one session, which has 256 at most",
+            "four sessions with all of theirs; rooms that nobody else is in take 1.3 MiB",
+            "rooms",
+            ge=1,
+            le=4 << 20,
+        ),
+    ] = 1_024
+    user_sessions_max: UserSessions = 64
     membership_again_ms: Annotated[
         int,
         key(
@@ -57,6 +82,9 @@ class GatewaySettings(DoorSettings, frozen=True):
 
     arena_bytes: int
     history_max: int
+    rooms_max: int
+    user_rooms_max: int
+    user_sessions_max: int
     membership_again_ms: int
     paced_namespaces: list[str]
     namespaces: list[Retention] = msgspec.field(default_factory=list[Retention])
@@ -69,6 +97,9 @@ def settle(options: Gateway, around: Around) -> GatewaySettings:
         **door_settings(options, around),
         arena_bytes=options.arena_mib << 20,
         history_max=options.history_max,
+        rooms_max=options.rooms_max,
+        user_rooms_max=options.user_rooms_max,
+        user_sessions_max=options.user_sessions_max,
         membership_again_ms=options.membership_again_ms,
         paced_namespaces=[name for name, space in around.section("namespaces").items() if space.flow == "paced"],
         namespaces=retentions(around),
@@ -113,5 +144,5 @@ GATEWAY: Final = RoleKind(
     sent="muster_messages_sent_total",
     carried="muster_messages_sent_total",
     delivered="muster_messages_sent_total",
-    reloads=door_reloads("gateway") | {"gateway.history_max": "history_max"},
+    reloads=door_reloads("gateway") | {f"gateway.{name}": name for name in RELOADED},
 )

@@ -12,6 +12,16 @@ ArenaMib = Annotated[
     int,
     key("Memory for the rings of recent messages", "what can still be repaired; taken at start", "MiB", ge=1, le=65536),
 ]
+UserSessions = Annotated[
+    int,
+    key(
+        "Most sessions of one user here; a further one is refused as `rate_limited`, for 1 s; not with the shared token",
+        "more than a person has devices; a backend with more processes than this raises it, or uses the shared token",
+        "sessions",
+        ge=1,
+        le=1 << 20,
+    ),
+]
 PAGES: Final = "plane.rooms.pages:answer"
 
 
@@ -67,7 +77,8 @@ class Namespace(Section, frozen=True):
     flow: Annotated[
         Literal["live", "paced"],
         key(
-            "`live`: a slow member slows nobody; `paced`: publishers wait for it up to 5 s, and repair has 3 s",
+            "`live`: a slow member slows nobody; `paced`: publishers wait for a member that takes at least 64 KiB a second,"
+            " and 5 s for a user that takes less; repair has 3 s",
             "a live room must not stand still for one reader; `paced` is for files and feeds, which should arrive whole",
         ),
     ] = "live"

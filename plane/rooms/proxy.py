@@ -12,11 +12,14 @@ from plane.options import DoorOptions, key
 from plane.rooms.options import (
     PAGES,
     DoorSettings,
+    UserSessions,
     door_reloads,
     door_settings,
     retentions,
 )
 from plane.users import USER_MAX
+
+RELOADED: Final = ("command_rate", "command_burst", "user_sessions_max", "user_message_rate", "user_byte_rate")
 
 
 class Proxy(DoorOptions, frozen=True):
@@ -45,6 +48,28 @@ class Proxy(DoorOptions, frozen=True):
     command_burst: Annotated[
         int, key("Commands of one user at once, after a pause", "one by one", "commands", ge=1, le=10_000)
     ] = 1
+    user_sessions_max: UserSessions = 64
+    user_message_rate: Annotated[
+        int,
+        key(
+            "Messages of one user, over all its sessions here, and as many at once after a second's pause; with the shared"
+            " token, of one session; 0: no limit. A longer message counts once for each 1,100 bytes",
+            "far above what one program sends; messages beyond wait at their publisher",
+            "1/s",
+            ge=0,
+            le=100_000_000,
+        ),
+    ] = 100_000
+    user_byte_rate: Annotated[
+        int,
+        key(
+            "The same in bytes",
+            "16 MiB: an eighth of 1 Gbit/s, so one user cannot fill a proxy's network",
+            "bytes/s",
+            ge=0,
+            le=(1 << 32) - 1,
+        ),
+    ] = 16 << 20
 
 
 class ProxySettings(DoorSettings, frozen=True):
@@ -53,6 +78,9 @@ class ProxySettings(DoorSettings, frozen=True):
     age_every: int
     command_rate: int
     command_burst: int
+    user_sessions_max: int
+    user_message_rate: int
+    user_byte_rate: int
     namespaces: list[str] = msgspec.field(default_factory=list[str])
     """Those of which it tells brokers, as they keep their rooms otherwise than others."""
     sends: list[tuple[int, int, list[str]]] | None = None
@@ -67,6 +95,9 @@ def settle(options: Proxy, around: Around) -> ProxySettings:
         command_rate=options.command_rate,
         command_burst=options.command_burst,
         namespaces=[name for name, *_ in retentions(around)],
+        user_sessions_max=options.user_sessions_max,
+        user_message_rate=options.user_message_rate,
+        user_byte_rate=options.user_byte_rate,
         sends=sends(around),
     )
 
@@ -111,5 +142,5 @@ PROXY: Final = RoleKind(
     received="muster_messages_received_total",
     sent="muster_messages_forwarded_total",
     carried="muster_messages_forwarded_total",
-    reloads=door_reloads("proxy") | {"proxy.command_rate": "command_rate", "proxy.command_burst": "command_burst"},
+    reloads=door_reloads("proxy") | {f"proxy.{name}": name for name in RELOADED},
 )

@@ -86,6 +86,9 @@ class FakeEngine:
     def command_limit(self, rate: int, burst: int) -> None:
         self.options["command_limit"] = (rate, burst)
 
+    def bounds(self, **bounds: int) -> None:
+        self.options["bounds"] = bounds
+
     def servers(self, gateways: list[Any], proxies: list[Any]) -> None:
         self.options["servers"] = (gateways, proxies)
 
@@ -113,6 +116,7 @@ class FakeEngine:
             "history_max": self.options.get("history_max"),
             "backoff": self.options.get("backoff"),
             "command_limit": self.options.get("command_limit"),
+            "bounds": self.options.get("bounds"),
             "servers": self.options.get("servers"),
         }
 

@@ -402,9 +402,9 @@ class Refusing:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
 
-    def put_off(self, publication: int) -> str:
+    def put_off(self, publication: int) -> tuple[str, float]:
         assert self._engine.put_off(publication) is None, "nobody told it"
-        return self._code
+        return self._code, 2.5
 
 
 async def test_what_an_owner_has_no_place_for_is_refused_when_the_wait_ends(
@@ -413,11 +413,16 @@ async def test_what_an_owner_has_no_place_for_is_refused_when_the_wait_ends(
     async with muster.connect(address) as client:
         await client.publish("r", b"x")
         address.stop("proxy")
-        for code, error in (("not_ready", muster.TimedOut), ("busy", muster.Refused)):
+        for code, error in (
+            ("not_ready", muster.TimedOut),
+            ("rate_limited", muster.TimedOut),
+            ("busy", muster.Refused),
+        ):
             monkeypatch.setattr(client, "engine", Refusing(client.engine, code))
             with pytest.raises(error, match=r"^publish to r: ") as told:
                 await client.publish("r", b"y", timeout=0.1)
             assert told.value.retry
+            assert str(told.value).endswith("user_byte_rate); try again in 2.5 s") == (code == "rate_limited")
             monkeypatch.undo()
         assert told.value.code == "busy"
         address.start("proxy")
@@ -432,7 +437,7 @@ async def test_an_owner_that_is_not_there_puts_publishers_off(address: muster.te
         assert client.engine.put_off(number) is None
         address.stop("broker")
         assert client.publish_nowait("r", b"y")
-        await until(lambda: client.engine.put_off(number) == "not_ready", 10)
+        await until(lambda: (client.engine.put_off(number) or ("", 0.0))[0] == "not_ready", 10)
         address.start("broker")
         await client.flush(10)
         assert client.engine.put_off(number) is None

@@ -480,10 +480,13 @@ impl ClientEngine {
             .map_or(0, |known| known.unacknowledged()))
     }
 
-    /// Why the owner takes nothing now, where it said so last; the client asks it again.
-    fn put_off(&self, publication: u32) -> PyResult<Option<&'static str>> {
-        let known = self.get()?.machine().publishing(publication);
-        Ok(known.and_then(|known| known.put_off).map(Code::name))
+    /// Why the owner, or the proxy, takes nothing now, where it said so last, and in how many seconds the client asks again.
+    fn put_off(&self, publication: u32) -> PyResult<Option<(&'static str, f64)>> {
+        let Some(known) = self.get()?.machine().publishing(publication) else {
+            return Ok(None);
+        };
+        let left = known.held_for(monotonic_now()) as f64 / 1e6;
+        Ok(known.put_off.map(|code| (code.name(), left)))
     }
 
     fn counters(&self) -> PyResult<Vec<(String, String, u64)>> {

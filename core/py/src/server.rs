@@ -9,7 +9,7 @@ use muster_presence::Sending;
 use muster_rooms::limits::{HISTORY_DEFAULT, MEMBERSHIPS_MAX, MEMBERSHIP_AGAIN_MS};
 use muster_rooms::wire::Membership;
 use muster_rooms::{
-    Admitted, Ages, Broker, BrokerConfig, Gateway, GatewayConfig, GatewayEvent, Proxy, ProxyConfig, ProxyEvent,
+    Admitted, Ages, Bounds, Broker, BrokerConfig, Gateway, GatewayConfig, GatewayEvent, Proxy, ProxyConfig, ProxyEvent,
     Retention, RoomName, Router, RouterConfig,
 };
 use muster_transport::{
@@ -46,6 +46,8 @@ pub trait RoleMachine: Machine + HasLinks {
         None
     }
     fn set_command_limit(&mut self, _rate: u32, _burst: u32) {}
+    /// Sets the bounds of a user; and, where the role has them, those of rooms.
+    fn take_bounds(&mut self, _user: Bounds, _rooms: usize) {}
     fn drained(&self) -> bool {
         true
     }
@@ -147,6 +149,11 @@ impl RoleMachine for Gateway {
         Some((&self.ages, role::BROKER))
     }
 
+    fn take_bounds(&mut self, user: Bounds, rooms: usize) {
+        Gateway::set_bounds(self, user);
+        self.set_rooms_max(rooms);
+    }
+
     fn set_history_max(&mut self, messages: u32) {
         Gateway::set_history_max(self, messages);
     }
@@ -216,6 +223,10 @@ impl RoleMachine for Proxy {
 
     fn set_command_limit(&mut self, rate: u32, burst: u32) {
         Proxy::set_command_limit(self, rate, burst);
+    }
+
+    fn take_bounds(&mut self, user: Bounds, _rooms: usize) {
+        Proxy::set_bounds(self, user);
     }
 
     fn cut_off(&self) -> Option<String> {
@@ -557,6 +568,27 @@ macro_rules! engine {
 
             fn command_limit(&mut self, rate: u32, burst: u32) -> PyResult<()> {
                 self.get_mut()?.driver.machine_mut().set_command_limit(rate, burst);
+                Ok(())
+            }
+
+            #[pyo3(signature = (*, sessions, places = None, rooms = None, messages = None, bytes = None))]
+            fn bounds(
+                &mut self,
+                sessions: u32,
+                places: Option<u32>,
+                rooms: Option<usize>,
+                messages: Option<u32>,
+                bytes: Option<u32>,
+            ) -> PyResult<()> {
+                let usual = muster_rooms::Bounds::default();
+                let user = muster_rooms::Bounds {
+                    sessions,
+                    places: places.unwrap_or(usual.places),
+                    messages: messages.unwrap_or(usual.messages),
+                    bytes: bytes.unwrap_or(usual.bytes),
+                };
+                let machine = self.get_mut()?.driver.machine_mut();
+                machine.take_bounds(user, rooms.unwrap_or(muster_rooms::limits::ROOMS_MAX));
                 Ok(())
             }
 

@@ -130,6 +130,15 @@ class _Engine:
     def backoff(self, first_ms: int, max_ms: int) -> None: ...  # for clients; gateways and proxies only
     def session_limits(self, sessions: int, prefix_rate: int) -> None: ...  # gateways and proxies only
     def command_limit(self, rate: int, burst: int) -> None: ...  # of a user, a second and at once; proxies only
+    def bounds(  # of a user, and of rooms; gateways and proxies only
+        self,
+        *,
+        sessions: int,
+        places: int | None = ...,
+        rooms: int | None = ...,
+        messages: int | None = ...,  # a second; 0: any number
+        bytes: int | None = ...,
+    ) -> None: ...
     # Host, port, public key and weight of the servers that clients learn; gateways and proxies only.
     def servers(
         self, gateways: list[tuple[str, int, bytes, int]], proxies: list[tuple[str, int, bytes, int]]
@@ -356,7 +365,7 @@ class ClientEngine:
     def forget(self, number: int) -> None: ...  # its outcome is waited for no more
     def received(self, limit: int) -> list[tuple[int, int, bytes]]: ...  # sender, its number, data
     def unacknowledged(self, publication: int) -> int: ...
-    def put_off(self, publication: int) -> str | None: ...
+    def put_off(self, publication: int) -> tuple[str, float] | None: ...  # the code, and seconds to the next try
     def counters(self) -> list[tuple[str, str, int]]: ...
     def room_stats(self, room: int) -> dict[str, int] | None: ...
     def rtt_us(self, side: int) -> int | None: ...

@@ -410,14 +410,22 @@ class Client:
                 _check_data(data)
                 publication.waiting[ticket] = data
             return await self.wait(done, seconds, f"publish to {room}", 1)
-        except TimedOut:
-            if not self.closed and publication.number is not None and self.engine.put_off(publication.number) == "busy":
-                raise Refused(f"publish to {room}", "busy") from None
-            raise
+        except TimedOut as error:
+            raise self._late_publish(room, publication, error) from None
         finally:
             self._tickets.pop(ticket, None)
             publication.waiting.pop(ticket, None)
             self._drop_unwanted(publication)
+
+    def _late_publish(self, room: str, publication: _Publication, error: TimedOut) -> MusterError:
+        """The error of a message that came too late, with the reason if its owner or its proxy put it off."""
+        said = None if self.closed or publication.number is None else self.engine.put_off(publication.number)
+        if said is None or said[0] not in {"busy", "rate_limited"}:
+            return error
+        if said[0] == "busy":
+            return Refused(f"publish to {room}", "busy")
+        limit = "above what a proxy takes from one user in a second (rate_limited; user_message_rate, user_byte_rate)"
+        return TimedOut(f"{error}; {limit}; try again in {max(said[1], 0.1):.1f} s")
 
     def publish_nowait(self, room: str, data: bytes | None = None, *, json: Any = NO_JSON) -> bool:
         """Publish if there is credit. False: there is none, and the message was not taken.
@@ -795,6 +803,10 @@ class Client:
     def _on_down(self, side: int, reason: str, retry: bool) -> None:
         silent = reason in {"unreachable", "silent", "far", "spread"}
         self._down[side] = f"does not answer ({reason})" if silent else f"said {reason}"
+        if reason == "rate_limited":
+            self._down[side] = (
+                f"has as many sessions of this user as it may ({reason}, user_sessions_max); try again in 1 s"
+            )
         self._lost.add(side)
         self._look_again()
         if (

@@ -53,7 +53,8 @@ class Refused(MusterError):
 
     WORDS: ClassVar[Mapping[str, str]] = {
         "bad_credential": "the token is wrong or has expired",
-        "too_many_rooms": "one client is in at most 256 rooms at a time; leave one, or use another client",
+        "too_many_rooms": "one client is in at most 256 rooms at a time, and one user in 1,024 at a gateway, unless its "
+        "user_rooms_max differs; leave one, or use another client",
         "bad_room_name": "invalid room name",
         "name_collision": "another room has the same number; choose another name",
         "not_allowed": "the client's token does not allow this in this room, or at this server",

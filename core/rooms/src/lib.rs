@@ -8,6 +8,7 @@
 //! so a machine is a function of its inputs and a simulator can replay it.
 #![forbid(unsafe_code)]
 
+mod accounts;
 mod admission;
 mod age;
 mod arena;
@@ -20,6 +21,7 @@ pub mod command;
 #[cfg(test)]
 mod fixtures;
 mod gateway;
+mod holder;
 mod interest;
 mod layers;
 pub mod limits;
@@ -40,6 +42,7 @@ mod shares;
 mod untold;
 pub mod wire;
 
+pub use accounts::Bounds;
 pub use age::{Ages, BOUNDS as AGE_BOUNDS};
 pub use arena::Retention;
 pub use broker::room::Room as OwnedRoom;

@@ -51,6 +51,17 @@ pub const NAMESPACE_BYTES_MAX: usize = 32;
 /// A room within its namespace, in bytes: 32 + 1 + 160 stays below [`NAME_BYTES_MAX`].
 pub const ROOM_BYTES_MAX: usize = 160;
 
+/// Sessions of one user at one gateway or proxy, unless the configuration says otherwise: more than a person has devices, and a
+/// backend's processes. A gateway of a million sessions has place for 16,384 users that take all of theirs.
+pub const USER_SESSIONS_MAX: u32 = 64;
+/// Places of one user in rooms at one gateway, over all its sessions, unless the configuration says otherwise: four sessions
+/// with all of theirs, some 1.3 MiB of rooms that nobody else is in.
+pub const USER_PLACES_MAX: u32 = 1_024;
+/// Messages, and bytes of publish frames, that a proxy takes from one user in a second, unless the configuration says
+/// otherwise. 16 MiB are an eighth of 1 Gbit/s and a sixteenth of a broker's default arena.
+pub const USER_MESSAGES_A_SECOND: u32 = 100_000;
+pub const USER_BYTES_A_SECOND: u32 = 16 << 20;
+
 /// Messages that a join may ask to come first, unless the configuration says otherwise: one request to an owner brings
 /// as many.
 pub const HISTORY_DEFAULT: u32 = 1_024;

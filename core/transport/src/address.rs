@@ -191,6 +191,19 @@ impl Bucket {
         granted
     }
 
+    /// Sets the tokens a second, and how many are saved; the debt stays.
+    pub fn set_rate(&mut self, rate: u32, burst: u32) {
+        (self.rate, self.burst) = (rate, burst);
+    }
+
+    /// Takes `n` tokens, also those that are not there yet: they are owed. For a caller that waits until there is one.
+    pub fn owe(&mut self, now: Micros, n: u32) {
+        if n > 0 {
+            let from_ns = self.full_at_ns.max(now.saturating_mul(1_000));
+            self.full_at_ns = from_ns.saturating_add(self.nanos(n).unwrap_or(u64::MAX).max(1));
+        }
+    }
+
     /// The time until one token can be taken, if no other is taken meanwhile; the end of time if the rate is 0.
     pub fn wait(&self, now: Micros) -> Micros {
         let (Some(cost), Some(burst)) = (self.nanos(1), self.nanos(self.burst)) else {

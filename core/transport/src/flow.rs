@@ -183,6 +183,12 @@ impl Flow {
         Micros::from(self.longest)
     }
 
+    /// Whether a datagram of `len` bytes waits for the receiver's window alone: the path would take it.
+    pub fn is_shut(&self, len: usize) -> bool {
+        let left = u64::from(self.window).saturating_sub(self.charged - self.charged_acked);
+        left < charge(len) && self.in_flight() < self.cwnd as u64
+    }
+
     /// Datagrams of at most `len` bytes that may leave now.
     pub fn available(&mut self, len: usize) -> usize {
         let by_cwnd = (self.cwnd as u64).saturating_sub(self.in_flight());

@@ -91,6 +91,8 @@ crate::counters! {
         refused_right,
         /// Sessions refused: too many credentials wait, or the system ended the session.
         refused_busy,
+        /// Sessions refused: their user has as many here as it may.
+        refused_sessions,
         /// Sessions sent to another server, as this one drains.
         sessions_parted,
         /// Sessions that ended by silence.
@@ -239,10 +241,12 @@ pub enum Denied {
     Right,
     /// It cannot be judged yet: the key that may have signed it is on its way.
     Later,
+    /// Its user has as many sessions here as it may.
+    Sessions,
 }
 
 impl Denied {
-    pub const ALL: [Denied; 3] = [Denied::Credential, Denied::Right, Denied::Later];
+    pub const ALL: [Denied; 4] = [Denied::Credential, Denied::Right, Denied::Later, Denied::Sessions];
 
     /// The code for the client.
     pub fn code(self) -> Code {
@@ -250,6 +254,7 @@ impl Denied {
             Denied::Credential => Code::BadCredential,
             Denied::Right => Code::NotAllowed,
             Denied::Later => Code::NotReady,
+            Denied::Sessions => Code::RateLimited,
         }
     }
 }
@@ -740,6 +745,7 @@ impl<T: Default> Sessions<T> {
             Code::BadCredential => self.counters.refused_credential += 1,
             Code::NotAllowed => self.counters.refused_right += 1,
             Code::Draining => self.counters.sessions_parted += 1,
+            Code::RateLimited => self.counters.refused_sessions += 1,
             _ => self.counters.refused_busy += 1,
         }
         self.half_open_len -= usize::from(peer.data.state.is_half_open());

@@ -97,6 +97,8 @@ muster_transport::counters! {
         messages_held,
         /// Messages dropped: too far ahead of a missing one; the publisher repeats them.
         dropped_ahead,
+        /// Messages dropped: beyond the credit that their publisher was told; it repeats them.
+        dropped_credit,
         /// Messages dropped that had been held: they were numbered elsewhere, or their publisher came no more.
         dropped_held,
         /// Messages dropped: malformed publish frames.

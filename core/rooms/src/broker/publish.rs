@@ -27,6 +27,8 @@ pub struct Publication {
     session: u64,
     handle: u32,
     low: u64,
+    /// The last sequence that it has credit for, by all that it was told: whatever it sends beyond is dropped.
+    credited: u64,
     code: Code,
     /// It repeated numbered messages, so it may lack their offsets.
     repeated: bool,
@@ -193,6 +195,8 @@ impl Broker {
             session: 0,
             handle: 0,
             low: frame.low,
+            // As much as it may have on its way by the word of another owner, or of one that forgot it.
+            credited: frame.low - 1 + limits::UNACKED_MESSAGES_MAX,
             code: Code::Ok,
             repeated: false,
             echo: 0,
@@ -246,12 +250,16 @@ impl Broker {
             room.ring.home.space = *space;
         }
         let born = frame.age.map_or(0, |age| age::born(now, age.into()));
+        // What it skips was numbered elsewhere, with credit from there: it has as much more here as before.
+        let skipped = frame.low.saturating_sub(publication.order.cumulative() + 1);
+        publication.credited = publication.credited.saturating_add(skipped);
         if publication.generation != room.generation {
             // Numbers of an earlier stream mean nothing in this one.
             counters.dropped_held += publication.held();
             users.release(publisher.user, publication.order.cost());
             publication.order = Publisher::new(frame.low);
             publication.order.offer(now, 0, 0);
+            publication.credited = frame.low - 1 + limits::UNACKED_MESSAGES_MAX;
             publication.generation = room.generation;
         }
         let order = &mut publication.order;
@@ -292,12 +300,17 @@ impl Broker {
         while let Some(ready) = order.pop_ready() {
             released += u64::from(number(order, users, ready.seq, ready.flags, ready.born, &ready.data));
         }
-        let (mut seen, mut held, mut repeated, mut ahead) = (0, 0, 0, 0);
+        let (mut seen, mut held, mut repeated, mut ahead, mut unpaid) = (0, 0, 0, 0, 0);
+        let credited = publication.credited;
         let mut prompt = frame.count == 0;
         for (sequence, (flags, data)) in (frame.first..).zip(published(frame.messages, frame.count)) {
             seen += 1;
             prompt |= flags & PROMPT != 0;
             let flags = flags & WHOLE;
+            if sequence > credited {
+                unpaid += 1;
+                continue;
+            }
             match order.offer(now, sequence, data.len()) {
                 Decision::Apply if number(order, users, sequence, flags, born, data) => {
                     while let Some(ready) = order.pop_ready() {
@@ -318,6 +331,7 @@ impl Broker {
         counters.dropped_held += held_before as u64 + held - released - order.held_len() as u64;
         counters.messages_repeated += repeated;
         counters.dropped_ahead += ahead;
+        counters.dropped_credit += unpaid;
         if frame.count == 0 {
             order.offer(now, 0, 0);
         }
@@ -329,7 +343,7 @@ impl Broker {
         }
         Applied {
             good: seen == frame.count,
-            smooth: !prompt && held + repeated + ahead == 0,
+            smooth: !prompt && held + repeated + ahead + unpaid == 0,
         }
     }
 
@@ -462,6 +476,8 @@ impl Broker {
                     limits::CREDIT_BYTES + order.held_bytes(),
                 ),
             };
+            let credited = publication.order.cumulative() + messages as u64;
+            publication.credited = publication.credited.max(credited);
             let ack = Ack {
                 handle: publication.handle,
                 echo: std::mem::take(&mut publication.echo),

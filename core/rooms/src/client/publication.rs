@@ -24,8 +24,10 @@ const PROBES: usize = 2;
 const BEYOND_SLACK: Micros = 1_000;
 /// Without credit, the owner is asked this often.
 pub const POLL_EVERY: Micros = 100_000;
-/// An owner that is not ready is asked again after this.
+/// An owner that is not ready is asked again after this, and a proxy that is above its user's rate, unless it said longer.
 pub const NOT_READY_WAIT: Micros = 100_000;
+/// However long it is to wait, it asks again after this: a limit may have been raised.
+const HOLD_MAX: Micros = 60_000_000;
 /// An acknowledgement that took longer is not timed.
 const SAMPLE_MAX: Micros = 60_000_000;
 
@@ -235,8 +237,9 @@ impl Publication {
         if ack.code.retry() {
             self.afresh();
             self.put_off = Some(ack.code);
-            self.hold_until = Some(now + NOT_READY_WAIT);
-            self.repeat_at = now + NOT_READY_WAIT + self.repeat_wait;
+            let wait = ack.wait().unwrap_or(0).clamp(NOT_READY_WAIT, HOLD_MAX);
+            self.hold_until = Some(now + wait);
+            self.repeat_at = now + wait + self.repeat_wait;
             return;
         }
         if ack.code != Code::Ok {
@@ -423,6 +426,11 @@ impl Publication {
             .into_iter()
             .flatten()
             .min()
+    }
+
+    /// How long nothing is sent yet because the owner, or the proxy, takes nothing now.
+    pub fn held_for(&self, now: Micros) -> Micros {
+        self.hold_until.map_or(0, |at| at.saturating_sub(now))
     }
 
     /// Whether something is to be sent now.

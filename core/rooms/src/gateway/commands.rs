@@ -544,7 +544,7 @@ mod tests {
     fn with_members(gateway: &mut Gateway, members: u32) -> Vec<u32> {
         let name = RoomName::parse("sports:final").expect("a name");
         let key = RoomKey { id: 7, check: 0 };
-        let at = gateway.open_room(0, key, &name).expect("place");
+        let at = gateway.open_room(0, key, &name, None).expect("place");
         (0..members)
             .map(|seat| {
                 let slot = gateway.sessions.admit(seat, u64::from(seat));
@@ -558,6 +558,7 @@ mod tests {
                     joined_at: head,
                     head_due: false,
                     counted: None,
+                    given_up: false,
                 });
                 let room = gateway.rooms[at as usize].as_deref_mut().expect("the room");
                 room.members.push(slot);

@@ -223,10 +223,14 @@ impl Gateway {
             let Some(room) = room.filter(|room| room.paced && joined.counted != Some(joined.cursor)) else {
                 continue;
             };
-            if let Some(before) = joined.counted.replace(joined.cursor) {
-                room.cursors.remove(before);
+            joined.given_up &= joined.cursor < room.ring.next();
+            if joined.given_up {
+                continue;
             }
-            room.cursors.add(joined.cursor);
+            if let Some(before) = joined.counted.replace(joined.cursor) {
+                room.cursors.remove(before, slot);
+            }
+            room.cursors.add(joined.cursor, slot);
             moved.push(joined.room);
         }
         moved.into_iter().for_each(|at| self.note_paced(at));
@@ -281,7 +285,7 @@ impl Gateway {
         let Some(joined) = client.joined.iter().find(|joined| joined.room == handle) else {
             return true;
         };
-        let cursor = joined.cursor;
+        let (cursor, given_up) = (joined.cursor, joined.given_up);
         let mut lacks = false;
         let grown = (now.saturating_sub(client.allowance_at)).saturating_mul(ALLOWANCE_A_SECOND) / 1_000_000;
         client.allowance_at = now;
@@ -306,7 +310,8 @@ impl Gateway {
             }
         }
         if let Some(room) = self.rooms[handle as usize].as_deref_mut().filter(|room| room.paced) {
-            if room.holes.note(now, slot, (lacks && next < cursor).then_some(next)) {
+            let lacking = lacks && next < cursor && !given_up;
+            if room.holes.note(now, slot, lacking.then_some(next)) {
                 self.note_paced(handle);
             }
         }

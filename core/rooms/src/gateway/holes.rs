@@ -46,12 +46,13 @@ impl Holes {
         hole.is_some_and(|hole| self.places.remove(&(hole.place, slot)))
     }
 
-    /// The first place from `from` on that a member lately reported missing; forgets earlier places and silent members.
-    pub fn first(&mut self, now: Micros, from: u64) -> Option<u64> {
+    /// The first place from `from` on that a member lately reported missing, and its slot; forgets earlier places and silent
+    /// members.
+    pub fn first(&mut self, now: Micros, from: u64) -> Option<(u64, u32)> {
         while let Some((place, slot)) = self.places.first().copied() {
             let lately = self.of.get(&slot).is_some_and(|hole| now < hole.said_at + STALE);
             if place >= from && lately {
-                return Some(place);
+                return Some((place, slot));
             }
             self.forget(slot);
         }
@@ -69,15 +70,15 @@ mod tests {
         assert_eq!(holes.first(0, 0), None);
         holes.note(0, 1, Some(20));
         holes.note(0, 2, Some(10));
-        assert_eq!(holes.first(0, 0), Some(10));
-        assert_eq!(holes.first(0, 11), Some(20), "what the ring has lost is lost");
+        assert_eq!(holes.first(0, 0), Some((10, 2)));
+        assert_eq!(holes.first(0, 11), Some((20, 1)), "what the ring has lost is lost");
         assert!(holes.note(4, 2, Some(12)));
         assert!(!holes.note(4, 2, Some(12)), "it said so before");
         assert!(holes.note(5, 2, None));
         assert!(!holes.note(5, 2, None));
-        assert_eq!(holes.first(5, 0), Some(20));
+        assert_eq!(holes.first(5, 0), Some((20, 1)));
         holes.note(STALE - 1, 1, Some(25));
-        assert_eq!(holes.first(STALE, 0), Some(25), "it has the first one now");
+        assert_eq!(holes.first(STALE, 0), Some((25, 1)), "it has the first one now");
         assert_eq!(holes.first(2 * STALE, 0), None, "it does not ask any more");
         holes.forget(1);
         assert!(holes.of.is_empty() && holes.places.is_empty());

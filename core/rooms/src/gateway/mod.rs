@@ -11,6 +11,7 @@ mod cursors;
 mod fanout;
 mod holes;
 mod membership;
+mod patience;
 pub mod room;
 mod turns;
 mod upstream;
@@ -32,6 +33,7 @@ use muster_transport::{
 
 use self::backlog::Backlog;
 use self::commands::Commands;
+use crate::accounts::{AccountId, Accounts, Bounds};
 use crate::admission::{self, HasGrant};
 use crate::age::Ages;
 use crate::arena::{Arena, Retention};
@@ -126,6 +128,8 @@ muster_transport::counters! {
         gaps_unrepaired,
         /// Cursors of slow members that were moved.
         cursors_moved,
+        /// Members that a paced room waits for no more: they took a trickle for too long.
+        members_given_up,
         /// Repair requests of members that were served.
         repairs_served,
         /// Repair requests dropped: beyond the requester's allowance.
@@ -138,6 +142,10 @@ muster_transport::counters! {
         joins,
         /// Joins refused, whatever the reason.
         joins_refused,
+        /// Of these, joins refused: their user has places in as many rooms here as it may.
+        joins_refused_user,
+        /// Of these, joins refused: this gateway has too many rooms for another one, or for one more of its user.
+        joins_refused_rooms,
         /// Members that left.
         leaves,
         /// Commands taken from brokers, each once.
@@ -178,6 +186,8 @@ pub struct Joined {
     pub head_due: bool,
     /// The cursor by which a paced room counts it.
     pub counted: Option<u64>,
+    /// A paced room waits for it no more, until it has caught up.
+    pub given_up: bool,
 }
 
 /// A gateway's data per session.
@@ -200,11 +210,16 @@ pub struct Client {
     session: u64,
     /// What it may do in which rooms.
     grant: Grant,
+    account: Option<AccountId>,
 }
 
 impl HasGrant for Client {
     fn grant(&mut self) -> &mut Grant {
         &mut self.grant
+    }
+
+    fn account(&mut self) -> &mut Option<AccountId> {
+        &mut self.account
     }
 }
 
@@ -222,6 +237,7 @@ impl Default for Client {
             left: Vec::new(),
             session: u64::MAX,
             grant: Grant::default(),
+            account: None,
         }
     }
 }
@@ -235,6 +251,8 @@ pub struct Gateway {
     free: Vec<u32>,
     /// Members of all rooms in sum.
     members: usize,
+    accounts: Accounts,
+    rooms_max: usize,
     by_id: HashMap<u64, u32, KeyedState>,
     arena: Arena,
     segments: Segments,
@@ -302,6 +320,8 @@ impl Gateway {
             homes: Homes::new(config.me.node, role::ROUTER),
             feeds: BTreeMap::new(),
             commands: Commands::new(KeyedState::new(k0, k1)),
+            accounts: Accounts::new(KeyedState::new(k0, k1)),
+            rooms_max: ROOMS_MAX,
             owners: Owners::default(),
             trim_at: 0,
             trim_next: 0,
@@ -345,6 +365,17 @@ impl Gateway {
         self.history_max = messages;
     }
 
+    /// Sets what a user may have here, over all its sessions, and each session of
+    /// [`SHARED_USER`](crate::command::SHARED_USER).
+    pub fn set_bounds(&mut self, bounds: Bounds) {
+        self.accounts.set(bounds);
+    }
+
+    /// Sets how many rooms there may be at once, at most [`ROOMS_MAX`]; those that are there stay.
+    pub fn set_rooms_max(&mut self, rooms: usize) {
+        self.rooms_max = rooms.min(ROOMS_MAX);
+    }
+
     /// Takes a guest in, which hears of sessions and links from now on.
     pub fn take_in(&mut self, guest: Box<dyn Guest>) {
         self.link_kinds = self.lodge.take_in(guest, kinds::ALL);
@@ -364,8 +395,8 @@ impl Gateway {
     /// credential says for a guest.
     pub fn answer(&mut self, now: Micros, id: u64, said: Result<Admitted, Denied>, aside: &[u8]) {
         self.now = now;
-        let (sessions, lodge) = (&mut self.sessions, &mut self.lodge);
-        let Some((slot, waiting)) = admission::admit(sessions, lodge, now, id, said, aside) else {
+        let (sessions, lodge, accounts) = (&mut self.sessions, &mut self.lodge, &mut self.accounts);
+        let Some((slot, waiting)) = admission::admit(sessions, lodge, accounts, now, id, said, aside) else {
             return;
         };
         for bytes in waiting {
@@ -501,6 +532,10 @@ impl Gateway {
         while let Some(gone) = self.sessions.gone() {
             self.lodge.ended(now, gone.id, gone.end);
             let client = gone.data;
+            if let Some(account) = client.account {
+                self.accounts
+                    .leave(now, account, client.joined.len() + client.waiting as usize);
+            }
             for joined in client.joined {
                 self.unseat(now, gone.slot, &joined);
             }
@@ -572,13 +607,19 @@ impl Gateway {
         let joined = &peer.data.data.joined;
         let again = |at: &u32| joined.iter().any(|known| known.room == *at);
         let full = joined.len() + peer.data.data.waiting as usize >= SESSION_ROOMS;
-        if full && !self.by_id.get(&key.id).is_some_and(again) {
+        let again = self.by_id.get(&key.id).is_some_and(again);
+        let account = peer.data.data.account;
+        if full && !again {
+            return Err(Code::TooManyRooms);
+        }
+        if !again && account.is_some_and(|id| !self.accounts.has_place(id)) {
+            self.counters.joins_refused_user += 1;
             return Err(Code::TooManyRooms);
         }
         if !peer.data.data.joins.take(now, 1) {
             return Err(Code::RateLimited);
         }
-        let at = self.open_room(now, key, &name)?;
+        let at = self.open_room(now, key, &name, account)?;
         let Some(room) = self.rooms[at as usize].as_deref_mut() else {
             return Err(Code::Busy);
         };
@@ -591,6 +632,7 @@ impl Gateway {
         room.empty_since = None;
         if let Some(peer) = self.sessions.table.get_mut(slot) {
             peer.data.data.waiting += 1;
+            account.iter().for_each(|id| self.accounts.join(*id));
         }
         let waiting = Waiting {
             session,
@@ -612,14 +654,24 @@ impl Gateway {
         Ok(())
     }
 
-    fn open_room(&mut self, now: Micros, key: RoomKey, name: &RoomName<'_>) -> Result<u32, Code> {
+    /// The room with this key, made if it is new: for a session with this account, which may have at most as many as would
+    /// be left for others.
+    fn open_room(
+        &mut self,
+        now: Micros,
+        key: RoomKey,
+        name: &RoomName<'_>,
+        account: Option<AccountId>,
+    ) -> Result<u32, Code> {
         if let Some(at) = self.by_id.get(&key.id).copied() {
             let same = self.rooms[at as usize]
                 .as_ref()
                 .is_some_and(|room| room.check == key.check);
             return if same { Ok(at) } else { Err(Code::NameCollision) };
         }
-        if self.by_id.len() >= ROOMS_MAX {
+        let left = self.rooms_max.saturating_sub(self.by_id.len());
+        if left <= account.map_or(0, |id| self.accounts.places(id)) {
+            self.counters.joins_refused_rooms += 1;
             return Err(Code::Busy);
         }
         let paced = self.config_paced.iter().any(|namespace| namespace == name.namespace());
@@ -733,6 +785,7 @@ impl Gateway {
                 // A member already: it left and came back before it was told that it was one.
                 Some(joined) => {
                     (joined.cursor, joined.carrier, joined.joined_at) = (place, carrier, head);
+                    client.account.iter().for_each(|id| self.accounts.part(*id, 1));
                     since = self.counters.commands_received;
                 }
                 None => {
@@ -746,6 +799,7 @@ impl Gateway {
                         joined_at: head,
                         head_due: false,
                         counted: None,
+                        given_up: false,
                     });
                     room.members.push(slot);
                     room.empty_since = None;
@@ -821,6 +875,7 @@ impl Gateway {
             };
             if let Some(peer) = self.sessions.table.get_mut(slot) {
                 peer.data.data.waiting -= 1;
+                peer.data.data.account.iter().for_each(|id| self.accounts.part(*id, 1));
             }
             self.counters.joins_refused += 1;
             self.refuse(slot, waiting.request, code);
@@ -852,6 +907,7 @@ impl Gateway {
             return;
         };
         let joined = client.joined.swap_remove(at);
+        client.account.iter().for_each(|id| self.accounts.part(*id, 1));
         client.repairs.retain(|(room, _, _)| *room != handle);
         if let Some(room) = self.rooms[handle as usize].as_deref().map(|room| room.id) {
             client.left.retain(|(known, _)| *known != room);
@@ -871,7 +927,7 @@ impl Gateway {
             return;
         };
         if let Some(place) = joined.counted {
-            room.cursors.remove(place);
+            room.cursors.remove(place, slot);
         }
         let seat = joined.seat as usize;
         if room.members.get(seat) != Some(&slot) {

@@ -11,6 +11,7 @@ use muster_transport::{Code, Micros, Placement, NUMBER_MAX};
 
 use super::cursors::Cursors;
 use super::holes::Holes;
+use super::patience::Patience;
 use super::turns::{Fronts, Turns};
 use super::GatewayCounters;
 use crate::age::{self, Ages};
@@ -350,6 +351,7 @@ pub struct Room {
     /// Missing places in a paced room, and the cursors.
     pub holes: Holes,
     pub cursors: Cursors,
+    pub patience: Patience,
     pub waiting: Vec<Waiting>,
     /// Conditions of waiting members: the first arrival of each stream, the number of reports at the last look at all,
     /// and at present.
@@ -399,6 +401,7 @@ impl Room {
             members: Vec::new(),
             holes: Holes::default(),
             cursors: Cursors::default(),
+            patience: Patience::default(),
             waiting: Vec::new(),
             lacking: Vec::new(),
             looked: 0,

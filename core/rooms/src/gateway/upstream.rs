@@ -12,9 +12,11 @@ use muster_transport::{
     append, Arrival, Control, Frame, Frames, LinkChange, Micros, Outbox, PlacedLayer, PlacedNode, HEADER,
 };
 
+use super::patience::LAG;
 use super::room::{Pen, Room, Waiting, Wanted};
 use super::{Gateway, GatewayEvent};
 use crate::command::Ask as Asked;
+use crate::holder::Holder;
 use crate::limits::CONSUMED_WAIT;
 use crate::wire::record::Record;
 use crate::wire::room::{
@@ -493,27 +495,83 @@ impl Gateway {
         }
     }
 
+    /// The slowest place of a paced room's members, and the first place that one of them was sent, lacks and asks for. Those
+    /// that take a trickle for too long are given up.
+    fn pace(&mut self, now: Micros, at: u32) -> (Option<u64>, Option<u64>) {
+        let Gateway {
+            rooms,
+            sessions,
+            arena,
+            counters,
+            ..
+        } = self;
+        let Some(room) = rooms[at as usize].as_deref_mut().filter(|room| room.paced) else {
+            return (None, None);
+        };
+        loop {
+            let slowest = room.cursors.slowest();
+            let lacked = room.holes.first(now, room.ring.first());
+            let told = (slowest.map(|(place, _)| place), lacked.map(|(place, _)| place));
+            let Some((place, slot)) = slowest.into_iter().chain(lacked).min() else {
+                return told;
+            };
+            let lost = place < room.ring.first();
+            let lags = lost || room.ring.age(arena, now, place).is_some_and(|age| age > LAG);
+            let Some(peer) = sessions.table.get_mut(slot).filter(|_| lags) else {
+                return told;
+            };
+            let user = Holder::of(peer.data.user, peer.conn.id);
+            let ring = &room.ring;
+            let bytes = |before, after| ring.bytes_from(before).saturating_sub(ring.bytes_from(after));
+            if room.patience.lasts(now, user, place, bytes) {
+                return told;
+            }
+            room.holes.forget(slot);
+            room.cursors.remove(place, slot);
+            if let Some(joined) = peer.data.data.joined.iter_mut().find(|joined| joined.room == at) {
+                joined.given_up = true;
+                if let Some(counted) = joined.counted.take() {
+                    room.cursors.remove(counted, slot);
+                }
+            }
+            counters.members_given_up += 1;
+        }
+    }
+
+    /// Where the members that were looked at stand, one vote for each user: that of the session that is furthest. A member
+    /// that only its own window stops is slow, whatever the gateway does.
+    fn votes(&mut self, at: u32) -> Vec<u64> {
+        let Some(room) = self.rooms[at as usize].as_deref() else {
+            return Vec::new();
+        };
+        let (sessions, payload) = (&self.sessions.table, self.node.payload);
+        let stands = |slot: &u32| {
+            let peer = sessions.get(*slot)?;
+            let joined = peer.data.data.joined.iter().find(|joined| joined.room == at)?;
+            let votes = joined.cursor >= joined.joined_at
+                && (joined.cursor >= room.ring.next() || !peer.conn.flow.is_shut(payload));
+            votes.then(|| (Holder::of(peer.data.user, peer.conn.id), joined.cursor))
+        };
+        let mut votes: Vec<_> = self.backlog.sample(&room.members).filter_map(stands).collect();
+        votes.sort_unstable_by_key(|(user, place)| (*user, std::cmp::Reverse(*place)));
+        votes.dedup_by_key(|(user, _)| *user);
+        votes.into_iter().map(|(_, place)| place).collect()
+    }
+
     /// This gateway's progress in a stream of a room: the part received in order; in a paced room the part sent to its
     /// slowest member; in a live room, while the gateway is behind with most members, the part sent to the median
     /// member.
     fn progress(&mut self, now: Micros, at: u32, number: usize) -> Option<(u32, Consumed)> {
+        let (slowest, lacked) = self.pace(now, at);
+        let live = !self.rooms[at as usize].as_deref()?.paced;
+        let mut votes = if live { self.votes(at) } else { Vec::new() };
         let room = self.rooms[at as usize].as_deref_mut()?;
-        // Members lack places that they were sent, and ask for them.
-        let lacked = room.holes.first(now, room.ring.first());
         let source = room.sources().get(number).filter(|source| source.is_live())?;
         let (stream, next) = (source.stream, source.next_offset());
         let place = if room.paced {
-            room.cursors.slowest()
+            slowest
         } else {
-            let sessions = &self.sessions.table;
-            let joined = |slot: &u32| {
-                let joined = &sessions.get(*slot)?.data.data.joined;
-                joined.iter().find(|joined| joined.room == at)
-            };
-            let live = self.backlog.sample(&room.members).filter_map(joined);
-            let live = live.filter(|joined| joined.cursor >= joined.joined_at);
-            let mut cursors: Vec<u64> = live.map(|joined| joined.cursor).collect();
-            self.backlog.note(now, room, &self.arena, &mut cursors)
+            self.backlog.note(now, room, &self.arena, &mut votes)
         };
         let offset_at = |place| room.offset_at(&self.arena, number, place).min(next);
         let passed = place.map_or(next, offset_at);
@@ -656,7 +714,7 @@ mod tests {
     fn open(gateway: &mut Gateway, next: u64) -> (u32, u64) {
         let name = RoomName::parse(NAME).expect("a name");
         let key = name.key(&[1; 16]);
-        let at = gateway.open_room(0, key, &name).expect("place");
+        let at = gateway.open_room(0, key, &name, None).expect("place");
         let mut pen = Pen {
             arena: &mut gateway.arena,
             counters: &mut gateway.counters,

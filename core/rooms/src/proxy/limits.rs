@@ -7,7 +7,8 @@ use std::collections::{HashMap, VecDeque};
 
 use muster_transport::{Buckets, Code, KeyedState, Micros, Taken};
 
-use crate::command::{Ask, CommandId, COMMAND_BURST, COMMAND_RATE, COUNT_BURST, COUNT_RATE, GRACE, RETRY, SHARED_USER};
+use crate::command::{Ask, CommandId, COMMAND_BURST, COMMAND_RATE, COUNT_BURST, COUNT_RATE, GRACE, RETRY};
+use crate::holder::Holder;
 
 /// Users at once with debt, for commands and for questions each: 65,536 x 32 B = 2 MiB, and two thirds of them always
 /// fit. As one second pays one off, that is 44,000 a second, twice the capacity of a proxy.
@@ -18,13 +19,6 @@ const COUNTED_MAX: usize = 1 << 16;
 /// A command counts as over this long after its time, when its sender and the brokers have finished with it. A later
 /// one is new. Brokers forget it after this; otherwise a repeat would be told again without being counted.
 const COUNTED_AFTER: Micros = 4 * GRACE;
-
-/// The holder of a bucket: a user, or one session where many share a user.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Holder {
-    User(u64),
-    Session(u64),
-}
 
 /// A command and its room: a number used for another room is another command.
 type What = (CommandId, u64);
@@ -76,10 +70,7 @@ impl Limits {
         if told && self.counted.get(&what).is_some_and(|until| now < *until) {
             return Ok(());
         }
-        let holder = match id.user {
-            SHARED_USER => Holder::Session(session),
-            user => Holder::User(user),
-        };
+        let holder = Holder::of(id.user, session);
         let (at, (rate, burst)) = match ask {
             Ask::Tell(_) => (0, self.commands),
             Ask::Count { .. } => (1, (COUNT_RATE, COUNT_BURST)),
@@ -113,6 +104,7 @@ impl Limits {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::command::SHARED_USER;
 
     const SECOND: Micros = 1_000_000;
     const ANN: u64 = 7;

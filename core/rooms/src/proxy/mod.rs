@@ -22,6 +22,7 @@ use muster_transport::{
     Outbox, Placement, Question, Reading, Records, ResetSecret, ServerKey, Sessions, HEADER, PUBLIC_SOCKET,
 };
 
+use crate::accounts::{AccountId, Accounts, Bounds};
 use crate::admission::{self, HasGrant};
 use crate::age::{self, Sampler};
 use crate::arena::NAMESPACES_MAX;
@@ -79,6 +80,8 @@ muster_transport::counters! {
         dropped_no_owner,
         /// Messages dropped: too much waits for the owner; the publisher repeats them.
         dropped_queue_full,
+        /// Messages dropped: above their user's rate, of messages or of bytes; the publisher repeats them.
+        dropped_rate,
         /// Messages dropped: a handle that the session did not open, or has closed.
         dropped_handle,
         /// Acknowledgements passed on to clients.
@@ -125,6 +128,7 @@ struct Place {
 #[repr(C)] // what every datagram needs stands in front
 pub struct Publisher {
     places: Vec<Place>,
+    account: Option<AccountId>,
     /// Bytes of this session in the queues to brokers.
     queued: usize,
     /// The window that it has while nothing waits.
@@ -137,6 +141,10 @@ pub struct Publisher {
 impl HasGrant for Publisher {
     fn grant(&mut self) -> &mut Grant {
         &mut self.grant
+    }
+
+    fn account(&mut self) -> &mut Option<AccountId> {
+        &mut self.account
     }
 }
 
@@ -172,6 +180,7 @@ pub struct Proxy {
     namespaces: Vec<String>,
     commands: Commands,
     limits: Limits,
+    accounts: Accounts,
     ages: Sampler,
     /// Another system that lives here, and the frames on links that are ours or its.
     lodge: Lodge,
@@ -203,6 +212,7 @@ impl Proxy {
             namespaces: config.namespaces,
             commands: Commands::new(hash),
             limits: Limits::new(hash),
+            accounts: Accounts::new(hash),
             ages: Sampler::new(config.age_every),
             lodge: Lodge::default(),
             link_kinds: kinds::ALL,
@@ -246,8 +256,8 @@ impl Proxy {
     /// Answers a [`ProxyEvent::Authenticate`]: the user and its rights, or why it is refused. `aside`: what the
     /// credential says for a guest.
     pub fn answer(&mut self, now: Micros, id: u64, said: Result<Admitted, Denied>, aside: &[u8]) {
-        let (sessions, lodge) = (&mut self.sessions, &mut self.lodge);
-        let Some((slot, waiting)) = admission::admit(sessions, lodge, now, id, said, aside) else {
+        let (sessions, lodge, accounts) = (&mut self.sessions, &mut self.lodge, &mut self.accounts);
+        let Some((slot, waiting)) = admission::admit(sessions, lodge, accounts, now, id, said, aside) else {
             return;
         };
         for bytes in waiting {
@@ -262,6 +272,12 @@ impl Proxy {
     /// [`SHARED_USER`](crate::command::SHARED_USER).
     pub fn set_command_limit(&mut self, rate: u32, burst: u32) {
         self.limits.set(rate, burst);
+    }
+
+    /// Sets what a user may have and do here, over all its sessions, and each session of
+    /// [`SHARED_USER`](crate::command::SHARED_USER).
+    pub fn set_bounds(&mut self, bounds: Bounds) {
+        self.accounts.set(bounds);
     }
 
     /// Why the proxy cannot serve yet, if it cannot.
@@ -325,6 +341,9 @@ impl Proxy {
     fn cleanup(&mut self, now: Micros) {
         while let Some(gone) = self.sessions.gone() {
             self.lodge.ended(now, gone.id, gone.end);
+            if let Some(account) = gone.data.account {
+                self.accounts.leave(now, account, 0);
+            }
         }
     }
 
@@ -439,6 +458,12 @@ impl Proxy {
             self.counters.dropped_handle += count;
             return;
         };
+        let account = peer.data.data.account;
+        if let Some(Err(wait)) = account.map(|id| self.accounts.publish(now, id, frame.count.into(), body.len())) {
+            self.counters.dropped_rate += count;
+            self.hold_off(slot, &frame, wait);
+            return;
+        }
         let (session, user) = (peer.conn.id, peer.data.user);
         let away = peer.conn.flow.measured() / 2;
         let Some(route) = self.owners.route(now, self.placement.own(), &self.links, open.key.id) else {
@@ -490,12 +515,22 @@ impl Proxy {
 
     /// Refuses a frame that goes to no owner, with the reason: silence would make the publisher wait longer and longer.
     fn refuse(&mut self, slot: u32, frame: &Publish<'_>, code: Code) {
+        self.answer_with(slot, Ack::refusing(frame.handle, frame.low, code));
+    }
+
+    /// The same of a frame above the rate of its user, who is to wait for so long.
+    fn hold_off(&mut self, slot: u32, frame: &Publish<'_>, wait: Micros) {
+        self.answer_with(slot, Ack::putting_off(frame.handle, frame.low, wait));
+    }
+
+    fn answer_with(&mut self, slot: u32, ack: Ack) {
         let Some(peer) = self.sessions.table.get_mut(slot).filter(|peer| peer.data.is_open()) else {
             return;
         };
-        let ack = Ack::refusing(frame.handle, frame.low, code);
         let (ack, acks) = (ack.to_vec(), &mut peer.data.data.acks);
-        if acks.back() != Some(&ack) && acks.len() < ACKS_MAX {
+        // The same once more, but for the time to wait: it is heard soon enough.
+        let again = |last: &Vec<u8>| last[..4] == ack[..4] && last[8..] == ack[8..];
+        if !acks.back().is_some_and(again) && acks.len() < ACKS_MAX {
             acks.push_back(ack);
             self.sessions.table.mark(slot);
         }
@@ -754,6 +789,7 @@ impl Machine for Proxy {
                 .and_then(|slot| self.sessions.fetch_key(&self.node.keys, slot))
             {
                 publisher.places.first().map(fetch);
+                publisher.account.and_then(|id| self.accounts.rates(id)).map(fetch);
             }
             if step < count {
                 let (arrival, datagram) = inbox.datagram(step);

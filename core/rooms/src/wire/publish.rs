@@ -1,6 +1,6 @@
 //! Publishing: messages on their way to the room's owner, and the acknowledgements on their way back.
 
-use muster_transport::{append, Code, Reader, Writer, FRAME, HEADER, MISSING_RANGES_MAX};
+use muster_transport::{append, Code, Micros, Reader, Writer, FRAME, HEADER, MISSING_RANGES_MAX};
 
 use crate::wire::kinds;
 
@@ -217,7 +217,8 @@ pub const ACK_RANGES: usize = MISSING_RANGES_MAX;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ack {
     pub handle: u32,
-    /// The clock of the frame that drew it; 0 if none did, or one that another acknowledgement has answered.
+    /// The clock of the frame that drew it; 0 if none did, or one that another acknowledgement has answered. With the code
+    /// `rate_limited`: the milliseconds after which it is worth another try.
     pub echo: u32,
     pub code: Code,
     /// Every sequence up to here is numbered.
@@ -256,6 +257,19 @@ impl Ack {
             missing: vec![],
             runs: vec![],
         }
+    }
+
+    /// Refuses everything from `low` on as above its user's rate, until `wait` has passed.
+    pub fn putting_off(handle: u32, low: u64, wait: Micros) -> Self {
+        Ack {
+            echo: u32::try_from(wait.div_ceil(1_000)).unwrap_or(u32::MAX),
+            ..Ack::refusing(handle, low, Code::RateLimited)
+        }
+    }
+
+    /// How long a publisher that is refused for now is to wait, if that was said.
+    pub fn wait(&self) -> Option<Micros> {
+        (self.code == Code::RateLimited).then_some(Micros::from(self.echo) * 1_000)
     }
 
     /// Bytes of this one between broker and proxy.

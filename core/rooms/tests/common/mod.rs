@@ -5,7 +5,7 @@
 #![allow(dead_code)]
 
 use muster_rooms::wire::kinds;
-use muster_rooms::{role, room_placement};
+use muster_rooms::{role, room_placement, Bounds};
 use std::collections::{BTreeMap, VecDeque};
 
 use muster_rooms::command::{Ask, CommandId, Outcome, Page};
@@ -144,13 +144,26 @@ pub fn identity(node: u32, role: Role) -> Identity {
     }
 }
 
-/// The user that the tests' authenticator finds: one who may do all, or one with these rights in rooms of `sports`.
+/// The sessions of most tests are of one user.
+const UNBOUNDED: Bounds = Bounds {
+    sessions: u32::MAX,
+    places: u32::MAX,
+    messages: 0,
+    bytes: 0,
+};
+
+/// The user that the tests' authenticator finds: one who may do all, also by number, or one with these rights in rooms of
+/// `sports`.
 pub fn user_of(credential: &[u8]) -> Result<Admitted, Denied> {
     if let Some(words) = credential.strip_prefix(b"sports:*=") {
         let words = std::str::from_utf8(words).expect("words");
         let grant = Grant::new([("sports:*", Rights::of(words.split(',')))]).expect("a pattern");
         let admission = 43.into();
         return Ok(Admitted { admission, grant });
+    }
+    if let Some(number) = credential.strip_prefix(b"user ") {
+        let number = std::str::from_utf8(number).expect("a number");
+        return Ok(number.parse::<u64>().expect("a number").into());
     }
     match credential {
         b"token" => Ok(42.into()),
@@ -1124,6 +1137,7 @@ impl Subject for Gateway {
         };
         let mut gateway = Gateway::new(config, seed, entropy(seed));
         gateway.set_placement(1_000_000, placement());
+        gateway.set_bounds(UNBOUNDED);
         gateway
     }
 
@@ -1206,6 +1220,7 @@ impl Subject for Proxy {
         };
         let mut proxy = Proxy::new(config, seed, entropy(seed));
         proxy.set_placement(1_000_000, placement());
+        proxy.set_bounds(UNBOUNDED);
         proxy
     }
 
