@@ -261,6 +261,11 @@ impl Arena {
         self.spaces.get(usize::from(home.space)).unwrap_or(&self.spaces[0])
     }
 
+    /// Bytes that there are.
+    pub fn capacity(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// Bytes in use.
     pub fn used(&self) -> u64 {
         self.used
