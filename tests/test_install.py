@@ -161,7 +161,7 @@ def judge_library(empty: Environment) -> None:
 def judge_server(empty: Environment) -> None:
     """The command, a demo with the HTTP face, a reader, and the README's example beside it."""
     command, folder = empty.bin / "muster", str(empty.path / "instance")
-    assert re.fullmatch(r"\d+\.\d+\.\d+, protocol 1\n", empty(command, "version"))
+    assert re.fullmatch(r"\d+\.\d+\.\d+, protocols? [\d to]+\n", empty(command, "version"))
     empty(empty.bin / "python", "-I", "-c", LOADS)
     chosen = {"MUSTER_INSTANCE__DIR": folder}
     words: list[str | Path] = [command, "up", "--demo", "--members", "5", "--with", "http"]
@@ -245,5 +245,5 @@ def test_make_dist_in_a_clone_makes_wheels_and_archives_that_install_everywhere(
     )  # as they are there: their libraries
     judge_server(by_hand)
     by_archive.install(*sorted(dist.glob("*.tar.gz")))
-    assert re.fullmatch(r"\d+\.\d+\.\d+, protocol 1\n", by_archive(by_archive.bin / "muster", "version"))
+    assert re.fullmatch(r"\d+\.\d+\.\d+, protocols? [\d to]+\n", by_archive(by_archive.bin / "muster", "version"))
     assert len(list(dist.iterdir())) == 4
