@@ -673,7 +673,7 @@ fn a_session_takes_messages_for_its_own_device_alone() {
     let bytes = Message::Unicast(unicast).to_frame();
     let frame = Frames::new(&bytes, kinds::ALL).next().expect("a frame").expect("whole");
     assert!(station.frame(now, service, &frame));
-    let mut answers = |station: &mut Station, session| {
+    let answers = |station: &mut Station, session| {
         station.record(now, session, &Record::Taken { id, taken: true }.to_bytes());
         let mut said = Said::default();
         station.act(now, &mut said);
