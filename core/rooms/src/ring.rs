@@ -169,7 +169,7 @@ impl Ring {
     }
 
     /// Bytes of the entries from `place` on, by their average.
-    fn bytes_from(&self, place: u64) -> usize {
+    pub fn bytes_from(&self, place: u64) -> usize {
         let len = self.positions.len() as u64;
         let from = self.next().saturating_sub(place).min(len);
         (self.bytes as u64 * from).checked_div(len).unwrap_or(0) as usize
