@@ -19,6 +19,7 @@ READER: Final = RoleKind(
     secrets=frozenset({"cluster"}),
     registers="serving",
     wanted=per_site,
+    scheme="tcp",
     ends=33,
     row=62,
     pods=Pods(port=7443, keys={"presence.redis": STORES}),
