@@ -264,6 +264,10 @@ impl Arena {
         self.spaces.get(usize::from(home.space)).unwrap_or(&self.spaces[0])
     }
 
+    pub fn capacity(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// Bytes in use.
     pub fn used(&self) -> u64 {
         self.used
