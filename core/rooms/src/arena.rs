@@ -224,7 +224,10 @@ impl Arena {
             begun: 0,
             blocks: blocks as u32,
             spaces,
-            chains: parts.iter().flat_map(|_| [Chain::default(), Chain::default()]).collect(),
+            chains: parts
+                .iter()
+                .flat_map(|_| [Chain::default(), Chain::default()])
+                .collect(),
             parts,
             by_room: vec![0; CELLS],
             by_user: vec![0; CELLS],
@@ -261,7 +264,6 @@ impl Arena {
         self.spaces.get(usize::from(home.space)).unwrap_or(&self.spaces[0])
     }
 
-    /// Bytes that there are.
     pub fn capacity(&self) -> usize {
         self.bytes.len()
     }
@@ -277,7 +279,10 @@ impl Arena {
             Some(chain) => &self.chains[chain..=chain],
             None => &self.chains[..],
         };
-        let oldest = chains.iter().filter_map(|chain| Some(chain.blocks.front()?.since)).min();
+        let oldest = chains
+            .iter()
+            .filter_map(|chain| Some(chain.blocks.front()?.since))
+            .min();
         oldest.map_or(0, |since| now.saturating_sub(since))
     }
 
@@ -377,7 +382,9 @@ impl Arena {
         let (quiet, flood) = (2 * part, 2 * part + 1);
         match (since(quiet), since(flood)) {
             (Some(_), None) => quiet,
-            (Some(calm), Some(wild)) if self.chains[quiet].blocks.len() > self.parts[part].share / 2 && calm <= wild => {
+            (Some(calm), Some(wild))
+                if self.chains[quiet].blocks.len() > self.parts[part].share / 2 && calm <= wild =>
+            {
                 quiet
             }
             _ => flood,
@@ -493,7 +500,10 @@ mod tests {
 
     impl Model {
         fn had(&self, part: usize, of: impl Fn(u16, u64) -> bool) -> usize {
-            let quiet = self.entries.iter().filter(|(_, chain, room, user, _)| *chain == 2 * part && of(*room, *user));
+            let quiet = self
+                .entries
+                .iter()
+                .filter(|(_, chain, room, user, _)| *chain == 2 * part && of(*room, *user));
             quiet.map(|(_, _, _, _, cost)| cost).sum()
         }
 
@@ -523,11 +533,16 @@ mod tests {
             let part = self.parts[usize::from(home.space)];
             let chain = 2 * part + usize::from(flood);
             let in_block = |block: usize| self.entries.iter().filter(move |entry| entry.0 == block);
-            let used = self.chains[chain].last().map(|(_, block)| in_block(*block).map(|entry| entry.4).sum::<usize>());
+            let used = self.chains[chain]
+                .last()
+                .map(|(_, block)| in_block(*block).map(|entry| entry.4).sum::<usize>());
             if used.is_none_or(|used| used + cost > BLOCK) {
                 let all: usize = self.chains.iter().map(Vec::len).sum();
                 if all == self.shares.iter().sum::<usize>() {
-                    let (_, gone) = { let victim = self.victim(part); self.chains[victim].remove(0) };
+                    let (_, gone) = {
+                        let victim = self.victim(part);
+                        self.chains[victim].remove(0)
+                    };
                     self.entries.retain(|entry| entry.0 != gone);
                 }
                 self.blocks += 1;
@@ -614,7 +629,10 @@ mod tests {
         let data = [0; 1_000];
         let mut push = |space: u8, count: usize| {
             for number in 0..count {
-                let home = Home { room: number as u16, space };
+                let home = Home {
+                    room: number as u16,
+                    space,
+                };
                 let entry = entry(number as u64, &data);
                 let flood = arena.floods(home, &entry);
                 arena.push(0, home, flood, &entry);
@@ -629,6 +647,27 @@ mod tests {
     }
 
     #[test]
+    fn who_had_its_share_has_it_again_once_that_is_pushed_out() {
+        let mut arena = Arena::new(1 << 20);
+        let data = [0; 1_000];
+        let mut floods = |room: u64, user: u64, count: usize| {
+            let (home, entry) = (Home::of(room << 48), entry(user, &data));
+            (0..count).any(|_| {
+                let flood = arena.floods(home, &entry);
+                arena.push(0, home, flood, &entry);
+                flood
+            })
+        };
+        assert!(!floods(1, 1, 15) && floods(1, 1, 2), "16 KiB of a room");
+        assert!(
+            (2..10).all(|room| !floods(room, 2, 15)) && floods(10, 2, 10),
+            "128 KiB of a user"
+        );
+        assert!((100..200).all(|room| !floods(room, room, 15)));
+        assert!(!floods(1, 1, 15) && !floods(11, 2, 15));
+    }
+
+    #[test]
     fn the_age_is_that_of_what_is_pushed_out_next() {
         let mut arena = Arena::new(1 << 20);
         let data = [0; 1_000];
@@ -640,7 +679,11 @@ mod tests {
             assert!(number > 0 || arena.age(0) == 0);
         }
         let flooded = arena.chains[1].blocks.front().map(|block| 2_000 - block.since);
-        assert_eq!(Some(arena.age(2_000)), flooded, "the first messages of the room stay for good");
+        assert_eq!(
+            Some(arena.age(2_000)),
+            flooded,
+            "the first messages of the room stay for good"
+        );
         assert!(arena.counters.arena_beyond_room_share > 1_900);
     }
 }

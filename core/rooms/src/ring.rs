@@ -308,7 +308,11 @@ impl Ring {
         let from = from.max(self.first);
         // Places put in front, the youngest first, then runs of appended ones, each the oldest first.
         let front = self.fronted.min(self.positions.len());
-        let lost = |index: usize| self.positions.get(index).is_some_and(|position| !arena.holds(*position));
+        let lost = |index: usize| {
+            self.positions
+                .get(index)
+                .is_some_and(|position| !arena.holds(*position))
+        };
         let mut high = self.positions.len();
         let later = self.runs.iter().flat_map(|runs| runs.iter().rev());
         let later = later.map(|start| (start - self.first) as usize);
@@ -505,7 +509,10 @@ mod tests {
         };
         for (rooms, users) in [(1, 1), (1, 500), (500, 1)] {
             let mut arena = Arena::new(1 << 20);
-            let (mut quiet, mut flooded) = (Ring::of(1, 9_999 << 48), Vec::from_iter((0..rooms).map(|room| Ring::of(1, (room as u64) << 48))));
+            let (mut quiet, mut flooded) = (
+                Ring::of(1, 9_999 << 48),
+                Vec::from_iter((0..rooms).map(|room| Ring::of(1, (room as u64) << 48))),
+            );
             for _ in 0..10 {
                 quiet.push(&mut arena, 0, &user(1_000));
             }

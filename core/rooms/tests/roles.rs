@@ -2574,13 +2574,25 @@ fn a_publisher_that_finds_no_place_is_told_so_and_gets_one_when_others_are_forgo
 fn a_broker_keeps_a_room_as_its_namespace_says() {
     let mut rig = Rig::<Broker>::new();
     rig.tell(0, &Record::Namespace { number: 9, name: KEPT });
-    rig.tell(0, &Record::Namespace { number: 8, name: b"unheard-of" });
+    rig.tell(
+        0,
+        &Record::Namespace {
+            number: 8,
+            name: b"unheard-of",
+        },
+    );
     let rooms = [("kept:room", 9), ("unheard-of:room", 8), ("other", 0), ("another", 77)];
     for (room, namespace) in rooms {
         for first in (1..=400).step_by(50) {
-            let publisher = PublisherId { user: 7, incarnation: 7 };
+            let publisher = PublisherId {
+                user: 7,
+                incarnation: 7,
+            };
             let messages = [b"message".as_slice(); 50];
-            rig.say(0, &link_publish_from(namespace, room, publisher, first, first, &messages));
+            rig.say(
+                0,
+                &link_publish_from(namespace, room, publisher, first, first, &messages),
+            );
             rig.turn();
         }
     }
@@ -4085,18 +4097,21 @@ fn a_message_that_is_gone_before_it_could_leave_is_told_as_lost_until_that_is_he
     for deaf in [false, true] {
         let mut rig = broker_of_two();
         rig.peers[1].polite = false;
-        let mut sequence = 3;
-        let mut fill = |rig: &mut Rig<Broker>, count: u64| {
-            for _ in 0..count {
-                sequence += 1;
-                // By several publishers: one has credit for 1,024 before it is acknowledged.
-                rig.say(0, &link_publish(5 + sequence / 512, sequence, sequence, &[&[7; 1_000]]));
-            }
-        };
-        fill(&mut rig, 100);
+        for sequence in 4..104 {
+            rig.say(0, &link_publish(5, sequence, sequence, &[&[7; 1_000]]));
+        }
         rig.turn();
         rig.say(0, &link_publish_in(QUIET, QUIETS, 1, 1, &[b"one"]));
-        fill(&mut rig, 1_200);
+        // One room, or one user, would push out its own messages only.
+        for number in 0..1_500 {
+            let (user, sequence) = (1_000 + number % 300, 1 + number / 300);
+            let publisher = PublisherId { user, incarnation: 1 };
+            let room = format!("other-{user}");
+            rig.say(
+                0,
+                &link_publish_in(&room, publisher, sequence, sequence, &[&[7; 1_000]]),
+            );
+        }
         rig.peers[1].got.clear();
         rig.peers[1].polite = true;
         rig.peers[1].conn.ask_status();

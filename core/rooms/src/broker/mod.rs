@@ -25,12 +25,12 @@ use muster_transport::{
 };
 
 use crate::age::Ages;
+use crate::arena::{Arena, Retention};
 use crate::command::AWAY_GRACE;
 use crate::interest::{Change, Interest};
 use crate::limits::{GATEWAY_LEASE, LINK_LOG_BYTES, ROOMS_MAX};
 use crate::missing::MISSING_WAIT;
 use crate::name::RoomName;
-use crate::arena::{Arena, Retention};
 use crate::segments::Segments;
 use crate::shards;
 use crate::untold::Untold;
