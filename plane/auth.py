@@ -22,7 +22,7 @@ from plane.kind import Right
 from plane.role import Handler
 from plane.spec import Spec, SpecError
 from plane.trust import PROBES, Trust, probe_token, shared_token, trust_of
-from plane.users import EMBEDDED_USER, HASHED, Texts, user_of
+from plane.users import EMBEDDED_USER, HASHED, Texts, recipient_of, user_of
 
 ALGORITHM: Final = "HS256"
 LEEWAY_S: Final = 5.0
@@ -164,10 +164,11 @@ class TokenAuthenticator:
 
     def _recipients(self, user: int, claims: Mapping[str, Any]) -> _core.Recipients:
         """By `send`; without it by the range of the user."""
-        said = _core.Recipients(list(_words(claims["send"]))) if "send" in claims else None
+        key, words = self._trust.user_key, _words(claims.get("send", []))
+        said = _core.Recipients([recipient_of(word, key) for word in words])
         if self._sends is None:
             return NOBODY
-        if said is not None:
+        if "send" in claims:
             return said
         return next((to for first, last, to in self._sends if first <= user <= last), NOBODY)
 

@@ -21,6 +21,8 @@ HASHED: Final = 1 << 63
 """The least number of a text: the usual numbers of users are below it."""
 TEXTS_MAX: Final = 65_536
 """Texts that a node remembers, the last seen ones: 64 B and what Python adds, some 16 MB in all."""
+NUMBERS: Final = re.compile(r"\*|[0-9]+\*?", re.ASCII)
+"""A number of a user, its first digits with `*` behind them, or `*`."""
 HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 """Categories of characters that a screen does not show as themselves."""
 
@@ -47,6 +49,25 @@ def user_of(text: str, key: bytes) -> int:
         raise ValueError("text for a user needs the key of room names, cluster.names_file")
     digest = blake2b(text.encode(), digest_size=8, key=key, person=b"muster user").digest()
     return int.from_bytes(digest) | HASHED
+
+
+def check_recipient(pattern: str) -> None:
+    """Check a pattern of users to whom a token may send: a number, first digits with `*`, `*`, or a whole text. Raises
+    `ValueError`."""
+    if NUMBERS.fullmatch(pattern):
+        _core.Recipients([pattern])
+    elif "*" in pattern:
+        raise ValueError(
+            f"{pattern!r:.60} is no pattern of users: * stands alone or behind first digits; name a text whole"
+        )
+    else:
+        check_user(pattern)
+
+
+def recipient_of(pattern: str, key: bytes) -> str:
+    """The same pattern in numbers: text is hashed with this key. Raises `ValueError`."""
+    check_recipient(pattern)
+    return pattern if NUMBERS.fullmatch(pattern) else str(user_of(pattern, key))
 
 
 class Texts:

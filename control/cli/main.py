@@ -271,8 +271,8 @@ def token(
         list[str] | None,
         typer.Option(
             metavar="USERS",
-            help="Users to whom it may send, with presence on; repeat it for more. USERS is a number, its first digits with"
-            " * behind them, or *.",
+            help="Users to whom it may send, with presence on; repeat it for more. USERS is a user, first digits of numbers"
+            " with * behind them, or *.",
         ),
     ] = None,
     config: ConfigFile = None,

@@ -15,7 +15,7 @@ from plane.auth import VALID_S_MAX, Patterns, Words, mint
 from plane.kind import Right
 from plane.spec import SpecError
 from plane.trust import signing_secrets
-from plane.users import check_user
+from plane.users import check_recipient, check_user
 
 CREDENTIAL_BYTES_MAX: Final = 1_000
 """A credential is one record of a session."""
@@ -99,7 +99,8 @@ def _patterns(cap: Sequence[str]) -> Patterns | None:
 def _recipients(send: Sequence[str]) -> Words | None:
     patterns = [pattern for each in send for pattern in each.split(",")]
     try:
-        _core.Recipients(patterns)
+        for pattern in patterns:
+            check_recipient(pattern)
     except ValueError as error:
         raise UserError(f"--send: {error}", USAGE) from None
     return patterns or None

@@ -123,6 +123,7 @@ async def test_a_client_sends_to_the_users_that_its_token_names_and_to_no_others
             (30, ("--send", "12"), True),
             (30, ("--send", "1*"), True),
             (30, ("--send", "13"), False),
+            (30, ("--send", "alice"), False),
             (1_030, (), False),
         )
         for user, more, may in cases:

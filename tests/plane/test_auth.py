@@ -368,6 +368,13 @@ def test_a_token_says_to_whom_its_user_may_send_and_without_that_the_range_of_th
     assert to(checks, probe_token(TOKEN), 7) == [False], "of the prober's"
 
 
+def test_a_token_names_users_of_text_whole() -> None:
+    checks = TokenAuthenticator(TOKEN, "publish", Trust((SECRET,), user_key=KEY), sends=SENDS)
+    ann, bob = user_of("ann", KEY), user_of("bob", KEY)
+    assert to(checks, signed(send=["ann", "8"]), ann, bob, 8) == [True, False, True]
+    assert [said(checks, signed(send=[wrong])) for wrong in ("an*", "*n", " ann", "")] == ["bad_credential"] * 4
+
+
 def test_a_token_that_may_send_alone_opens_a_proxy_and_publishes_nowhere() -> None:
     checks = TokenAuthenticator(TOKEN, "publish", Trust((SECRET,)), sends=SENDS)
     grant = admitted(checks, signed(rights=["read"], send=["7"])).grant

@@ -152,7 +152,8 @@ def test_a_token_says_to_whom_its_user_may_send(tmp_path: Path, capsys: pytest.C
         answer = checks.authenticate(capsys.readouterr().out.strip().encode())
         assert isinstance(answer, Admitted)
         assert [answer.recipients.has(user) for user in (8, 705, 9)] == may, send
-    for wrong in ("ann", "7*7", "8,", ""):
+    assert show(configured(tmp_path), Wanted("7", "read", "15m", send=["ann,8"])) == 0
+    for wrong in ("ann*", "7*7", "8,", "", " ann"):
         with pytest.raises(UserError, match="--send") as told:
             show(configured(tmp_path), Wanted("7", "read", "15m", send=[wrong]))
         assert told.value.exit_code == USAGE
