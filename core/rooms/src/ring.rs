@@ -93,7 +93,8 @@ pub struct Ring {
     pub home: Home,
     first: u64,
     positions: VecDeque<u64>,
-    /// The first places of all runs but the first.
+    /// The first places of all runs but the first. Boxed: most rings have none, and each idle room has a ring.
+    #[allow(clippy::box_collection)]
     runs: Option<Box<VecDeque<u64>>>,
     /// The last run is among floods, and in the part of this namespace.
     flood: bool,

@@ -226,7 +226,7 @@ fn a_publisher_that_ignores_its_credit_is_refused_what_is_beyond_it() {
         }
         rig.pass(10_000, 5_000);
         let acks = rig.peers[2].got.iter().filter(|(kind, _)| *kind == kinds::LINK_ACK);
-        let last = acks.filter_map(|(_, body)| Ack::read(Ack::read_link(body)?.1)).last();
+        let last = acks.filter_map(|(_, body)| Ack::read(Ack::read_link(body)?.1)).next_back();
         generation = last.map(|ack| ack.stream.generation).or(generation);
         let report = Consumed {
             room: room_id(ROOM),
