@@ -25,6 +25,7 @@ const ACCOUNTED: [(Kind, &[&str]); 3] = [
             "messages_repeated",
             "held",
             "dropped_ahead",
+            "dropped_credit",
             "dropped_held",
             "dropped_malformed",
             "dropped_not_ready",
