@@ -257,8 +257,8 @@ class Supervisor:
         self._start(new, asyncio.Semaphore(max(1, len(new))))
 
     def _check_addresses(self) -> None:
-        """Choose addresses before anything starts. Raises `UserError` if one is not available."""
-        with Ports() as ports:
+        """Try addresses before anything starts. Raises `UserError` if one is not available."""
+        with Ports(marks=False) as ports:
             for _, seat, key, host, port in self._asked(self._roster.seats):
                 self._held(ports, seat)(key, host, port)
 

@@ -156,7 +156,7 @@ def find(pattern: str) -> str | None:
 
 def taken(key: str, host: str, port: int) -> str:
     """Return the reason why the address cannot be bound, in the words of `muster up`; empty if it can."""
-    with Ports() as ports:
+    with Ports(marks=False) as ports:
         try:
             ports.udp(key, host, port)
         except UserError as error:

@@ -1,13 +1,16 @@
 """Chooses addresses once, before anything starts, so that a restarted node returns to its address.
 
 A free port is taken from outside the kernel's range for arbitrary sockets: another socket could take a port of that
-range while its node is away.
+range while its node is away. Instances that start at the same time choose from the same ports, and a port is free for
+a moment until its node has it: so the choice is marked for a while, by a socket that has the port in its name.
 """
 
 import contextlib
 import errno
+import os
 import random
 import socket
+import time
 from pathlib import Path
 from typing import Final, Self
 
@@ -17,6 +20,10 @@ from control.host.addresses import address_text
 KERNELS: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 OWN: Final = range(20_000, 65_536)
 TRIES: Final = 64
+MARKED_S: Final = 60.0
+"""A chosen port stays marked for this long, and longer where nothing more is chosen: a node has its port by then."""
+_MARKS: Final[dict[int, tuple[float, int]]] = {}
+"""By port: the end, and the descriptor of a socket whose name in the kernel no other process gets."""
 WHY: Final = {
     errno.EADDRINUSE: "is in use by another process; choose another port, or 0 for a free one",
     errno.EADDRNOTAVAIL: "is not an address of this machine",
@@ -27,7 +34,9 @@ WHY: Final = {
 class Ports:
     """Reserves addresses until `release`, or the end of the context. Addresses reserved in one pass are distinct."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, marks: bool = True) -> None:
+        """`marks`: nodes will have these addresses; else they are only tried."""
+        self._marks = marks
         self._held: dict[tuple[socket.SocketKind, tuple[str, int]], socket.socket] = {}
         self._keys: dict[tuple[str, int], str] = {}
 
@@ -61,7 +70,10 @@ class Ports:
         if not port:
             for free in _free():
                 with contextlib.suppress(OSError):
-                    return self._bind(host, free, kind)
+                    found = self._bind(host, free, kind)
+                    if not self._marks or _mark(free):
+                        return found
+                    self._held.pop((kind, found)).close()
         try:
             return self._bind(host, port, kind, named=port > 0)
         except OSError as error:
@@ -90,3 +102,18 @@ def _free() -> list[int]:
         return []
     own = [port for port in OWN if not low <= port <= high]
     return random.sample(own, min(TRIES, len(own)))
+
+
+def _mark(port: int) -> bool:
+    """Whether no other process has chosen this port lately. Then none does, while it is marked."""
+    now = time.monotonic()
+    for past in [past for past, (end, _) in _MARKS.items() if end < now]:
+        os.close(_MARKS.pop(past)[1])
+    if port not in _MARKS:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as mark:
+            try:
+                mark.bind(f"\0muster-port-{port}")
+            except OSError:
+                return False
+            _MARKS[port] = now + MARKED_S, mark.detach()
+    return True

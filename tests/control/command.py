@@ -51,9 +51,13 @@ class Command:
             begun = self.start("up", *words, **streams)
         with begun as process:
             assert process.stderr is not None
+            told: list[str] = []
             for line in process.stderr:
+                told.append(line)
                 if "Ctrl-C" in line:
                     break
+            else:
+                raise AssertionError(f"muster up ended with {process.wait(20)}:\n{''.join(told)}")
             try:
                 yield process
             finally:

@@ -29,6 +29,23 @@ def test_a_free_port_is_none_that_the_kernel_gives_to_who_asks_for_any(chosen: P
     assert len(set(given[:50])) == len(set(given[50:])) == 50
 
 
+def test_a_port_that_another_start_has_chosen_is_not_chosen_until_its_node_has_it(
+    chosen: Ports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Instances that started together had one port once in some hundred starts, and one of them ended."""
+    free, other = ports._free()[:2]
+    monkeypatch.setattr(ports, "_free", lambda: [free, other])
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as theirs:
+        theirs.bind(f"\0muster-port-{free}")
+        assert chosen.udp("a", "127.0.0.1", 0) == ("127.0.0.1", other)
+    assert chosen.udp("b", "127.0.0.1", 0) == ("127.0.0.1", free)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as theirs, pytest.raises(OSError, match="in use"):
+        theirs.bind(f"\0muster-port-{free}")
+    ports._MARKS.update({port: (0.0, mark) for port, (_, mark) in ports._MARKS.items()})
+    assert ports._mark(other)
+    assert set(ports._MARKS) == {other}, "the time of the others is over"
+
+
 def test_where_the_kernel_gives_all_ports_one_of_them_is_taken(
     chosen: Ports, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
