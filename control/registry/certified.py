@@ -86,7 +86,7 @@ class Delivered:
         self._said = ""
 
     def fresh(self, node: Node, now: float) -> Certificate | None:
-        """The one in the file, if it is another one and good. What is wrong is logged once."""
+        """The certificate in the file, if it is a new and good one. A fault is logged once."""
         try:
             found = msgspec.json.decode(self._file.read_bytes(), type=Certificate)
         except OSError as error:

@@ -25,7 +25,7 @@ HELD = st.builds(
     device=st.text("ab:7", min_size=1, max_size=23),
 )
 ANSWERS = st.one_of(st.lists(HELD, max_size=20), st.integers(0, (1 << 32) - 1))
-"""Of a user: the devices of its record, or the second at which it was seen last."""
+"""A store's answer for a user: the devices of its record, or the second at which it was seen last."""
 TIMES = st.tuples(st.integers(1, 1 << 42), st.integers(1, 1 << 42))
 
 

@@ -4,7 +4,7 @@
 //! frame. A position is a count that grows in each chain, so what was pushed out is told by comparing numbers.
 //!
 //! Each part of the arena (one for each namespace with a share, and one for all others) has two chains of blocks, each
-//! oldest first. Of a room or user that has more than its share of the quiet chain, further messages go into the flood
+//! oldest first. A room or user with more than its share of the quiet chain has its further messages in the flood
 //! chain. A quiet chain keeps half of its part, so no flood pushes out more than the other half. What one chain or part
 //! leaves free the others use.
 

@@ -21,7 +21,6 @@ pub mod command;
 #[cfg(test)]
 mod fixtures;
 mod gateway;
-mod holder;
 mod interest;
 mod layers;
 pub mod limits;
@@ -30,6 +29,7 @@ mod name;
 mod order;
 mod owners;
 pub mod planted;
+mod principal;
 mod proxy;
 mod queue;
 mod rights;

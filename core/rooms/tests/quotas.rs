@@ -11,14 +11,6 @@ use muster_transport::{Code, ControlRecord, FrameKind, Micros, Scope};
 const SECOND: Micros = 1_000_000;
 const PACED: &str = "paced:final";
 
-/// A gateway with a broker's link, 0, and a router's, 1.
-fn gateway() -> Rig<Gateway> {
-    let mut rig = Rig::<Gateway>::bare();
-    rig.link(BROKER, role::BROKER);
-    rig.link(ROUTER, role::ROUTER);
-    rig
-}
-
 /// A session of a user.
 fn session<M: Subject>(rig: &mut Rig<M>, number: u32, user: u64) -> usize {
     rig.session_of(number, format!("user {user}").as_bytes())
@@ -71,7 +63,7 @@ fn carried(rig: &mut Rig<Gateway>, room: &str, seconds: u64) -> (u64, u64) {
 #[test]
 fn forty_sessions_of_one_user_slow_no_live_room_whether_their_window_is_small_or_they_say_nothing() {
     for silent in [false, true] {
-        let mut rig = gateway();
+        let mut rig = linked_gateway();
         let slow: Vec<usize> = (0..40).map(|number| session(&mut rig, 1 + number, 7)).collect();
         let quick: Vec<usize> = (0..8)
             .map(|number| session(&mut rig, 100 + number, 100 + u64::from(number)))
@@ -97,7 +89,7 @@ fn forty_sessions_of_one_user_slow_no_live_room_whether_their_window_is_small_or
 /// Of three users two are slow, as where the gateway's way out is: publishers are to wait.
 #[test]
 fn a_gateway_that_is_behind_with_most_users_says_so() {
-    let mut rig = gateway();
+    let mut rig = linked_gateway();
     let members: Vec<usize> = (0..30)
         .map(|number| session(&mut rig, 1 + number, 100 + u64::from(number)))
         .collect();
@@ -114,7 +106,7 @@ fn a_gateway_that_is_behind_with_most_users_says_so() {
 /// still.
 #[test]
 fn a_paced_room_waits_for_a_member_that_goes_on_and_six_seconds_for_one_that_takes_a_trickle() {
-    let mut rig = gateway();
+    let mut rig = linked_gateway();
     let slow: Vec<usize> = (0..3).map(|number| session(&mut rig, 1 + number, 7)).collect();
     let quick = session(&mut rig, 9, 9);
     for peer in slow.iter().chain([&quick]) {
@@ -200,7 +192,7 @@ fn a_users_flood_stays_at_the_proxy_whatever_session_it_comes_by_and_others_publ
 }
 
 /// 0: the gateway, which is behind; 1: a router; 2: the proxy.
-fn slow_gateway() -> Rig<Broker> {
+fn slow_linked_gateway() -> Rig<Broker> {
     let mut rig = Rig::<Broker>::bare();
     rig.link(GATEWAY, role::GATEWAY);
     rig.link(ROUTER, role::ROUTER);
@@ -214,7 +206,7 @@ fn slow_gateway() -> Rig<Broker> {
 /// publisher sends what it likes: 100 messages in 10 ms.
 #[test]
 fn a_publisher_that_ignores_its_credit_is_refused_what_is_beyond_it() {
-    let mut rig = slow_gateway();
+    let mut rig = slow_linked_gateway();
     let published = |rig: &Rig<Broker>| counter(&rig.machine, "messages_published");
     let data = [b'x'; 100];
     let messages: Vec<&[u8]> = vec![&data; 10];
@@ -226,7 +218,9 @@ fn a_publisher_that_ignores_its_credit_is_refused_what_is_beyond_it() {
         }
         rig.pass(10_000, 5_000);
         let acks = rig.peers[2].got.iter().filter(|(kind, _)| *kind == kinds::LINK_ACK);
-        let last = acks.filter_map(|(_, body)| Ack::read(Ack::read_link(body)?.1)).next_back();
+        let last = acks
+            .filter_map(|(_, body)| Ack::read(Ack::read_link(body)?.1))
+            .next_back();
         generation = last.map(|ack| ack.stream.generation).or(generation);
         let report = Consumed {
             room: room_id(ROOM),
@@ -258,7 +252,7 @@ fn refusals(rig: &mut Rig<Gateway>, peer: usize) -> Vec<Code> {
 
 #[test]
 fn a_user_that_joins_ten_thousand_rooms_is_in_a_thousand_and_others_are_not_hindered() {
-    let mut rig = gateway();
+    let mut rig = linked_gateway();
     rig.machine.set_bounds(Bounds::default());
     let sessions: Vec<usize> = (0..40).map(|number| session(&mut rig, 1 + number, 7)).collect();
     let other = session(&mut rig, 100, 8);
@@ -294,7 +288,7 @@ fn a_user_that_joins_ten_thousand_rooms_is_in_a_thousand_and_others_are_not_hind
 
 #[test]
 fn of_a_gateway_with_few_rooms_one_user_gets_half_and_the_next_has_place() {
-    let mut rig = gateway();
+    let mut rig = linked_gateway();
     rig.machine.set_rooms_max(60);
     let peers: Vec<usize> = (0..2)
         .map(|number| session(&mut rig, 1 + number, 7 + u64::from(number)))
@@ -315,7 +309,7 @@ fn of_a_gateway_with_few_rooms_one_user_gets_half_and_the_next_has_place() {
 
 #[test]
 fn a_user_has_so_many_sessions_at_a_server_and_a_further_one_is_told_to_come_later() {
-    let mut rig = gateway();
+    let mut rig = linked_gateway();
     rig.machine.set_bounds(Bounds::default());
     let peers: Vec<usize> = (0..=USER_SESSIONS_MAX)
         .map(|number| session(&mut rig, 1 + number, 7))

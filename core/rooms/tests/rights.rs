@@ -5,18 +5,11 @@ mod common;
 use common::*;
 use muster_rooms::command::{Ask, Verdict};
 use muster_rooms::wire::{Positions, Record};
-use muster_rooms::{role, Client, Gateway, Proxy};
+use muster_rooms::{Client, Proxy};
 use muster_transport::{Code, ControlRecord};
 
 /// Of another namespace than [`ROOM`].
 const PRIVATE: &str = "chat:7";
-
-fn gateway() -> Rig<Gateway> {
-    let mut rig = Rig::<Gateway>::bare();
-    rig.link(BROKER, role::BROKER);
-    rig.link(ROUTER, role::ROUTER);
-    rig
-}
 
 /// The refusals that a session got, by request.
 fn refusals<M: Subject>(rig: &mut Rig<M>, at: usize) -> Vec<(u32, Code)> {
@@ -38,7 +31,7 @@ fn a_gateway_admits_to_a_room_who_may_read_it_and_gives_history_to_who_may_have_
         ("history", 5, Some(Code::NotAllowed)),
         ("publish,command,members", 0, Some(Code::NotAllowed)),
     ] {
-        let mut rig = gateway();
+        let mut rig = linked_gateway();
         let at = rig.session_of(1, format!("sports:*={words}").as_bytes());
         for (request, name) in [(1, ROOM), (2, PRIVATE)] {
             let positions = Positions::default();
@@ -138,14 +131,14 @@ fn a_proxy_takes_commands_and_questions_of_who_may_ask_them() {
 
 #[test]
 fn another_token_of_the_same_rights_changes_nothing_and_one_of_others_opens_another_session() {
-    let mut rig = gateway();
+    let mut rig = linked_gateway();
     let at = rig.session_of(1, b"sports:*=read");
     rig.join(at, 1, ROOM, Positions::default());
     rig.show(at, b"sports:*=read");
     assert_eq!(refusals(&mut rig, at), []);
     rig.show(at, b"sports:*=read,history");
     assert_eq!(refusals(&mut rig, at), [(0, Code::Busy)]);
-    let mut rig = gateway();
+    let mut rig = linked_gateway();
     let at = rig.session_of(1, b"sports:*=read");
     rig.show(at, b"token");
     assert_eq!(

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use muster_transport::Micros;
 
-use crate::holder::Holder;
+use crate::principal::Principal;
 
 /// A member lags if its next message is older than this.
 pub const LAG: Micros = 1_000_000;
@@ -38,12 +38,12 @@ impl Used {
 }
 
 #[derive(Default)]
-pub struct Patience(BTreeMap<Holder, Used>);
+pub struct Patience(BTreeMap<Principal, Used>);
 
 impl Patience {
     /// Whether the room still waits for a lagging session of this user, which stands at `place` and is the slowest.
     /// `bytes`: those from one place on to another.
-    pub fn lasts(&mut self, now: Micros, user: Holder, place: u64, bytes: impl Fn(u64, u64) -> usize) -> bool {
+    pub fn lasts(&mut self, now: Micros, user: Principal, place: u64, bytes: impl Fn(u64, u64) -> usize) -> bool {
         if self.0.len() >= USERS_SPARE && !self.0.contains_key(&user) {
             self.0.retain(|_, used| used.left(now) > 0);
         }
@@ -72,10 +72,10 @@ impl Patience {
 mod tests {
     use super::*;
 
-    const USER: Holder = Holder::User(7);
+    const USER: Principal = Principal::User(7);
 
     /// How long a room waits for a session that takes this many messages of 1,024 bytes a second; `None`: for good.
-    fn waits(patience: &mut Patience, from: Micros, user: Holder, rate: u64) -> Option<Micros> {
+    fn waits(patience: &mut Patience, from: Micros, user: Principal, rate: u64) -> Option<Micros> {
         let bytes = |before: u64, after: u64| after.saturating_sub(before) as usize * 1_024;
         (0..1_000)
             .map(|step| step * 20_000)
@@ -95,7 +95,7 @@ mod tests {
         let mut patience = Patience::default();
         assert_eq!(waits(&mut patience, 0, USER, 1), Some(PATIENCE));
         assert_eq!(waits(&mut patience, PATIENCE + 1, USER, 1), Some(0), "another session");
-        assert_eq!(waits(&mut patience, PATIENCE, Holder::User(8), 1), Some(PATIENCE));
+        assert_eq!(waits(&mut patience, PATIENCE, Principal::User(8), 1), Some(PATIENCE));
         let again = waits(&mut patience, 3 * PATIENCE, USER, 1).expect("it is not waited for");
         assert!(again <= 3 * PATIENCE / REGAINED + 2 * STEP, "{again}");
         assert_eq!(waits(&mut patience, 40 * PATIENCE, USER, 1), Some(PATIENCE));
@@ -106,7 +106,7 @@ mod tests {
         let mut patience = Patience::default();
         for user in 0..10_000 {
             for step in 0..2 {
-                patience.lasts(user * 200_000 + step * STEP, Holder::User(user), 1, |_, _| 0);
+                patience.lasts(user * 200_000 + step * STEP, Principal::User(user), 1, |_, _| 0);
             }
         }
         assert!(patience.0.len() <= 600, "{}", patience.0.len());

@@ -16,8 +16,8 @@ use super::patience::LAG;
 use super::room::{Pen, Room, Waiting, Wanted};
 use super::{Gateway, GatewayEvent};
 use crate::command::Ask as Asked;
-use crate::holder::Holder;
 use crate::limits::CONSUMED_WAIT;
+use crate::principal::Principal;
 use crate::wire::record::Record;
 use crate::wire::room::{
     message_max, write_link_repair, Consumed, LinkBlock, LinkHead, LinkLost, ENDED, OLD, STREAMS_MAX,
@@ -520,7 +520,7 @@ impl Gateway {
             let Some(peer) = sessions.table.get_mut(slot).filter(|_| lags) else {
                 return told;
             };
-            let user = Holder::of(peer.data.user, peer.conn.id);
+            let user = Principal::of(peer.data.user, peer.conn.id);
             let ring = &room.ring;
             let bytes = |before, after| ring.bytes_from(before).saturating_sub(ring.bytes_from(after));
             if room.patience.lasts(now, user, place, bytes) {
@@ -550,7 +550,7 @@ impl Gateway {
             let joined = peer.data.data.joined.iter().find(|joined| joined.room == at)?;
             let votes = joined.cursor >= joined.joined_at
                 && (joined.cursor >= room.ring.next() || !peer.conn.flow.is_shut(payload));
-            votes.then(|| (Holder::of(peer.data.user, peer.conn.id), joined.cursor))
+            votes.then(|| (Principal::of(peer.data.user, peer.conn.id), joined.cursor))
         };
         let mut votes: Vec<_> = self.backlog.sample(&room.members).filter_map(stands).collect();
         votes.sort_unstable_by_key(|(user, place)| (*user, std::cmp::Reverse(*place)));

@@ -8,7 +8,7 @@ use std::collections::{HashMap, VecDeque};
 use muster_transport::{Buckets, Code, KeyedState, Micros, Taken};
 
 use crate::command::{Ask, CommandId, COMMAND_BURST, COMMAND_RATE, COUNT_BURST, COUNT_RATE, GRACE, RETRY};
-use crate::holder::Holder;
+use crate::principal::Principal;
 
 /// Users at once with debt, for commands and for questions each: 65,536 x 32 B = 2 MiB, and two thirds of them always
 /// fit. As one second pays one off, that is 44,000 a second, twice the capacity of a proxy.
@@ -30,7 +30,7 @@ pub(super) struct Limits {
     /// Rate and burst.
     commands: (u32, u32),
     /// Made with the first command, and the first question.
-    buckets: [Option<Buckets<Holder>>; 2],
+    buckets: [Option<Buckets<Principal>>; 2],
     counted: HashMap<What, Micros, KeyedState>,
     order: VecDeque<What>,
     hash: KeyedState,
@@ -70,13 +70,13 @@ impl Limits {
         if told && self.counted.get(&what).is_some_and(|until| now < *until) {
             return Ok(());
         }
-        let holder = Holder::of(id.user, session);
+        let principal = Principal::of(id.user, session);
         let (at, (rate, burst)) = match ask {
             Ask::Tell(_) => (0, self.commands),
             Ask::Count { .. } => (1, (COUNT_RATE, COUNT_BURST)),
         };
         let buckets = self.buckets[at].get_or_insert_with(|| Buckets::new(USERS_MAX, rate, burst, self.hash));
-        match buckets.take(now, holder) {
+        match buckets.take(now, principal) {
             Taken::Yes => {
                 if told {
                     self.note(what, until + COUNTED_AFTER);

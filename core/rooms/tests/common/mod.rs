@@ -308,6 +308,14 @@ pub struct Rig<M: Subject> {
     pub says: fn(&[u8]) -> Vec<u8>,
 }
 
+/// A gateway with a broker's link, 0, and a router's, 1.
+pub fn linked_gateway() -> Rig<Gateway> {
+    let mut rig = Rig::<Gateway>::bare();
+    rig.link(BROKER, role::BROKER);
+    rig.link(ROUTER, role::ROUTER);
+    rig
+}
+
 impl<M: Subject> Rig<M> {
     pub fn bare() -> Self {
         Rig {
