@@ -15,6 +15,7 @@ const ACCOUNTED: [(Kind, &[&str]); 3] = [
             "messages_forwarded",
             "dropped_no_owner",
             "dropped_queue_full",
+            "dropped_rate",
             "dropped_handle",
         ],
     ),
