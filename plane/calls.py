@@ -92,7 +92,7 @@ class Server:
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         mine = secrets.token_bytes(NONCE)
-        writer.write(mine)
+        _send(writer, mine)
         try:
             async with asyncio.timeout(PROOF_S):
                 theirs = await reader.readexactly(2 * NONCE)
@@ -102,7 +102,7 @@ class Server:
         if not hmac.compare_digest(theirs[NONCE:], _proof(self._key, b"asks", mine, theirs[:NONCE])):
             self.refused += 1
             return
-        writer.write(_proof(self._key, b"serves", mine, theirs[:NONCE]))
+        _send(writer, _proof(self._key, b"serves", mine, theirs[:NONCE]))
         running: dict[int, asyncio.Task[None]] = {}
         try:
             while True:
@@ -215,7 +215,7 @@ class Peer:
         reader, writer = await asyncio.open_connection(*self.address)
         try:
             theirs, mine = await reader.readexactly(NONCE), secrets.token_bytes(NONCE)
-            writer.write(mine + _proof(self._key, b"asks", theirs, mine))
+            _send(writer, mine + _proof(self._key, b"asks", theirs, mine))
             if not hmac.compare_digest(await reader.readexactly(NONCE), _proof(self._key, b"serves", theirs, mine)):
                 raise CallError("away", f"{self._where} has another cluster secret")
         except BaseException:
@@ -255,6 +255,13 @@ async def _read(reader: asyncio.StreamReader) -> Frame:
     if length > FRAME_BYTES_MAX:
         raise CallError("question", f"a frame of {length} bytes")
     return _frames.decode(await reader.readexactly(length))
+
+
+def _send(writer: asyncio.StreamWriter, data: bytes) -> None:
+    """uvloop raises RuntimeError where the connection is lost already."""
+    if writer.is_closing():
+        raise ConnectionResetError
+    writer.write(data)
 
 
 def _write(writer: asyncio.StreamWriter, number: int, kind: Kind, body: Any) -> None:
