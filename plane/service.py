@@ -57,3 +57,5 @@ class Context:
     """The current map of all nodes, a `control.registry.Snapshot`."""
     session: Callable[[], str | None]
     """The state of the connection to the registry; None without a registry."""
+    name: str = ""
+    """The node's stable name."""

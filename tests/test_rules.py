@@ -1,5 +1,5 @@
 """`docs/rules.md` defines every rule and requirement that the code and the other documents cite, each once; tests that
-`docs/testing.md` names exist."""
+`docs/testing.md` names exist; a release has each of its headings once in `CHANGELOG.md`."""
 
 import re
 import subprocess
@@ -48,3 +48,11 @@ def test_every_test_that_the_documents_name_exists() -> None:
         f"{file}::{name}" for file, name in named if not re.search(rf"\b(def|fn) {name}\(", (ROOT / file).read_text())
     ]
     assert not gone
+
+
+def test_a_release_has_each_heading_once_in_the_changelog() -> None:
+    releases = re.split(r"^## ", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)[1:]
+    assert len(releases) > 1
+    for release in releases:
+        headings = re.findall(r"^### (.+)$", release, re.MULTILINE)
+        assert len(headings) == len(set(headings)), (release.splitlines()[0], headings)

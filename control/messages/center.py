@@ -173,17 +173,17 @@ class CenterService(MessagesService):
         return await self._asked(self._center.results(asked.incarnation, asked.weight, bytes(asked.results)))
 
     async def _fires(self, join: Join) -> AsyncIterator[msgspec.Raw]:
-        session = self._center.join(join.incarnation, join.held_max)
+        session = self._center.join(join.incarnation, join.held_max, join.name)
         if session is None:
             raise Refusal("conflict", "a later process of this worker is known")
-        self.log.info("a worker joined", node=session.node, incarnation=join.incarnation)
+        self.log.info("a worker joined", **session.peer, incarnation=join.incarnation)
         try:
             yield msgspec.Raw(NO_FIRES)  # the head of the answer leaves at once
             async for fires in session.pieces():
                 yield msgspec.Raw(fires)
         finally:
             self._center.leave(session)
-            self.log.info("a worker left", node=session.node, incarnation=join.incarnation)
+            self.log.info("a worker left", **session.peer, incarnation=join.incarnation)
 
     async def _asked(self, answer: Awaitable[T]) -> T:
         try:
@@ -200,7 +200,8 @@ class CenterService(MessagesService):
         return {
             "schedule": self._stats,
             "workers": [
-                {"node": each.node, "held": len(each.claims), "weight": each.weight} for each in self._center.workers
+                {"node": each.node, "name": each.name, "held": len(each.claims), "weight": each.weight}
+                for each in self._center.workers
             ],
             "clock_steps": self._steps,
         }

@@ -45,6 +45,7 @@ class WorkerService(MessagesService):
         options = msgspec.convert(settings.options, WorkerOptions)
         self._options = options
         self._incarnation = (spec.node << 32) | spec.epoch
+        self._join = Join(self._incarnation, options.held_max, context.name)
         self._link = Link(CENTER, self.places.of(CENTER), self.token)
         self._joined = False
         self._superseded = ""
@@ -83,9 +84,7 @@ class WorkerService(MessagesService):
         try:
             while True:
                 try:
-                    async with self._link.stream(
-                        "fires", Join(self._incarnation, self._options.held_max), msgspec.Raw
-                    ) as pieces:
+                    async with self._link.stream("fires", self._join, msgspec.Raw) as pieces:
                         async for fires in pieces:
                             if not self._joined:
                                 self._joined = True

@@ -204,7 +204,7 @@ async def serve_enrolled(
 def made(spec: Spec, log: structlog.typing.FilteringBoundLogger, enrolment: "Enrolment | None" = None) -> Service:
     """Build the role or service of the spec. Raises `SpecError`, and `OSError` when an address is taken."""
     of = kind(spec.role)
-    return plane.server(of, spec, log) if of.linked else plane.service(of, spec, context(log, enrolment))
+    return plane.server(of, spec, log) if of.linked else plane.service(of, spec, context(spec, log, enrolment))
 
 
 def name_of(spec: Spec) -> str:
@@ -218,11 +218,11 @@ def _admin_token(spec: Spec) -> bytes:
     return shared_token(file) if file else b""
 
 
-def context(log: structlog.typing.FilteringBoundLogger, enrolment: "Enrolment | None") -> Context:
+def context(spec: Spec, log: structlog.typing.FilteringBoundLogger, enrolment: "Enrolment | None") -> Context:
     """The parts of this process for a service."""
     if enrolment is None:
-        return Context(log, lambda: None, lambda: None)
-    return Context(log, lambda: enrolment.snapshot, lambda: enrolment.session)
+        return Context(log, lambda: None, lambda: None, name_of(spec))
+    return Context(log, lambda: enrolment.snapshot, lambda: enrolment.session, name_of(spec))
 
 
 async def serve(
@@ -288,7 +288,7 @@ async def serve(
             if running is not None:
                 await stack.enter_async_context(running)
             if server is not None and server.beside is not None:
-                await stack.enter_async_context(server.beside(context(log, enrolment)))
+                await stack.enter_async_context(server.beside(context(spec, log, enrolment)))
             try:
                 await service.run(stop, spec.drain_ms / 1000)
             finally:  # at once: the companion may have to write for a while

@@ -57,8 +57,8 @@ def lease_ms(topic: Topic) -> int:
 class Session:
     """One worker's life: its credits, what it holds, and what is on its way to it."""
 
-    def __init__(self, incarnation: int, held_max: int) -> None:
-        self.incarnation, self.held_max = incarnation, held_max
+    def __init__(self, incarnation: int, held_max: int, name: str = "") -> None:
+        self.incarnation, self.held_max, self.name = incarnation, held_max, name
         self.weight = 1_000
         self.credit: dict[int, int] = {}
         """By topic: due messages that it may still take."""
@@ -74,6 +74,11 @@ class Session:
     def node(self) -> int:
         """The number of its node."""
         return self.incarnation >> 32
+
+    @property
+    def peer(self) -> dict[str, Any]:
+        """Its node, for the log."""
+        return {"peer": self.node} | ({"peer_name": self.name} if self.name else {})
 
     def free(self, topic: int, part: float = 1.0) -> int:
         """Credits that it can take more, of this part of what it may hold."""
@@ -130,8 +135,9 @@ class Center:
 
     # --- workers ------------------------------------------------------------------------------------------------
 
-    def join(self, incarnation: int, held_max: int) -> Session | None:
-        """A worker's stream begins. None: a later life of the same node is known, and this one fires nothing (I-1)."""
+    def join(self, incarnation: int, held_max: int, name: str = "") -> Session | None:
+        """A worker's stream begins; `name`: of its node. None: a later life of the same node is known, and this one fires
+        nothing (I-1)."""
         node = incarnation >> 32
         lives = [each for each in (*self._sessions, *self._left) if each >> 32 == node]
         if any(each > incarnation for each in lives):
@@ -139,7 +145,7 @@ class Center:
             return None
         session = self._sessions.get(incarnation) or self._left.pop(incarnation, None)
         if session is None:
-            session = Session(incarnation, held_max)
+            session = Session(incarnation, held_max, name)
         session.streams += 1
         session.closed = False
         self._sessions[incarnation] = session
@@ -171,7 +177,7 @@ class Center:
             self._schedule.leave(incarnation)
         session = self._left.pop(incarnation, session)
         if session is not None and len(session.claims):
-            self._log.info("a worker ended; what it held is due again", node=session.node, held=len(session.claims))
+            self._log.info("a worker ended; what it held is due again", **session.peer, held=len(session.claims))
             self._later([(number, "release", claim, AT_ONCE) for number, claim in session.claims.drain()])
 
     def _later(self, changes: Sequence[NewChange]) -> None:

@@ -169,6 +169,8 @@ class Join(msgspec.Struct, frozen=True, array_like=True):
 
     incarnation: int
     held_max: int
+    name: str = ""
+    """Of its node; empty from workers of before 0.3."""
 
 
 class Results(msgspec.Struct, frozen=True, array_like=True):

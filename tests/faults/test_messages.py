@@ -67,6 +67,9 @@ async def test_a_message_is_called_back_when_due_signed_and_once(with_messages: 
         await until(lambda: said(instance, "delay", "show", "order-7")["state"] == "done", 10)
         assert said(instance, "delay", "cancel", "order-7", code=5)["outcome"] == "already fired"
         assert len(server.calls) == 1
+        (joined,) = [line for line in instance.log.read_text().splitlines() if '"a worker joined"' in line]
+        told = json.loads(joined)
+        assert (told["name"], told["peer_name"]) == ("muster-center", "muster-messages-worker"), joined
 
 
 async def test_changes_are_told_truthfully_and_take_place(with_messages: Make) -> None:

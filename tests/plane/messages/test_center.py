@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 import structlog
+from structlog.testing import capture_logs
 
 from plane.messages.answers import Answers
 from plane.messages.center import Center, Session, now_ms
@@ -44,7 +45,7 @@ class World:
         return made.number
 
     def worker(self, node: int, epoch: int = 1) -> Session:
-        session = self.center.join((node << 32) | epoch, HELD_MAX)
+        session = self.center.join((node << 32) | epoch, HELD_MAX, f"worker-{node}")
         assert session is not None
         return session
 
@@ -122,7 +123,9 @@ async def test_a_later_life_of_a_worker_gives_back_what_the_former_one_held(worl
     stale = taken(session)
     world.center.leave(session)
     assert await world.schedule.stats() is not None
-    again = world.worker(1, epoch=2)
+    with capture_logs() as told:
+        again = world.worker(1, epoch=2)
+    assert [(line["peer"], line["peer_name"], line["held"]) for line in told] == [(1, "worker-1", 3)]
     await until(lambda: len(sent(again)) == 3)
     fresh = taken(again)
     assert {each.number for each in fresh} == {each.number for each in stale}

@@ -106,6 +106,9 @@ mod tests {
         BrokerCounters::default().each(&mut look);
         GatewayCounters::default().each(&mut look);
         assert!(drops >= 19, "{drops}");
-        assert_eq!(others, OTHERS, "begin the help of a counter of messages with 'Messages dropped'");
+        assert_eq!(
+            others, OTHERS,
+            "begin the help of a counter of messages with 'Messages dropped'"
+        );
     }
 }
