@@ -42,12 +42,14 @@ fn told(rig: &mut Rig<Gateway>, room: &str) -> Vec<Consumed> {
 }
 
 /// The owner's messages, 200 a second for this long, all of which the gateway's memory holds. Returns their number, and by how
-/// many the gateway's reports on its members' progress were behind at most, once a second had passed.
-fn carried(rig: &mut Rig<Gateway>, room: &str, seconds: u64) -> (u64, u64) {
+/// many the gateway's reports on its members' progress were behind at most, once a second had passed. `seldom`: members that say
+/// what they have every 100 ms.
+fn carried(rig: &mut Rig<Gateway>, room: &str, seldom: &[usize], seconds: u64) -> (u64, u64) {
     let (mut next, mut behind) = (1, 0);
     for step in 0..200 * seconds {
         rig.say(0, &link_room_of(room, 1, next, &[&[b'x'; 50]]));
         next += 1;
+        seldom.iter().for_each(|peer| rig.peers[*peer].polite = step % 20 == 0);
         rig.pass(5_000, 5_000);
         if step % 20 == 0 {
             (0..rig.peers.len()).for_each(|peer| rig.frame(peer, FrameKind::PING.code(), &[]));
@@ -79,7 +81,7 @@ fn forty_sessions_of_one_user_slow_no_live_room_whether_their_window_is_small_or
                 rig.peers[peer].conn.tell_status();
             }
         }
-        let (next, behind) = carried(&mut rig, ROOM, 3);
+        let (next, behind) = carried(&mut rig, ROOM, &[], 3);
         assert!(behind < 20, "silent: {silent}, {behind} messages");
         let had = rig.peers[quick[0]].frames(kinds::ROOM) as u64;
         assert!(had > next * 9 / 10, "{had} of {next}");
@@ -98,8 +100,29 @@ fn a_gateway_that_is_behind_with_most_users_says_so() {
     }
     begin(&mut rig, ROOM);
     members[..20].iter().for_each(|peer| rig.peers[*peer].polite = false);
-    let (_, behind) = carried(&mut rig, ROOM, 3);
+    let (_, behind) = carried(&mut rig, ROOM, &[], 3);
     assert!(behind > 100, "{behind} messages");
+}
+
+/// The same, but their own windows stop them: they are slow, not the gateway.
+#[test]
+fn members_that_tell_small_windows_slow_no_live_room_however_many_users_they_are() {
+    let mut rig = linked_gateway();
+    let members: Vec<usize> = (0..30)
+        .map(|number| session(&mut rig, 1 + number, 100 + u64::from(number)))
+        .collect();
+    for peer in &members {
+        rig.join(*peer, 1, ROOM, Positions::default());
+    }
+    begin(&mut rig, ROOM);
+    for peer in &members[..20] {
+        rig.peers[*peer].conn.receive_window = 1;
+        rig.peers[*peer].conn.tell_status();
+    }
+    let (next, behind) = carried(&mut rig, ROOM, &members[..20], 3);
+    assert!(behind < 20, "{behind} messages");
+    let had = rig.peers[members[29]].frames(kinds::ROOM) as u64;
+    assert!(had > next * 9 / 10, "{had} of {next}");
 }
 
 /// It takes a datagram when it likes, and says so: seldom enough to hold the room at a crawl, and often enough not to stand
