@@ -175,7 +175,7 @@ def _program(pipe: Connection, library: Library, core: int) -> None:
                 return
             work = _read if isinstance(order, Reading) else _publish
             try:
-                runner.run(work(pipe, library, order))  # type: ignore[arg-type]
+                runner.run(work(pipe, library, order))
             except Exception as error:
                 pipe.send(ChildFailedError(repr(error)))
 
