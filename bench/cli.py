@@ -569,6 +569,30 @@ def _unicast(options: Options, progress: Progress, _label: str) -> tuple[Case, .
     return unicast_bench.run(rounds=options.rounds_wanted, quick=options.quick, progress=progress)
 
 
+@app.command(epilog="Example: muster bench sdk --quick")
+def sdk(
+    json: Json = False,
+    check: Check = False,
+    quick: Quick = False,
+    rounds: Rounds = None,
+    size: Size = 200,
+    loopback: Lo = Loopback.plain,
+    no_progress: NoProgress = False,
+) -> None:
+    """What a message costs a Python program: reading, waiting for it, publishing; beside redis-py and nats-py."""
+    _run("sdk", _sdk, Options(json, check, quick, rounds, size, loopback, not no_progress))
+
+
+def _sdk(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
+    try:
+        from bench import sdk as sdk_bench
+    except ModuleNotFoundError as error:
+        raise Missing(f"{error.name} is not installed; it comes with muster-server[bench]") from None
+    return sdk_bench.run(
+        rounds=options.rounds_wanted, quick=options.quick, say=_say, payload_bytes=options.size, progress=progress
+    )
+
+
 @app.command(epilog="Example: muster bench table peers.json paced.json overload.json")
 def table(
     files: Annotated[
