@@ -3,8 +3,10 @@
 Nothing else knows a dialect.
 """
 
+import asyncio
 import contextlib
 import logging
+import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
@@ -47,6 +49,7 @@ class Sqlite:
         engine = _engine(location, {"timeout": LOCK_S})
         event.listen(engine.sync_engine, "connect", _prepare_durable if durable else _prepare)
         event.listen(engine.sync_engine, "begin", _begin)
+        event.listen(engine.sync_engine, "invalidate", _give_up)
         return engine
 
     def upsert(self, table: Table, order: Sequence[str]) -> Insert:
@@ -158,3 +161,21 @@ def _prepare_durable(connection: DBAPIConnection, record: Any) -> None:
 def _begin(connection: Connection) -> None:
     writes = connection.get_execution_options().get("writes", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+_ENDING: Final = set[asyncio.Task[None]]()
+"""The loop itself holds no task."""
+
+
+def _give_up(connection: DBAPIConnection, *_: Any) -> None:
+    """A call was cancelled midway. The driver closes its connection, but SQLite keeps that one with its transaction, and
+    so the lock of the file, until its cursors are collected: end the transaction first."""
+    with contextlib.suppress(RuntimeError):  # no loop: there is no call either
+        task = asyncio.get_running_loop().create_task(_roll_back(connection))
+        _ENDING.add(task)
+        task.add_done_callback(_ENDING.discard)
+
+
+async def _roll_back(connection: Any) -> None:
+    with contextlib.suppress(sqlite3.Error, ValueError):  # it has none, or is closed
+        await connection.driver_connection.rollback()

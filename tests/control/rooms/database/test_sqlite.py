@@ -1,17 +1,24 @@
 """Problems of files: a missing folder, read-only, another kind of file, in use."""
 
 import asyncio
+import gc
 import os
 import sqlite3
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from control.rooms.database.records import Membership, Partition
+from control.rooms.database.schema import STEPS, VERSION_TABLE
 from control.rooms.database.store import Store
+from plane.database.connections import Connections
 from plane.database.errors import DatabaseError, Refused, Unavailable
+from plane.database.migrate import Schema
 from plane.database.url import location
 from tests.databases import File
 
@@ -81,3 +88,37 @@ def _take_rights(file: Path) -> None:
     file.parent.chmod(0o555)
     if os.getuid() == 0:
         os.seteuid(NOBODY)
+
+
+async def test_a_call_that_is_cancelled_midway_leaves_no_lock_behind(tmp_path: Path) -> None:
+    """Found: SQLite kept a connection that the driver had closed, and so the file's lock, until Python's next collection."""
+    file, loop = File(tmp_path), asyncio.get_running_loop()
+    begun, goes_on = asyncio.Event(), threading.Event()
+
+    def waits() -> int:
+        loop.call_soon_threadsafe(begun.set)
+        goes_on.wait()
+        return 1
+
+    async def work(connections: Connections) -> None:
+        async with connections.transaction(writes=True) as connection:
+            raw: Any = (await connection.get_raw_connection()).driver_connection
+            await raw.create_function("waits", 0, waits)
+            await connection.execute(text("SELECT waits() UNION ALL SELECT 2"))
+
+    gc.disable()
+    try:
+        async with Connections(location(file.url), Schema(STEPS, VERSION_TABLE)) as connections:
+            await connections.open()
+            working = asyncio.create_task(work(connections))
+            await begun.wait()
+            working.cancel()
+            await asyncio.sleep(0)
+            goes_on.set()
+            await asyncio.wait([working])
+            assert working.cancelled()
+            other = sqlite3.connect(file.file, isolation_level=None)
+            other.execute("BEGIN IMMEDIATE")
+            other.close()
+    finally:
+        gc.enable()
