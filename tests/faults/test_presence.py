@@ -362,6 +362,9 @@ async def _messages(make: Make, figures: Callable[..., None], count: int, at_onc
                 name = instance.names(role)[-1]
                 await instance.back(name, instance.kill(name))
             await asyncio.gather(*sending)
+            await until_asked(lambda: all(len(each["devices"]) == 2 for each in who(instance, *named)), PATIENT_S)
+            after = [(user, b"after all to %d" % user) for user in users]
+            answers = [await backend.send(user, data, expires=PATIENT_S) for user, data in after]
             await asyncio.sleep(1.0)  # what was reported as expired may still come
             for task in reading:
                 task.cancel()
@@ -374,7 +377,10 @@ async def _messages(make: Make, figures: Callable[..., None], count: int, at_onc
         for each in results:
             if each.outcome == "delivered":
                 assert received[f"{user} {each.device}", data] == 1, (user, data, results)
-    assert told["delivered"] >= 0.8 * len(devices) * count, told
+    assert told["delivered"] > count, told
+    for (user, data), results in zip(after, answers, strict=True):
+        assert {each.device: each.outcome for each in results} == dict.fromkeys(devices, "delivered")
+        assert all(received[f"{user} {device}", data] == 1 for device in devices)
 
 
 async def read(client: muster.Client, name: str, received: Counter[tuple[str, bytes]]) -> None:
