@@ -1,10 +1,10 @@
 """The whole way, client -> proxy -> broker -> gateway -> client, against three blocking raw relays (PF-11).
 
-Measures CPU of all server processes per delivered message. The relays pass on datagrams of the same size at the same
-rate. They answer their sources as often as Muster acknowledges, and the clients answer the last relay as often as
-members send a status; a run before the rounds counts both. The relays know no room, seal nothing, repair nothing, and
-cannot bundle when saturated. Printed beside them: the same without any answers. Below: the cost of waiting for
-acknowledgements.
+Once with a process for each role, and once with one for all. Measures CPU of all server processes per delivered message.
+The relays pass on datagrams of the same size at the same rate. They answer their sources as often as Muster acknowledges,
+and the clients answer the last relay as often as members send a status; a run before the rounds counts both. The relays know
+no room, seal nothing, repair nothing, and cannot bundle when saturated. Printed beside them: the same without any answers.
+Below: the cost of waiting for acknowledgements.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from bench import cpu, pin, publishing
 from bench.asked import metrics
-from bench.muster import Instance, Muster, drive
+from bench.muster import APART, TOGETHER, Instance, Muster, drive
 from bench.null import _null
 from bench.null.relays import chain
 from bench.null.sockets import clients, number_of, open_udp
@@ -25,7 +25,7 @@ from bench.targets import Load
 FANOUTS = (1, 100, 1_000)
 RATE = 10_000.0  # deliveries a second
 RELAY_WINDOW = {1: 32, 100: 8, 1_000: 2}
-BOUND = 1.3
+BOUNDS = {APART: 1.3, TOGETHER: 0.6}
 SIZE_BY_HAND = 90  # header, frames and tag of a single message, where they cannot be measured
 BUFFER_BYTES = 8 << 20
 CPU_EACH, LOST = "server CPU ns each", "lost %"
@@ -42,7 +42,7 @@ class Acknowledged:
 
 
 def run(*, rounds: int, quick: bool, payload_bytes: int = 200, progress: Progress = silent) -> tuple[Case, ...]:
-    """Per load: Muster, the relays, and the relays without acknowledgements."""
+    """Per load: Muster apart and together, the relays, and the relays without acknowledgements."""
     seconds = 0.4 if quick else 1.5
     loads = [
         load
@@ -52,41 +52,47 @@ def run(*, rounds: int, quick: bool, payload_bytes: int = 200, progress: Progres
             Load("saturated", fanout, payload_bytes, seconds=seconds, warm_up_seconds=0.2),
         )
     ]
-    instance = Instance()
+    instances = {layout: Instance(settings={"up.processes": layout}) for layout in BOUNDS}
+    instance = instances[APART]
     with ExitStack() as stack:
-        stack.callback(instance.stop)
-        instance.start()
-        target = Muster(instance)
+        for each in instances.values():
+            stack.callback(each.stop)
+            each.start()
         acknowledged = {load: _acknowledged(instance, load) for load in loads}
         entries: list[Entry] = []
         for load in loads:
-            entries.append(_muster(target, load))
+            entries += [_muster(Muster(each, _named(layout)), load) for layout, each in instances.items()]
             none = replace(acknowledged[load], every=0, by_members=0)
             entries += [_relays(stack, load, wanted) for wanted in (acknowledged[load], none)]
         entries += publishing.entries(instance, payload_bytes, seconds)
         results = interleave(entries, rounds, progress)
     cases: list[Case] = []
     for load in loads:
-        mine, theirs, bare = _names(load)
+        theirs, bare = _names(load)
         series = results.series(theirs, CPU_EACH)
-        goal = Goal("PF-11", "<=", BOUND)
-        cases.append(
-            Case.compared(
-                f"{mine}, {CPU_EACH} over three relays", results.series(mine, CPU_EACH), series, goal, quick=quick
+        for layout, bound in BOUNDS.items():
+            mine, goal = f"{_named(layout)} {load.name}", Goal("PF-11", "<=", bound)
+            cases.append(
+                Case.compared(
+                    f"{mine}, {CPU_EACH} over three relays", results.series(mine, CPU_EACH), series, goal, quick=quick
+                )
             )
-        )
+            cases.append(Case.plain(f"{mine}, {LOST}", results.series(mine, LOST)))
         cases.append(
             Case.compared(f"{theirs}, {CPU_EACH} over none acknowledged", series, results.series(bare, CPU_EACH))
         )
-        roles = ("proxy", "broker", "gateway")
+        roles, mine = ("proxy", "broker", "gateway"), f"{_named(APART)} {load.name}"
         cases += [Case.plain(f"{mine}, {role} CPU ns each", results.series(mine, role)) for role in roles]
-        cases.append(Case.plain(f"{mine}, {LOST}", results.series(mine, LOST)))
         cases.append(Case.plain(f"{theirs}, {LOST}", results.series(theirs, LOST)))
     return (*cases, *publishing.cases(results))
 
 
 def _names(load: Load) -> Sequence[str]:
-    return f"muster {load.name}", f"relays {load.name}", f"relays {load.name}, none acknowledged"
+    return f"relays {load.name}", f"relays {load.name}, none acknowledged"
+
+
+def _named(layout: str) -> str:
+    return "muster" if layout == APART else "muster in one process"
 
 
 def _muster(target: Muster, load: Load) -> Entry:
@@ -97,7 +103,7 @@ def _muster(target: Muster, load: Load) -> Entry:
         figures = {CPU_EACH: done.cpu_ns_each, LOST: 100 * done.lost / max(1, done.lost + done.deliveries)}
         return Sample(figures | {role: used / each for role, used in done.role_cpu_ns.items()}, void)
 
-    return Entry(_names(load)[0], once)
+    return Entry(f"{target.name} {load.name}", once)
 
 
 def _relays(stack: ExitStack, load: Load, wanted: Acknowledged) -> Entry:
@@ -123,7 +129,7 @@ def _relays(stack: ExitStack, load: Load, wanted: Acknowledged) -> Entry:
             used = cpu.total_ns(pids) - before
         return Sample({CPU_EACH: used / max(got, 1), LOST: 100 * (1 - got / (published * load.fanout))})
 
-    return Entry(_names(load)[1 if wanted.every else 2], once)
+    return Entry(_names(load)[0 if wanted.every else 1], once)
 
 
 # ---------------------------------------------------------------- what Muster really does

@@ -37,6 +37,8 @@ QUIET_SHARE: Final = 0.35
 PATIENCE_SECONDS: Final = 20.0
 CLIENT_BUFFER_BYTES: Final = 1 << 20
 GATEWAY: Final = "gateway"
+APART, TOGETHER = "apart", "together"
+"""Values of `up.processes`."""
 
 KEEPALIVES: Final[dict[str, object]] = {
     f"{role}.{key}": value
@@ -59,7 +61,8 @@ class Instance:
     ) -> None:
         """With options or `ticks` the processes are those of `bench.node`, else of `muster up`.
 
-        `settings`: keys of the configuration, as `up.gateways`.
+        `settings`: keys of the configuration, as `up.gateways`. Each node has a process of its own unless they say
+        otherwise.
         """
         self._options = (*options, "--ticks") if ticks else options
         self._settings = settings or {}
@@ -81,6 +84,7 @@ class Instance:
             **python_environment(),
             "MUSTER_INSTANCE__DIR": str(self.folder),
             "MUSTER_LOG__LEVEL": "error",
+            "MUSTER_UP__PROCESSES": APART,
             "MUSTER_PROBES__EVERY_MS": "0",  # only the load is to be measured
             "MUSTER_PROXY__USER_MESSAGE_RATE": "0",  # one publisher stands for many
             "MUSTER_PROXY__USER_BYTE_RATE": "0",
@@ -136,14 +140,19 @@ class Instance:
         return {process.role: process.pid for process in self.record.processes}
 
     def cpu_ns(self) -> dict[str, int]:
-        """By role, over all its processes. A process that died meanwhile fails the run."""
+        """By role, over all its processes; one that several roles share counts for one of them. A process that died
+        meanwhile fails the run."""
         used = dict.fromkeys(self.pids, 0)
         try:
-            for process in self.record.processes:
-                used[process.role] += cpu.process_ns(process.pid)
+            for pid, role in {process.pid: process.role for process in self.record.processes}.items():
+                used[role] += cpu.process_ns(pid)
             return used
         except ProcessLookupError as error:
             raise ChildFailedError(f"muster: {error}") from None
+
+    def rss_bytes(self) -> int:
+        """Of all processes of nodes."""
+        return sum(cpu.rss_bytes(pid) for pid in {process.pid for process in self.record.processes})
 
     def late_ticks(self, role: str) -> NDArray[np.uint64]:
         """Since the start: how often the role's 10 ms timer was late, per 100 us of lateness."""
@@ -254,7 +263,7 @@ class Muster:
 
     def start(self) -> Sequence[int]:
         self._instance.start()
-        return list(self._instance.pids.values())
+        return list(set(self._instance.pids.values()))
 
     def stop(self) -> None:
         self._instance.stop()
@@ -293,7 +302,7 @@ def result(instance: Instance, load: Load, outcome: Outcome, used: Mapping[str, 
         corrupted=outcome["corrupted"],
         seconds=outcome["wall_us"] / 1e6,
         server_cpu_ns=sum(used.values()),
-        server_rss_bytes=sum(cpu.rss_bytes(pid) for pid in instance.pids.values()),
+        server_rss_bytes=instance.rss_bytes(),
         latency=latency(outcome) if load.mode == "paced" else None,
         late_p99_us=float(outcome["late_p99_us"]),
         role_cpu_ns=used,

@@ -1,4 +1,4 @@
-"""A role's process for a bench: `control.node.process` with options that only a bench has.
+"""A role's process for a bench: `control.node` with options that only a bench has.
 
 Owns the lateness of a 10 ms timer in the role's own loop, and the gateway without bundles or super-packets. Started by
 `bench.up`; everything else is the real program.
@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from bench import pin
+from control.node import entry
 from control.node import process as node
 from control.node.template import started
 from muster import _core
@@ -63,7 +64,7 @@ def main() -> int:
     parser.add_argument("--single", action="store_true")
     parser.add_argument("--ticks", action="store_true")
     own, template = parser.parse_known_args()
-    rest = started(template, node.load)
+    rest = started(template, entry.load)
     spec_file = Path(rest[rest.index("--spec") + 1])
     spec = read(spec_file)
     if own.gateway_alone:
@@ -73,7 +74,7 @@ def main() -> int:
     vars(build)["_core"] = SimpleNamespace(**(vars(_core) | {"GatewayEngine": gateway}))
     if own.ticks:
         vars(node)["serve"] = _ticking(node.serve, ticks_file(spec_file.parent, spec.role))
-    return node.main(rest)
+    return entry.main(rest)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Set
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 if TYPE_CHECKING:  # this file only names it
-    from muster._core import Grant, Recipients
+    from muster._core import Grant, Mailboxes, Recipients
 
 MORE: Final = 1
 """Bit of `turn`: more work waits, call again soon."""
@@ -43,6 +43,10 @@ class Engine(Protocol):
 
     def fd(self) -> int:
         """Return the one descriptor to watch for reading."""
+
+    def join(self, mailboxes: "Mailboxes") -> int:
+        """Take part in what the engines of one process share, and return its number there. Its descriptor is watched
+        there from now on. Raises `OverflowError` beyond 64 at a time."""
 
     def turn(self) -> int:
         """Receive a batch, run timers, send; bounded in datagrams and microseconds. Returns bits."""

@@ -7,7 +7,7 @@ per turn; while work waits, the next turn is queued behind the loop's other work
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import structlog
 
@@ -21,10 +21,25 @@ ORDERLY: Final = frozenset({"renewed", "replaced", "closed"})
 """Ends of links that are no loss: another link takes its place, or the peer said goodbye."""
 
 
+class Others(Protocol):
+    """The other machines of the process, see `plane/together.py`."""
+
+    def add(self, server: "Server") -> bool:
+        """Give a machine its turns from now on; False if there is no place for one more."""
+
+    def remove(self, server: "Server") -> None:
+        """Give it none any more."""
+
+    def deliver(self) -> None:
+        """Give the machines a turn to which the last turn of this one has sent something."""
+
+
 class Server:
     """Owns the engine from the first turn to `close`. Made and used in one loop."""
 
     def __init__(self, role: Role, log: structlog.typing.FilteringBoundLogger) -> None:
+        self.others: Others | None = None
+        """Set before it runs, if the process has other machines."""
         self.engine = role.engine
         self.place, self.name, self.take = role.place, role.name, role.take
         self.take_trust = role.take_trust
@@ -53,11 +68,14 @@ class Server:
         """Turn until `stop` is set, then drain for at most `drain_s` seconds. Raises what the engine raised."""
         loop = asyncio.get_running_loop()
         self._failed = loop.create_future()
-        loop.add_reader(self.engine.fd(), self._turn)
+        if self.others is not None and not self.others.add(self):
+            self.others = None
+        if self.others is None:
+            loop.add_reader(self.engine.fd(), self.turn)
         self._watching = True
         stopped = asyncio.create_task(stop.wait())
         try:
-            self._turn()
+            self.turn()
             waited: set[asyncio.Future[Any]] = {self._failed, stopped}
             await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
             if self._failed.done():
@@ -65,7 +83,9 @@ class Server:
             await self._drain(drain_s)
         finally:
             stopped.cancel()
-            if self._watching:
+            if self.others is not None:
+                self.others.remove(self)
+            elif self._watching:
                 loop.remove_reader(self.engine.fd())
             self._watching = False
             self.closed = True
@@ -90,10 +110,13 @@ class Server:
         late = ("loop_lag_seconds", "Longest delay of the event loop since the last scrape", self.engine.take_late())
         return [*self.engine.gauges(), late]
 
-    # One turn. An engine that raises is a defect of ours: the process ends and the supervisor starts another.
-    def _turn(self) -> None:
+    def turn(self) -> bool:
+        """One turn, unless it waits behind the loop's other work. Returns whether the next one does.
+
+        An engine that raises is a defect of ours: its node ends, and the supervisor starts it again.
+        """
         if self._queued or not self._watching or self._failed is None or self._failed.done():
-            return
+            return True
         try:
             bits = self.engine.turn()
             self.turns += 1
@@ -102,14 +125,17 @@ class Server:
                     self._dispatch(event)
         except BaseException as error:  # a panic of the engine is not an Exception
             self._failed.set_exception(error if isinstance(error, Exception) else RuntimeError(f"engine: {error!r}"))
-            return
+            return True
         if bits & MORE:
             self._queued = True
             asyncio.get_running_loop().call_soon(self._turn_again)
+        if self.others is not None:
+            self.others.deliver()
+        return self._queued
 
     def _turn_again(self) -> None:
         self._queued = False
-        self._turn()
+        self.turn()
 
     def _dispatch(self, event: Event) -> None:
         name, *fields = event
@@ -178,7 +204,7 @@ class Server:
             if time.monotonic() >= deadline:
                 self._log.warning("not drained in time", seconds=drain_s)
                 return
-            self._turn()
+            self.turn()
             if self._failed is not None and self._failed.done():
                 await self._failed
             await asyncio.sleep(DRAIN_POLL_S)

@@ -65,6 +65,14 @@ TokenTime = Annotated[
 ]
 Ms = Annotated[int | None, typer.Option(min=0, help="Fault on every link, in ms.")]
 Role = Annotated[Served, typer.Argument(metavar="ROLE", help=f"One of {', '.join(Served)}.")]
+Roles = Annotated[
+    str,
+    typer.Argument(
+        metavar="ROLE[,ROLE...]",
+        help=f"One of {', '.join(Served)}; or machines that share a process, as gateway,proxy.",
+        autocompletion=lambda: [str(each) for each in Served],
+    ),
+]
 Partition = Annotated[int, typer.Argument(metavar="PARTITION", min=0, max=255)]
 Cluster = Annotated[str, typer.Option(metavar="NAME", help="Cluster of the brokers.")]
 Node = Annotated[str, typer.Argument(metavar="ID", help="The node's number, or its name.")]
@@ -229,7 +237,7 @@ def up(
 
 @app.command(epilog="Example: muster serve broker --partition 1 --config /etc/muster/muster.toml")
 def serve(
-    role: Role,
+    roles: Roles,
     cluster: Annotated[str | None, typer.Option(metavar="NAME", help="Cluster of a broker or proxy [main].")] = None,
     partition: Annotated[int | None, typer.Option(min=0, max=255, help="Partition of a broker or router [0].")] = None,
     name: Annotated[
@@ -237,15 +245,18 @@ def serve(
     ] = None,
     config: ConfigFile = None,
 ) -> int:
-    """Run one node of a cluster on this host, in the foreground. It finds the others in the registry.
+    """Run one node of a cluster on this host, in the foreground, or one of each of several roles. It finds the others in
+    the registry.
 
     SIGTERM and Ctrl-C drain it; SIGHUP makes it read its configuration again. It reports its state to systemd.
+    The nodes of several roles share the process: they start and end together, and what one sends another goes through
+    memory. Each registers by itself, as NAME-ROLE.
     """
     from control.cli.serve import serve as run
 
     wanted = {"serve.cluster": cluster, "serve.partition": partition, "serve.name": name}
     flags = {key: (value, "--" + key.rpartition(".")[2]) for key, value in wanted.items() if value is not None}
-    return run(config, role.value, flags)
+    return run(config, roles, flags)
 
 
 @app.command(epilog="Example: muster token 7 --cap 'sports:*=read,publish' --cap chat:7=read --expires 15m")

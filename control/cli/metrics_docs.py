@@ -24,8 +24,9 @@ HEAD: Final = """\
 Every node serves `/metrics` for Prometheus on its admin port, on loopback; `muster status` names the ports. Counters count
 from the start of the process and are 0 where nothing happened. The meaning names the unit of a count that has none here.
 What was dropped, refused, withheld or given up is counted by the reason in its name. `muster_process_…` and
-`muster_build_info` have no labels `role`, `node` and `name`. Only where nodes register are there `muster_registry_…` and
-`muster_placement_epoch`, only where there is a database `muster_database_…`. Each section names its roles.
+`muster_build_info` have no labels `role`, `node` and `name`; nodes that share a process all say its figures. Only where
+nodes register are there `muster_registry_…` and `muster_placement_epoch`, only where there is a database
+`muster_database_…`. Each section names its roles.
 """
 PART: Final = re.compile(r"_(total|bucket|sum)$")
 """Endings of names that are not units."""

@@ -1,4 +1,5 @@
-"""`muster serve ROLE`: one node of a cluster on this host, in the foreground, until a signal."""
+"""`muster serve ROLE[,ROLE…]`: one node of a cluster on this host, or several in one process, in the foreground, until a
+signal."""
 
 import functools
 from collections.abc import Mapping
@@ -8,18 +9,33 @@ from typing import Any
 from control.config import load as config
 from control.errors import USAGE, UserError
 from control.host.openfiles import enough_files
-from plane.kinds import kind
+from plane.kinds import kind, kinds
 
 
-def serve(config_file: Path | None, role: str, flags: Mapping[str, tuple[Any, str]]) -> int:
-    """Run the node. SIGTERM and SIGINT drain it, SIGHUP reads the configuration again."""
+def serve(config_file: Path | None, roles: str, flags: Mapping[str, tuple[Any, str]]) -> int:
+    """Run the nodes. SIGTERM and SIGINT drain them, SIGHUP reads the configuration again."""
     from control.cluster.daemon import run
 
-    if "serve.cluster" in flags and not kind(role).clustered:
-        raise UserError(f"--cluster: a {role} belongs to no cluster, it serves all", USAGE)
-    if "serve.partition" in flags and not kind(role).partitioned:
-        raise UserError(f"--partition: a {role} has no partition", USAGE)
-    read = functools.partial(config.load, config_file, flags=flags, roles=(role,))
+    wanted = parsed(roles)
+    if "serve.cluster" in flags and not any(kind(role).clustered for role in wanted):
+        raise UserError(f"--cluster: a {wanted[0]} belongs to no cluster, it serves all", USAGE)
+    if "serve.partition" in flags and not any(kind(role).partitioned for role in wanted):
+        raise UserError(f"--partition: a {wanted[0]} has no partition", USAGE)
+    read = functools.partial(config.load, config_file, flags=flags, roles=wanted)
     loaded = read()
     enough_files()
-    return run(loaded, role, read)
+    return run(loaded, wanted, read)
+
+
+def parsed(text: str) -> tuple[str, ...]:
+    """The roles of `gateway,proxy`, each once. Raises `UserError`."""
+    roles = tuple(text.split(","))
+    for role in roles:
+        if role not in kinds():
+            raise UserError(f"invalid role {role!r}: one of {', '.join(kinds())}", USAGE)
+        if roles.count(role) > 1:
+            raise UserError(f"{role} is named twice: a second node of a role has a process of its own", USAGE)
+        if len(roles) > 1 and not kind(role).linked:
+            machines = ", ".join(each.name for each in kinds().values() if each.linked)
+            raise UserError(f"a {role} has a process of its own; these may share one: {machines}", USAGE)
+    return roles

@@ -10,7 +10,7 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -23,7 +23,7 @@ from control.cluster.instance import Process
 from control.console import common, tables
 from control.console.choices import Column
 from control.console.found import Target, found
-from control.console.readings import CPU, NO_ANSWER, RSS, Reading, Readings, follow, name_silent
+from control.console.readings import BEGAN, CPU, NO_ANSWER, RSS, Reading, Readings, follow, name_silent
 from control.errors import TRY_LATER, UserError
 from plane.kinds import kind, kinds, partitioned
 
@@ -36,7 +36,7 @@ LAG: Final = "muster_loop_lag_seconds"
 TRAFFIC: Final = frozenset(
     each for of in kinds().values() for each in (of.received, of.sent, of.published, of.delivered)
 )
-METRICS: Final = (TRAFFIC - {""}) | {REPAIRED, BYTES_IN, BYTES_OUT, LAG, CPU, RSS}
+METRICS: Final = (TRAFFIC - {""}) | {REPAIRED, BYTES_IN, BYTES_OUT, LAG, CPU, RSS, BEGAN}
 LEAST: Final = ("most", "B/s in", "B/s out", "memberships", "repairs/s", "part", "rooms", "RSS", "late ms")
 """Columns of the table that may be left out, the first of them first."""
 KEYS: Final[Mapping[str, Column]] = {column.value[0]: column for column in Column}
@@ -120,14 +120,15 @@ async def show(where: Target, sort: Column, *, single: bool, seconds: float | No
 def taken(name: str, processes: Sequence[Process], before: Readings, now: Readings) -> Sample:
     """The sample between two readings."""
     rows = [_row(process, before.get(process.node), now[process.node]) for process in processes]
+    alone = _one_each(processes, rows, now)
     rates = [(kind(process.role), before.get(process.node), now[process.node]) for process in processes]
     published = [reading.rate(earlier, of.published) for of, earlier, reading in rates]
     delivered = [reading.rate(earlier, of.delivered) for of, earlier, reading in rates]
     total = Total(
         nodes=len(rows),
         ready=sum(row.state == "ready" for row in rows),
-        cpu=_sum(row.cpu for row in rows),
-        rss_bytes=sum(row.rss_bytes or 0 for row in rows),
+        cpu=_sum(row.cpu for row in alone),
+        rss_bytes=sum(row.rss_bytes or 0 for row in alone),
         members=sum(reading.count(MEMBERS) or 0 for reading in now.values()),
         published_per_s=_sum(published),
         delivered_per_s=_sum(delivered),
@@ -138,6 +139,18 @@ def taken(name: str, processes: Sequence[Process], before: Readings, now: Readin
         lag_s=max((row.lag_s or 0.0 for row in rows), default=0.0),
     )
     return Sample(at=time.time(), instance=name, total=total, nodes=rows)
+
+
+def _one_each(processes: Sequence[Process], rows: Sequence[Row], now: Readings) -> Sequence[Row]:
+    """One row for each process of the system: each node of a shared one says the figures of all of it."""
+    found: dict[Hashable, Row] = {}
+    for process, row in zip(processes, rows, strict=True):
+        reading = now[process.node]
+        pid = reading.status.get("pid")
+        one: Hashable = process.node if pid is None else (process.admin[0], pid, reading.values.get(BEGAN))
+        if one not in found or found[one].cpu is None:
+            found[one] = row
+    return list(found.values())
 
 
 def _sum(rates: Iterable[float | None]) -> float:

@@ -1,6 +1,6 @@
-"""One node on a production host: in the foreground, by itself, under systemd, Kubernetes or nothing.
+"""One node on a production host, or machines that share a process: in the foreground, under systemd, Kubernetes or nothing.
 
-Owns the node's spec, folder and signals, and its reports to systemd. `control/node/process.py` runs the role. Nothing
+Owns the nodes' specs and folders, the signals, and the reports to systemd. `control/node/process.py` runs a role. Nothing
 restarts it from here.
 """
 
@@ -13,7 +13,7 @@ import re
 import signal
 import socket
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,6 +37,7 @@ from control.registry.places import MAIN, NAME, Count, layer
 from muster import _core
 from plane.keys import ClusterKeys, cluster_keys
 from plane.kinds import command_keys, kind, kinds, partitioned
+from plane.server import Others
 from plane.spec import Registration, Spec, SpecError, secret
 from plane.trust import shared_token, trust_of
 
@@ -48,10 +49,11 @@ OTHERS: Final = ("up.", "admin.host", "links.", "systems.")
 """Beginnings of keys that mean nothing to a single node, beside those that only a system's commands read."""
 
 
-def node_name(config: Config, role: str) -> str:
-    """The name to which the node's number belongs. Raises `ConfigError`."""
+def node_name(config: Config, role: str, shares: bool = False) -> str:
+    """The name to which the node's number belongs. `shares`: other nodes of the process have the same configuration. Raises
+    `ConfigError`."""
     if config.serve.name:
-        return config.serve.name
+        return f"{config.serve.name}-{role}" if shares else config.serve.name
     name = f"{socket.gethostname()}-{role}"
     if not re.fullmatch(NAME, name):
         raise ConfigError(
@@ -66,18 +68,18 @@ def folder(config: Config, name: str) -> Folder:
 
 
 @contextlib.contextmanager
-def prepared(config: Config, role: str) -> Iterator[tuple[Spec, Ports]]:
-    """Make the node's spec, and hold its folder and its ports: the ports until they are released. Raises
-    `UserError`."""
+def prepared(config: Config, role: str, index: int = 0, shares: bool = False) -> Iterator[tuple[Spec, Ports]]:
+    """Make the node's spec, and hold its folder and its ports: the ports until they are released. `index`: its place among
+    the nodes of the process, if it `shares` that. Raises `UserError`."""
     _check(config, role)
-    place = folder(config, node_name(config, role))
+    place = folder(config, node_name(config, role, shares))
     proves = kind(role).linked and config.cluster.identity != "off" and not config.cluster.node_key_file
     instance.prepare_node(place, [role] if kind(role).door else [], proves)
     with instance.lock(place, _taken), Ports() as ports:
-        yield spec(config, role, place, ports), ports
+        yield spec(config, role, place, ports, index), ports
 
 
-def spec(config: Config, role: str, place: Folder, ports: Ports) -> Spec:
+def spec(config: Config, role: str, place: Folder, ports: Ports, index: int = 0) -> Spec:
     """Make the node's spec. Raises `UserError`."""
     section, of = config.role(role), kind(role)
     bind = link_bind = None
@@ -88,6 +90,7 @@ def spec(config: Config, role: str, place: Folder, ports: Ports) -> Spec:
         link_bind = ports.udp(f"{of.key}.bind", *split_address(section.bind))
     elif of.process == "edge":
         bind = ports.tcp(f"{of.key}.bind", *split_address(section.bind))
+    admin_host, admin_port = split_address(config.serve.admin)
     own = specs.Own(
         role=role,
         files=role,
@@ -97,7 +100,7 @@ def spec(config: Config, role: str, place: Folder, ports: Ports) -> Spec:
         cluster=config.serve.cluster if of.clustered else MAIN,
         bind=bind,
         link_bind=link_bind,
-        admin=ports.tcp("serve.admin", *split_address(config.serve.admin)),
+        admin=ports.tcp("serve.admin", admin_host, admin_port and admin_port + index),
     )
     first = {layer(each): Count(config.serve.partitions(each)) for each in partitioned()}
     made = specs.spec(config, place, own, Snapshot(counts=first), _registration(config, place, own))
@@ -164,34 +167,72 @@ def _registration(config: Config, place: Folder, own: specs.Own) -> Registration
     return msgspec.structs.replace(made, grown=True, number_file=str(place.number))
 
 
-def run(loaded: Loaded, role: str, read: Callable[[], Loaded]) -> int:
-    """Run the node until SIGTERM or SIGINT. `read` reads the configuration again. Raises `UserError`."""
-    config = loaded.config
-    with prepared(config, role) as (made, ports):
-        assert made.registry is not None
-        log = _begin(config, role, made.registry.name)
-        if made.registry.client is not None:
-            log.info("clients reach it", address=made.registry.client, public_key=made.registry.public_key)
+def run(loaded: Loaded, roles: Sequence[str], read: Callable[[], Loaded]) -> int:
+    """Run a node of each role until SIGTERM or SIGINT. `read` reads the configuration again. Raises `UserError`."""
+    config, shares = loaded.config, len(roles) > 1
+    if shares:
+        _check_shared(config, roles)
+    with contextlib.ExitStack() as held:
+        nodes = [held.enter_context(prepared(config, role, index, shares)) for index, role in enumerate(roles)]
+        log = _begin(config)
         with _said():
-            companion = node.companion_of(made)
-            live = Live(log, config.log.level, made)
-            again = reread(config, role, read, made)
-            _run(Daemon(live, again), lambda owner: node.serve_enrolled(made, log, owner, companion, ports))
+            others = _together() if shares else None
+            hosted = [_hosted(config, made, ports, log, read, others) for made, ports in nodes]
+            _run(Daemon(hosted))
     return 0
 
 
-def _begin(config: Config, role: str, name: str) -> structlog.typing.FilteringBoundLogger:
+def _check_shared(config: Config, roles: Sequence[str]) -> None:
+    """Check what nodes of one process need beyond one of its own. Raises `ConfigError`."""
+    certified = [role for role in roles if kind(role).certified]
+    if config.serve.certificate_file and len(certified) > 1:
+        raise ConfigError(
+            f"serve.certificate_file: is the certificate of one server; {' and '.join(certified)} of one process certify "
+            "themselves: cluster.signing_key_file"
+        )
+    if config.cluster.identity != "off" and config.cluster.node_key_file:
+        raise ConfigError(
+            "cluster.node_key_file: is the key of one node; leave it out, and each of the process has one in its own folder"
+        )
+
+
+def _together() -> Others:
+    from plane.together import Together
+
+    return Together()
+
+
+def _hosted(
+    config: Config,
+    made: Spec,
+    ports: Ports,
+    log: structlog.typing.FilteringBoundLogger,
+    read: Callable[[], Loaded],
+    others: Others | None,
+) -> "Hosted":
+    """A node of this process. Raises `SpecError`."""
+    assert made.registry is not None
+    log = log.bind(role=made.role, name=made.registry.name)
+    if made.registry.client is not None:
+        log.info("clients reach it", address=made.registry.client, public_key=made.registry.public_key)
+    companion = node.companion_of(made)
+    live = Live(log, config.log.level, made)
+    again = reread(config, made.role, read, made)
+    return Hosted(live, again, lambda owner: node.serve_enrolled(made, log, owner, companion, ports, others))
+
+
+def _begin(config: Config) -> structlog.typing.FilteringBoundLogger:
     node.give_back_memory()
     faulthandler.enable()  # systemd's watchdog sends SIGABRT: print where it stood
-    log = logs.configure(config.log.level, config.log.format, role=role, name=name, instance=config.instance.name)
+    log = logs.configure(config.log.level, config.log.format, instance=config.instance.name)
     specs.warn_of_secrets(config, log)
     return log
 
 
-def _run(daemon: "Daemon", work: Work) -> None:
+def _run(daemon: "Daemon") -> None:
     import uvloop
 
-    uvloop.run(daemon.run(work))
+    uvloop.run(daemon.run())
 
 
 @contextlib.contextmanager
@@ -206,18 +247,69 @@ def _taken(place: Folder) -> UserError:
     return UserError(f"{place.path.name} runs already: {place.path} is held by another process; see serve.name")
 
 
-class Daemon:
-    """The owner of a node without a parent process."""
+class Hosted:
+    """One node of the process, and the owner that decides its end."""
 
-    def __init__(self, live: Live, again: Again, notify: Notify | None = None) -> None:
-        self._live, self._again = live, again
-        self._notify = notify or Notify()
+    def __init__(self, live: Live, again: Again, work: Work) -> None:
+        self.live, self.state = live, "starting"
+        self.error = ""
+        """What it waits for."""
+        self.told: Callable[[Hosted], None] = lambda hosted: None
+        """Called with each report of its state."""
+        self._again, self._work = again, work
         self._end: asyncio.Event | None = None
-        self._ending = self._ready = False
-        self._work: asyncio.Task[None] | None = None
+        self._ending = False
+        self._working: asyncio.Task[None] | None = None
 
-    async def run(self, work: Work) -> None:
-        """Serve until a signal, then drain. Raises `SpecError`, and `OSError` when an address is taken."""
+    async def run(self) -> None:
+        """Until it has drained. Raises `SpecError`, and `OSError` when an address is taken."""
+        self._working = asyncio.create_task(self._work(self))
+        try:
+            await self._working
+        except asyncio.CancelledError:
+            if not self._ending:
+                raise
+
+    def tell(self, state: str, **more: Any) -> None:
+        """Its state."""
+        self.state, self.error = state, more.get("error", "")
+        self.told(self)
+
+    def watch(self, end: asyncio.Event, stop: asyncio.Event, attach: Callable[[Live], None]) -> None:
+        """An order that came before counts too."""
+        self._end = end
+        attach(self.live)
+        if self._ending:
+            end.set()
+
+    def current(self, spec: Spec) -> Spec:
+        """Includes the changes of each SIGHUP since."""
+        return self.live.current(spec)
+
+    def end(self) -> None:
+        """End in order."""
+        self._ending = True
+        if self._end is not None:
+            self._end.set()
+        elif self._working is not None:  # it still waits for the registry
+            self._working.cancel()
+
+    def reload(self) -> None:
+        """Read the configuration again."""
+        self.live.reload(self._again)
+
+
+class Daemon:
+    """Runs the nodes of a process without a parent process: it has the signals, and reports to systemd."""
+
+    def __init__(self, nodes: Sequence[Hosted], notify: Notify | None = None) -> None:
+        self._nodes = nodes
+        self._notify = notify or Notify()
+        self._ending = self._ready = False
+
+    async def run(self) -> None:
+        """Serve until a signal, or until a node ends by itself: then all drain. Raises what ended the first one:
+        `SpecError`, or `OSError` when an address is taken."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop)
@@ -226,40 +318,41 @@ class Daemon:
             self._reload()
         self._notify.status("starting")
         beating = asyncio.create_task(self._notify.beat())
-        self._work = asyncio.create_task(work(self))
+        ended: list[asyncio.Task[None]] = []
+        running: list[asyncio.Task[None]] = []
+        for hosted in self._nodes:
+            hosted.told = self._told
+            running.append(asyncio.create_task(hosted.run()))
+            running[-1].add_done_callback(ended.append)
         try:
-            await self._work
-        except asyncio.CancelledError:
-            if not self._ending:
-                raise
+            await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            self._stop()
+            await asyncio.wait(running)
         finally:
             beating.cancel()
+            for task in running:
+                task.cancel()
+        first, *rest = ended
+        for task in rest:
+            if error := task.exception():
+                self._nodes[running.index(task)].live.log.error("ended", error=str(error))
+        first.result()
 
-    def tell(self, state: str, **more: Any) -> None:
-        """Report the node's state to systemd."""
+    def _told(self, hosted: Hosted) -> None:
+        """Report to systemd."""
         if self._ending:
             return
-        match state:
+        match hosted.state:
             case "ready":
-                self._ready = True
-                self._notify.status("serving", "READY=1")
+                if all(each.state == "ready" for each in self._nodes):
+                    self._ready = True
+                    self._notify.status("serving", "READY=1")
             case "not_ready":
                 self._notify.status("not ready: the log says why")
             case "waiting":
-                self._notify.status(f"waits for {more['error']}")
-            case _:
+                self._notify.status(f"waits for {hosted.error}")
+            case state:
                 self._notify.status(state)
-
-    def watch(self, end: asyncio.Event, stop: asyncio.Event, attach: Callable[[Live], None]) -> None:
-        """A signal that came before counts too."""
-        self._end = end
-        attach(self._live)
-        if self._ending:
-            end.set()
-
-    def current(self, spec: Spec) -> Spec:
-        """Includes the changes of each SIGHUP since."""
-        return self._live.current(spec)
 
     def _stop(self) -> None:
         if self._ending:
@@ -267,20 +360,19 @@ class Daemon:
         self._ending = True
         asyncio.get_running_loop().call_later(END_S, self._give_up)
         self._notify.status("draining", "STOPPING=1")
-        if self._end is not None:
-            self._end.set()
-        elif self._work is not None:  # it still waits for the registry
-            self._work.cancel()
+        for hosted in self._nodes:
+            hosted.end()
 
     def _give_up(self) -> None:
-        self._live.log.error("did not end in time", seconds=END_S)
+        self._nodes[0].live.log.error("did not end in time", seconds=END_S)
         os._exit(FAILURE)
 
     def _reload(self) -> None:
         """Read the configuration again. A node that is not ready yet reports the result later."""
         if self._ready:
             self._notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
-        self._live.reload(self._again)
+        for hosted in self._nodes:
+            hosted.reload()
         if self._ready:
             self._notify("READY=1")
 
@@ -288,11 +380,12 @@ class Daemon:
 def reread(began: Config, role: str, read: Callable[[], Loaded], made: Spec) -> Again:
     """Read the values to be in force for a node that began with this spec."""
 
+    assert made.registry is not None
+    place, partition = folder(began, made.registry.name), made.registry.partition
+
     def again() -> Now:
         config = read().config
         _check(config, role)
-        place = folder(config, node_name(config, role))
-        partition = 0 if made.registry is None else made.registry.partition
         told = msgspec.structs.replace(made, **specs.live(config, place, role, partition))
         return Now(config.log.level, told, needing_restart(began, config, _others(role)))
 

@@ -1,4 +1,4 @@
-"""`muster up`: one process per node on this machine, restarted when they die, ended together.
+"""`muster up`: nodes on this machine, each in a process or several in one, restarted when they die, ended together.
 
 Composes the instance's folder, the chosen addresses, the placement and one `Child` per node. With a registry the children
 register there, the embedded one is served from here, and nodes come and go as commands ask.
@@ -10,7 +10,7 @@ import functools
 import os
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Final, Self
 
@@ -24,9 +24,10 @@ from control.cluster.instance import Endpoint, Process, Record
 from control.cluster.programs import Programs
 from control.cluster.requests import Add, Counted, Look, Provide, Remove, Request, Seated, Withdraw
 from control.cluster.roster import Roster
+from control.cluster.shared import SharedProcess, Tenant
 from control.cluster.template import Node as Forked
 from control.cluster.template import Template
-from control.config.layout import NODES_MAX, Seat, of_instance, seat_name, wanted
+from control.config.layout import NODES_MAX, Seat, of_instance, seat_name, together, wanted
 from control.config.load import Loaded
 from control.config.options import LINKS, Config, Faults
 from control.errors import TRY_LATER, ConfigError, UserError
@@ -58,6 +59,9 @@ REGISTRY_S: Final = 2.0
 """A start waits this long for the registry's numbers of partitions. If they come later, missing nodes start then."""
 _Asked = tuple[dict[Seat, tuple[str, int]], Seat, str, str, int]
 """The table for the address, its node, the key that asks for it, and the requested host and port."""
+Started = Forked | Tenant
+Start = Callable[[str], Awaitable[Started]]
+"""Starts a node, given the file of its spec."""
 STARTS_MAX: Final = 3
 TURN_S: Final = 5.0
 """A later node blocks the next start for this long, unless it serves before."""
@@ -112,6 +116,8 @@ class Supervisor:
         self._write_again: asyncio.TimerHandle | None = None
         self._unwritten = False
         """Whether the last record could not be written, which is logged once."""
+        self._shared: dict[tuple[str, ...], SharedProcess] = {}
+        """The processes of several nodes, by the roles of these."""
         self._programs = Programs(config, self.folder, log, self._on_change)
         self._open = contextlib.AsyncExitStack()
         self._registry = contextlib.AsyncExitStack()
@@ -310,7 +316,7 @@ class Supervisor:
 
     def _start(self, new: Sequence[Seat], turns: asyncio.Semaphore) -> None:
         for seat in new:
-            start = functools.partial(self._fork, seat, self._stderr(seat.name))
+            start = functools.partial(self._fork, seat, self._starts(seat))
             child = Child(seat.name, start, self._on_change, self._log, Backoff(random.Random()))
             self._children[seat] = child
             self._tasks[seat] = asyncio.create_task(_run(child, turns), name=f"child {seat.name}")
@@ -324,7 +330,7 @@ class Supervisor:
             file.replace(self.folder.former_log(name))
         return self._open.enter_context(file.open("wb"))
 
-    async def _fork(self, seat: Seat, stderr: IO[bytes] | None) -> Forked:
+    async def _fork(self, seat: Seat, start: Start) -> Started:
         """Write the spec for one start, with its epoch, and start the node. Raises `UserError` and `OSError`."""
         self._epochs[seat] = next_epoch(self.folder.epochs, seat.node)
         file = self.folder.spec(seat.name)
@@ -332,7 +338,26 @@ class Supervisor:
         if self._certifier is not None and kind(seat.role).certified:
             self._certifier.take(seat.name, made)
         write_atomically(file, msgspec.json.encode(made))
-        return await self._template.start(seat.name, ["--spec", str(file), "--parent", str(os.getpid())], stderr)
+        return await start(str(file))
+
+    def _starts(self, seat: Seat) -> Start:
+        """How its process is started, given the file of its spec."""
+        group = together(self.config, seat.role)
+        if group is None:
+            return self._forks(seat.name)
+        if group not in self._shared:
+            name = "+".join(group)
+            self._shared[group] = SharedProcess(self._forks(name, "--shared"), self._log.bind(process=name))
+        return functools.partial(self._shared[group].start, seat.name)
+
+    def _forks(self, name: str, *words: str) -> Callable[[str], Awaitable[Forked]]:
+        stderr = self._stderr(name)
+
+        async def fork(spec: str) -> Forked:
+            every = ["--spec", spec, *words, "--parent", str(os.getpid())]
+            return await self._template.start(name, every, stderr)
+
+        return fork
 
     def spec(self, seat: Seat) -> Spec:
         """The spec of a node."""
@@ -623,6 +648,7 @@ class Supervisor:
         await self._programs.stop()
         if self._tasks:
             await asyncio.gather(*self._tasks.values(), *self._leaving.values())
+            await asyncio.gather(*(each.close() for each in self._shared.values()))
             await self._template.close()
             if self._write_again is not None:
                 self._write_again.cancel()

@@ -46,6 +46,16 @@ class Node:
         if self.returncode is not None:  # it has ended already
             self._transport.close()
 
+    def write(self, data: bytes) -> None:
+        """To its standard input; nothing if it has ended."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def close(self) -> None:
+        """End its standard input."""
+        if self._transport is not None and self._transport.can_write_eof():
+            self._transport.write_eof()
+
     def send_signal(self, number: int) -> None:
         """Raises `ProcessLookupError` if it has ended."""
         if self.returncode is not None:

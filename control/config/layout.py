@@ -87,3 +87,27 @@ def seats(config: Config) -> list[Seat]:
             partitions, replicas = wanted(config, each)
             found += [Seat(each.name, index, index // max(1, replicas)) for index in range(partitions * replicas)]
     return [seat if kind(seat.role).partitioned else Seat(seat.role, seat.index) for seat in found]
+
+
+def together(config: Config, role: str) -> tuple[str, ...] | None:
+    """The roles that share a process with this one, it included; None if each of its nodes has a process of its own.
+    Raises `ValueError` with the mistake."""
+    return next((group for group in groups(config.up.processes) if role in group), None)
+
+
+def groups(text: str) -> list[tuple[str, ...]]:
+    """Parse which roles share a process: `apart`, `together`, or `gateway+proxy,broker+router`. Raises `ValueError` with
+    the mistake."""
+    if text == "apart":
+        return []
+    if text == "together":
+        return [tuple(each.name for each in systems.named()["rooms"].kinds if each.linked)]
+    found = [tuple(group.split("+")) for group in text.replace(" ", "").split(",")]
+    machines = {name for name, each in kinds().items() if each.linked}
+    every = [role for group in found for role in group]
+    for role in every:
+        if role not in machines:
+            raise ValueError(f"{role!r} is none of {', '.join(sorted(machines))}")
+        if every.count(role) > 1:
+            raise ValueError(f"{role} is named twice")
+    return found

@@ -277,6 +277,10 @@ def _check(config: Config, layers: Mapping[KeyPath, Value], roles: Iterable[str]
             raise fail(("up", kind(role).plural), str(error)) from None
         if (count := config.serve.partitions(role)).bit_count() != 1:
             raise fail(("serve", f"{role}_partitions"), f"{count} partitions are not a power of two")
+    try:
+        layout.groups(config.up.processes)
+    except ValueError as error:
+        raise fail(("up", "processes"), str(error)) from None
     for word in filter(None, map(str.strip, config.systems.enabled.split(","))):
         if word not in {*systems.named(), "all"}:
             raise fail(("systems", "enabled"), f"no system {word!r}{_close(word, systems.named())}")

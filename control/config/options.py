@@ -148,8 +148,17 @@ class Systems(Section, frozen=True):
 
 
 class Up(Section, frozen=True):
-    """The number of nodes of each role that `muster up` starts. If a `bind` names a port, the second node has the next
-    one."""
+    """The number of nodes of each role that `muster up` starts, and their processes. If a `bind` names a port, the second
+    node has the next one."""
+
+    processes: Annotated[
+        str,
+        key(
+            "Roles whose nodes share a process: `apart` (none), `together` (all machines of rooms), or groups, as"
+            " `gateway+proxy,broker+router`",
+            "apart: on several processors they work at the same time, and one that dies takes no other with it",
+        ),
+    ] = "apart"
 
     def wanted(self, role: str) -> int | str:
         """What the key of a role says: a number of nodes, or PARTITIONSxREPLICAS."""
@@ -449,7 +458,8 @@ def whole() -> type[Config]:
 
 def counted(**counts: int | str) -> Up:
     """The section `up` with these numbers of nodes."""
-    return _up()(**counts)
+    made: Up = msgspec.convert(counts, _up())
+    return made
 
 
 ROLES: Final = tuple(linked())

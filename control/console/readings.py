@@ -21,6 +21,7 @@ from control.errors import TRY_LATER, UserError
 EVERY_S: Final = 1.0
 CPU: Final = "muster_process_cpu_seconds_total"
 RSS: Final = "muster_process_resident_memory_bytes"
+BEGAN: Final = "muster_process_start_time_seconds"
 NO_ANSWER: Final = "no answer"
 REASON: Final = re.compile(r"(?:dropped|refused|lost|withheld)_(\w+)$")
 """Parts of the names of counters of losses, without `_total`."""

@@ -87,7 +87,7 @@ def nodes(processes: Sequence[Process], readings: Readings) -> list[Finding]:
     for process in processes:
         state = readings[process.node].state
         if state == NO_ANSWER:
-            found.append(_silent(process))
+            found.append(_silent(process, [each.name for each in processes if each.pid == process.pid]))
         elif process.waits:
             mend = "look at the registry: registry.url, and whether it runs"
             found.append(fail("nodes", f"{process.name} {state}", mend))
@@ -113,9 +113,11 @@ def partitions(record: Record, readings: Readings) -> list[Finding]:
     ]
 
 
-def _silent(process: Process) -> Finding:
+def _silent(process: Process, sharing: Sequence[str]) -> Finding:
+    """`sharing`: the nodes of its process."""
     if process.pid:
-        return fail("nodes", f"{process.name} does not answer", f"its log; kill {process.pid} restarts it")
+        restarted = ", ".join(sharing) if len(sharing) > 1 else "it"
+        return fail("nodes", f"{process.name} does not answer", f"its log; kill {process.pid} restarts {restarted}")
     if why := common.apart(process):
         return warn("nodes", f"{process.name} {why}", "muster doctor there")
     return fail("nodes", f"{process.name} does not answer", f"its log on {process.link[0]}")

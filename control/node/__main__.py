@@ -1,6 +1,6 @@
 """The entry of a node's process: `python -m control.node --spec FILE --parent PID`.
 
-With `--template` it is the process from which `muster up` forks its nodes."""
+With `--shared` it is the process of several nodes, and with `--template` that from which `muster up` forks its nodes."""
 
 import os
 import sys
@@ -9,7 +9,7 @@ from control.host.lean import lean
 
 lean()
 
-from control.node.process import load, main  # noqa: E402 - structlog is to be loaded before
+from control.node.entry import load, main  # noqa: E402 - structlog is to be loaded before
 from control.node.template import started  # noqa: E402
 
 code = main(started(sys.argv[1:], load))

@@ -1,4 +1,4 @@
-"""The process of one role: `python -m control.node --spec FILE`, run by the supervisor or by `muster serve`.
+"""The life of one node, in a process of its own or beside others: run by the supervisor or by `muster serve`.
 
 Composes a role of `plane` with logs, administration and the tie to its owner. It reports to a parent with lines of JSON
 on stdout: `{"state": "ready"}`, `{"state": "not_ready"}`, `{"state": "failed", "error": …}`. With a registry,
@@ -7,15 +7,14 @@ on stdout: `{"state": "ready"}`, `{"state": "not_ready"}`, `{"state": "failed", 
 and by the end of its stdin, whichever comes first.
 """
 
-import argparse
 import asyncio
 import contextlib
 import ctypes
 import os
 import signal
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
@@ -30,13 +29,12 @@ from control.node import admin, logs
 from control.node.admin import Companion
 from control.node.cutoff import CutOff
 from control.node.live import Again, Live, Now
-from control.node.template import die_with
 from muster import __version__
 from muster._core import PROTOCOLS
 from plane import main as plane
 from plane.kind import named
 from plane.kinds import kind
-from plane.server import Server
+from plane.server import Others, Server
 from plane.service import Context, Service
 from plane.spec import Spec, SpecError, content, decoded
 from plane.trust import shared_token
@@ -89,15 +87,21 @@ class Owner(Protocol):
         """The spec with all values that came into force since it was read."""
 
 
-class Parent:
-    """The supervisor, at the other ends of stdin and stdout. Its SIGHUP means that it has written a new spec."""
+class FileOwner(ABC):
+    """An owner that has written the spec into a file, and writes it again when other values come into force."""
 
     def __init__(self, file: Path) -> None:
-        """Before it watches, messages of the supervisor wait and are read then."""
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
         self._file, self._seen = file, b""
         self._live: Live | None = None
         self._again: Again | None = None
+
+    @abstractmethod
+    def tell(self, state: str, **more: Any) -> None:
+        """As `Owner.tell`."""
+
+    @abstractmethod
+    def watch(self, end: asyncio.Event, stop: asyncio.Event, attach: Callable[[Live], None]) -> None:
+        """As `Owner.watch`."""
 
     def spec(self) -> Spec:
         """Read the file. Raises `SpecError`."""
@@ -107,9 +111,43 @@ class Parent:
         self._seen = content(self._file)
         return self._seen
 
-    def reloads(self, live: Live, again: Again) -> None:
-        """The values in force, and how they are read again."""
-        self._live, self._again = live, again
+    def begin(self, log: structlog.typing.FilteringBoundLogger, spec: Spec) -> None:
+        """The values in force; from now on others are taken."""
+
+        def again() -> Now:
+            now = self.spec()
+            return Now(now.log_level, now)
+
+        self._live, self._again = Live(log, spec.log_level, spec), again
+
+    def current(self, spec: Spec) -> Spec:
+        """Read the file again."""
+        self.reload()
+        return spec if self._live is None else self._live.current(spec)
+
+    def reload(self) -> None:
+        """Take the new spec, if there is one: a signal may come without one."""
+        seen = self._seen
+        with contextlib.suppress(SpecError):
+            if self._content() == seen:
+                return
+        if self._live is not None and self._again is not None:
+            self._live.reload(self._again)
+
+    def _attach(self, attach: Callable[[Live], None]) -> None:
+        """Give a node what came into force before it could take it, and then all later values."""
+        self.reload()
+        if self._live is not None:
+            attach(self._live)
+
+
+class Parent(FileOwner):
+    """The supervisor, at the other ends of stdin and stdout. Its SIGHUP means that it has written a new spec."""
+
+    def __init__(self, file: Path) -> None:
+        """Before it watches, messages of the supervisor wait and are read then."""
+        super().__init__(file)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
     def tell(self, state: str, **more: Any) -> None:
         """Write one line. The loss of the parent is noticed elsewhere."""
@@ -121,25 +159,9 @@ class Parent:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, end.set)
         loop.add_signal_handler(signal.SIGINT, lambda: None)  # the terminal's Ctrl-C is for the supervisor
-        loop.add_signal_handler(signal.SIGHUP, self._reload)
-        self._reload()
-        if self._live is not None:
-            attach(self._live)
+        loop.add_signal_handler(signal.SIGHUP, self.reload)
+        self._attach(attach)
         loop.add_reader(0, self._read, stop)
-
-    def current(self, spec: Spec) -> Spec:
-        """Read the file again."""
-        self._reload()
-        return spec if self._live is None else self._live.current(spec)
-
-    def _reload(self) -> None:
-        """Take the new spec, if there is one: a signal may come without one."""
-        seen = self._seen
-        with contextlib.suppress(SpecError):
-            if self._content() == seen:
-                return
-        if self._live is not None and self._again is not None:
-            self._live.reload(self._again)
 
     @staticmethod
     def _read(stop: asyncio.Event) -> None:
@@ -154,6 +176,7 @@ async def serve_enrolled(
     owner: Owner,
     companion: "Begin | None" = None,
     ports: "Ports | None" = None,
+    others: Others | None = None,
 ) -> None:
     """Begin with the registry's answer, for which it waits. Raises `SpecError`.
 
@@ -194,7 +217,7 @@ async def serve_enrolled(
         log = log.bind(node=begun.node)
         if ports is not None:
             ports.release()
-        await serve(owner.current(begun), log, owner, enrolment, companion, early=port)
+        await serve(owner.current(begun), log, owner, enrolment, companion, early=port, others=others)
         if enrolment.superseded:
             raise ConfigError(SUPERSEDED.format(name=enrolment.name))
         if enrolment.displaced:
@@ -233,11 +256,14 @@ async def serve(
     companion: "Begin | None" = None,
     service: Service | None = None,
     early: admin.Port | None = None,
+    others: Others | None = None,
 ) -> None:
     """Run until the owner ends it, then drain. `service`: replaces that of the spec. `early`: its admin port, where there is
-    one already."""
+    one already. `others`: the other machines of the process."""
     service = made(spec, log, enrolment) if service is None else service
     server = service if isinstance(service, Server) else None
+    if server is not None:
+        server.others = others
     engine = None if server is None else server.engine
     stop = asyncio.Event()
     end = stop if enrolment is None else asyncio.Event()
@@ -378,47 +404,23 @@ def give_back_memory() -> None:
 
 def run(owner: Parent) -> None:
     """Run one role until it has drained. Raises `SpecError`, and `OSError` when an address is taken."""
-
-    def again() -> Now:
-        now = owner.spec()
-        return Now(now.log_level, now)
-
     spec = owner.spec()
-    names = {"role": spec.role, "node": spec.node, "name": name_of(spec), "instance": spec.instance}
-    log = logs.configure(spec.log_level, spec.log_format, **names)
-    owner.reloads(Live(log, spec.log_level, spec), again)
+    log = logs.configure(spec.log_level, spec.log_format, **names_of(spec))
+    uvloop.run(live(owner, spec, log))
+
+
+def names_of(spec: Spec) -> dict[str, Any]:
+    """What each line of its log says of a node."""
+    return {"role": spec.role, "node": spec.node, "name": name_of(spec), "instance": spec.instance}
+
+
+async def live(
+    owner: FileOwner, spec: Spec, log: structlog.typing.FilteringBoundLogger, others: Others | None = None
+) -> None:
+    """The life of one node. Raises `SpecError`, and `OSError` when an address is taken."""
+    owner.begin(log, spec)
     companion = companion_of(spec)
     if spec.registry is None:
-        uvloop.run(serve(spec, log, owner, companion=companion))
+        await serve(spec, log, owner, companion=companion, others=others)
     else:
-        uvloop.run(serve_enrolled(spec, log, owner, companion))
-
-
-def load(words: Sequence[str]) -> None:
-    """Load what a node of these words needs beyond this file, and other nodes may need as well."""
-    with contextlib.suppress(SpecError, ImportError):  # the node itself says so
-        file = Path(words[1 + words.index("--spec")])
-        spec = decoded(file, content(file), Spec)
-        if kind(spec.role).linked:
-            import_module(kind(spec.role).build.partition(":")[0])
-        if spec.registry is not None:
-            from control.node import enrolment
-
-            enrolment.load(spec.registry)
-
-
-def main(words: Sequence[str]) -> int:
-    """Run one role under a supervisor. Exit codes: 0 ended as told, 1 failed, 78 must not be restarted."""
-    parser = argparse.ArgumentParser(prog="control.node")
-    parser.add_argument("--spec", type=Path, required=True)
-    parser.add_argument("--parent", type=int, required=True)
-    arguments = parser.parse_args(words)
-    die_with(arguments.parent)
-    owner = Parent(arguments.spec)
-    give_back_memory()
-    try:
-        run(owner)
-    except (SpecError, OSError, UserError) as error:
-        owner.tell("failed", error=str(error))
-        return error.exit_code if isinstance(error, UserError) else FAILURE
-    return 0
+        await serve_enrolled(spec, log, owner, companion, others=others)

@@ -1,8 +1,8 @@
-"""`control.node.process` with fake engines: the role process that supervisor tests start."""
+"""`control.node` with fake engines: the role process that supervisor tests start."""
 
 import sys
 
-from control.node import process as node
+from control.node import entry
 from control.node.template import started
 from muster import _core
 from tests.fakes.engine import FakeEngine
@@ -11,4 +11,4 @@ for name in ("Gateway", "Proxy", "Broker", "Router"):
     setattr(_core, f"{name}Engine", FakeEngine)
 
 if __name__ == "__main__":
-    sys.exit(node.main(started(sys.argv[1:], node.load)))
+    sys.exit(entry.main(started(sys.argv[1:], entry.load)))

@@ -121,6 +121,8 @@ class Instance:
         mine = {"MUSTER_CONFIG": str(self.config), "MUSTER_INSTANCE__DIR": str(self.folder.path)}
         if registry := os.environ.get("MUSTERTEST_REGISTRY"):
             mine["MUSTER_REGISTRY__URL"] = registry
+        if processes := os.environ.get("MUSTERTEST_PROCESSES"):
+            mine["MUSTER_UP__PROCESSES"] = processes
         return kept | mine | {"NO_COLOR": "1", "COLUMNS": "200"}
 
     def command(self, *words: str, **streams: Any) -> forked.Process:

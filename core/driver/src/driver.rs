@@ -183,6 +183,15 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         &mut self.machine
     }
 
+    pub fn syscalls(&self) -> &S {
+        &self.syscalls
+    }
+
+    /// The calls and the sockets that they are for.
+    pub fn syscalls_mut(&mut self) -> (&mut S, &[Socket]) {
+        (&mut self.syscalls, &self.sockets)
+    }
+
     /// Moves the machine's events to the end of `events`.
     pub fn events(&mut self, events: &mut Vec<M::Event>) {
         self.machine.drain_events(events);

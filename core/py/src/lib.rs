@@ -9,6 +9,7 @@ mod keeping;
 mod keys;
 mod likes;
 mod load;
+mod mailboxes;
 mod messages;
 mod online;
 mod presence;
@@ -42,6 +43,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<recipients::Recipients>()?;
     module.add_class::<journal::Journal>()?;
     module.add_class::<likes::LikesEngine>()?;
+    module.add_class::<mailboxes::Mailboxes>()?;
     module.add_class::<load::FeedEngine>()?;
     module.add_class::<load::KnownRooms>()?;
     module.add_class::<load::LoadEngine>()?;

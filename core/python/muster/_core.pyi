@@ -109,11 +109,32 @@ class Recipients:
     def has(self, user: int) -> bool: ...
     def __bool__(self) -> bool: ...
 
+@final
+class Mailboxes:
+    """What the engines of one process share: memory in place of sockets between them, and one descriptor.
+
+    Engines have numbers here, from 0 to 63, as they join. Used in one loop.
+    """
+
+    def __new__(cls) -> Mailboxes: ...
+    def fd(self) -> int:
+        """Return the descriptor that is readable when an engine's is."""
+
+    def mail(self) -> int:
+        """Return a bit for each engine that others have given datagrams, which its next turn takes."""
+
+    def leave(self, number: int) -> None:
+        """Free an engine's number; the engine is closed next."""
+
+    def due(self, wait_ms: int) -> int:
+        """Return a bit for each engine whose descriptor is readable; wait for one, at most this long."""
+
 # The methods of every role's engine. One turn receives a batch, runs timers and sends; it never blocks.
 @type_check_only
 class _Engine:
     def fd(self) -> int: ...
     def turn(self) -> int: ...  # bit 0: more work waits, call again soon; bit 1: events wait
+    def join(self, mailboxes: Mailboxes) -> int: ...  # its number there; `OverflowError` beyond 64 at a time
     def events(self) -> list[tuple[Any, ...]]: ...
     def take_late(self) -> float: ...  # the longest delay of a turn since the last call, in seconds
     def placement(

@@ -24,6 +24,14 @@ pub struct Addr {
     pub port: u16,
 }
 
+impl Addr {
+    /// Whether it stands for all addresses of a host.
+    pub fn is_unspecified(&self) -> bool {
+        let ip = Ipv6Addr::from(self.ip);
+        ip.to_ipv4_mapped().map_or(ip.is_unspecified(), |v4| v4.is_unspecified())
+    }
+}
+
 impl From<SocketAddr> for Addr {
     fn from(address: SocketAddr) -> Self {
         let ip = match address.ip() {

@@ -33,6 +33,41 @@ impl Incoming<'_> {
             headers: &mut self.headers[..count],
         }
     }
+
+    /// The slots from `count` on.
+    pub(crate) fn rest(&mut self, count: usize) -> Incoming<'_> {
+        Incoming {
+            headers: &mut self.headers[count..],
+        }
+    }
+
+    /// Fills a slot as the kernel would: `segment` is the size of the datagrams in `bytes`, if they are several.
+    pub(crate) fn write(&mut self, slot: usize, from: &Addr, bytes: &[u8], segment: Option<u16>) {
+        let header = &mut self.headers[slot];
+        // SAFETY: only this crate makes headers; each points to one iovec, a name and a control buffer with room for the
+        // lengths it says, all exclusive for the view's life.
+        unsafe {
+            let iov = &*header.msg_hdr.msg_iov;
+            let len = bytes.len().min(iov.iov_len);
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), iov.iov_base.cast::<u8>(), len);
+            header.msg_len = len as u32;
+            header.msg_hdr.msg_flags = if len < bytes.len() { libc::MSG_TRUNC } else { 0 };
+            let name = &mut *header.msg_hdr.msg_name.cast::<address::Name>();
+            header.msg_hdr.msg_namelen = address::write(from, true, name);
+            let Some(segment) = segment else {
+                header.msg_hdr.msg_controllen = 0;
+                return;
+            };
+            let message = libc::CMSG_FIRSTHDR(&header.msg_hdr);
+            (*message).cmsg_level = libc::SOL_UDP;
+            (*message).cmsg_type = libc::UDP_GRO;
+            (*message).cmsg_len = libc::CMSG_LEN(size_of::<libc::c_int>() as u32) as _;
+            libc::CMSG_DATA(message)
+                .cast::<libc::c_int>()
+                .write_unaligned(libc::c_int::from(segment));
+            header.msg_hdr.msg_controllen = libc::CMSG_SPACE(size_of::<libc::c_int>() as u32) as _;
+        }
+    }
 }
 
 /// Messages that a send call is to send.
@@ -77,6 +112,18 @@ impl Outgoing<'_> {
     /// Whether the kernel is asked to cut the `index`-th message into datagrams (UDP_SEGMENT).
     pub fn is_joined(&self, index: usize) -> bool {
         self.headers[index].msg_hdr.msg_controllen != 0
+    }
+
+    /// The size of the datagrams that the kernel is asked to cut the `index`-th message into, if it is.
+    pub fn segment(&self, index: usize) -> Option<u16> {
+        if !self.is_joined(index) {
+            return None;
+        }
+        // SAFETY: a header with a control buffer has one message in it, UDP_SEGMENT's u16.
+        unsafe {
+            let message = libc::CMSG_FIRSTHDR(&self.headers[index].msg_hdr);
+            Some(libc::CMSG_DATA(message).cast::<u16>().read_unaligned())
+        }
     }
 }
 

@@ -10,11 +10,12 @@ import uvloop
 from structlog.testing import capture_logs
 
 from control.cli import start
-from control.cluster.daemon import Daemon
+from control.cluster.daemon import Daemon, Hosted, Work
 from control.errors import ConfigError
 from control.host import hangup
 from control.host.notify import Notify
-from control.node.live import Live, Now
+from control.node.live import Again, Live, Now
+from control.node.process import Owner
 from tests.waiting import until
 
 STAYS = "not reloaded, the old configuration stays"
@@ -29,6 +30,10 @@ class FakeNotify(Notify):
 
     def __call__(self, *lines: str) -> None:
         self.lines += [line.partition("=")[0] for line in lines]
+
+
+def hosted(work: Work, again: Again = lambda: Now("info")) -> Hosted:
+    return Hosted(Live(structlog.get_logger(), "info"), again, work)
 
 
 @pytest.mark.parametrize(
@@ -46,14 +51,13 @@ async def test_a_reload_that_fails_however_is_one_line_and_systemd_hears_its_end
         raise error
 
     systemd, end = FakeNotify(), asyncio.Event()
-    daemon = Daemon(Live(structlog.get_logger(), "info"), again, systemd)
 
-    async def work(owner: object) -> None:
-        daemon.tell("ready")
+    async def work(owner: Owner) -> None:
+        owner.tell("ready")
         await end.wait()
 
     with capture_logs() as logged:
-        running = asyncio.create_task(daemon.run(work))
+        running = asyncio.create_task(Daemon([hosted(work, again)], systemd).run())
         await until(lambda: "READY" in systemd.lines)
         os.kill(os.getpid(), signal.SIGHUP)
         await until(lambda: logged)
@@ -70,7 +74,7 @@ def test_a_sighup_that_came_before_the_loop_is_a_reload_once_that_turns() -> Non
         reloads.append("one")
         return Now("info")
 
-    async def work(owner: object) -> None:
+    async def work(owner: Owner) -> None:
         """Ends at once."""
 
     before = signal.getsignal(signal.SIGHUP)
@@ -78,7 +82,7 @@ def test_a_sighup_that_came_before_the_loop_is_a_reload_once_that_turns() -> Non
         hangup.hold()
         os.kill(os.getpid(), signal.SIGHUP)
         for _ in range(2):
-            uvloop.run(Daemon(Live(structlog.get_logger(), "info"), again, FakeNotify()).run(work))
+            uvloop.run(Daemon([hosted(work, again)], FakeNotify()).run())
     finally:
         signal.signal(signal.SIGHUP, before)
     assert reloads == ["one"]
@@ -90,14 +94,61 @@ def test_a_sigterm_once_the_loop_turns_drains_and_ends_nobody_at_once(monkeypatc
     before = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)}
     systemd = FakeNotify()
 
-    async def work(owner: object) -> None:
+    async def work(owner: Owner) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         await asyncio.sleep(60)
 
     try:
         assert start.main() == 0
-        uvloop.run(Daemon(Live(structlog.get_logger(), "info"), lambda: Now("info"), systemd).run(work))
+        uvloop.run(Daemon([hosted(work)], systemd).run())
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
     assert "STOPPING" in systemd.lines
+
+
+class Node:
+    """A node that serves until its end."""
+
+    def __init__(self) -> None:
+        self.end = asyncio.Event()
+        self.error: Exception | None = None
+        """What it ends with."""
+        self.owner: Owner | None = None
+
+    async def work(self, owner: Owner) -> None:
+        self.owner = owner
+        owner.watch(self.end, asyncio.Event(), lambda live: None)
+        await self.end.wait()
+        if self.error is not None:
+            raise self.error
+
+    def tell(self, state: str) -> None:
+        assert self.owner is not None
+        self.owner.tell(state)
+
+
+async def test_nodes_of_one_process_are_ready_together_and_one_that_ends_takes_the_others_along() -> None:
+    nodes, systemd = [Node(), Node()], FakeNotify()
+    running = asyncio.create_task(Daemon([hosted(node.work) for node in nodes], systemd).run())
+    await until(lambda: all(node.owner for node in nodes))
+    nodes[0].tell("ready")
+    assert "READY" not in systemd.lines
+    nodes[1].tell("ready")
+    assert "READY" in systemd.lines
+    assert not nodes[0].end.is_set()
+    nodes[1].error = ConfigError("its name is taken")
+    nodes[1].end.set()
+    with pytest.raises(ConfigError, match="its name is taken"):
+        await running
+    assert nodes[0].end.is_set()
+    assert "STOPPING" in systemd.lines
+
+
+async def test_a_signal_drains_all_nodes_of_the_process() -> None:
+    nodes = [Node(), Node()]
+    running = asyncio.create_task(Daemon([hosted(node.work) for node in nodes], FakeNotify()).run())
+    await until(lambda: all(node.owner for node in nodes))
+    os.kill(os.getpid(), signal.SIGTERM)
+    await running
+    assert all(node.end.is_set() for node in nodes)

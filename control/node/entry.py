@@ -1,0 +1,53 @@
+"""What a node's program does with its words: one node, several, or a template from which nodes are forked."""
+
+import argparse
+import contextlib
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+import uvloop
+
+from control.errors import FAILURE, UserError
+from control.node.process import Parent, give_back_memory, run
+from control.node.shared import Shared
+from control.node.template import die_with
+from plane.kinds import kind
+from plane.spec import Spec, SpecError, content, decoded
+
+
+def load(words: Sequence[str]) -> None:
+    """Load what a node of these words needs beyond this file, and other nodes may need as well."""
+    with contextlib.suppress(SpecError, ImportError):  # the node itself says so
+        file = Path(words[1 + words.index("--spec")])
+        spec = decoded(file, content(file), Spec)
+        if kind(spec.role).linked:
+            import_module(kind(spec.role).build.partition(":")[0])
+        if spec.registry is not None:
+            from control.node import enrolment
+
+            enrolment.load(spec.registry)
+
+
+def main(words: Sequence[str]) -> int:
+    """Run one node under a supervisor; with `--shared` those that it orders, of which the spec is one.
+
+    Exit codes: 0 ended as told, 1 failed, 78 must not be restarted.
+    """
+    parser = argparse.ArgumentParser(prog="control.node")
+    parser.add_argument("--spec", type=Path, required=True)
+    parser.add_argument("--shared", action="store_true")
+    parser.add_argument("--parent", type=int, required=True)
+    arguments = parser.parse_args(words)
+    die_with(arguments.parent)
+    give_back_memory()
+    if arguments.shared:
+        uvloop.run(Shared.lived())
+        return 0
+    owner = Parent(arguments.spec)
+    try:
+        run(owner)
+    except (SpecError, OSError, UserError) as error:
+        owner.tell("failed", error=str(error))
+        return error.exit_code if isinstance(error, UserError) else FAILURE
+    return 0

@@ -1,0 +1,161 @@
+"""The process of several nodes: `python -m control.node --shared --spec FILE --parent PID`, run by the supervisor.
+
+Each node has all that it has in a process of its own (`process.py`): spec, number, administration, registration, end. They
+share the loop, and machines send each other datagrams through memory (`plane/together.py`). The supervisor gives orders
+on stdin and reads reports on stdout, a line of JSON each, always with the node's name. The process ends when stdin does.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import msgspec
+import structlog
+
+from control.errors import FAILURE, UserError
+from control.node import logs
+from control.node.live import Live
+from control.node.process import FileOwner, live, names_of
+from plane.spec import SpecError
+from plane.together import Together
+
+ORDER_MAX: Final = 1 << 14
+"""Bytes of an order: a name and a file's."""
+
+
+class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the supervisor wants of a node."""
+
+    name: str
+    order: Literal["start", "end", "reload"]
+    spec: str = ""
+    """For a start: the file of its spec."""
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """The end of a node: its exit code, as that of a process of its own."""
+
+    name: str
+    ended: int
+
+
+class Tenant(FileOwner):
+    """One node and its life."""
+
+    def __init__(self, name: str, file: Path, report: Callable[[dict[str, Any]], None]) -> None:
+        super().__init__(file)
+        self._name, self._report = name, report
+        self._ending = self._stopping = False
+        self._end: asyncio.Event | None = None
+        self._stop: asyncio.Event | None = None
+
+    def tell(self, state: str, **more: Any) -> None:
+        """Write one line."""
+        self._report({"name": self._name, "state": state, **more})
+
+    def watch(self, end: asyncio.Event, stop: asyncio.Event, attach: Callable[[Live], None]) -> None:
+        """Orders that came before count as well."""
+        self._end, self._stop = end, stop
+        self._attach(attach)
+        if self._ending:
+            end.set()
+        if self._stopping:
+            stop.set()
+
+    def end(self) -> None:
+        """End in order."""
+        self._ending = True
+        if self._end is not None:
+            self._end.set()
+
+    def stop(self) -> None:
+        """End at once."""
+        self._stopping = True
+        for event in (self._end, self._stop):
+            if event is not None:
+                event.set()
+
+
+class Shared:
+    """The nodes of this process, as the supervisor orders."""
+
+    def __init__(self) -> None:
+        self._together = Together()
+        self._tenants: dict[str, Tenant] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._over = asyncio.Event()
+        self._read = b""
+        self._log: structlog.typing.FilteringBoundLogger | None = None
+
+    @classmethod
+    async def lived(cls) -> None:
+        """The life of this process."""
+        await cls().run()
+
+    async def run(self) -> None:
+        """Take orders until there are no more, then end all nodes."""
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self._end)
+        loop.add_signal_handler(signal.SIGINT, lambda: None)  # the terminal's Ctrl-C is for the supervisor
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
+        loop.add_reader(0, self._hear)
+        await self._over.wait()
+        await asyncio.gather(*self._tasks.values())
+
+    def _end(self) -> None:
+        """All nodes; their supervisor starts what it still wants."""
+        for tenant in self._tenants.values():
+            tenant.end()
+
+    def _reload(self) -> None:
+        for tenant in self._tenants.values():
+            tenant.reload()
+
+    def _hear(self) -> None:
+        heard = os.read(0, ORDER_MAX)
+        if not heard:
+            asyncio.get_running_loop().remove_reader(0)
+            for tenant in self._tenants.values():
+                tenant.stop()
+            self._over.set()
+            return
+        *lines, self._read = (self._read + heard).split(b"\n")
+        for line in lines:
+            self._take(msgspec.json.decode(line, type=Order))
+
+    def _take(self, order: Order) -> None:
+        tenant = self._tenants.get(order.name)
+        if order.order == "start":
+            tenant = self._tenants[order.name] = Tenant(order.name, Path(order.spec), _report)
+            self._tasks[order.name] = asyncio.create_task(self._live(order.name, tenant), name=order.name)
+        elif tenant is not None and order.order == "end":
+            tenant.end()
+        elif tenant is not None:
+            tenant.reload()
+
+    async def _live(self, name: str, tenant: Tenant) -> None:
+        code = 0
+        try:
+            spec = tenant.spec()
+            if self._log is None:
+                self._log = logs.configure(spec.log_level, spec.log_format, instance=spec.instance)
+            await live(tenant, spec, self._log.bind(**names_of(spec)), self._together)
+        except (SpecError, OSError, UserError) as error:
+            tenant.tell("failed", error=str(error))
+            code = error.exit_code if isinstance(error, UserError) else FAILURE
+        except Exception:  # a defect of ours: that node starts again, and the others stay
+            code = FAILURE
+            assert self._log is not None  # of what comes before, all errors are named above
+            self._log.exception("ended by a defect", name=name)
+        del self._tenants[name], self._tasks[name]
+        _report(msgspec.to_builtins(Ended(name, code)))
+
+
+def _report(said: dict[str, Any]) -> None:
+    """The loss of the supervisor is noticed elsewhere."""
+    with contextlib.suppress(OSError):
+        os.write(1, msgspec.json.encode(said) + b"\n")
