@@ -10,7 +10,7 @@ use muster_transport::{Machine, Micros, Outbox, SocketId};
 use muster_udp::{Counters, Cursor, Kernel, Poll, Receiver, Sender, Sent, Socket, Syscalls, Timer, EVENTS_MAX};
 
 use crate::budget::{
-    Budget, Slice, Spent, AGE_MAX_US, BEAT_US, BRISK_US, DISCARDED_MAX, HEARD_EACH, LINGER_STEP, RETRY_US, STALL_US,
+    Budget, Slice, Spent, AGE_MAX_US, BEAT_US, BRISK_US, CLOSE_US, DISCARDED_MAX, HEARD_EACH, LINGER_STEP, RETRY_US, STALL_US,
 };
 use crate::faults::{FaultCounters, Faults};
 
@@ -237,6 +237,7 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
     /// each other closely: waiting here for the next datagram costs less than a pass through the outer loop for each.
     pub fn turn(&mut self) -> Turn {
         let now = self.syscalls.now();
+        let close = now <= self.ended + CLOSE_US;
         self.counters.turns += 1;
         let until = (now <= self.ended + BRISK_US).then_some(now + self.budget.linger_us);
         let mut more = self.step(now, None);
@@ -252,7 +253,7 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         self.counters.turns_cut += u64::from(more);
         self.ended = self.syscalls.now();
         self.more = more;
-        if !more {
+        if !more && !close {
             self.settle();
         }
         Turn { more }
@@ -579,7 +580,7 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         self.expected = Some(at.max(now));
     }
 
-    /// Moves the timer back to the deadline, once a turn: a needless wake-up costs more.
+    /// Moves the timer back to the deadline, once a turn: a needless wake-up costs more, unless turns follow each other closely.
     fn settle(&mut self) {
         if let (Some(armed), Some(due)) = (self.armed, self.expected) {
             if armed < due {

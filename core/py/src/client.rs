@@ -11,6 +11,7 @@ use muster_rooms::{Client, ClientConfig, ClientEvent, CommandError, Endpoint, It
 use muster_transport::{Addr, Code, Reader, Writer};
 use muster_udp::{monotonic_now, KernelEntropy, Socket};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 
@@ -214,7 +215,8 @@ impl ClientEngine {
             };
             list.append(event)?;
         }
-        for event in self.events.drain(..) {
+        let mut events = self.events.drain(..).peekable();
+        while let Some(event) = events.next() {
             let event: Bound<'py, PyTuple> = match event {
                 ClientEvent::Guest { .. } => continue,
                 ClientEvent::Ready { side, user } => ("ready", side as usize, user).into_pyobject(py)?,
@@ -240,7 +242,7 @@ impl ClientEngine {
                     publication,
                     code,
                 } => ("refused", room, publication, code.name()).into_pyobject(py)?,
-                ClientEvent::Readable { room } => ("readable", room).into_pyobject(py)?,
+                ClientEvent::Readable { room } => (intern!(py, "readable"), room).into_pyobject(py)?,
                 ClientEvent::Writable { publication } => ("writable", publication).into_pyobject(py)?,
                 ClientEvent::Vacant => ("vacant",).into_pyobject(py)?,
                 ClientEvent::Commanded {
@@ -261,8 +263,15 @@ impl ClientEngine {
                     });
                     ("commanded", number, verdict, outcome.members, retry_ms, page).into_pyobject(py)?
                 }
-                ClientEvent::Published(done) => {
-                    ("published", done.ticket, stream_tuple(done.stream), done.offset).into_pyobject(py)?
+                ClientEvent::Published(first) => {
+                    let (mut tickets, mut offsets) = (vec![first.ticket], vec![first.offset]);
+                    while let Some(ClientEvent::Published(next)) =
+                        events.next_if(|event| matches!(event, ClientEvent::Published(next) if next.stream == first.stream))
+                    {
+                        tickets.push(next.ticket);
+                        offsets.push(next.offset);
+                    }
+                    (intern!(py, "published"), stream_tuple(first.stream), tickets, offsets).into_pyobject(py)?
                 }
             };
             list.append(event)?;
@@ -347,13 +356,21 @@ impl ClientEngine {
         Ok(())
     }
 
-    /// At most `limit` unread items of a room. A message is (stream, offset, sender, data), a gap (stream, first, last, reason), a
-    /// command (number, sender, data).
-    fn read<'py>(&mut self, py: Python<'py>, room: u32, limit: usize) -> PyResult<Bound<'py, PyList>> {
+    /// The position before them, as of `positions`, and at most `limit` unread items of a room. A message is (stream, offset, sender,
+    /// data), a gap (stream, first, last, reason), a command (number, sender, data).
+    fn read<'py>(
+        &mut self,
+        py: Python<'py>,
+        room: u32,
+        limit: usize,
+    ) -> PyResult<(Option<Bound<'py, PyBytes>>, Bound<'py, PyList>)> {
         let now = monotonic_now();
+        let before = self.positions(py, room)?;
         let list = PyList::empty(py);
         let ClientEngine { driver, data, .. } = self;
         let driver = driver.as_mut().ok_or_else(closed)?;
+        // Only then the gateway is told that it may go on.
+        let blocked = driver.machine().room(room).is_some_and(|member| member.is_blocked());
         for _ in 0..limit {
             data.clear();
             match driver.machine_mut().read(now, room, data) {
@@ -367,8 +384,10 @@ impl ClientEngine {
                 None => break,
             }
         }
-        driver.kick();
-        Ok(list)
+        if blocked {
+            driver.kick();
+        }
+        Ok((before, list))
     }
 
     /// The position behind the read items of a room, for a later join: opaque bytes.
@@ -401,11 +420,10 @@ impl ClientEngine {
         Ok(opened.map(|opened| (opened.publication, opened.closed)))
     }
 
-    /// Takes a message: 0 taken, 1 no credit, 2 too long, 3 the room was refused. An event names `ticket` unless it is 0.
+    /// Takes a message: 0 taken, 1 no credit, 2 too long, 3 the room was refused. An event names `ticket` unless it is 0. What was
+    /// taken leaves with the next turn, which the caller makes soon: the timer is not set for each message.
     fn publish(&mut self, publication: u32, data: &[u8], ticket: u64) -> PyResult<u8> {
-        let driver = self.get_mut()?;
-        let taken = driver.machine_mut().publish(publication, data, ticket);
-        driver.kick();
+        let taken = self.get_mut()?.machine_mut().publish(publication, data, ticket);
         Ok(match taken {
             Ok(()) => TAKEN,
             Err(PublishError::WouldBlock) => WOULD_BLOCK,

@@ -334,7 +334,7 @@ class ClientEngine:
     def turn(self) -> int: ...  # bit 0: more work waits, call again soon; bit 1: events wait
     # ("leased", side, left_ms)
     # ("ready", side, user) ("down", side, reason, retry) ("joined", room, gaps) ("refused", room, is_publication, code)
-    # ("readable", room) ("writable", publication) ("vacant",) ("published", ticket, stream, offset)
+    # ("readable", room) ("writable", publication) ("vacant",) ("published", stream, tickets, the offset of each)
     # ("commanded", number, "delivered" | "no_member" | "expired" | code, members, retry_ms,
     #  page: (users, more, hops: [(node, microseconds)]) | None)
     # ("sent", number, code | None, [(device | None, "delivered" | "not_online" | "expired")]) ("received",)
@@ -350,14 +350,18 @@ class ClientEngine:
     # Whether the last join resumed without a loss (None: not known yet); messages of history, and whether they are whole.
     def joined(self, room: int) -> tuple[bool | None, int, bool] | None: ...
     def leave(self, room: int) -> None: ...
+    # The positions before, as of `positions`, and the items.
     def read(
         self, room: int, limit: int
-    ) -> list[tuple[_Stream, int, int, bytes] | tuple[_Stream, int, int | None, str] | tuple[int, int, bytes]]: ...
+    ) -> tuple[
+        bytes | None,
+        list[tuple[_Stream, int, int, bytes] | tuple[_Stream, int, int | None, str] | tuple[int, int, bytes]],
+    ]: ...
     def positions(self, room: int) -> bytes | None: ...
     def publication(self, name: str) -> tuple[int, int | None] | None: ...  # its number, and the number of a closed one
     def publish(
         self, publication: int, data: bytes, ticket: int
-    ) -> int: ...  # 0 taken, 1 no credit, 2 too long, 3 refused
+    ) -> int: ...  # 0 taken, 1 no credit, 2 too long, 3 refused; make a turn soon
     def command(self, name: str, data: bytes, lifetime_us: int) -> int | None: ...  # None: too many are under way
     def members(self, name: str, lifetime_us: int, first: int | None = None) -> int | None: ...  # None: the same
     # `number` is random. False: too many are open. Raises `ValueError`: a wrong device, or too long.

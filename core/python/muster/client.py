@@ -20,6 +20,7 @@ from warnings import warn
 from weakref import WeakSet, ref
 
 from ._core import ClientEngine, room_name_error
+from .deadlines import Deadlines
 from .errors import (
     SESSIONS,
     BadRoomName,
@@ -202,10 +203,8 @@ class Client:
             "differs": self._on_differs,
             "joined": self._on_joined,
             "refused": self._on_refused,
-            "readable": self._on_readable,
             "writable": self._on_writable,
             "vacant": self._on_vacant,
-            "published": self._on_published,
             "commanded": self._on_commanded,
             "sent": self._on_sent,
             "received": self._on_received,
@@ -220,6 +219,7 @@ class Client:
         if self._state != "new":
             raise Invalid("a client is opened once; call muster.connect again")
         self.loop, self.thread = asyncio.get_running_loop(), get_ident()
+        self._deadlines = Deadlines(self.loop, self._tickets)
         began = self.loop.time()
         if self._source is not None:
             self._token = await self.wait(self._source(), self._timeout, "get a token")
@@ -398,24 +398,30 @@ class Client:
         When the wait ends early (`TimedOut`, `Refused` with the code `busy`, cancellation), the message may still be
         published.
         """
-        data = _content(data, json)
-        seconds = self._seconds(timeout)
-        publication = self._publication(room)
-        self._ticket += 1
-        ticket = self._ticket
+        if data is None or json is not NO_JSON:
+            data = _content(data, json)
+        seconds = self._timeout if timeout is None else _check_seconds(timeout)
+        publication = self._known_publication(room)
+        self._ticket = ticket = self._ticket + 1
         done: asyncio.Future[Position] = self.loop.create_future()
         self._tickets[ticket] = publication, done
         try:
             if publication.waiting or not self._push(publication, data, ticket):
                 _check_data(data)
                 publication.waiting[ticket] = data
-            return await self.wait(done, seconds, f"publish to {room}", 1)
-        except TimedOut as error:
-            raise self._late_publish(room, publication, error) from None
+            if seconds < math.inf:
+                self._deadlines.add(ticket, seconds)
+            return await done
+        except TimeoutError as error:
+            if isinstance(error, MusterError):
+                raise
+            late = self._too_late(f"publish to {room}", seconds, 1)
+            raise self._late_publish(room, publication, late) from None
         finally:
-            self._tickets.pop(ticket, None)
-            publication.waiting.pop(ticket, None)
-            self._drop_unwanted(publication)
+            if self._tickets.pop(ticket, None) is not None:  # it has no answer
+                publication.waiting.pop(ticket, None)
+            if publication.number is None:
+                self._drop_unwanted(publication)
 
     def _late_publish(self, room: str, publication: _Publication, error: TimedOut) -> MusterError:
         """The error of a message that came too late, with the reason if its owner or its proxy put it off."""
@@ -434,12 +440,10 @@ class Client:
         """
         if data is None or json is not NO_JSON:
             data = _content(data, json)
-        publication = self._publications.get(_full_name(room))
-        elsewhere = self._state != "open" or get_ident() != self.thread or self.loop.is_closed()
-        if elsewhere or publication is None or publication.refused is not None:
-            publication = self._publication(room)
+        publication = self._known_publication(room)
         taken = not publication.waiting and self._push(publication, data, 0)
-        self._drop_unwanted(publication)
+        if publication.number is None:
+            self._drop_unwanted(publication)
         return taken
 
     async def writable(self, room: str, *, timeout: float | None = None) -> None:
@@ -638,6 +642,8 @@ class Client:
 
     def check_here(self, what: str) -> None:
         """Raise `Invalid` in another thread or loop than those that opened the client."""
+        if get_ident() == self.thread and self.loop.is_running():
+            return
         other = get_ident() != self.thread or self.loop.is_closed()
         if other or _running_loop() not in {self.loop, None}:
             raise Invalid(f"{what} belongs to the loop and the thread that opened it")
@@ -688,8 +694,11 @@ class Client:
         except TimeoutError as error:
             if isinstance(error, MusterError):
                 raise
-            why = "" if self.closed or self.engine.is_ready(side) else f"; the {SESSIONS[side]} {self._down[side]}"
-            raise TimedOut(f"{what}: no answer in {seconds:g} s{why}") from None
+            raise self._too_late(what, seconds, side) from None
+
+    def _too_late(self, what: str, seconds: float, side: int) -> TimedOut:
+        why = "" if self.closed or self.engine.is_ready(side) else f"; the {SESSIONS[side]} {self._down[side]}"
+        return TimedOut(f"{what}: no answer in {seconds:g} s{why}")
 
     def _seconds(self, timeout: float | None) -> float:
         return self._timeout if timeout is None else _check_seconds(timeout)
@@ -703,6 +712,14 @@ class Client:
             raise copy(self._refused[side])
 
     # --- publishing -------------------------------------------------------------------------------------------
+
+    def _known_publication(self, room: str) -> _Publication:
+        """The same as `_publication`, at once where nothing is to be said or made."""
+        publication = self._publications.get(room) or self._publications.get(_full_name(room))
+        if publication is None or publication.refused is not None or self._state != "open":
+            return self._publication(room)
+        self.check_here("this client")
+        return publication
 
     def _publication(self, room: str) -> _Publication:
         self._check_open()
@@ -747,6 +764,7 @@ class Client:
             _check_data(data)
             raise
         if said == _TAKEN:
+            self._turns.soon()
             return True
         if said == _NO_CREDIT:
             publication.full = True
@@ -770,8 +788,16 @@ class Client:
 
     def _on_events(self, events: list[Event]) -> None:
         self._in_use = self._known  # the servers that the engine used when it reported these events
-        for name, *fields in events:
-            self._handlers[name](*fields)
+        for event in events:
+            name = event[0]
+            if name == "readable":  # these two are the frequent ones
+                room = self._rooms.get(event[1])
+                if room is not None:
+                    room.on_readable()
+            elif name == "published":
+                self._on_published(*event[1:])
+            else:
+                self._handlers[name](*event[1:])
 
     def _on_ready(self, side: int, _user: int) -> None:
         self._down[side] = "does not answer"
@@ -933,11 +959,6 @@ class Client:
     def _on_joined(self, number: int, _gaps: list[Any]) -> None:
         self._rooms[number].on_joined()
 
-    def _on_readable(self, number: int) -> None:
-        room = self._rooms.get(number)
-        if room is not None:
-            room.on_readable()
-
     def _on_refused(self, number: int, is_publication: bool, code: str) -> None:
         if is_publication:
             publication = self._by_number.get(number)
@@ -985,10 +1006,11 @@ class Client:
             publication.writable.set_result(None)
         publication.writable = None
 
-    def _on_published(self, ticket: int, stream: tuple[int, int, int], offset: int) -> None:
-        _, done = self._tickets.get(ticket, (None, None))
-        if done is not None and not done.done():
-            done.set_result(Position(stream, offset))
+    def _on_published(self, stream: tuple[int, int, int], tickets: list[int], offsets: list[int]) -> None:
+        for ticket, offset in zip(tickets, offsets, strict=True):
+            known = self._tickets.pop(ticket, None)
+            if known is not None and not known[1].done():
+                known[1].set_result(Position(stream, offset))
 
     def _on_commanded(self, number: int, verdict: str, members: int, retry_ms: int, page: _Page | None) -> None:
         counted = self._counts.get(number)
@@ -1077,6 +1099,7 @@ class Client:
             room.end(broken=self._failed is not None)
             room.on_error(error)
         self._rooms.clear()
+        self._deadlines.close()
         self._turns.close()
 
     # --- start ------------------------------------------------------------------------------------------------

@@ -180,44 +180,37 @@ class Room:
         return rest or await self._next()
 
     async def _next(self) -> list[Item]:
+        """Items that wait, or wait for some: never both, so that a cancelled call takes nothing."""
         if self._reading:
             raise Invalid(f"{self.name}: another task reads this room")
-        self._reading = True
+        self._reading, client = True, self._client
         try:
-            return await self._take()
+            if self._full:  # a long queue must not block the loop
+                await asyncio.sleep(0)
+            while True:
+                if self._left:
+                    raise StopAsyncIteration
+                if self._number is None:
+                    raise copy(
+                        self._error or Invalid(f"{self.name}: not joined; use `async with client.join(…) as room`")
+                    )
+                if self._readable:
+                    before, taken = client.engine.read(self._number, BATCH)
+                    self._before = before or b""
+                    self._full = self._readable = len(taken) == BATCH
+                    if taken:
+                        return self._items(taken)
+                if self._error is not None:
+                    raise copy(self._error)
+                self._waiter = client.loop.create_future()
+                await self._waiter
         finally:
-            self._reading = False
-
-    async def _take(self) -> list[Item]:
-        if self._full:  # a long queue must not block the loop
-            await asyncio.sleep(0)
-        while True:
-            if self._left:
-                raise StopAsyncIteration
-            if self._number is None:
-                raise copy(self._error or Invalid(f"{self.name}: not joined; use `async with client.join(…) as room`"))
-            if self._readable:
-                engine = self._client.engine
-                self._before = engine.positions(self._number) or b""
-                taken = engine.read(self._number, BATCH)
-                self._full = self._readable = len(taken) == BATCH
-                if taken:
-                    return self._items(taken)
-            if self._error is not None:
-                raise copy(self._error)
-            await self._wait()
-
-    async def _wait(self) -> None:
-        self._waiter = self._client.loop.create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
+            self._reading, self._waiter = False, None
 
     def _items(self, taken: list[Taken]) -> list[Item]:
         name = self.name
         return [
-            Message(name, *item) if type(item[-1]) is bytes and len(item) == 4 else _gap_or_command(name, item)
+            Message(name, *item) if len(item) == 4 and type(item[3]) is bytes else _gap_or_command(name, item)
             for item in taken
         ]
 
