@@ -10,7 +10,8 @@ use muster_transport::{Machine, Micros, Outbox, SocketId};
 use muster_udp::{Counters, Cursor, Kernel, Poll, Receiver, Sender, Sent, Socket, Syscalls, Timer, EVENTS_MAX};
 
 use crate::budget::{
-    Budget, Slice, Spent, AGE_MAX_US, BEAT_US, BRISK_US, CLOSE_US, DISCARDED_MAX, HEARD_EACH, LINGER_STEP, RETRY_US, STALL_US,
+    Budget, Slice, Spent, AGE_MAX_US, BEAT_US, BRISK_US, CLOSE_US, DISCARDED_MAX, HEARD_EACH, LINGER_STEP, RETRY_US,
+    STALL_US,
 };
 use crate::faults::{FaultCounters, Faults};
 

@@ -6,16 +6,17 @@ use std::os::fd::AsRawFd;
 use muster_driver::Driver;
 use muster_presence::{Device, Letters, Outcome, Told, DATA_BYTES_MAX};
 use muster_rooms::command::Verdict;
-use muster_rooms::wire::{Positions, StreamGap, StreamId};
+use muster_rooms::wire::{Positions, StreamGap};
 use muster_rooms::{Client, ClientConfig, ClientEvent, CommandError, Endpoint, Item, Policy, PublishError, Side};
 use muster_transport::{Addr, Code, Reader, Writer};
 use muster_udp::{monotonic_now, KernelEntropy, Socket};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
 use crate::convert::{self, array, FaultRule};
+use crate::items::{self, stream_tuple, Message, Position, StreamTuple};
 
 /// Bytes of the longest encoded positions.
 const POSITIONS_MAX: usize = 1 + 4 * 20;
@@ -64,11 +65,7 @@ fn check_credential(credential: &[u8]) -> PyResult<()> {
     }
 }
 
-fn stream_tuple(stream: StreamId) -> (u32, u32, u32) {
-    (stream.node, stream.epoch, stream.generation)
-}
-
-type GapTuple = ((u32, u32, u32), u64, Option<u64>, &'static str);
+type GapTuple = (StreamTuple, u64, Option<u64>, &'static str);
 
 fn gap_tuple(gap: &StreamGap) -> GapTuple {
     let last = (gap.last != StreamGap::OPEN).then_some(gap.last);
@@ -264,14 +261,15 @@ impl ClientEngine {
                     ("commanded", number, verdict, outcome.members, retry_ms, page).into_pyobject(py)?
                 }
                 ClientEvent::Published(first) => {
-                    let (mut tickets, mut offsets) = (vec![first.ticket], vec![first.offset]);
-                    while let Some(ClientEvent::Published(next)) =
-                        events.next_if(|event| matches!(event, ClientEvent::Published(next) if next.stream == first.stream))
-                    {
-                        tickets.push(next.ticket);
-                        offsets.push(next.offset);
+                    // All in a row: a burst of publishes is acknowledged together.
+                    let (mut tickets, mut positions) = (Vec::new(), Vec::new());
+                    let mut next = Some(ClientEvent::Published(first));
+                    while let Some(ClientEvent::Published(done)) = next {
+                        tickets.push(done.ticket);
+                        positions.push(Position::new(done.stream, done.offset));
+                        next = events.next_if(|event| matches!(event, ClientEvent::Published(_)));
                     }
-                    (intern!(py, "published"), stream_tuple(first.stream), tickets, offsets).into_pyobject(py)?
+                    (intern!(py, "published"), tickets, positions).into_pyobject(py)?
                 }
             };
             list.append(event)?;
@@ -356,12 +354,12 @@ impl ClientEngine {
         Ok(())
     }
 
-    /// The position before them, as of `positions`, and at most `limit` unread items of a room. A message is (stream, offset, sender,
-    /// data), a gap (stream, first, last, reason), a command (number, sender, data).
+    /// At most `limit` unread items of a room that the program calls `name`, and the position before them, as of `positions`.
     fn read<'py>(
         &mut self,
         py: Python<'py>,
         room: u32,
+        name: &Bound<'py, PyString>,
         limit: usize,
     ) -> PyResult<(Option<Bound<'py, PyBytes>>, Bound<'py, PyList>)> {
         let now = monotonic_now();
@@ -369,20 +367,19 @@ impl ClientEngine {
         let list = PyList::empty(py);
         let ClientEngine { driver, data, .. } = self;
         let driver = driver.as_mut().ok_or_else(closed)?;
-        // Only then the gateway is told that it may go on.
+        // Only then the gateway is to be told that it may go on.
         let blocked = driver.machine().room(room).is_some_and(|member| member.is_blocked());
         for _ in 0..limit {
             data.clear();
-            match driver.machine_mut().read(now, room, data) {
+            let item = match driver.machine_mut().read(now, room, data) {
                 Some(Item::Message {
                     stream, offset, sender, ..
-                }) => {
-                    list.append((stream_tuple(stream), offset, sender, PyBytes::new(py, data)))?;
-                }
-                Some(Item::Gap(gap)) => list.append(gap_tuple(&gap))?,
-                Some(Item::Command { sender, number, .. }) => list.append((number, sender, PyBytes::new(py, data)))?,
+                }) => Message::create(name, stream, offset, sender, data)?,
+                Some(Item::Gap(gap)) => items::gap(py, name, &gap)?,
+                Some(Item::Command { sender, number, .. }) => items::command(py, name, number, sender, data)?,
                 None => break,
-            }
+            };
+            list.append(item)?;
         }
         if blocked {
             driver.kick();

@@ -3,6 +3,7 @@
 mod client;
 mod convert;
 mod grant;
+mod items;
 mod journal;
 mod keeping;
 mod keys;
@@ -35,6 +36,8 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(keys::room_name_error, module)?)?;
     module.add_function(wrap_pyfunction!(keys::room_owners, module)?)?;
     module.add_class::<client::ClientEngine>()?;
+    module.add_class::<items::Message>()?;
+    module.add_class::<items::Position>()?;
     module.add_class::<grant::Grant>()?;
     module.add_class::<recipients::Recipients>()?;
     module.add_class::<journal::Journal>()?;

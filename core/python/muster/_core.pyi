@@ -2,6 +2,8 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, final, type_check_only
 
+from .items import Item, Stream
+
 __all__ = [
     "PROTOCOLS",
     "RIGHTS",
@@ -19,8 +21,10 @@ __all__ = [
     "KnownRooms",
     "LikesEngine",
     "LoadEngine",
+    "Message",
     "OnlineProxyEngine",
     "OnlineWriterEngine",
+    "Position",
     "PresenceAccess",
     "PresenceGatewayEngine",
     "PresenceLookup",
@@ -314,6 +318,41 @@ class RouterEngine(_Engine):
     ) -> tuple[list[tuple[int, int]], tuple[int, int] | None]: ...  # (gateway, room id), and the next page
     def room(self, _name: str) -> None: ...
 
+# The place of one message in its room's stream. Immutable; `<` and `>` only within one stream.
+@final
+class Position:
+    def __new__(cls, stream: tuple[int, int, int], offset: int) -> Position: ...
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Position: ...  # Raises `ValueError`
+    @property
+    def stream(self) -> Stream: ...
+    @property
+    def offset(self) -> int: ...
+    def __bytes__(self) -> bytes: ...
+    def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self) -> int: ...
+    def __lt__(self, other: Position, /) -> bool: ...
+    def __le__(self, other: Position, /) -> bool: ...
+    def __gt__(self, other: Position, /) -> bool: ...
+    def __ge__(self, other: Position, /) -> bool: ...
+
+# A published message of `room`. `sender` is the user that the servers authenticated.
+@final
+class Message:
+    __match_args__ = ("room", "position", "sender", "data")
+    def __new__(cls, room: str, stream: tuple[int, int, int], offset: int, sender: int, data: bytes) -> Message: ...
+    @property
+    def room(self) -> str: ...
+    @property
+    def position(self) -> Position: ...
+    @property
+    def sender(self) -> int: ...
+    @property
+    def data(self) -> bytes: ...
+    def json(self) -> Any: ...  # Raises `ValueError`
+    def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self) -> int: ...
+
 @final
 class ClientEngine:
     def __new__(
@@ -334,7 +373,7 @@ class ClientEngine:
     def turn(self) -> int: ...  # bit 0: more work waits, call again soon; bit 1: events wait
     # ("leased", side, left_ms)
     # ("ready", side, user) ("down", side, reason, retry) ("joined", room, gaps) ("refused", room, is_publication, code)
-    # ("readable", room) ("writable", publication) ("vacant",) ("published", stream, tickets, the offset of each)
+    # ("readable", room) ("writable", publication) ("vacant",) ("published", tickets, the position of each)
     # ("commanded", number, "delivered" | "no_member" | "expired" | code, members, retry_ms,
     #  page: (users, more, hops: [(node, microseconds)]) | None)
     # ("sent", number, code | None, [(device | None, "delivered" | "not_online" | "expired")]) ("received",)
@@ -350,13 +389,8 @@ class ClientEngine:
     # Whether the last join resumed without a loss (None: not known yet); messages of history, and whether they are whole.
     def joined(self, room: int) -> tuple[bool | None, int, bool] | None: ...
     def leave(self, room: int) -> None: ...
-    # The positions before, as of `positions`, and the items.
-    def read(
-        self, room: int, limit: int
-    ) -> tuple[
-        bytes | None,
-        list[tuple[_Stream, int, int, bytes] | tuple[_Stream, int, int | None, str] | tuple[int, int, bytes]],
-    ]: ...
+    # The positions before them, as of `positions`, and the items of the room `name`.
+    def read(self, room: int, name: str, limit: int) -> tuple[bytes | None, list[Item]]: ...
     def positions(self, room: int) -> bytes | None: ...
     def publication(self, name: str) -> tuple[int, int | None] | None: ...  # its number, and the number of a closed one
     def publish(

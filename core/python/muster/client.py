@@ -1006,11 +1006,11 @@ class Client:
             publication.writable.set_result(None)
         publication.writable = None
 
-    def _on_published(self, stream: tuple[int, int, int], tickets: list[int], offsets: list[int]) -> None:
-        for ticket, offset in zip(tickets, offsets, strict=True):
+    def _on_published(self, tickets: list[int], positions: list[Position]) -> None:
+        for ticket, position in zip(tickets, positions, strict=True):
             known = self._tickets.pop(ticket, None)
             if known is not None and not known[1].done():
-                known[1].set_result(Position(stream, offset))
+                known[1].set_result(position)
 
     def _on_commanded(self, number: int, verdict: str, members: int, retry_ms: int, page: _Page | None) -> None:
         counted = self._counts.get(number)

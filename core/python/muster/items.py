@@ -1,11 +1,27 @@
 """The items of a room: messages with positions, gaps for announced losses, and commands; and the answers of calls."""
 
-import json
-import struct
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, NamedTuple, TypeAlias, final
+from typing import Literal, NamedTuple, TypeAlias, final
 
-_POSITION: Final = struct.Struct("<IIIQ")
+from ._core import Message, Position
+
+__all__ = [
+    "Command",
+    "Delivered",
+    "DeviceResult",
+    "Direct",
+    "Expired",
+    "Gap",
+    "History",
+    "Hop",
+    "Item",
+    "Members",
+    "Message",
+    "NoMember",
+    "Outcome",
+    "Position",
+    "Stream",
+]
 
 
 class Stream(NamedTuple):
@@ -17,109 +33,6 @@ class Stream(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.node}.{self.epoch}.{self.generation}"
-
-
-@final
-class Position:
-    """The place of one message in its room's stream. Immutable; `<` and `>` only within one stream."""
-
-    __slots__ = ("_offset", "_stream")
-
-    def __init__(self, stream: tuple[int, int, int], offset: int) -> None:
-        self._stream, self._offset = stream, offset
-
-    @property
-    def stream(self) -> Stream:
-        """The stream that `offset` counts in."""
-        return Stream._make(self._stream)
-
-    @property
-    def offset(self) -> int:
-        """The message's number, from 1 without holes. A message in several datagrams takes several and has the last."""
-        return self._offset
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> "Position":
-        """Make a position of `bytes(position)`. Raises `ValueError`."""
-        if len(data) != _POSITION.size:
-            raise ValueError(f"a position has {_POSITION.size} bytes, not {len(data)}")
-        node, epoch, generation, offset = _POSITION.unpack(data)
-        return cls((node, epoch, generation), offset)
-
-    def __bytes__(self) -> bytes:
-        return _POSITION.pack(*self._stream, self._offset)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Position):
-            return NotImplemented
-        return self._offset == other._offset and self._stream == other._stream
-
-    def __hash__(self) -> int:
-        return hash((self._stream, self._offset))
-
-    def __lt__(self, other: "Position") -> bool:
-        self._same_stream(other)
-        return self._offset < other._offset
-
-    def __le__(self, other: "Position") -> bool:
-        self._same_stream(other)
-        return self._offset <= other._offset
-
-    def __gt__(self, other: "Position") -> bool:
-        self._same_stream(other)
-        return self._offset > other._offset
-
-    def __ge__(self, other: "Position") -> bool:
-        self._same_stream(other)
-        return self._offset >= other._offset
-
-    def _same_stream(self, other: "Position") -> None:
-        if not isinstance(other, Position):
-            raise TypeError(f"a position compares with positions, not with {type(other).__name__}")
-        if self._stream != other._stream:
-            raise ValueError(f"{self} and {other} are in different streams: neither is before the other")
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Position, (self._stream, self._offset)
-
-    def __str__(self) -> str:
-        return f"{self.stream}:{self._offset}"
-
-    def __repr__(self) -> str:
-        return f"<Position {self}>"
-
-
-@final
-class Message:
-    """A published message of `room`. `sender` is the user that the servers authenticated."""
-
-    __match_args__ = ("room", "position", "sender", "data")
-    __slots__ = ("_offset", "_stream", "data", "room", "sender")
-
-    def __init__(self, room: str, stream: tuple[int, int, int], offset: int, sender: int, data: bytes) -> None:
-        self.room, self._stream, self._offset, self.sender, self.data = room, stream, offset, sender, data
-
-    @property
-    def position(self) -> Position:
-        """The message's position in the room; each access makes a new object."""
-        return Position(self._stream, self._offset)
-
-    def json(self) -> Any:
-        """The content as JSON. Raises `ValueError` if it is none."""
-        return json.loads(self.data)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Message):
-            return NotImplemented
-        mine = (self.room, self._stream, self._offset, self.sender, self.data)
-        return mine == (other.room, other._stream, other._offset, other.sender, other.data)
-
-    def __hash__(self) -> int:
-        return hash((self.room, self._stream, self._offset))
-
-    def __repr__(self) -> str:
-        data = self.data if len(self.data) <= 40 else self.data[:40] + b"..."
-        return f"Message(room={self.room!r}, position={self.position}, sender={self.sender}, data={data!r})"
 
 
 class Gap(NamedTuple):

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, final
 
 from .errors import Invalid, MusterError, TimedOut
-from .items import Command, Gap, History, Item, Members, Message, Stream
+from .items import Command, History, Item, Members, Message
 
 if TYPE_CHECKING:
     from .client import Client
@@ -37,13 +37,6 @@ _ENTRY: Final = struct.Struct("<IIIQ")
 _OFFSET: Final = (1 << 62) - 1
 _LOST: Final = 1 << 63  # of an entry: the rest of the stream is lost
 
-Taken = (
-    tuple[tuple[int, int, int], int, int, bytes]
-    | tuple[tuple[int, int, int], int, int | None, str]
-    | tuple[int, int, bytes]
-)
-"""One item of the engine. Message: stream, offset, sender, data. Gap: stream, first, last, reason. Command: number,
-sender, data."""
 Policy = Literal["drop_oldest", "drop_newest", "block"]
 POLICIES: Final[tuple[Policy, ...]] = ("drop_oldest", "drop_newest", "block")
 """In the order of the engine's numbers."""
@@ -195,24 +188,17 @@ class Room:
                         self._error or Invalid(f"{self.name}: not joined; use `async with client.join(…) as room`")
                     )
                 if self._readable:
-                    before, taken = client.engine.read(self._number, BATCH)
+                    before, taken = client.engine.read(self._number, self.name, BATCH)
                     self._before = before or b""
                     self._full = self._readable = len(taken) == BATCH
                     if taken:
-                        return self._items(taken)
+                        return taken
                 if self._error is not None:
                     raise copy(self._error)
                 self._waiter = client.loop.create_future()
                 await self._waiter
         finally:
             self._reading, self._waiter = False, None
-
-    def _items(self, taken: list[Taken]) -> list[Item]:
-        name = self.name
-        return [
-            Message(name, *item) if len(item) == 4 and type(item[3]) is bytes else _gap_or_command(name, item)
-            for item in taken
-        ]
 
     # --- called by the client ---------------------------------------------------------------------------------
 
@@ -223,8 +209,9 @@ class Room:
 
     def on_readable(self) -> None:
         """Items wait in the engine."""
-        self._readable = True
-        self._wake()
+        self._readable, waiter = True, self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
 
     def on_error(self, error: MusterError) -> None:
         """Nothing more will come. Unread items can still be read, unless the client is closed."""
@@ -263,12 +250,6 @@ class _Batches:
 
     async def __anext__(self) -> list[Item]:
         return await self._room._batch_next()
-
-
-def _gap_or_command(name: str, item: Taken) -> Gap | Command:
-    if len(item) == 3:
-        return Command(name, *item)
-    return Gap(Stream._make(item[0]), item[1], item[2], item[3], name)  # type: ignore[arg-type]
 
 
 def advance(positions: bytes, items: Iterable[Item]) -> bytes:
