@@ -38,6 +38,8 @@ pub struct DriverCounters {
     pub lingered: u64,
     /// Turns that ended with work left.
     pub turns_cut: u64,
+    /// Times that the timer was set.
+    pub timer_sets: u64,
     /// Times that the loop was found to have stood still.
     pub stalls: u64,
     /// How long the last standstill was.
@@ -595,6 +597,7 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
     fn arm(&mut self, at: Micros) {
         if self.armed.is_none_or(|armed| at < armed) {
             self.timer.set(at);
+            self.counters.timer_sets += 1;
             self.armed = Some(at);
         }
     }

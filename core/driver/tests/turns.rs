@@ -5,7 +5,7 @@ mod common;
 use std::time::Duration;
 
 use common::{friend, heard, loopback, socket, told, FakeKernel, Toy};
-use muster_driver::{Budget, Driver, Turn, AGE_MAX_US, BEAT_US, RETRY_US, ROUND_US, SLICE_MIN, STALL_US};
+use muster_driver::{Budget, Driver, Turn, AGE_MAX_US, BEAT_US, CLOSE_US, RETRY_US, ROUND_US, SLICE_MIN, STALL_US};
 use muster_transport::{Inbox, Machine, Micros, Outbox, SLICE_DATAGRAMS};
 use muster_udp::{monotonic_now, Poll};
 
@@ -102,6 +102,29 @@ fn the_timer_follows_the_deadline_but_never_sleeps_longer_than_a_beat() {
         (driver.due(), driver.machine().ticks.len()),
         (Some(clock.now() + BEAT_US), 1)
     );
+}
+
+#[test]
+fn where_turns_follow_each_other_closely_the_timer_is_set_back_once_it_has_fired() {
+    let (mut driver, clock, _) = told(Toy::default());
+    let mut sets = |driver: &mut Driver<Toy, FakeKernel>, deadline: Micros, after: Micros| {
+        clock.advance(after);
+        driver.machine_mut().next_tick = Some(clock.now() + deadline);
+        let before = driver.counters().timer_sets;
+        driver.turn();
+        driver.counters().timer_sets - before
+    };
+    sets(&mut driver, 50_000, CLOSE_US + 1);
+    assert_eq!(
+        sets(&mut driver, 100_000, CLOSE_US + 1),
+        1,
+        "apart it is set back at once"
+    );
+    assert_eq!(sets(&mut driver, 50_000, 0), 1, "a sooner deadline counts always");
+    for _ in 0..10 {
+        assert_eq!(sets(&mut driver, 100_000, 1_000), 0, "closely it stays where it is");
+    }
+    assert_eq!(sets(&mut driver, 100_000, 50_000), 1, "and is set when it has fired");
 }
 
 /// A machine that answers itself for ever; how often its turns, `pause` apart, lingered and something came.
