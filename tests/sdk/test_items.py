@@ -38,6 +38,27 @@ def test_items_can_be_told_apart_by_matching() -> None:
                 assert (str(stream), first, last, reason) == ("1.2.3", 5, None, "slow")
 
 
+def test_messages_are_values() -> None:
+    one = Message("r", (1, 2, 3), 4, 7, b"data")
+    assert {one, Message("r", (1, 2, 3), 4, 7, b"data")} == {one} == {pickle.loads(pickle.dumps(one))}
+    others = [
+        Message("s", (1, 2, 3), 4, 7, b"data"),
+        Message("r", (1, 2, 4), 4, 7, b"data"),
+        Message("r", (1, 2, 3), 5, 7, b"data"),
+        Message("r", (1, 2, 3), 4, 8, b"data"),
+        Message("r", (1, 2, 3), 4, 7, b"date"),
+    ]
+    assert one not in others
+    assert one != ("r", ONE, 7, b"data")
+    assert repr(one) == "Message(room='r', position=1.2.3:4, sender=7, data=b'data')"
+    assert repr(Message("r", (1, 2, 3), 4, 7, bytes(41))).endswith(f"data={bytes(40) + b'...'!r})")
+    assert Message("r", (1, 2, 3), 4, 7, b'{"a":[1]}').json() == {"a": [1]}
+    with pytest.raises(ValueError):
+        one.json()
+    with pytest.raises(AttributeError):
+        one.data = b""  # type: ignore[misc]
+
+
 def test_what_became_of_a_command_is_never_equal_to_something_else() -> None:
     said = [Delivered(1), Expired(1), Delivered(2), NoMember()]
     assert len(set(said)) == 4
