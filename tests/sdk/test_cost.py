@@ -2,14 +2,13 @@
 
 import asyncio
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import muster
-import muster.client
 import muster.testing
+from muster._core import ClientEngine
 
 MESSAGES = 200
 ON_ITS_OWN_S = 0.02
@@ -34,8 +33,7 @@ class Counted:
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients have engines whose turns are counted."""
-    kind: Callable[..., Any] = muster.client.ClientEngine
-    monkeypatch.setattr("muster.client.ClientEngine", lambda **settings: Counted(kind(**settings)))
+    monkeypatch.setattr("muster.client.ClientEngine", lambda **settings: Counted(ClientEngine(**settings)))
 
 
 async def test_a_message_that_comes_alone_takes_a_reader_one_turn(
