@@ -107,7 +107,7 @@ fn the_timer_follows_the_deadline_but_never_sleeps_longer_than_a_beat() {
 #[test]
 fn where_turns_follow_each_other_closely_the_timer_is_set_back_once_it_has_fired() {
     let (mut driver, clock, _) = told(Toy::default());
-    let mut sets = |driver: &mut Driver<Toy, FakeKernel>, deadline: Micros, after: Micros| {
+    let sets = |driver: &mut Driver<Toy, FakeKernel>, deadline: Micros, after: Micros| {
         clock.advance(after);
         driver.machine_mut().next_tick = Some(clock.now() + deadline);
         let before = driver.counters().timer_sets;
