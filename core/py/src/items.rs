@@ -185,6 +185,9 @@ impl Position {
     }
 }
 
+/// Room, stream, offset, sender and data of a message, of which another is made.
+type Fields = (Py<PyString>, StreamTuple, u64, u64, Py<PyBytes>);
+
 /// A published message of `room`. `sender` is the user that the servers authenticated.
 #[pyclass(module = "muster", frozen)]
 pub struct Message {
@@ -261,10 +264,7 @@ impl Message {
         Ok(hashed(&(self.room.bind(py).hash()?, self.at)))
     }
 
-    fn __reduce__<'py>(
-        &self,
-        py: Python<'py>,
-    ) -> (Bound<'py, PyType>, (Py<PyString>, StreamTuple, u64, u64, Py<PyBytes>)) {
+    fn __reduce__<'py>(&self, py: Python<'py>) -> (Bound<'py, PyType>, Fields) {
         let (room, data) = (self.room.clone_ref(py), self.data.clone_ref(py));
         let stream = stream_tuple(self.at.stream);
         (py.get_type::<Self>(), (room, stream, self.at.offset, self.sender, data))
