@@ -652,6 +652,7 @@ impl Gateway {
             rooms,
             counters,
             lodge,
+            link_kinds,
             ..
         } = self;
         let (mut again, mut written) = (false, false);
@@ -674,7 +675,7 @@ impl Gateway {
                 }
                 counters.repairs_asked += 1;
             }
-            mails && lodge.mail().fill(peer.node, writer)
+            mails && lodge.mail().fill(peer.node, writer, *link_kinds).elicits
         });
         again |= written && (outgoing.due > 0 || mails && self.lodge.mail().waits(peer.node));
         if !written {
