@@ -4,11 +4,11 @@
 
 use crate::access::{AccessPoint, To};
 use crate::map::ShardMap;
-use crate::post::{Mail, Task};
+use crate::post::Task;
 use crate::role;
 use crate::split::Splitter;
 use crate::wire::{Here, Message, Shard};
-use muster_transport::{Frames, Identity, Micros};
+use muster_transport::{Frames, Identity, Mail, Micros};
 use std::collections::BTreeMap;
 
 /// The task of a gateway without sessions.
@@ -40,7 +40,9 @@ impl Apart {
         let mut splitter = Splitter::new(&map);
         for (to, frame) in out {
             match to {
-                To::Writer(writer) => mail.send(writer, frame),
+                To::Writer(writer) => {
+                    mail.send(writer, &frame);
+                }
                 To::Proxies => {
                     for frame in Frames::new(&frame, crate::kinds::ALL).flatten() {
                         match Message::read(frame.kind, frame.body) {
@@ -58,7 +60,7 @@ impl Apart {
             let mut writers = self.writers.iter();
             let found = writers.find(|(_, known)| **known == Some((target.site, target.shard)));
             if let Some((writer, _)) = found {
-                mail.send(*writer, frame);
+                mail.send(*writer, &frame);
             }
         }
     }
@@ -79,11 +81,11 @@ impl Task for Apart {
         }
     }
 
-    fn message(&mut self, now: Micros, peer: Identity, message: &Message<'_>, _mail: &mut Mail) -> bool {
+    fn message(&mut self, now: Micros, peer: Identity, message: Message<'_>, _mail: &mut Mail) -> bool {
         if peer.role != role::ONLINE_WRITER {
             return false;
         }
-        match message {
+        match &message {
             Message::Here(here) => {
                 let known = here.shard.map(|shard| (here.site, shard));
                 self.writers.insert(peer.node, known);

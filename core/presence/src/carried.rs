@@ -6,8 +6,8 @@ use crate::courier::Courier;
 use crate::device::Device;
 use crate::kinds;
 use crate::letters::{Letters, Told};
-use crate::limits::{DEVICES_MAX, SESSION_SENDS_MAX};
-use crate::post::{Mail, Task};
+use crate::limits::{DEVICES_MAX, FRAME_BYTES_MAX, SESSION_SENDS_MAX};
+use crate::post::Task;
 use crate::recipients::{Claims, Recipients};
 use crate::records::{Outcomes, Record};
 use crate::role;
@@ -15,7 +15,7 @@ use crate::sending::Sending;
 use crate::station::{Station, StationSettings, Wall};
 use crate::unicast::DeliverySettings;
 use crate::wire::{Here, Message, MessageId, Outcome, Unicast};
-use muster_transport::{Code, Dice, End, Frames, Guest, Host, Identity, Micros, Role};
+use muster_transport::{Code, Dice, End, Frames, Guest, Host, Identity, Mail, Micros, Role, Writer};
 use std::collections::{BTreeMap, BTreeSet};
 
 const GATEWAY: Role = Role::new(5);
@@ -41,8 +41,8 @@ struct Said {
 }
 
 impl Host for Said {
-    fn frame(&mut self, node: u32, frame: Vec<u8>) -> bool {
-        self.frames.push((node, frame));
+    fn frame(&mut self, node: u32, frame: &[u8]) -> bool {
+        self.frames.push((node, frame.to_vec()));
         true
     }
 
@@ -54,6 +54,23 @@ impl Host for Said {
     fn end(&mut self, session: u64, code: Code) {
         self.ended.push((session, code));
     }
+}
+
+/// What waits for links, each frame with its node.
+fn queued(mail: &mut Mail) -> Vec<(u32, Vec<u8>)> {
+    let (nodes, mut all): (Vec<u32>, _) = (mail.linked().collect(), Vec::new());
+    mail.begun().for_each(drop);
+    for node in nodes {
+        while mail.waits(node) {
+            let mut bytes = [0; FRAME_BYTES_MAX];
+            let mut writer = Writer::new(&mut bytes);
+            mail.fill(node, &mut writer, kinds::ALL);
+            let whole = Frames::new(writer.written(), kinds::ALL).flatten();
+            let messages = whole.filter_map(|frame| Message::read(frame.kind, frame.body));
+            all.extend(messages.map(|message| (node, message.to_frame())));
+        }
+    }
+    all
 }
 
 fn life(node: u32, role: Role, epoch: u32) -> Identity {
@@ -241,7 +258,7 @@ impl World {
             assert!(self.proxy.1.frame(self.now, from, &frame));
         } else if let Some((_, courier, mail)) = self.services.get_mut(&to) {
             let message = Message::read(frame.kind, frame.body).expect("a message");
-            courier.message(self.now, from, &message, mail);
+            courier.message(self.now, from, message, mail);
         } else if let Some((_, station)) = self.gateways.get_mut(&to) {
             assert!(station.frame(self.now, from, &frame));
         }
@@ -286,7 +303,7 @@ impl World {
             for user in asked {
                 courier.routed(now, user, Some(there.iter().copied().collect()), mail);
             }
-            told.extend(mail.take().into_iter().map(|(to, frame)| (*me, to, frame)));
+            told.extend(queued(mail).into_iter().map(|(to, frame)| (*me, to, frame)));
         }
         for (node, (me, station)) in &mut self.gateways {
             let mut said = Said::default();
@@ -492,7 +509,7 @@ fn a_client_sends_to_the_users_that_its_credential_names_and_to_no_others() {
 fn refusals_of_one_client_that_does_not_read_keep_no_place_of_others() {
     struct Deaf;
     impl Host for Deaf {
-        fn frame(&mut self, _: u32, _: Vec<u8>) -> bool {
+        fn frame(&mut self, _: u32, _: &[u8]) -> bool {
             true
         }
         fn offer(&mut self, _: u64, _: &[u8]) -> bool {
@@ -621,7 +638,7 @@ fn spoiled_frames_and_records_panic_nobody() {
                 });
                 if let Some(message) = Message::read(frame.kind, frame.body) {
                     victim.services.values_mut().for_each(|(_, courier, mail)| {
-                        courier.message(world.now, of, &message, mail);
+                        courier.message(world.now, of, message.clone(), mail);
                     });
                 }
             }
@@ -643,7 +660,7 @@ fn spoiled_frames_and_records_panic_nobody() {
             .for_each(|(_, station)| station.act(world.now, &mut said));
         for (_, courier, mail) in victim.services.values_mut() {
             courier.expire(world.now, mail);
-            mail.take();
+            queued(mail);
         }
     }
     assert!(frames > 1_000 && read > 500, "{frames} frames, {read} records");

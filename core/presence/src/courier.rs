@@ -6,13 +6,15 @@
 
 use crate::alarms::Alarms;
 use crate::device::Device;
+use crate::few::Few;
 use crate::limits::{COURIER_MESSAGES_MAX, EXPIRES_MS_MAX, ROUTES_MAX};
-use crate::post::{Mail, Task};
+use crate::post::Task;
 use crate::quick::QuickMap;
 use crate::records::{merge, Outcomes};
 use crate::role;
 use crate::wire::{Here, Message, MessageId, Outcome, Unicast, UnicastAnswer};
-use muster_transport::{Identity, Micros};
+use muster_transport::{Identity, Mail, Micros};
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 
 /// A gateway that says nothing is told again after this, doubled up to the second figure.
@@ -57,12 +59,13 @@ muster_transport::counters! {
 
 /// How far a message is at one gateway.
 struct Way {
+    gateway: u32,
     at: Micros,
     wait: Micros,
     outcomes: Option<Outcomes>,
 }
 
-/// A message that is known.
+/// A message that is not answered.
 struct Order {
     proxy: u32,
     after: u64,
@@ -70,12 +73,69 @@ struct Order {
     device: Option<Device>,
     body: Vec<u8>,
     until: Micros,
-    ways: BTreeMap<u32, Way>,
+    ways: Few<Way>,
     /// It waits for a route, since then.
     asked_at: Option<Micros>,
     moves: usize,
-    answer: Option<Outcomes>,
     due: Micros,
+}
+
+impl Order {
+    /// Has all gateways of a route among its ways. Returns whether one of them has still to answer.
+    fn aim(&mut self, now: Micros, gateways: &[u32], mail: &Mail) -> bool {
+        self.asked_at = None;
+        // A gateway that went and is named no more has nothing to say.
+        self.ways
+            .retain(|way| way.outcomes.is_some() || gateways.contains(&way.gateway) || mail.is_linked(way.gateway));
+        for gateway in gateways {
+            let known = self.ways.iter_mut().find(|way| way.gateway == *gateway);
+            match known {
+                // One that said "not here" is asked again where the route still has it.
+                Some(way) if way.outcomes.as_ref().is_some_and(|outcomes| is_not_here(outcomes)) => {
+                    (way.at, way.wait, way.outcomes) = (now, AGAIN, None);
+                }
+                Some(_) => {}
+                None => self.ways.push(Way {
+                    gateway: *gateway,
+                    at: now,
+                    wait: AGAIN,
+                    outcomes: None,
+                }),
+            }
+        }
+        self.is_open()
+    }
+
+    /// Whether a gateway has not answered.
+    fn is_open(&self) -> bool {
+        self.ways.iter().any(|way| way.outcomes.is_none())
+    }
+
+    /// Tells the gateways that are due. Returns their number, and when it is to be looked at again.
+    fn push(&mut self, now: Micros, id: MessageId, mail: &mut Mail) -> (u64, Micros) {
+        let left_ms = self.until.saturating_sub(now) / 1_000;
+        let unicast = Message::Unicast(Unicast {
+            id,
+            after: self.after,
+            user: self.user,
+            device: self.device,
+            expires_ms: u32::try_from(left_ms).unwrap_or(u32::MAX).max(1),
+            body: &self.body,
+        });
+        let (ways, mut next, mut pushed) = (&mut self.ways, self.until + GRACE, 0);
+        unicast.encode(|frame| {
+            for way in ways.iter_mut().filter(|way| way.outcomes.is_none()) {
+                if way.at <= now {
+                    mail.send(way.gateway, frame);
+                    pushed += 1;
+                    way.at = now + way.wait;
+                    way.wait = (2 * way.wait).min(AGAIN_MAX);
+                }
+                next = next.min(way.at);
+            }
+        });
+        (pushed, next)
+    }
 }
 
 /// Where a user is.
@@ -89,7 +149,9 @@ pub struct Courier {
     here: Here,
     orders: QuickMap<MessageId, Order>,
     alarms: Alarms<MessageId>,
-    /// Messages that are answered, and when they are forgotten.
+    /// The answers to messages of late, as frames: apart from the messages that are on their way, as they are many more.
+    answers: QuickMap<MessageId, Box<[u8]>>,
+    /// When they are forgotten.
     done: VecDeque<(Micros, MessageId)>,
     routes: BTreeMap<u64, Route>,
     /// Messages that wait for a user's route.
@@ -106,6 +168,7 @@ impl Courier {
             here: Here { site, shard: None },
             orders: QuickMap::default(),
             alarms: Alarms::default(),
+            answers: QuickMap::default(),
             done: VecDeque::new(),
             routes: BTreeMap::new(),
             waiting: BTreeMap::new(),
@@ -122,7 +185,7 @@ impl Courier {
 
     /// Messages without an answer.
     pub fn pending_len(&self) -> usize {
-        self.orders.values().filter(|order| order.answer.is_none()).count()
+        self.orders.len()
     }
 
     /// Where a user is, or `None` where nobody could say.
@@ -130,43 +193,24 @@ impl Courier {
         let Some(gateways) = gateways else {
             return; // asked for again by its time
         };
-        if !gateways.is_empty() && (self.routes.len() < ROUTES_MAX || self.routes.contains_key(&user)) {
-            let route = Route {
-                gateways: gateways.clone(),
-                until: now + ROUTE_LIFE,
-            };
-            self.routes.insert(user, route);
-        }
         for id in self.waiting.remove(&user).unwrap_or_default() {
             self.go(now, id, &gateways, mail);
+        }
+        if !gateways.is_empty() && (self.routes.len() < ROUTES_MAX || self.routes.contains_key(&user)) {
+            let until = now + ROUTE_LIFE;
+            self.routes.insert(user, Route { gateways, until });
         }
     }
 
     /// A message goes to the gateways of a route.
     fn go(&mut self, now: Micros, id: MessageId, gateways: &[u32], mail: &mut Mail) {
-        let Some(order) = self.orders.get_mut(&id).filter(|order| order.answer.is_none()) else {
+        let Some(order) = self.orders.get_mut(&id) else {
             return;
         };
-        order.asked_at = None;
-        // A gateway that went and is named no more has nothing to say.
-        order
-            .ways
-            .retain(|gateway, way| way.outcomes.is_some() || gateways.contains(gateway) || mail.is_linked(*gateway));
-        for gateway in gateways {
-            let way = order.ways.entry(*gateway).or_insert(Way {
-                at: now,
-                wait: AGAIN,
-                outcomes: None,
-            });
-            // One that said "not here" is asked again where the route still has it.
-            if way.outcomes.as_ref().is_some_and(|outcomes| is_not_here(outcomes)) {
-                (way.at, way.wait, way.outcomes) = (now, AGAIN, None);
-            }
+        match order.aim(now, gateways, mail) {
+            true => self.push(now, id, mail),
+            false => self.answer(now, id, mail),
         }
-        if order.ways.values().all(|way| way.outcomes.is_some()) {
-            return self.answer(now, id, mail);
-        }
-        self.push(now, id, mail);
     }
 
     /// Tells the gateways that are due, and says when it looks again.
@@ -174,26 +218,8 @@ impl Courier {
         let Some(order) = self.orders.get_mut(&id) else {
             return;
         };
-        let left_ms = order.until.saturating_sub(now) / 1_000;
-        let unicast = Message::Unicast(Unicast {
-            id,
-            after: order.after,
-            user: order.user,
-            device: order.device,
-            expires_ms: u32::try_from(left_ms).unwrap_or(u32::MAX).max(1),
-            body: &order.body,
-        });
-        let frame = unicast.to_frame();
-        let mut next = order.until + GRACE;
-        for (gateway, way) in order.ways.iter_mut().filter(|(_, way)| way.outcomes.is_none()) {
-            if way.at <= now {
-                mail.send(*gateway, frame.clone());
-                self.counters.unicast_pushed += 1;
-                way.at = now + way.wait;
-                way.wait = (2 * way.wait).min(AGAIN_MAX);
-            }
-            next = next.min(way.at);
-        }
+        let (pushed, next) = order.push(now, id, mail);
+        self.counters.unicast_pushed += pushed;
         self.plan(id, next);
     }
 
@@ -203,8 +229,11 @@ impl Courier {
         let user = order.user;
         if let Some(route) = self.routes.get(&user).filter(|route| now < route.until) {
             self.counters.unicast_routes_known += 1;
-            let gateways = route.gateways.clone();
-            return self.go(now, id, &gateways, mail);
+            match order.aim(now, &route.gateways, mail) {
+                true => self.push(now, id, mail),
+                false => self.answer(now, id, mail),
+            }
+            return;
         }
         order.asked_at = Some(now);
         let waiting = self.waiting.entry(user).or_default();
@@ -228,53 +257,65 @@ impl Courier {
 
     fn take(&mut self, now: Micros, proxy: u32, unicast: &Unicast<'_>, mail: &mut Mail) {
         let id = unicast.id;
-        if let Some(order) = self.orders.get_mut(&id) {
+        if let Some(answer) = self.answers.get(&id) {
             self.counters.unicast_messages_again += 1;
-            if let Some(outcomes) = &order.answer {
-                mail.send(proxy, answer_frame(id, outcomes));
-            }
+            mail.send(proxy, answer);
             return;
         }
-        if self.orders.len() >= COURIER_MESSAGES_MAX {
+        if self.orders.len() + self.answers.len() >= COURIER_MESSAGES_MAX {
             self.counters.unicast_dropped_full += 1;
             return;
         }
+        let entry = match self.orders.entry(id) {
+            Entry::Vacant(entry) => entry,
+            Entry::Occupied(_) => {
+                self.counters.unicast_messages_again += 1;
+                return;
+            }
+        };
         self.counters.unicast_messages += 1;
-        let order = Order {
+        let order = entry.insert(Order {
             proxy,
             after: unicast.after,
             user: unicast.user,
             device: unicast.device,
             body: unicast.body.to_vec(),
             until: now + Micros::from(unicast.expires_ms.min(EXPIRES_MS_MAX)) * 1_000,
-            ways: BTreeMap::new(),
+            ways: Few::default(),
             asked_at: None,
             moves: 0,
-            answer: None,
             due: now,
-        };
-        self.orders.insert(id, order);
-        self.find(now, id, mail);
+        });
+        // The way of nearly all: one look at the route, and none at the message once more.
+        let route = self.routes.get(&unicast.user).filter(|route| now < route.until);
+        match route.is_some_and(|route| order.aim(now, &route.gateways, mail)) {
+            true => {
+                self.counters.unicast_routes_known += 1;
+                let (pushed, next) = order.push(now, id, mail);
+                self.counters.unicast_pushed += pushed;
+                order.due = next.min(order.until + GRACE);
+                self.alarms.set(order.due, id);
+            }
+            false => self.find(now, id, mail),
+        }
     }
 
     fn answered(&mut self, now: Micros, gateway: u32, id: MessageId, outcomes: Outcomes, mail: &mut Mail) {
-        let Some(order) = self.orders.get_mut(&id).filter(|order| order.answer.is_none()) else {
+        let Some(order) = self.orders.get_mut(&id) else {
             return;
         };
-        let Some(way) = order.ways.get_mut(&gateway) else {
+        let Some(way) = order.ways.iter_mut().find(|way| way.gateway == gateway) else {
             return;
         };
         if is_not_here(&outcomes) {
             self.routes.remove(&order.user); // it is not what it was
         }
         way.outcomes = Some(outcomes);
-        if order.ways.values().any(|way| way.outcomes.is_none()) {
+        if order.is_open() {
             return;
         }
-        let nobody = order
-            .ways
-            .values()
-            .all(|way| way.outcomes.as_ref().is_some_and(|outcomes| is_not_here(outcomes)));
+        let not_here = |way: &Way| way.outcomes.as_ref().is_some_and(|outcomes| is_not_here(outcomes));
+        let nobody = order.ways.iter().all(not_here);
         match MOVES.get(order.moves).filter(|_| nobody) {
             Some(wait) => {
                 order.moves += 1;
@@ -286,14 +327,13 @@ impl Courier {
 
     /// Tells the proxy what is known.
     fn answer(&mut self, now: Micros, id: MessageId, mail: &mut Mail) {
-        let Some(order) = self.orders.get_mut(&id) else {
+        let Some(order) = self.orders.remove(&id) else {
             return;
         };
-        let open = order.ways.values().any(|way| way.outcomes.is_none());
-        let known = order.ways.values().filter_map(|way| way.outcomes.clone()).flatten();
-        let unsaid = open || order.asked_at.is_some() && now >= order.until;
+        let unsaid = order.is_open() || order.asked_at.is_some() && now >= order.until;
         let unknown = unsaid.then_some((order.device, Outcome::Expired));
-        let mut outcomes = merge(known.chain(unknown));
+        let known = order.ways.iter().filter_map(|way| way.outcomes.as_ref()).flatten();
+        let mut outcomes = merge(known.copied().chain(unknown));
         if outcomes.is_empty() {
             outcomes.push((order.device, Outcome::NotOnline));
         }
@@ -302,10 +342,12 @@ impl Courier {
         self.counters.unicast_expired += u64::from(count(Outcome::Expired) > 0);
         let nobody = count(Outcome::NotOnline) == outcomes.len() as u64;
         self.counters.unicast_not_online += u64::from(nobody);
-        mail.send(order.proxy, answer_frame(id, &outcomes));
-        order.answer = Some(outcomes);
-        order.body = Vec::new();
-        order.ways.clear();
+        let answer = Message::UnicastAnswer(UnicastAnswer { id, ap: 0, outcomes });
+        let answer = answer.encode(|frame| {
+            mail.send(order.proxy, frame);
+            frame.into()
+        });
+        self.answers.insert(id, answer);
         self.done.push_back((now + KEEP, id));
     }
 
@@ -318,9 +360,12 @@ impl Courier {
             return self.answer(now, id, mail);
         }
         // A gateway that says nothing for so long may be gone, and its user elsewhere; so may one of whom all say "not here".
-        let (user, ways) = (order.user, &order.ways);
-        let silent = ways.values().any(|way| way.outcomes.is_none() && way.wait > 2 * AGAIN);
-        let moved = ways.values().all(|way| way.outcomes.is_some());
+        let user = order.user;
+        let silent = order
+            .ways
+            .iter()
+            .any(|way| way.outcomes.is_none() && way.wait > 2 * AGAIN);
+        let moved = !order.is_open();
         let asks = order.asked_at.is_some() || silent || moved;
         self.push(now, id, mail);
         if asks {
@@ -338,15 +383,6 @@ fn is_not_here(outcomes: &[(Option<Device>, Outcome)]) -> bool {
     outcomes.iter().all(|(_, outcome)| *outcome == Outcome::NotOnline)
 }
 
-fn answer_frame(id: MessageId, outcomes: &Outcomes) -> Vec<u8> {
-    Message::UnicastAnswer(UnicastAnswer {
-        id,
-        ap: 0,
-        outcomes: outcomes.clone(),
-    })
-    .to_frame()
-}
-
 impl Task for Courier {
     type Event = u64;
 
@@ -358,19 +394,19 @@ impl Task for Courier {
         (!self.readers).then_some("no online reader is known")
     }
 
-    fn message(&mut self, now: Micros, peer: Identity, message: &Message<'_>, mail: &mut Mail) -> bool {
+    fn message(&mut self, now: Micros, peer: Identity, message: Message<'_>, mail: &mut Mail) -> bool {
         match message {
             Message::Here(_) => true,
             // A proxy numbers its own messages alone.
             Message::Unicast(unicast) => {
                 let own = (unicast.id.server, unicast.id.epoch) == (peer.node, peer.epoch);
                 if own {
-                    self.take(now, peer.node, unicast, mail);
+                    self.take(now, peer.node, &unicast, mail);
                 }
                 own && peer.role != role::UNICAST
             }
             Message::UnicastAnswer(answer) if answer.ap == peer.node => {
-                self.answered(now, peer.node, answer.id, answer.outcomes.clone(), mail);
+                self.answered(now, peer.node, answer.id, answer.outcomes, mail);
                 true
             }
             _ => false,
@@ -382,24 +418,17 @@ impl Task for Courier {
             self.routes.retain(|_, route| !route.gateways.contains(&peer.node));
         }
         // What a gateway has not answered is told again, or told elsewhere.
-        let open = |order: &Order| {
-            let way = order.ways.get(&peer.node);
-            order.answer.is_none() && way.is_some_and(|way| way.outcomes.is_none())
-        };
-        let orders: Vec<MessageId> = self
-            .orders
-            .iter()
-            .filter(|(_, order)| open(order))
-            .map(|(id, _)| *id)
-            .collect();
-        for id in orders {
-            if let Some(way) = self
-                .orders
-                .get_mut(&id)
-                .and_then(|order| order.ways.get_mut(&peer.node))
-            {
+        let mut late = Vec::new();
+        for (id, order) in &mut self.orders {
+            let mut ways = order.ways.iter_mut();
+            let way = ways.find(|way| way.gateway == peer.node && way.outcomes.is_none());
+            if let Some(way) = way {
                 (way.at, way.wait) = (now, if up { AGAIN } else { AGAIN_MAX });
+                late.push(*id);
             }
+        }
+        late.sort_unstable(); // of one proxy in the order in which they came
+        for id in late {
             self.plan(id, now);
         }
     }
@@ -407,13 +436,13 @@ impl Task for Courier {
     fn expire(&mut self, now: Micros, mail: &mut Mail) {
         while let Some((_, id)) = self.done.front().copied().filter(|(at, _)| *at <= now) {
             self.done.pop_front();
-            self.orders.remove(&id);
+            self.answers.remove(&id);
         }
         loop {
             let orders = &self.orders;
             let stands = |at: Micros, id: &MessageId| {
                 let order = orders.get(id);
-                order.is_some_and(|order| order.answer.is_none() && order.due == at)
+                order.is_some_and(|order| order.due == at)
             };
             let Some(id) = self.alarms.due(now, stands) else { break };
             self.look(now, id, mail);

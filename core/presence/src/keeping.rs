@@ -4,11 +4,11 @@
 
 use crate::limits::SOURCES_MAX;
 use crate::pack::{pack, Packed};
-use crate::post::{Mail, Task};
+use crate::post::Task;
 use crate::role;
 use crate::wire::{Here, Message, Shard};
 use crate::writer::Writer;
-use muster_transport::{Identity, Micros, Placement, Role};
+use muster_transport::{Identity, Mail, Micros, Placement, Role};
 use std::collections::BTreeSet;
 
 muster_transport::counters! {
@@ -89,7 +89,7 @@ impl Task for Keeping {
         }
     }
 
-    fn message(&mut self, now: Micros, peer: Identity, message: &Message<'_>, _mail: &mut Mail) -> bool {
+    fn message(&mut self, now: Micros, peer: Identity, message: Message<'_>, _mail: &mut Mail) -> bool {
         if !self.is_open {
             self.counters.presence_dropped_early += 1;
             return true;
@@ -98,7 +98,7 @@ impl Task for Keeping {
         let passes = |ap: u32| peer.role == role::ONLINE_PROXY || own(ap);
         let writer = &mut self.writer;
         // What it does with a frame, it counts itself.
-        let _ = match message {
+        let _ = match &message {
             Message::Share(share) if passes(share.origin.ap) => writer.share(now, share),
             Message::Empty(empty) if passes(empty.origin.ap) => writer.empty(now, empty),
             Message::Beat(beat) if passes(beat.origin.ap) => writer.beat(now, beat),
@@ -115,7 +115,7 @@ impl Task for Keeping {
     fn flush(&mut self, _now: Micros, mail: &mut Mail) {
         for one in self.writer.take_supersedes() {
             self.counters.presence_supersedes += 1;
-            mail.send(one.origin.ap, Message::Supersede(one).to_frame());
+            Message::Supersede(one).encode(|frame| mail.send(one.origin.ap, frame));
         }
     }
 

@@ -20,8 +20,6 @@ pub const DEVICE_BYTES_MAX: usize = 23;
 
 // ---- Nodes ---------------------------------------------------------------------------------------------------------
 
-/// Bytes of frames that wait for one link: what a window of a busy link takes in a second, beyond a full state's own pace.
-pub const MAIL_BYTES_MAX: usize = 4 * KIB * KIB;
 /// A node tells its peers so often where it works.
 pub const HERE_EVERY: Micros = SECOND;
 

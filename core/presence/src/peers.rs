@@ -64,7 +64,15 @@ impl Peers {
         }
     }
 
-    /// The same among those that `may` be chosen.
+    /// The first of the two for a subject.
+    pub fn first(&self, subject: u64) -> Option<u32> {
+        self.linked
+            .keys()
+            .copied()
+            .max_by_key(|node| (weight(subject, *node), *node))
+    }
+
+    /// The same two among those that `may` be chosen.
     pub fn choose(&self, subject: u64, may: impl Fn(u32) -> bool) -> [Option<u32>; 2] {
         let heaviest = |but: Option<(u32, Option<u16>)>, other_site: bool| {
             let nodes = self.linked.iter().filter(|(node, _)| may(**node));
@@ -104,6 +112,7 @@ mod tests {
         let peers = peers(&[(10, 1), (11, 1), (12, 1), (20, 2)]);
         for subject in 0..50 {
             let two = peers.two(subject).map(Option::unwrap);
+            assert_eq!(peers.first(subject.into()), Some(two[0]));
             assert!(two.contains(&20) && two[0] != two[1], "{two:?}");
         }
         let firsts: std::collections::BTreeSet<_> = (0..50).map(|subject| peers.two(subject)[0]).collect();

@@ -1,17 +1,17 @@
 //! A node of presence: its links with other nodes, and the task that takes what comes by them.
 //!
-//! Owns: [`Post`], which joins frames into datagrams and keeps those that wait for a link's window, and [`Mail`], what waits. A frame that finds no
-//! room is dropped and counted: presence and unicast ask again for all that they miss. Knows no frame's meaning: that is the [`Task`]'s.
+//! Owns: [`Post`], which joins frames into datagrams and keeps those that wait for a link's window. A frame that finds no room is dropped and
+//! counted: presence and unicast ask again for all that they miss. Knows no frame's meaning: that is the [`Task`]'s.
 
 use crate::kinds;
-use crate::limits::{HERE_EVERY, MAIL_BYTES_MAX};
+use crate::limits::HERE_EVERY;
 use crate::wire::{Here, Message};
 use muster_transport::{
     Access, Arrival, ClusterKeys, Code, Control, ControlRecord, Door, DoorKey, Encode, Entropy, Frames, HasLinks,
-    Identity, Inbox, LinkChange, Links, Machine, Micros, Node, Outbox, Placement, Records, ResetSecret, Role,
+    Identity, Inbox, LinkChange, Links, Machine, Mail, Micros, Node, Outbox, Placement, Records, ResetSecret, Role,
     SystemRecord, Writer, HEADER,
 };
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 /// Bytes of control records that a link may have unacknowledged: nodes of presence tell each other no records of their own.
 const LOG_BYTES: usize = 4_096;
@@ -46,7 +46,7 @@ pub trait Task: Send {
     fn link(&mut self, _now: Micros, _peer: Identity, _up: bool, _mail: &mut Mail) {}
 
     /// Takes a frame. `false`: it is not this peer's to send.
-    fn message(&mut self, now: Micros, peer: Identity, message: &Message<'_>, mail: &mut Mail) -> bool;
+    fn message(&mut self, now: Micros, peer: Identity, message: Message<'_>, mail: &mut Mail) -> bool;
 
     /// All datagrams of the turn have been taken.
     fn flush(&mut self, _now: Micros, _mail: &mut Mail) {}
@@ -111,75 +111,6 @@ impl<'a> SystemRecord<'a> for LinkRecord<'a> {
     }
 }
 
-/// Frames for one peer.
-#[derive(Default)]
-struct Queue {
-    frames: VecDeque<Vec<u8>>,
-    bytes: usize,
-}
-
-/// Frames that wait for their links.
-#[derive(Default)]
-pub struct Mail {
-    queues: BTreeMap<u32, Queue>,
-    /// Peers whose queues are no longer empty.
-    begun: Vec<u32>,
-    pub counters: MailCounters,
-}
-
-impl Mail {
-    /// Sends a whole frame to a linked node; to others, or where too much waits, it is dropped.
-    pub fn send(&mut self, node: u32, frame: Vec<u8>) {
-        let Some(queue) = self.queues.get_mut(&node) else {
-            self.counters.presence_dropped_unlinked += 1;
-            return;
-        };
-        if queue.bytes + frame.len() > MAIL_BYTES_MAX {
-            self.counters.presence_dropped_full += 1;
-            return;
-        }
-        if queue.frames.is_empty() {
-            self.begun.push(node);
-        }
-        queue.bytes += frame.len();
-        queue.frames.push_back(frame);
-    }
-
-    /// Nodes that are linked, in the order of their numbers.
-    pub fn linked(&self) -> impl Iterator<Item = u32> + '_ {
-        self.queues.keys().copied()
-    }
-
-    pub fn is_linked(&self, node: u32) -> bool {
-        self.queues.contains_key(&node)
-    }
-
-    /// Frames that wait.
-    pub fn waiting(&self) -> usize {
-        self.queues.values().map(|queue| queue.frames.len()).sum()
-    }
-
-    pub(crate) fn open(&mut self, node: u32) {
-        self.queues.insert(node, Queue::default());
-    }
-
-    pub(crate) fn close(&mut self, node: u32) {
-        let dropped = self.queues.remove(&node).map_or(0, |queue| queue.frames.len());
-        self.counters.presence_dropped_unlinked += dropped as u64;
-    }
-
-    /// What waits, each frame with its node.
-    #[cfg(test)]
-    pub(crate) fn take(&mut self) -> Vec<(u32, Vec<u8>)> {
-        let all = self.queues.iter_mut();
-        let frames = all.flat_map(|(node, queue)| {
-            queue.bytes = 0;
-            queue.frames.drain(..).map(|frame| (*node, frame))
-        });
-        frames.collect()
-    }
-}
-
 /// An event of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PostEvent<E> {
@@ -196,6 +127,8 @@ pub struct Post<T: Task> {
     is_placed: bool,
     records: Records,
     mail: Mail,
+    /// Frames taken.
+    received: u64,
     here_at: Micros,
     /// The last time that came in.
     now: Micros,
@@ -220,6 +153,7 @@ impl<T: Task> Post<T> {
             is_placed: false,
             records: Records::default(),
             mail: Mail::default(),
+            received: 0,
             here_at: 0,
             now: 0,
             events: VecDeque::new(),
@@ -268,8 +202,18 @@ impl<T: Task> Post<T> {
         given
     }
 
-    pub fn mail(&self) -> &Mail {
-        &self.mail
+    /// Frames that wait for a link's window.
+    pub fn waiting(&self) -> usize {
+        self.mail.waiting()
+    }
+
+    pub fn counters(&self) -> MailCounters {
+        MailCounters {
+            presence_frames_received: self.received,
+            presence_frames_sent: self.mail.sent,
+            presence_dropped_unlinked: self.mail.dropped_unlinked,
+            presence_dropped_full: self.mail.dropped_full,
+        }
     }
 
     pub fn placement(&self) -> &Placement {
@@ -294,8 +238,8 @@ impl<T: Task> Post<T> {
             match self.links.control(now, slot, &frame, &mut records) {
                 Control::Other => {
                     let message = Message::read(frame.kind, frame.body);
-                    let taken = message.is_some_and(|message| self.task.message(now, peer, &message, &mut self.mail));
-                    self.mail.counters.presence_frames_received += u64::from(taken);
+                    let taken = message.is_some_and(|message| self.task.message(now, peer, message, &mut self.mail));
+                    self.received += u64::from(taken);
                     self.links.counters.link_dropped_frame += u64::from(!taken);
                 }
                 Control::Heard(_) => self.links.table.mark(slot), // a window may have opened
@@ -320,8 +264,8 @@ impl<T: Task> Post<T> {
             match change {
                 LinkChange::Up { peer, .. } => {
                     self.mail.open(peer.node);
-                    let here = Message::Here(self.task.here()).to_frame();
-                    self.mail.send(peer.node, here);
+                    let here = Message::Here(self.task.here());
+                    here.encode(|frame| self.mail.send(peer.node, frame));
                     self.task.link(now, peer, true, &mut self.mail);
                 }
                 // Another link to the node may have come up before.
@@ -337,7 +281,7 @@ impl<T: Task> Post<T> {
 
     /// Links with new mail have their turn.
     fn wake(&mut self) {
-        for node in std::mem::take(&mut self.mail.begun) {
+        for node in self.mail.begun() {
             if let Some(slot) = self.links.to(node) {
                 self.links.table.mark(slot);
             }
@@ -354,9 +298,7 @@ impl<T: Task> Post<T> {
             let probe = std::mem::take(&mut link.data.probe);
             let free = link.conn.flow.available(payload);
             let due = probe || link.conn.control_due(now);
-            let queue = self.mail.queues.get_mut(&node);
-            let waits = queue.as_ref().is_some_and(|queue| !queue.frames.is_empty());
-            if !(due || waits && free > 0) {
+            if !(due || free > 0 && self.mail.waits(node)) {
                 return;
             }
             if outbox.room() == 0 {
@@ -364,35 +306,15 @@ impl<T: Task> Post<T> {
                 self.links.table.mark(slot);
                 return;
             }
-            let (mut none, mut sent) = (Queue::default(), 0);
-            let queue = queue.unwrap_or(&mut none);
+            let mail = &mut self.mail;
             let left = self.links.send(now, &mut self.node, slot, outbox, |writer, _| {
-                let mut elicits = false;
-                while let Some(frame) = queue.frames.front().filter(|_| free > 0) {
-                    if frame.len() > writer.spare().len() {
-                        break;
-                    }
-                    elicits |= is_eliciting(frame);
-                    writer.put(frame);
-                    queue.bytes -= frame.len();
-                    queue.frames.pop_front();
-                    sent += 1;
-                }
-                elicits
+                free > 0 && mail.fill(node, writer, kinds::ALL).elicits
             });
-            self.mail.counters.presence_frames_sent += sent;
             if !left {
                 return;
             }
         }
     }
-}
-
-/// Whether a status must cover a frame.
-fn is_eliciting(frame: &[u8]) -> bool {
-    frame
-        .first()
-        .is_some_and(|code| kinds::ELICITING.iter().any(|kind| kind.code() == *code))
 }
 
 impl<T: Task> HasLinks for Post<T> {
@@ -424,9 +346,12 @@ impl<T: Task> Machine for Post<T> {
         self.link_changes(now);
         if now >= self.here_at {
             self.here_at = now + HERE_EVERY;
-            let here = Message::Here(self.task.here()).to_frame();
             let linked: Vec<u32> = self.mail.linked().collect();
-            linked.into_iter().for_each(|node| self.mail.send(node, here.clone()));
+            Message::Here(self.task.here()).encode(|frame| {
+                for node in linked {
+                    self.mail.send(node, frame);
+                }
+            });
         }
         self.task.expire(now, &mut self.mail);
         self.wake();

@@ -8,7 +8,7 @@
 use crate::device::Device;
 use crate::limits::{DATA_BYTES_MAX, OUTCOMES_MAX};
 use crate::wire::{write_device, MessageId, Outcome};
-use muster_transport::{Code, Reader, Writer, GUEST_KINDS, RECORD_MAX};
+use muster_transport::{Code, Encode, Reader, Writer, GUEST_KINDS};
 
 const SEND: u8 = GUEST_KINDS;
 const SENT: u8 = GUEST_KINDS + 1;
@@ -118,14 +118,12 @@ impl<'a> Record<'a> {
 
     /// The whole record.
     pub fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes = [0; RECORD_MAX];
-        let mut writer = Writer::new(&mut bytes);
-        self.write(&mut writer);
-        assert!(!writer.full(), "a record of ours is longer than RECORD_MAX");
-        writer.written().to_vec()
+        self.encode(<[u8]>::to_vec)
     }
+}
 
-    fn write(&self, w: &mut Writer<'_>) {
+impl Encode for Record<'_> {
+    fn write(&self, w: &mut Writer<'_>) -> bool {
         match self {
             Record::Send {
                 number,
@@ -155,6 +153,7 @@ impl<'a> Record<'a> {
                 w.u8(u8::from(*taken));
             }
         }
+        !w.full()
     }
 }
 

@@ -6,9 +6,11 @@
 
 use crate::alarms::Alarms;
 use crate::device::Device;
+use crate::few::Few;
 use crate::kinds;
 use crate::limits::{EXPIRES_MS_MAX, ORDERS_MAX, SENDS_MAX, SESSION_SENDS_MAX};
 use crate::peers::Peers;
+use crate::quick::QuickMap;
 use crate::recipients::{Claims, Recipients};
 use crate::records::{says_more, Letter, Outcomes, Record};
 use crate::role;
@@ -40,6 +42,13 @@ struct Client {
     refusals: usize,
 }
 
+/// A service that was asked.
+struct Asked {
+    service: u32,
+    tries: u32,
+    answered: bool,
+}
+
 /// A message on its way.
 struct Pending {
     session: u64,
@@ -50,8 +59,7 @@ struct Pending {
     device: Option<Device>,
     body: Vec<u8>,
     until: Micros,
-    /// Services that were asked, how often, and those that answered.
-    asked: BTreeMap<u32, (u32, bool)>,
+    asked: Few<Asked>,
     /// When the first one was.
     asked_at: Option<Micros>,
     wait: Micros,
@@ -113,9 +121,9 @@ impl Pace {
 /// The guest of a proxy.
 pub struct Sending {
     me: Identity,
-    clients: HashMap<u64, Client>,
+    clients: QuickMap<u64, Client>,
     services: Peers,
-    pending: BTreeMap<u64, Pending>,
+    pending: QuickMap<u64, Pending>,
     by_number: HashMap<(u64, u64), u64>,
     alarms: Alarms<u64>,
     /// The last message of a session to a user, where a device has it or may get it.
@@ -134,9 +142,9 @@ impl Sending {
     pub fn new(me: Identity) -> Self {
         Sending {
             me,
-            clients: HashMap::new(),
+            clients: QuickMap::default(),
             services: Peers::new(role::UNICAST, me.node),
-            pending: BTreeMap::new(),
+            pending: QuickMap::default(),
             by_number: HashMap::new(),
             alarms: Alarms::default(),
             orders: BTreeMap::new(),
@@ -198,7 +206,7 @@ impl Sending {
             device,
             body: letter.to_body(),
             until: now + Micros::from(left_ms.min(EXPIRES_MS_MAX)) * 1_000,
-            asked: BTreeMap::new(),
+            asked: Few::default(),
             asked_at: None,
             wait: AGAIN,
             best: None,
@@ -222,23 +230,22 @@ impl Sending {
         let Some(pending) = self.pending.get_mut(&sequence) else {
             return;
         };
-        let tries = |node: u32| pending.asked.get(&node).map_or(0, |(tries, _)| *tries);
-        let fewest = self.services.nodes().map(tries).min().unwrap_or(0);
-        let tried: u32 = pending.asked.values().map(|(tries, _)| *tries).sum();
-        let (services, next) = match tried {
-            0 => (
-                [self.services.choose(pending.user, |_| true)[0], None],
-                self.pace.late(),
-            ),
+        let asked = &pending.asked;
+        let tries = |node: u32| asked.iter().find(|one| one.service == node).map_or(0, |one| one.tries);
+        let fewest = || self.services.nodes().map(tries).min().unwrap_or(0);
+        let (services, next) = match asked.iter().map(|one| one.tries).sum::<u32>() {
+            0 => ([self.services.first(pending.user), None], self.pace.late()),
             1 => {
                 let other = self.services.choose(pending.user, |_| true)[1].filter(|other| tries(*other) == 0);
+                let fewest = fewest();
                 let another = || self.services.choose(pending.user, |node| tries(node) == fewest)[0];
                 ([other.or_else(another), None], pending.wait)
             }
-            _ => (
-                self.services.choose(pending.user, |node| tries(node) == fewest),
-                pending.wait,
-            ),
+            _ => {
+                let fewest = fewest();
+                let services = self.services.choose(pending.user, |node| tries(node) == fewest);
+                (services, pending.wait)
+            }
         };
         let hedged = pending.asked.len() == 1;
         let left_ms = pending.until.saturating_sub(now) / 1_000;
@@ -254,34 +261,40 @@ impl Sending {
             expires_ms: u32::try_from(left_ms).unwrap_or(u32::MAX).max(1),
             body: &pending.body,
         });
-        let (mut frame, mut wait) = (unicast.to_frame(), UNLINKED);
-        let mut services = services.into_iter().flatten().peekable();
-        while let Some(service) = services.next() {
-            let bytes = match services.peek() {
-                Some(_) => frame.clone(),
-                None => std::mem::take(&mut frame),
-            };
-            if host.frame(service, bytes) {
-                pending.asked.entry(service).or_default().0 += 1;
-                self.counters.unicast_sends_forwarded += 1;
+        let (asked, counters, mut wait) = (&mut pending.asked, &mut self.counters, UNLINKED);
+        unicast.encode(|frame| {
+            for service in services.into_iter().flatten() {
+                if !host.frame(service, frame) {
+                    continue;
+                }
+                counters.unicast_sends_forwarded += 1;
                 wait = next;
+                if let Some(one) = asked.iter_mut().find(|one| one.service == service) {
+                    one.tries += 1;
+                    continue;
+                }
+                asked.push(Asked {
+                    service,
+                    tries: 1,
+                    answered: false,
+                });
             }
-        }
+        });
         pending.asked_at.get_or_insert(now);
         self.counters.unicast_sends_hedged += u64::from(hedged && pending.asked.len() == 2);
         if wait == pending.wait {
             pending.wait = (2 * pending.wait).min(AGAIN_MAX);
         }
-        let at = pending.settles_at.unwrap_or(now + wait);
-        self.plan(sequence, at);
+        pending.due = pending.settles_at.unwrap_or(now + wait).min(pending.until + GRACE);
+        self.alarms.set(pending.due, sequence);
     }
 
     fn answered(&mut self, now: Micros, service: u32, sequence: u64, outcomes: Outcomes) {
         let Some(pending) = self.pending.get_mut(&sequence) else {
             return; // the other service was sooner
         };
-        if let Some((_, answered)) = pending.asked.get_mut(&service) {
-            *answered = true;
+        if let Some(one) = pending.asked.iter_mut().find(|one| one.service == service) {
+            one.answered = true;
         }
         if pending.best.as_ref().is_none_or(|best| says_more(&outcomes, best)) {
             pending.best = Some(outcomes);
@@ -289,7 +302,7 @@ impl Sending {
         let best = pending.best.as_deref().unwrap_or_default();
         let delivered = best.iter().any(|(_, outcome)| *outcome == Outcome::Delivered);
         let nobody = best.iter().all(|(_, outcome)| *outcome == Outcome::NotOnline);
-        let open = pending.asked.values().any(|(_, answered)| !answered);
+        let open = pending.asked.iter().any(|one| !one.answered);
         if delivered {
             self.pace.note(now - pending.asked_at.unwrap_or(now));
             self.finish(sequence);
@@ -420,17 +433,16 @@ impl Guest for Sending {
             return;
         }
         // What a dead service had is tried at once by another one.
-        let had = |pending: &Pending| pending.asked.get(&peer.node).is_some_and(|(_, answered)| !answered);
-        let late: Vec<u64> = self
-            .pending
-            .iter()
-            .filter(|(_, pending)| had(pending))
-            .map(|(sequence, _)| *sequence)
-            .collect();
-        for sequence in late {
-            if let Some(pending) = self.pending.get_mut(&sequence) {
-                pending.asked.remove(&peer.node);
+        let mut late = Vec::new();
+        for (sequence, pending) in &mut self.pending {
+            let asked = pending.asked.len();
+            pending.asked.retain(|one| one.service != peer.node || one.answered);
+            if pending.asked.len() < asked {
+                late.push(*sequence);
             }
+        }
+        late.sort_unstable(); // in the order in which they came
+        for sequence in late {
             self.plan(sequence, now);
         }
     }
@@ -453,9 +465,11 @@ impl Guest for Sending {
 
     fn act(&mut self, now: Micros, host: &mut dyn Host) {
         // In the order in which they came.
-        for sequence in std::mem::take(&mut self.fresh) {
+        let mut fresh = std::mem::take(&mut self.fresh);
+        for sequence in fresh.drain(..) {
             self.ask(now, sequence, host);
         }
+        self.fresh = fresh;
         loop {
             let pending = &self.pending;
             let stands = |at: Micros, sequence: &u64| pending.get(sequence).is_some_and(|pending| pending.due == at);
@@ -464,18 +478,19 @@ impl Guest for Sending {
             };
             self.look(now, sequence, host);
         }
-        let mut waiting = VecDeque::new();
-        for (session, record, is_refusal) in std::mem::take(&mut self.told) {
+        for _ in 0..self.told.len() {
+            let Some((session, record, is_refusal)) = self.told.pop_front() else {
+                break;
+            };
             let Some(client) = self.clients.get_mut(&session) else {
                 continue;
             };
             if host.offer(session, &record) {
                 client.refusals -= usize::from(is_refusal);
             } else {
-                waiting.push_back((session, record, is_refusal));
+                self.told.push_back((session, record, is_refusal));
             }
         }
-        self.told = waiting;
         self.again_at = (!self.told.is_empty()).then_some(now + OFFER_AGAIN);
     }
 

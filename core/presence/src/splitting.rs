@@ -5,11 +5,11 @@
 //! and all of them are told (H9).
 
 use crate::map::{ShardMap, Target};
-use crate::post::{Mail, Task};
+use crate::post::Task;
 use crate::role;
 use crate::split::Splitter;
 use crate::wire::{Beat, Events, Here, Message, Origin, Report};
-use muster_transport::{Identity, Micros, Placement};
+use muster_transport::{Identity, Mail, Micros, Placement};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 
@@ -116,10 +116,10 @@ impl Task for Splitting {
         }
     }
 
-    fn message(&mut self, _now: Micros, peer: Identity, message: &Message<'_>, _mail: &mut Mail) -> bool {
+    fn message(&mut self, _now: Micros, peer: Identity, message: Message<'_>, _mail: &mut Mail) -> bool {
         let is_gateway = role::name(peer.role).is_none();
         let own = |origin: Origin| is_gateway && (origin.ap, origin.epoch) == (peer.node, peer.epoch);
-        match message {
+        match &message {
             Message::Here(here) => {
                 if let Some(shard) = here.shard.filter(|_| peer.role == role::ONLINE_WRITER) {
                     let target = Target { site: here.site, shard };
@@ -173,7 +173,7 @@ impl Task for Splitting {
         for (target, frame) in splitter.finish() {
             for node in self.targets.get(&target).into_iter().flatten() {
                 self.counters.presence_shares += 1;
-                mail.send(*node, frame.clone());
+                mail.send(*node, &frame);
             }
         }
     }

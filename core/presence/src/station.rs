@@ -8,13 +8,14 @@ use crate::device::Device;
 use crate::event::Reason;
 use crate::kinds;
 use crate::peers::Peers;
+use crate::quick::QuickMap;
 use crate::recipients::Claims;
 use crate::records::Record;
 use crate::role;
 use crate::unicast::{Deliveries, DeliverySettings, Push};
 use crate::wire::{Message, Origin};
-use muster_transport::{Code, End, Frame, FrameKinds, Guest, Host, Identity, Micros};
-use std::collections::{HashMap, VecDeque};
+use muster_transport::{Code, Encode, End, Frame, FrameKinds, Guest, Host, Identity, Micros};
+use std::collections::VecDeque;
 
 /// A session whose log was nearly full is offered its messages again after this.
 const AGAIN: Micros = 20_000;
@@ -64,7 +65,7 @@ pub struct Station {
     unnamed: Device,
     wall: Box<dyn Wall>,
     /// By the gateway's number of the session.
-    sessions: HashMap<u64, Known>,
+    sessions: QuickMap<u64, Known>,
     proxies: Peers,
     endings: Vec<(u64, Code)>,
     /// Messages whose session had no space for them.
@@ -85,7 +86,7 @@ impl Station {
             nobody: settings.nobody,
             unnamed: settings.unnamed,
             wall,
-            sessions: HashMap::new(),
+            sessions: QuickMap::default(),
             proxies: Peers::new(role::ONLINE_PROXY, me.node),
             endings: Vec::new(),
             pushes: VecDeque::new(),
@@ -110,7 +111,7 @@ impl Station {
             id: push.id,
             body: &push.body,
         };
-        host.offer(session, &record.to_bytes())
+        record.encode(|record| host.offer(session, record))
     }
 
     fn write_to_devices(&mut self, now: Micros, host: &mut dyn Host) {
@@ -219,8 +220,8 @@ impl Guest for Station {
                 true
             }
             (role::UNICAST, Some(Message::Unicast(unicast))) => {
-                let devices: Vec<Device> = self.access.sessions(unicast.user).map(|(device, _)| device).collect();
-                self.deliveries.offer(now, peer.node, &unicast, devices.into_iter());
+                let devices = self.access.sessions(unicast.user).map(|(device, _)| device);
+                self.deliveries.offer(now, peer.node, &unicast, devices);
                 true
             }
             _ => false,
@@ -236,7 +237,7 @@ impl Guest for Station {
         for (to, frame) in self.access.take_out() {
             match to {
                 To::Writer(writer) => {
-                    host.frame(writer, frame);
+                    host.frame(writer, &frame);
                 }
                 To::Proxies => {
                     let Some(first) = first else {
@@ -244,16 +245,16 @@ impl Guest for Station {
                         continue;
                     };
                     if let Some(second) = second {
-                        host.frame(second, frame.clone());
+                        host.frame(second, &frame);
                     }
-                    host.frame(first, frame);
+                    host.frame(first, &frame);
                 }
             }
         }
         self.deliveries.expire(now);
         self.write_to_devices(now, host);
         for (service, frame) in self.deliveries.take_out() {
-            host.frame(service, frame);
+            host.frame(service, &frame);
         }
     }
 

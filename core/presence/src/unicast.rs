@@ -8,12 +8,13 @@
 
 use crate::alarms::Alarms;
 use crate::device::Device;
+use crate::few::Few;
 use crate::limits::{EXPIRES_MS_MAX, REORDER_BYTES_MAX, SENDERS_MAX, SENDER_BLOCKS, SENDER_IDLE, SENDER_MESSAGES_MAX};
 use crate::planted::{self, Bug};
 use crate::quick::QuickMap;
 use crate::wire::{Message, MessageId, Outcome, Unicast, UnicastAnswer};
 use muster_transport::Micros;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 /// Bits of one block.
 const BITS: u64 = u64::BITS as u64;
@@ -105,12 +106,15 @@ impl Seen {
     }
 }
 
+/// A device that a message is for, and what became of it there.
+type Target = (Device, Option<Outcome>);
+
 /// A message that has been accepted and is remembered.
 struct Kept {
     user: u64,
     /// Services that brought it, and want an answer: one of each of two sites, and one more after a restart.
-    askers: Vec<u32>,
-    targets: Vec<(Device, Option<Outcome>)>,
+    askers: Few<u32>,
+    targets: Few<Target>,
     expires: Micros,
     /// While it waits for the one before it.
     body: Option<Vec<u8>>,
@@ -121,6 +125,11 @@ impl Kept {
         self.targets.iter().all(|(_, outcome)| outcome.is_some())
     }
 }
+
+/// Places for messages that a device without any keeps: 16 B each.
+const PENDING_KEPT: usize = 64;
+/// Senders that are silent are looked for so often.
+const SWEEP_EVERY: Micros = 1_000_000;
 
 /// Services that hear the answer to one message.
 const ASKERS_MAX: usize = 4;
@@ -150,11 +159,13 @@ pub struct Deliveries {
     ap: u32,
     settings: DeliverySettings,
     senders: BTreeMap<u32, Sender>,
+    sweep_at: Micros,
     alarms: Alarms<(MessageId, Due)>,
     /// Messages that are done, and when they are forgotten.
     done: VecDeque<(Micros, MessageId)>,
-    /// Devices that have not answered.
-    pending: BTreeSet<(u64, Device, MessageId)>,
+    /// The messages that devices of users have not answered, the first first; a device that is here keeps its place.
+    pending: HashMap<(u64, Device), VecDeque<MessageId>>,
+    pending_len: usize,
     held_bytes: usize,
     pushes: Vec<Push>,
     out: Vec<(u32, Vec<u8>)>,
@@ -167,9 +178,11 @@ impl Deliveries {
             ap,
             settings,
             senders: BTreeMap::new(),
+            sweep_at: 0,
             alarms: Alarms::default(),
             done: VecDeque::new(),
-            pending: BTreeSet::new(),
+            pending: HashMap::new(),
+            pending_len: 0,
             held_bytes: 0,
             pushes: Vec::new(),
             out: Vec::new(),
@@ -189,7 +202,8 @@ impl Deliveries {
         let blind = planted::is(Bug::DeliveredTwice);
         if let Some(kept) = sender.messages.get_mut(&id.sequence).filter(|_| !blind) {
             self.counters.duplicates += 1;
-            if !kept.askers.contains(&service) && kept.askers.len() < ASKERS_MAX {
+            let knows = kept.askers.iter().any(|asker| *asker == service);
+            if !knows && kept.askers.len() < ASKERS_MAX {
                 kept.askers.push(service);
             }
             if kept.is_done() {
@@ -203,7 +217,7 @@ impl Deliveries {
             return;
         }
         let wanted = |device: &Device| unicast.device.is_none_or(|only| only == *device);
-        let targets: Vec<(Device, Option<Outcome>)> = devices.filter(wanted).map(|device| (device, None)).collect();
+        let targets: Few<Target> = devices.filter(wanted).map(|device| (device, None)).collect();
         if targets.is_empty() {
             // Nothing is remembered: the user may come here while the message still lives.
             self.counters.not_here += 1;
@@ -224,32 +238,42 @@ impl Deliveries {
         }
         sender.seen.note(id.sequence);
         let expires = now + Micros::from(unicast.expires_ms.min(EXPIRES_MS_MAX)) * 1_000;
-        for (device, _) in &targets {
-            self.pending.insert((unicast.user, *device, id));
+        for (device, _) in targets.iter() {
+            self.pending.entry((unicast.user, *device)).or_default().push_back(id);
+            self.pending_len += 1;
         }
-        let kept = Kept {
+        self.counters.accepted += 1;
+        self.alarms.set(expires, (id, Due::Expiry));
+        let mut kept = Kept {
             user: unicast.user,
-            askers: vec![service],
+            askers: Few::from_iter([service]),
             targets,
             expires,
-            body: Some(unicast.body.to_vec()),
+            body: None,
         };
-        sender.messages.insert(id.sequence, kept);
-        self.counters.accepted += 1;
-        self.held_bytes += unicast.body.len();
-        self.alarms.set(expires, (id, Due::Expiry));
         if waits {
+            kept.body = Some(unicast.body.to_vec());
+            self.held_bytes += unicast.body.len();
+            sender.messages.insert(id.sequence, kept);
             sender.waiting.entry(before).or_default().push(id.sequence);
             self.counters.reordered += 1;
             self.alarms.set(now + self.settings.reorder, (id, Due::Order));
-        } else {
-            self.release(id);
+            return;
+        }
+        push(&mut self.pushes, id, &kept, unicast.body);
+        sender.messages.insert(id.sequence, kept);
+        let waiting = match sender.waiting.is_empty() {
+            true => None,
+            false => sender.waiting.remove(&id.sequence),
+        };
+        for sequence in waiting.unwrap_or_default() {
+            self.release(MessageId { sequence, ..id });
         }
     }
 
     /// A device has the message.
     pub fn delivered(&mut self, now: Micros, id: MessageId, user: u64, device: Device) {
-        if self.pending.remove(&(user, device, id)) {
+        if self.take_pending(id, user, device) {
             self.counters.delivered += 1;
             self.settle(now, id, device, Outcome::Delivered);
         }
@@ -257,25 +281,29 @@ impl Deliveries {
 
     /// A device is gone: what it did not take it does not get here.
     pub fn offline(&mut self, now: Micros, user: u64, device: Device) {
-        let first = (
-            user,
-            device,
-            MessageId {
-                server: 0,
-                epoch: 0,
-                sequence: 0,
-            },
-        );
-        let of = self
-            .pending
-            .range(first..)
-            .take_while(|one| (one.0, one.1) == (user, device));
-        let ids: Vec<MessageId> = of.map(|(_, _, id)| *id).collect();
+        let ids = self.pending.remove(&(user, device)).unwrap_or_default();
+        self.pending_len -= ids.len();
         for id in ids {
-            self.pending.remove(&(user, device, id));
             self.counters.offline += 1;
             self.settle(now, id, device, Outcome::NotOnline);
         }
+    }
+
+    /// A device answers for a message, or somebody does for it. `false`: that was done.
+    fn take_pending(&mut self, id: MessageId, user: u64, device: Device) -> bool {
+        let Some(ids) = self.pending.get_mut(&(user, device)) else {
+            return false;
+        };
+        // Devices answer in the order of their messages, nearly always.
+        let found = match ids.front() == Some(&id) {
+            true => ids.pop_front(),
+            false => ids.iter().position(|one| *one == id).and_then(|at| ids.remove(at)),
+        };
+        if ids.is_empty() {
+            ids.shrink_to(PENDING_KEPT);
+        }
+        self.pending_len -= usize::from(found.is_some());
+        found.is_some()
     }
 
     /// Does what is due.
@@ -307,8 +335,11 @@ impl Deliveries {
                 Due::Expiry => self.end(now, id),
             }
         }
-        self.senders
-            .retain(|_, sender| !sender.messages.is_empty() || now < sender.heard + SENDER_IDLE);
+        if self.sweep_at <= now {
+            self.sweep_at = now + SWEEP_EVERY;
+            self.senders
+                .retain(|_, sender| !sender.messages.is_empty() || now < sender.heard + SENDER_IDLE);
+        }
     }
 
     pub fn deadline(&self) -> Option<Micros> {
@@ -328,7 +359,7 @@ impl Deliveries {
 
     /// Devices that have not answered yet.
     pub fn pending_len(&self) -> usize {
-        self.pending.len()
+        self.pending_len
     }
 
     pub fn counters(&self) -> DeliveryCounters {
@@ -337,14 +368,14 @@ impl Deliveries {
 
     /// Makes place for the sender's life. `false`: it is an earlier one, or there are too many senders.
     fn knows(&mut self, now: Micros, id: MessageId) -> bool {
-        let known = self.senders.get(&id.server).map(|sender| sender.epoch);
-        match known {
-            Some(epoch) if id.epoch < epoch => {
+        let known = self.senders.len();
+        match self.senders.get_mut(&id.server) {
+            Some(sender) if id.epoch < sender.epoch => {
                 self.counters.old_epoch += 1;
                 return false;
             }
-            Some(epoch) if id.epoch == epoch => {}
-            None if self.senders.len() >= SENDERS_MAX => {
+            Some(sender) if id.epoch == sender.epoch => sender.heard = now,
+            None if known >= SENDERS_MAX => {
                 self.counters.full += 1;
                 return false;
             }
@@ -359,9 +390,6 @@ impl Deliveries {
                 };
                 self.senders.insert(id.server, sender);
             }
-        }
-        if let Some(sender) = self.senders.get_mut(&id.server) {
-            sender.heard = now;
         }
         true
     }
@@ -378,10 +406,10 @@ impl Deliveries {
                 sequence,
             };
             self.held_bytes -= kept.body.map_or(0, |body| body.len());
-            for (device, outcome) in kept.targets {
+            for (device, outcome) in kept.targets.iter() {
                 if outcome.is_none() {
                     self.counters.expired += 1;
-                    self.pending.remove(&(kept.user, device, id));
+                    self.take_pending(id, kept.user, *device);
                 }
             }
         }
@@ -401,25 +429,19 @@ impl Deliveries {
     fn release(&mut self, id: MessageId) {
         let mut ready = vec![id];
         while let Some(id) = ready.pop() {
-            let Some(kept) = self.kept(id) else { continue };
+            let sender = self
+                .senders
+                .get_mut(&id.server)
+                .filter(|sender| sender.epoch == id.epoch);
+            let Some(sender) = sender else { continue };
+            let Some(kept) = sender.messages.get_mut(&id.sequence) else {
+                continue;
+            };
             let Some(body) = kept.body.take() else { continue };
-            let (user, expires) = (kept.user, kept.expires);
-            let open = kept.targets.iter().filter(|(_, outcome)| outcome.is_none());
-            let pushes: Vec<Push> = open
-                .map(|(device, _)| Push {
-                    id,
-                    user,
-                    device: *device,
-                    expires,
-                    body: body.clone(),
-                })
-                .collect();
-            self.pushes.extend(pushes);
             self.held_bytes -= body.len();
-            if let Some(sender) = self.sender(id) {
-                let waiting = sender.waiting.remove(&id.sequence).unwrap_or_default();
-                ready.extend(waiting.into_iter().map(|sequence| MessageId { sequence, ..id }));
-            }
+            push(&mut self.pushes, id, kept, &body);
+            let waiting = sender.waiting.remove(&id.sequence).unwrap_or_default();
+            ready.extend(waiting.into_iter().map(|sequence| MessageId { sequence, ..id }));
         }
     }
 
@@ -428,15 +450,11 @@ impl Deliveries {
         let Some(kept) = self.kept(id) else { return };
         let user = kept.user;
         let body = kept.body.take().map_or(0, |body| body.len());
-        let open: Vec<Device> = kept
-            .targets
-            .iter()
-            .filter(|(_, outcome)| outcome.is_none())
-            .map(|(device, _)| *device)
-            .collect();
+        let open = kept.targets.iter().filter(|(_, outcome)| outcome.is_none());
+        let open: Vec<Device> = open.map(|(device, _)| *device).collect();
         self.held_bytes -= body;
         for device in open {
-            self.pending.remove(&(user, device, id));
+            self.take_pending(id, user, device);
             self.counters.expired += 1;
             self.settle(now, id, device, Outcome::Expired);
         }
@@ -450,10 +468,9 @@ impl Deliveries {
             target.1 = Some(outcome);
         }
         if kept.is_done() {
+            let askers: Few<u32> = kept.askers.iter().copied().collect();
             let bytes = answer(ap, id, &kept.targets);
-            let askers = kept.askers.clone();
-            self.out
-                .extend(askers.into_iter().map(|service| (service, bytes.clone())));
+            self.out.extend(askers.iter().map(|service| (*service, bytes.clone())));
             self.done.push_back((forgotten_at, id));
         }
     }
@@ -468,8 +485,22 @@ fn stands(senders: &BTreeMap<u32, Sender>, at: Micros, id: MessageId, due: Due) 
     due == Due::Order || kept().is_some_and(|kept| kept.expires == at && !kept.is_done())
 }
 
-fn answer(ap: u32, id: MessageId, targets: &[(Device, Option<Outcome>)]) -> Vec<u8> {
-    let outcome = |(device, outcome): &(Device, Option<Outcome>)| Some((Some(*device), (*outcome)?));
-    let outcomes = targets.iter().filter_map(outcome).collect();
+/// Pushes a message to its devices that have no outcome yet.
+fn push(pushes: &mut Vec<Push>, id: MessageId, kept: &Kept, body: &[u8]) {
+    let open = kept.targets.iter().filter(|(_, outcome)| outcome.is_none());
+    pushes.extend(open.map(|(device, _)| Push {
+        id,
+        user: kept.user,
+        device: *device,
+        expires: kept.expires,
+        body: body.to_vec(),
+    }));
+}
+
+fn answer(ap: u32, id: MessageId, targets: &Few<Target>) -> Vec<u8> {
+    let outcomes = targets
+        .iter()
+        .filter_map(|(device, outcome)| Some((Some(*device), (*outcome)?)));
+    let outcomes = outcomes.collect();
     Message::UnicastAnswer(UnicastAnswer { id, ap, outcomes }).to_frame()
 }

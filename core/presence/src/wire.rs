@@ -11,6 +11,9 @@ use crate::limits::{BODY_BYTES_MAX, CHUNKS_MAX, FRAME_BYTES_MAX, PACKET_EVENTS_B
 use crate::version;
 use muster_transport::{append, FrameKind, Reader, Writer};
 
+/// Most frames are no longer than this.
+const FRAME_BYTES_SHORT: usize = 256;
+
 /// A gateway in one of its lives.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub struct Origin {
@@ -387,13 +390,24 @@ impl<'a> Message<'a> {
         append(writer, self.kind(), 0, |w| self.write_body(w))
     }
 
-    /// The whole frame.
-    pub fn to_frame(&self) -> Vec<u8> {
+    /// Calls `take` with the whole frame.
+    pub fn encode<T>(&self, take: impl FnOnce(&[u8]) -> T) -> T {
+        // Most are short, and to clear a kilobyte costs more than to write one of them.
+        let mut short = [0; FRAME_BYTES_SHORT];
+        let mut writer = Writer::new(&mut short);
+        if self.write(&mut writer) {
+            return take(writer.written());
+        }
         let mut bytes = [0; FRAME_BYTES_MAX];
         let mut writer = Writer::new(&mut bytes);
         let fits = self.write(&mut writer);
         assert!(fits, "a frame of ours is longer than FRAME_BYTES_MAX");
-        writer.written().to_vec()
+        take(writer.written())
+    }
+
+    /// The whole frame, of its own.
+    pub fn to_frame(&self) -> Vec<u8> {
+        self.encode(<[u8]>::to_vec)
     }
 
     fn write_body(&self, w: &mut Writer<'_>) -> bool {

@@ -2,11 +2,11 @@
 
 use muster_presence::{
     kinds, role, AccessPoint, AccessSettings, Ask, Beat, Chunk, Courier, Deliveries, DeliverySettings, Device, Empty,
-    Entries, Events, FullAsk, Keeping, Mail, Message, MessageId, Origin, Reason, Refusal, Report, Shard, Share,
-    Splitting, Task, TooOld, Unicast, UnicastAnswer, Verdict, Writer, WriterSettings, CHUNKS_MAX, DEVICES_MAX,
-    FRAME_BYTES_MAX, WINDOW,
+    Entries, Events, FullAsk, Keeping, Message, MessageId, Origin, Reason, Refusal, Report, Shard, Share, Splitting,
+    Task, TooOld, Unicast, UnicastAnswer, Verdict, Writer, WriterSettings, CHUNKS_MAX, DEVICES_MAX, FRAME_BYTES_MAX,
+    WINDOW,
 };
-use muster_transport::{Dice, FrameKind, Frames, Identity, Role};
+use muster_transport::{Dice, FrameKind, Frames, Identity, Mail, Role};
 
 const ME: Origin = Origin { ap: 7, epoch: 3 };
 const SHARD: Shard = Shard { of: 2, index: 1 };
@@ -310,7 +310,7 @@ fn taken(task: &mut impl Task, message: &Message<'_>) -> Vec<(u32, Role)> {
     let mut by = Vec::new();
     for node in [ME.ap, 8] {
         for of in [GATEWAY, PROXY, role::ONLINE_PROXY, role::ONLINE_WRITER, role::UNICAST] {
-            if task.message(0, peer(node, of), message, &mut mail) {
+            if task.message(0, peer(node, of), message.clone(), &mut mail) {
                 by.push((node, of));
             }
         }

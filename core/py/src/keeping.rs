@@ -43,7 +43,7 @@ impl<T: Told> RoleMachine for Post<T> {
     }
 
     fn each_counter(&self, each: &mut dyn FnMut(&'static str, &'static str, u64)) {
-        self.mail().counters.each(&mut *each);
+        self.counters().each(&mut *each);
         self.task.each_counter(each);
     }
 
@@ -51,7 +51,7 @@ impl<T: Told> RoleMachine for Post<T> {
         each(
             "presence_waiting",
             "Frames that wait for a link's window",
-            self.mail().waiting() as f64,
+            self.waiting() as f64,
         );
         self.task.each_gauge(each);
     }
@@ -260,10 +260,7 @@ impl OnlineWriterEngine {
     /// Sends a frame to a linked node.
     fn send(&mut self, node: u32, frame: &[u8]) -> PyResult<()> {
         let running = self.get_mut()?;
-        running
-            .driver
-            .machine_mut()
-            .with(|_, mail| mail.send(node, frame.to_vec()));
+        running.driver.machine_mut().with(|_, mail| mail.send(node, frame));
         running.driver.kick();
         Ok(())
     }

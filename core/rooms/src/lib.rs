@@ -57,7 +57,7 @@ pub use interest::{Change, Interest};
 pub use layers::{room_placement, RoomLayers};
 pub use missing::{LOST_WAIT, MISSING_WAIT};
 pub use name::{RoomKey, RoomName};
-pub use owners::DETOUR_AFTER;
+pub use owners::{DETOUR_AFTER, SPEAKS_WITHIN};
 pub use proxy::{Proxy, ProxyConfig, ProxyCounters, ProxyEvent};
 pub use rights::{Admitted, Grant, PatternError, Rights};
 pub use router::{Router, RouterConfig, SETTLE};

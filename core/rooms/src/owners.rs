@@ -14,6 +14,9 @@ use crate::limits::GATEWAY_LEASE;
 /// by then, and a link takes as long to come up.
 pub const DETOUR_AFTER: Micros = 300_000;
 
+/// A broker without a link that says nothing for this long is taken for dead by those who had something of it.
+pub const SPEAKS_WITHIN: Micros = 1_000_000;
+
 /// The way of a room's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
@@ -52,6 +55,12 @@ impl Owners {
         self.away.get(&node).is_some_and(|since| now < since + DETOUR_AFTER)
     }
 
+    /// Whether a broker without a link may still speak to this node: a link that loses datagrams, or a busy machine, takes
+    /// longer than a detour waits. Whoever had something of it is told that the rest is lost only after this.
+    pub fn may_speak(&self, now: Micros, node: u32) -> bool {
+        self.away.get(&node).is_some_and(|since| now < since + SPEAKS_WITHIN)
+    }
+
     /// Forgets brokers that the placement does not name any more, or that have been away for too long.
     pub fn gone(&mut self, now: Micros, placement: &Placement) -> Vec<u32> {
         let dead = |node: u32, since: Micros| placement.node(node).is_none() || now >= since + GATEWAY_LEASE;
@@ -85,5 +94,24 @@ impl Owners {
             return None;
         }
         route(brokers.owner_among(room, |node| links.to(node).is_some())?, true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Seen on a busy machine: a new gateway gave a link 300 ms, told members that its broker was lost, and then gave them
+    /// that broker's messages.
+    #[test]
+    fn a_broker_without_a_link_may_speak_for_longer_than_messages_wait_for_it() {
+        let mut owners = Owners::default();
+        owners.lost(5, 7);
+        let later = |time| 5 + time;
+        assert!(owners.awaits(later(DETOUR_AFTER - 1), 7) && !owners.awaits(later(DETOUR_AFTER), 7));
+        assert!(owners.may_speak(later(DETOUR_AFTER), 7) && owners.may_speak(later(SPEAKS_WITHIN - 1), 7));
+        assert!(!owners.may_speak(later(SPEAKS_WITHIN), 7) && !owners.may_speak(5, 8));
+        owners.up(7);
+        assert!(!owners.may_speak(later(1), 7), "its link says that it is there");
     }
 }

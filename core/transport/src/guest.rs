@@ -55,7 +55,7 @@ pub trait Guest: Send + Sync {
 /// The calls of a guest to its machine.
 pub trait Host {
     /// Sends a whole frame to a linked node. `false`: there is no link, or too much waits for it.
-    fn frame(&mut self, node: u32, frame: Vec<u8>) -> bool;
+    fn frame(&mut self, node: u32, frame: &[u8]) -> bool;
 
     /// Puts a record into the log of a session. `false`: the session is gone, or its log is nearly full.
     fn offer(&mut self, session: u64, record: &[u8]) -> bool;
@@ -64,17 +64,16 @@ pub trait Host {
     fn end(&mut self, session: u64, code: Code);
 }
 
-/// A machine's parts that its guest uses, and the clock.
+/// The parts of a machine that its guest uses, and the clock.
 struct Hosted<'a, T> {
     now: Micros,
-    links: &'a mut Links,
     sessions: &'a mut Sessions<T>,
     mail: &'a mut Mail,
 }
 
 impl<T: Default> Host for Hosted<'_, T> {
-    fn frame(&mut self, node: u32, frame: Vec<u8>) -> bool {
-        self.mail.send(self.links, node, frame)
+    fn frame(&mut self, node: u32, frame: &[u8]) -> bool {
+        self.mail.send(node, frame)
     }
 
     fn offer(&mut self, session: u64, record: &[u8]) -> bool {
@@ -136,12 +135,13 @@ impl Lodge {
 
     /// See [`Guest::link`].
     pub fn link(&mut self, now: Micros, peer: Identity, up: bool) {
-        if !up {
-            self.mail.forget(peer.node);
+        let Some(guest) = &mut self.guest else { return };
+        match up {
+            true => self.mail.open(peer.node),
+            false => self.mail.close(peer.node),
         }
-        if let Some(guest) = self.stir() {
-            guest.link(now, peer, up);
-        }
+        guest.link(now, peer, up);
+        self.stirred = true;
     }
 
     /// See [`Guest::frame`].
@@ -157,11 +157,15 @@ impl Lodge {
         }
         let mut host = Hosted {
             now,
-            links,
             sessions,
             mail: &mut self.mail,
         };
         guest.act(now, &mut host);
+        for node in self.mail.begun() {
+            if let Some(slot) = links.to(node) {
+                links.table.mark(slot);
+            }
+        }
     }
 
     /// When [`Lodge::act`] has something to do.
@@ -179,7 +183,7 @@ impl Lodge {
 
     /// Whether the guest has nothing left to say.
     pub fn is_idle(&self) -> bool {
-        self.mail.is_empty() && self.guest.as_ref().is_none_or(|guest| guest.is_idle())
+        self.mail.waiting() == 0 && self.guest.as_ref().is_none_or(|guest| guest.is_idle())
     }
 
     /// Name, help and value of each counter of the guest.
@@ -187,7 +191,11 @@ impl Lodge {
         if let Some(guest) = &self.guest {
             guest.each_counter(&mut *each);
             let help = "Frames of a guest dropped: no link, or too much waits for it";
-            each("guest_dropped", help, self.mail.dropped);
+            each(
+                "guest_dropped",
+                help,
+                self.mail.dropped_unlinked + self.mail.dropped_full,
+            );
         }
     }
 

@@ -64,7 +64,7 @@ pub use log::{LogReceiver, LogSender, Records};
 pub use machine::{
     soonest, Addr, Arrival, Entropy, Inbox, Machine, Micros, Outbox, SocketId, OUTBOX_BYTES, SLICE_DATAGRAMS,
 };
-pub use mail::Mail;
+pub use mail::{Filled, Mail};
 pub use node::{Identity, Node};
 pub use past::{Loss, Past};
 pub use placement::{weight, Growth, Layer, NodeState, PlacedLayer, PlacedNode, Placement};

@@ -733,7 +733,7 @@ impl Gateway {
         let (links, placement, owners) = (&self.links, &self.placement, &self.owners);
         let alive = |stream: StreamId| {
             let younger = links.epoch_of(stream.node).is_some_and(|epoch| epoch > stream.epoch);
-            let may_speak = links.to(stream.node).is_some() || owners.awaits(now, stream.node);
+            let may_speak = links.to(stream.node).is_some() || owners.may_speak(now, stream.node);
             placement.node(stream.node).is_some() && may_speak && !younger
         };
         let (mut still, mut came, mut back) = (Vec::new(), Vec::new(), Vec::new());

@@ -18,6 +18,7 @@ use super::{Gateway, GatewayEvent};
 use crate::command::Ask as Asked;
 use crate::limits::CONSUMED_WAIT;
 use crate::principal::Principal;
+use crate::wire::publish::Course;
 use crate::wire::record::Record;
 use crate::wire::room::{
     message_max, write_link_repair, Consumed, LinkBlock, LinkHead, LinkLost, ENDED, OLD, STREAMS_MAX,
@@ -418,12 +419,16 @@ impl Gateway {
 
     /// The brokers that may have messages of a room and have not reported, each in its present life: those of its
     /// partition in each cluster, and those whose streams a waiting member knows. Of brokers without a link, only
-    /// awaited ones.
+    /// awaited ones, and those that may yet speak of a stream that a member was in the midst of.
     pub(super) fn unheard(&self, now: Micros, room: &Room, waiting: &[Waiting]) -> Vec<u32> {
         let clusters = self.placement.broker_clusters();
         let parts: Vec<_> = clusters.map(|(_, brokers)| brokers.layer().hearing(room.id)).collect();
         let streams = waiting.iter().flat_map(|waiting| &waiting.positions.0);
-        let had: BTreeSet<u32> = streams.map(|position| position.stream.node).collect();
+        let had: BTreeSet<u32> = streams.clone().map(|position| position.stream.node).collect();
+        let in_midst = |node: u32| {
+            let mut streams = streams.clone();
+            streams.any(|position| position.course == Course::GoesOn && position.stream.node == node)
+        };
         let brokers = self.placement.of(role::BROKER);
         let hears = |broker: &PlacedNode| parts[usize::from(broker.cluster)].contains(&Some(broker.partition));
         let brokers = brokers.filter(|broker| hears(broker) || had.contains(&broker.node));
@@ -433,7 +438,7 @@ impl Gateway {
                 .links
                 .epoch_of(*node)
                 .is_some_and(|epoch| !room.has_heard(*node, epoch)),
-            None => self.owners.awaits(now, *node),
+            None => self.owners.awaits(now, *node) || self.owners.may_speak(now, *node) && in_midst(*node),
         });
         unheard.collect()
     }
@@ -647,6 +652,7 @@ impl Gateway {
             rooms,
             counters,
             lodge,
+            link_kinds,
             ..
         } = self;
         let (mut again, mut written) = (false, false);
@@ -669,7 +675,7 @@ impl Gateway {
                 }
                 counters.repairs_asked += 1;
             }
-            mails && lodge.mail().fill(peer.node, writer)
+            mails && lodge.mail().fill(peer.node, writer, *link_kinds).elicits
         });
         again |= written && (outgoing.due > 0 || mails && self.lodge.mail().waits(peer.node));
         if !written {

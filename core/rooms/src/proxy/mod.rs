@@ -681,10 +681,10 @@ impl Proxy {
             }
             let mut sent_any = false;
             let mut more = false;
-            let (sessions, lodge) = (&mut self.sessions, &mut self.lodge);
+            let (sessions, lodge, known) = (&mut self.sessions, &mut self.lodge, self.link_kinds);
             let sent = self.links.send(now, &mut self.node, slot, outbox, |writer, _| {
-                if free > 0 && lodge.mail().fill(node, writer) {
-                    sent_any = true;
+                if free > 0 {
+                    sent_any = lodge.mail().fill(node, writer, known).elicits;
                     more = lodge.mail().waits(node);
                 }
                 let Some(queue) = queue.filter(|_| free > 0) else {

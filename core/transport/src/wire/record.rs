@@ -11,7 +11,7 @@ use crate::wire::{Code, Role};
 /// Bytes of the longest record.
 pub const RECORD_MAX: usize = 1024;
 /// Most records are no longer than this.
-const RECORD_SHORT: usize = 64;
+const RECORD_SHORT: usize = 256;
 
 const AUTHENTICATE: u8 = 1;
 const READY: u8 = 2;
@@ -30,6 +30,10 @@ pub struct Raw<'a>(pub &'a [u8]);
 impl Encode for Raw<'_> {
     fn write(&self, writer: &mut Writer<'_>) -> bool {
         !writer.put(self.0).full()
+    }
+
+    fn encode<T>(&self, take: impl FnOnce(&[u8]) -> T) -> T {
+        take(self.0)
     }
 }
 
