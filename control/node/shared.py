@@ -88,6 +88,8 @@ class Shared:
         self._tenants: dict[str, Tenant] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._over = asyncio.Event()
+        self._leaving = False
+        """Whether the process ends once its nodes have: then its end is theirs."""
         self._read = b""
         self._log: structlog.typing.FilteringBoundLogger | None = None
 
@@ -107,9 +109,12 @@ class Shared:
         await asyncio.gather(*self._tasks.values())
 
     def _end(self) -> None:
-        """All nodes; their supervisor starts what it still wants."""
+        """All nodes in order, then the process: the supervisor starts in another one what it still wants."""
+        self._leaving = True
         for tenant in self._tenants.values():
             tenant.end()
+        if not self._tasks:
+            self._over.set()
 
     def _reload(self) -> None:
         for tenant in self._tenants.values():
@@ -130,6 +135,8 @@ class Shared:
     def _take(self, order: Order) -> None:
         tenant = self._tenants.get(order.name)
         if order.order == "start":
+            if self._leaving:
+                return
             tenant = self._tenants[order.name] = Tenant(order.name, Path(order.spec), _report)
             self._tasks[order.name] = asyncio.create_task(self._live(order.name, tenant), name=order.name)
         elif tenant is not None and order.order == "end":
@@ -152,7 +159,10 @@ class Shared:
             assert self._log is not None  # of what comes before, all errors are named above
             self._log.exception("ended by a defect", name=name)
         del self._tenants[name], self._tasks[name]
-        _report(msgspec.to_builtins(Ended(name, code)))
+        if not self._leaving:
+            _report(msgspec.to_builtins(Ended(name, code)))
+        elif not self._tasks:
+            self._over.set()
 
 
 def _report(said: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import signal
 import socket
 from pathlib import Path
@@ -104,6 +105,21 @@ async def test_a_killed_process_is_back_with_all_its_nodes(tmp_path: Path) -> No
     for name, was in before.items():
         assert (after[name].restarts, after[name].link, after[name].admin) == (1, was.link, was.admin)
         assert after[name].epoch > was.epoch
+
+
+async def test_a_terminated_process_drains_all_its_nodes_and_they_are_back_in_another(tmp_path: Path) -> None:
+    config = settings(tmp_path, up__processes="together")
+    place = instance.folder(config)
+    async with Supervisor(config, LOG, command=FAKE, logs_to_files=True) as supervisor:
+        before = process(place, "broker").pid
+        os.kill(before, signal.SIGTERM)
+        await until(
+            lambda: all(each.ready and each.pid not in (0, before) for each in instance.find(place).processes),
+            PATIENT_S,
+        )
+        assert len({each.pid for each in supervisor.record().processes}) == 1
+        lines = [json.loads(line) for line in supervisor.folder.log("+".join(MACHINES)).read_text().splitlines()]
+        assert {line["name"] for line in lines if line["event"] == "ended"} == {f"muster-{role}" for role in MACHINES}
 
 
 async def test_a_node_that_ends_by_a_defect_starts_again_beside_the_others(tmp_path: Path) -> None:
