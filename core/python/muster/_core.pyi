@@ -21,6 +21,7 @@ __all__ = [
     "KnownRooms",
     "LikesEngine",
     "LoadEngine",
+    "Mailboxes",
     "Message",
     "OnlineProxyEngine",
     "OnlineWriterEngine",
