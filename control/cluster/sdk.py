@@ -40,6 +40,10 @@ class Message(Protocol):
         """Its position."""
 
     @property
+    def age(self) -> float | None:
+        """Seconds since a proxy took it, where that is known."""
+
+    @property
     def sender(self) -> int:
         """The user who published it."""
 
@@ -173,10 +177,12 @@ async def connect(
     reads: bool = True,
     at: Endpoint | None = None,
     token: bytes | None = None,
+    ages: bool = False,
 ) -> AsyncIterator[Client]:
     """Connect to the instance in `place`, with the sessions that the client needs. Raises `UserError`.
 
-    `at`: use this gateway, or proxy, of the address and no other one. `token`: use this credential.
+    `at`: use this gateway, or proxy, of the address and no other one. `token`: use this credential. `ages`: ask for those of
+    messages.
     """
     known: Path | muster.Address | None
     if isinstance(place, Folder):
@@ -191,16 +197,21 @@ async def connect(
             gateways=servers if reads else (),
             proxies=servers if publishes else (),
             token=token,
+            ages=ages,
         ) as client:
             yield client
 
 
 @asynccontextmanager
-async def end_client(known: muster.Address, *, publishes: bool = True) -> AsyncIterator[Client]:
+async def end_client(known: muster.Address, *, publishes: bool = True, ages: bool = False) -> AsyncIterator[Client]:
     """Connect as an end client, which knows these gateways and learns the other servers from them. Raises `UserError`."""
     with in_one_line():
         async with muster.connect(
-            gateways=known.gateways, proxies=None if publishes else (), token=known.token, timeout=END_CLIENT_S
+            gateways=known.gateways,
+            proxies=None if publishes else (),
+            token=known.token,
+            timeout=END_CLIENT_S,
+            ages=ages,
         ) as client:
             yield client
 

@@ -349,27 +349,29 @@ def _token_of(file: Path) -> bytes:
 
 
 @contextlib.asynccontextmanager
-async def connected(where: Target, *, publishes: bool = True, reads: bool = True) -> AsyncIterator[sdk.Client]:
+async def connected(
+    where: Target, *, publishes: bool = True, reads: bool = True, ages: bool = False
+) -> AsyncIterator[sdk.Client]:
     """A client of the gateways that `where` names; else of the local instance; if none runs, or a registry is named, of
     the nodes of that. Raises `UserError`.
     """
     if (gateway := where.end.gateway()) is not None:
         if where.registry is not None:
             raise UserError("--registry excludes --url and --gateway: an end client asks no registry", USAGE)
-        async with sdk.end_client(gateway, publishes=publishes) as opened:
+        async with sdk.end_client(gateway, publishes=publishes, ages=ages) as opened:
             yield opened
         return
     settings, own = where.config(), where.end.credential()
     async with found(where) as nodes:
         if not isinstance(nodes, RegisteredNodes):
             place = instance.folder(settings)
-            async with sdk.connect(place, publishes=publishes, reads=reads, token=own) as opened:
+            async with sdk.connect(place, publishes=publishes, reads=reads, token=own, ages=ages) as opened:
                 yield opened
             return
         token = client_of(await nodes.record()).token if own is None else own
         servers = nodes.servers(token, publishes=publishes, reads=reads)
         with sdk.in_one_line():
-            async with servers.client() as opened:
+            async with servers.client(ages=ages) as opened:
                 yield opened
 
 

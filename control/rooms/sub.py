@@ -42,7 +42,7 @@ async def subscribe(
 
     texts = Texts(nodes)
     async with (
-        connected(where, publishes=False) as client,
+        connected(where, publishes=False, ages=as_json) as client,
         client.join(room, history=history) as joined,
     ):
         writer, words = Writer(1), Writer(2)
@@ -171,7 +171,8 @@ def _json(item: Item, now: str, texts: Mapping[int, str]) -> bytes:
     if sdk.is_message(item):
         at = item.position
         where = {"room": item.room, "position": str(at), "stream": str(at.stream)}
-        document = where | _sender(item.sender, texts) | {"time": now} | _data(item.data)
+        age = {} if item.age is None else {"age": round(item.age, 6)}
+        document = where | _sender(item.sender, texts) | {"time": now} | age | _data(item.data)
     elif sdk.is_command(item):
         document = (
             {"room": item.room, "command": item.number} | _sender(item.sender, texts) | {"time": now} | _data(item.data)

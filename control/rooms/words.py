@@ -63,7 +63,8 @@ def sub(
 ) -> int:
     """Print a room's messages as they arrive, and its gaps on stderr. A user's messages (muster send) are printed too.
 
-    With --json: the room, position, stream, sender and data of each message, and the time at which it came.
+    With --json: the room, position, stream, sender and data of each message, the time at which it came, and its age in
+    seconds if it carries that (proxy.age_every).
     """
     from control.console import common
     from control.console.found import End, Target

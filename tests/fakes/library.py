@@ -16,6 +16,7 @@ class Message:
     number: int
     sender: int
     data: bytes
+    age: float | None = None
 
     @property
     def position(self) -> muster.Position:

@@ -20,20 +20,33 @@ async def told(instance: Instance) -> list[dict[str, Any]]:
     return found
 
 
-async def published(instance: Instance) -> None:
-    """Messages one by one, each acknowledged, to a member that then has all of them."""
-    had = 0
+async def published(instance: Instance) -> list[float | None]:
+    """Messages one by one, each acknowledged, to two members that then have all of them.
+
+    Returns their ages at the one that asks for ages; the other one gets none.
+    """
     async with (
-        muster.connect(instance.folder.path, timeout=60) as client,
+        muster.connect(instance.folder.path, timeout=60, ages=True) as client,
+        muster.connect(instance.folder.path, timeout=60, proxies=()) as other,
         client.join("live:ages") as room,
+        other.join("live:ages") as beside,
     ):
         for number in range(MESSAGES):
             await client.publish("live:ages", f"{number}".encode())
         async with asyncio.timeout(60):
-            async for _ in room:
-                had += 1
-                if had == MESSAGES:
-                    return
+            assert await taken(beside) == [None] * MESSAGES
+            return await taken(room)
+
+
+async def taken(room: muster.Room) -> list[float | None]:
+    """The ages of all messages."""
+    ages: list[float | None] = []
+    async for item in room:
+        assert isinstance(item, muster.Message)
+        ages.append(item.age)
+        if len(ages) == MESSAGES:
+            break
+    return ages
 
 
 def seen(instance: Instance, role: str) -> list[int]:
@@ -44,7 +57,8 @@ def seen(instance: Instance, role: str) -> list[int]:
 async def test_each_message_is_counted_once_where_all_tell_their_age(make: Make) -> None:
     instance = make(proxy={"age_every": 1})
     with instance.running():
-        await published(instance)
+        ages = await published(instance)
+        assert all(age is not None and 0 < age < 30 for age in ages), ages
         # A repeated message counts only at the proxy: a broker numbers it once and a gateway places it once.
         await until(lambda: seen(instance, "broker") == seen(instance, "gateway") == [MESSAGES], 60)
         lines = {(line["sender"], line["receiver"]): line for line in await told(instance)}
@@ -59,12 +73,13 @@ async def test_a_link_that_delays_is_seen_and_where_it_is_off_nothing(make: Make
     slow = {'faults__links__"broker->gateway"': {"delay_ms": 100}}
     instance = make(proxy={"age_every": 1}, **slow)
     with instance.running():
-        await published(instance)
+        ages = await published(instance)
+        assert all(age is not None and age >= 0.05 for age in ages), ages
         lines = {(line["sender"], line["receiver"]): line for line in await told(instance)}
         # Half of the round trip: the way there takes 100 ms, the way back nothing.
         assert lines["broker", "gateway"]["p50_ms"] >= 50
         assert lines["broker", "gateway"]["p50_ms"] >= lines["proxy", "broker"]["p50_ms"] + 25
     instance = make(proxy={"age_every": 0})
     with instance.running():
-        await published(instance)
+        assert await published(instance) == [None] * MESSAGES
         assert seen(instance, "broker") == seen(instance, "gateway") == [0]

@@ -138,7 +138,7 @@ fn device_outcome((device, outcome): &(Option<Device>, Outcome)) -> (Option<Stri
 impl ClientEngine {
     #[new]
     #[pyo3(signature = (*, gateways, proxies, credential, seed, learns = [false; 2], recv_buffer = 0, send_buffer = 0,
-        payload_bytes = 1200, inbox_bytes = 8 << 20, faults = None))]
+        payload_bytes = 1200, inbox_bytes = 8 << 20, ages = false, faults = None))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         gateways: Vec<(String, u16, Vec<u8>)>,
@@ -150,6 +150,7 @@ impl ClientEngine {
         send_buffer: usize,
         payload_bytes: usize,
         inbox_bytes: usize,
+        ages: bool,
         faults: Option<Vec<FaultRule>>,
     ) -> PyResult<Self> {
         check_credential(&credential)?;
@@ -166,7 +167,10 @@ impl ClientEngine {
         // A socket of both families, to reach any server; of one on a machine without IPv6.
         let socket = Socket::bind(any(Ipv6Addr::UNSPECIFIED), &options)
             .or_else(|_| Socket::bind(any(Ipv4Addr::UNSPECIFIED), &options))?;
-        let machine = Client::new(config, seed, Box::new(KernelEntropy));
+        let mut machine = Client::new(config, seed, Box::new(KernelEntropy));
+        if ages {
+            machine.set_ages();
+        }
         let mut driver = Driver::new(machine, vec![socket])?;
         let buffer = driver.sockets()[0].buffers().receive_bytes;
         driver
@@ -372,9 +376,14 @@ impl ClientEngine {
         for _ in 0..limit {
             data.clear();
             let item = match driver.machine_mut().read(now, room, data) {
-                Some(Item::Message {
-                    stream, offset, sender, ..
-                }) => Message::create(name, stream, offset, sender, data)?,
+                Some(
+                    item @ Item::Message {
+                        stream, offset, sender, ..
+                    },
+                ) => {
+                    let age = item.age(now).map(|age| age as f64 / 1e6);
+                    Message::create(name, stream, offset, sender, data, age)?
+                }
                 Some(Item::Gap(gap)) => items::gap(py, name, &gap)?,
                 Some(Item::Command { sender, number, .. }) => items::command(py, name, number, sender, data)?,
                 None => break,

@@ -185,10 +185,11 @@ impl Position {
     }
 }
 
-/// Room, stream, offset, sender and data of a message, of which another is made.
-type Fields = (Py<PyString>, StreamTuple, u64, u64, Py<PyBytes>);
+/// Room, stream, offset, sender, data and age of a message, of which another is made.
+type Fields = (Py<PyString>, StreamTuple, u64, u64, Py<PyBytes>, Option<f64>);
 
-/// A published message of `room`. `sender` is the user that the servers authenticated.
+/// A published message of `room`. `sender` is the user that the servers authenticated. `age`: seconds from its arrival at a proxy
+/// until this object was made; None where that is not known. It does not count for equality.
 #[pyclass(module = "muster", frozen)]
 pub struct Message {
     #[pyo3(get)]
@@ -197,6 +198,8 @@ pub struct Message {
     data: Py<PyBytes>,
     #[pyo3(get)]
     sender: u64,
+    #[pyo3(get)]
+    age: Option<f64>,
     at: Position,
 }
 
@@ -208,12 +211,14 @@ impl Message {
         offset: u64,
         sender: u64,
         data: &[u8],
+        age: Option<f64>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = room.py();
         let message = Message {
             room: room.clone().unbind(),
             data: PyBytes::new(py, data).unbind(),
             sender,
+            age,
             at: Position::new(stream, offset),
         };
         Ok(Bound::new(py, message)?.into_any())
@@ -223,11 +228,20 @@ impl Message {
 #[pymethods]
 impl Message {
     #[new]
-    fn made(room: Py<PyString>, stream: StreamTuple, offset: u64, sender: u64, data: Py<PyBytes>) -> Self {
+    #[pyo3(signature = (room, stream, offset, sender, data, age = None))]
+    fn made(
+        room: Py<PyString>,
+        stream: StreamTuple,
+        offset: u64,
+        sender: u64,
+        data: Py<PyBytes>,
+        age: Option<f64>,
+    ) -> Self {
         Message {
             room,
             data,
             sender,
+            age,
             at: Position::made(stream, offset),
         }
     }
@@ -267,7 +281,8 @@ impl Message {
     fn __reduce__<'py>(&self, py: Python<'py>) -> (Bound<'py, PyType>, Fields) {
         let (room, data) = (self.room.clone_ref(py), self.data.clone_ref(py));
         let stream = stream_tuple(self.at.stream);
-        (py.get_type::<Self>(), (room, stream, self.at.offset, self.sender, data))
+        let fields = (room, stream, self.at.offset, self.sender, data, self.age);
+        (py.get_type::<Self>(), fields)
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {

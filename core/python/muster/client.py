@@ -142,6 +142,7 @@ class Client:
         timeout: float,
         buffer_bytes: int,
         receive_buffer_bytes: int,
+        ages: bool,
         faults: Sequence[Fault] | None,
     ) -> None:
         if isinstance(instance, str) and is_url(instance):
@@ -170,7 +171,7 @@ class Client:
         self.opened_at = _place()
         """The line of the program that made it."""
         self._timeout, self._buffer_bytes, self._faults = _check_seconds(timeout), buffer_bytes, faults
-        self._receive_buffer_bytes = receive_buffer_bytes
+        self._receive_buffer_bytes, self._ages = receive_buffer_bytes, ages
         self._state = "new"
         self._hosts: dict[str, str] = {}
         self._sides: list[int] = []
@@ -232,6 +233,7 @@ class Client:
                 learns=self._learns,
                 inbox_bytes=self._buffer_bytes,
                 recv_buffer=self._receive_buffer_bytes,
+                ages=self._ages,
                 faults=list(self._faults) if self._faults else None,
             )
         except (ValueError, OverflowError) as error:
@@ -1148,6 +1150,7 @@ def connect(
     timeout: float = TIMEOUT_S,
     buffer_bytes: int = UNREAD_BYTES,
     receive_buffer_bytes: int = RECEIVE_BUFFER_BYTES,
+    ages: bool = False,
     faults: Sequence[Fault] | None = None,
 ) -> Client:
     """Open a client: `async with muster.connect() as client`, or `client = await muster.connect()` and `client.close()`.
@@ -1157,13 +1160,14 @@ def connect(
     `gateways` and `proxies`, each (host, port, public key in hex), replace those of the instance. An empty list opens no
     session of that kind: for a client that only publishes, or only reads. `token`: the credential, or an async function
     that returns one; it is called again when a server refuses its last token. `timeout`: seconds, for this call and for
-    every call without its own. `buffer_bytes`: unread bytes per room; beyond that the room's policy decides.
+    every call without its own. `buffer_bytes`: unread bytes per room; beyond that the room's policy decides. `ages`: ask the
+    gateway how old messages are (`Message.age`).
     Lost sessions open again for ever, with jitter, and rooms are joined again where they stood. The folder is read again
     then, so the client finds a restarted instance.
 
     Raises `Unavailable` (no instance here), `Refused` (`bad_credential`), `TimedOut`, `Invalid`.
     """
-    return Client(instance, gateways, proxies, token, timeout, buffer_bytes, receive_buffer_bytes, faults)
+    return Client(instance, gateways, proxies, token, timeout, buffer_bytes, receive_buffer_bytes, ages, faults)
 
 
 _PACKAGE: Final = os.path.join(os.path.dirname(__file__), "")

@@ -262,10 +262,12 @@ def connect(
     proxies: Sequence[Endpoint] | None = None,
     token: Token | None = None,
     timeout: float = TIMEOUT_S,
+    ages: bool = False,
 ) -> Client:
     """Open a blocking client: `with muster.sync.connect() as client`. Arguments and errors as for `muster.connect`."""
 
-    made, loop = connect_async(instance, gateways=gateways, proxies=proxies, token=token, timeout=timeout), _loop()
+    made = connect_async(instance, gateways=gateways, proxies=proxies, token=token, timeout=timeout, ages=ages)
+    loop = _loop()
 
     async def opened() -> AsyncClient:
         return await made

@@ -11,6 +11,9 @@ use muster_transport::{Micros, NODES_MAX};
 
 /// Higher ages count as this: a paced room repairs for 3 s, a live one gives up after 5.
 pub const AGE_MAX: u32 = 60_000_000;
+/// Messages that are born within so many microseconds have one age in a block: else a room with many publishers has a block
+/// for each message.
+pub const SAME_AGE: u32 = 500;
 /// Upper ends of the histogram's buckets, in microseconds; one more has no end.
 pub const BOUNDS: [u32; 16] = [
     100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000,
@@ -35,6 +38,14 @@ pub fn age(now: Micros, born: u32) -> u32 {
     } else {
         age.min(AGE_MAX)
     }
+}
+
+/// Whether a message may stand in one block with the block's first, whose age it then gets: one that is not older than that
+/// and little younger. So an age is never too low, and after two such hops at most a millisecond too high. Those without an
+/// age are among themselves.
+#[inline]
+pub fn is_as_old(first: u32, born: u32) -> bool {
+    (first == 0) == (born == 0) && born.wrapping_sub(first) <= SAME_AGE
 }
 
 /// Replaces the times of birth at the beginning of `field` by the ages at the end of a path that takes `away`.
@@ -153,6 +164,22 @@ mod tests {
             let expected = (before.min(u64::from(AGE_MAX)) + stays).min(u64::from(AGE_MAX)) as u32;
             let found = age(now + stays, born(now, before));
             prop_assert!(found.abs_diff(expected) <= 1, "{found} {expected}");
+        }
+
+        #[test]
+        fn the_age_of_a_blocks_first_message_is_never_too_low_for_the_others_and_little_too_high(
+            now in u64::from(AGE_MAX)..u64::MAX / 2,
+            older in 0u64..10_000_000,
+            apart in 0u64..2_000,
+        ) {
+            let (first, other) = (born(now, older + apart), born(now, older));
+            prop_assert_eq!(is_as_old(first, other), other.wrapping_sub(first) <= SAME_AGE);
+            prop_assert!(!is_as_old(0, other) && !is_as_old(first, 0) && is_as_old(0, 0));
+            prop_assert!(apart <= 2 || !is_as_old(other, first), "one that is older has a block of its own");
+            if is_as_old(first, other) {
+                let (told, own) = (age(now, first), age(now, other));
+                prop_assert!((own..=own + SAME_AGE).contains(&told), "{told} for {own}");
+            }
         }
 
         #[test]

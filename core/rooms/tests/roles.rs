@@ -959,7 +959,7 @@ fn strangers_who_ask_for_much_keep_nobody_from_joining() {
 fn a_member_that_asks_for_repairs_notices_that_its_gateway_is_gone() {
     let mut rig = Rig::<Client>::new();
     let behind_a_hole = body(|writer| {
-        let mut block = RoomBlock::begin(writer, 0, FIRST_PLACE + 5, stream(1), 6);
+        let mut block = RoomBlock::begin(writer, 0, FIRST_PLACE + 5, stream(1), 6, None);
         block.push(writer, &message(6, b"six"));
         block.finish(writer) == 1
     });
@@ -973,7 +973,7 @@ fn a_member_that_asks_for_repairs_notices_that_its_gateway_is_gone() {
 /// The gateway's next place of a room, with a thousand bytes.
 fn fill(rig: &mut Rig<Client>, handle: u32, at: u64) {
     let frame = body(|writer| {
-        let mut block = RoomBlock::begin(writer, handle, FIRST_PLACE + at - 1, stream(1), at);
+        let mut block = RoomBlock::begin(writer, handle, FIRST_PLACE + at - 1, stream(1), at, None);
         block.push(writer, &message(at, &[7; 1_000]));
         block.finish(writer) == 1
     });
@@ -988,7 +988,7 @@ fn piece(rig: &mut Rig<Client>, at: u64, publisher: (u64, u64), flags: u8) {
 /// The same, by one of several gateways.
 fn piece_from(rig: &mut Rig<Client>, peer: usize, at: u64, (user, sequence): (u64, u64), flags: u8) {
     let frame = body(|writer| {
-        let mut block = RoomBlock::begin(writer, 3, FIRST_PLACE + at - 1, stream(1), at);
+        let mut block = RoomBlock::begin(writer, 3, FIRST_PLACE + at - 1, stream(1), at, None);
         let publisher = PublisherId { user, incarnation: 1 };
         let piece = Message {
             publisher,
@@ -2774,7 +2774,7 @@ fn a_skip_over_a_gap_announces_what_is_missing_before_the_gap() {
         reason,
     };
     let one = body(|writer| {
-        let mut block = RoomBlock::begin(writer, 0, FIRST_PLACE, stream, 1);
+        let mut block = RoomBlock::begin(writer, 0, FIRST_PLACE, stream, 1, None);
         block.push(writer, &message(1, b"one"));
         block.finish(writer) == 1
     });
@@ -2810,7 +2810,7 @@ fn what_a_member_had_of_another_gateway_neither_comes_again_nor_is_announced_as_
     // A restarted gateway may be behind its former life, and not know the owner's head.
     for (first, last) in [(1, 3), (2, 5)] {
         let block = body(|writer| {
-            let mut block = RoomBlock::begin(writer, 0, at, stream, first);
+            let mut block = RoomBlock::begin(writer, 0, at, stream, first, None);
             (first..=last).all(|offset| block.push(writer, &message(100 * at + offset, b"text")));
             block.finish(writer) > 0
         });
@@ -2897,6 +2897,77 @@ fn given(rig: &Rig<Gateway>) -> (Vec<(u64, u64, GapReason)>, Vec<u64>) {
             .collect(),
         blocks.map(|block| block.offset).collect(),
     )
+}
+
+/// An owner's block of messages that are this old.
+fn aged_link_room(offset: u64, age: u32, data: &[&[u8]]) -> Vec<u8> {
+    body(|writer| {
+        append(writer, kinds::AGED_ROOM, 0, |writer| {
+            let mut block = LinkBlock::begin(writer, room_id(ROOM), 1, 1, offset, Some(age));
+            for (at, data) in data.iter().enumerate() {
+                block.push(writer, &message(offset + at as u64, data));
+            }
+            block.finish(writer) > 0
+        })
+    })
+}
+
+/// A member's blocks since the last call: the first offset, the number of messages and their age.
+fn told_ages(rig: &mut Rig<Gateway>, peer: usize) -> Vec<(u64, usize, Option<u32>)> {
+    let got = std::mem::take(&mut rig.peers[peer].got);
+    let blocks = got.iter().filter_map(|(kind, body)| match *kind {
+        kinds::ROOM => RoomBlock::read(body),
+        kinds::AGED_MEMBER_ROOM => RoomBlock::read_aged(body),
+        _ => None,
+    });
+    blocks
+        .map(|block| (block.offset, block.messages.count(), block.age))
+        .collect()
+}
+
+#[test]
+fn a_member_that_asks_is_told_the_ages_that_are_known_and_others_are_not() {
+    let mut rig = live_room();
+    rig.tell(0, &Record::Ages);
+    rig.join(1, 8, ROOM, Positions::default());
+    pass(&mut rig, 100_000);
+    let longest = vec![b'x'; message_max(PAYLOAD)];
+    rig.say(2, &aged_link_room(1, 5_000, &[b"one", b"two"]));
+    rig.say(2, &link_room(1, 3, &[b"three"]));
+    rig.say(2, &aged_link_room(4, 7_000, &[&longest]));
+    rig.turn();
+    let told = told_ages(&mut rig, 0);
+    let counts: Vec<_> = told
+        .iter()
+        .map(|(first, count, age)| (*first, *count, age.is_some()))
+        .collect();
+    assert_eq!(
+        counts,
+        [(1, 2, true), (3, 1, false), (4, 1, false)],
+        "the last has no space for it"
+    );
+    let age = told[0].2.expect("it is told");
+    assert!((4_999..20_000).contains(&age), "to a microsecond: {age}");
+    let others = told_ages(&mut rig, 1);
+    assert_eq!(others.iter().map(|(_, count, _)| count).sum::<usize>(), 4);
+    assert!(others.iter().all(|(.., age)| age.is_none()), "{others:?}");
+    // What is sent again is older by then. The time of birth of what came long ago is not to be trusted.
+    for (wait, known) in [(1, true), (60, false)] {
+        pass(&mut rig, wait * 1_000_000);
+        told_ages(&mut rig, 0);
+        rig.say(
+            0,
+            &body(|writer| write_repair(writer, 0, FIRST_PLACE, &[(FIRST_PLACE, FIRST_PLACE)])),
+        );
+        rig.turn();
+        let again = told_ages(&mut rig, 0);
+        assert_eq!(
+            (again.len(), again[0].0, again[0].2.is_some()),
+            (1, 1, known),
+            "{again:?}"
+        );
+        assert!(again[0].2.is_none_or(|later| later >= age + 1_000_000), "{again:?}");
+    }
 }
 
 #[test]

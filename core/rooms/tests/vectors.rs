@@ -205,13 +205,28 @@ fn frame(frame: &Frame<'_>, expected: &Value, out: &mut Writer<'_>) -> Value {
             let (handle, index, id, offset) = (read.handle, read.index, read.stream, read.offset);
             let found: Vec<_> = read.messages.collect();
             assert!(append(out, kind, 0, |writer| {
-                let begun = RoomBlock::begin(writer, handle, index, id, offset);
+                let begun = RoomBlock::begin(writer, handle, index, id, offset, None);
                 block(begun, writer, &found)
             }));
             let messages = messages(expected, &found);
             stream(
                 id,
                 json!({"handle": handle, "place": index, "offset": offset, "messages": messages}),
+            )
+        }
+        kinds::AGED_MEMBER_ROOM => {
+            let read = RoomBlock::read_aged(body).expect("good");
+            let (handle, index, id, offset) = (read.handle, read.index, read.stream, read.offset);
+            let age = read.age.expect("it has one");
+            let found: Vec<_> = read.messages.collect();
+            assert!(append(out, kind, 0, |writer| {
+                let begun = RoomBlock::begin(writer, handle, index, id, offset, Some(age));
+                block(begun, writer, &found)
+            }));
+            let messages = messages(expected, &found);
+            stream(
+                id,
+                json!({"handle": handle, "place": index, "offset": offset, "age": age, "messages": messages}),
             )
         }
         kinds::GAP => {
@@ -455,7 +470,7 @@ fn record(record: &Record<'_>) -> Value {
         }),
         Record::GatewayGone { node, epoch, scope } => scoped(*scope, json!({"node": node, "epoch": epoch})),
         Record::Complete { scope } | Record::Subscribe { scope } => scoped(*scope, json!({})),
-        Record::Unsubscribe => json!({}),
+        Record::Unsubscribe | Record::Ages => json!({}),
         Record::GatewaySeen { node, up } => json!({"node": node, "up": up}),
         Record::BrokerTold { node, told } => json!({"node": node, "told": told}),
         Record::Namespace { number, name } => json!({"number": number, "name": hex(name)}),

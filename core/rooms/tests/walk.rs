@@ -178,6 +178,7 @@ fn a_message_walks_through_all_five_machines() {
         entropy(4),
     );
     let mut client = Client::new(client_config, 5, entropy(5));
+    client.set_ages();
     gateway.set_placement(0, placement.clone());
     proxy.set_placement(0, placement.clone());
     broker.set_placement(0, placement.clone());
@@ -188,6 +189,7 @@ fn a_message_walks_through_all_five_machines() {
     let mut now: Micros = 1;
     let (mut joined, mut published, mut received) = (false, Vec::new(), Vec::new());
     let mut sent = 0;
+    let mut ages = Vec::new();
     while now < 5_000_000 && received.len() < 1000 {
         loop {
             let moved = step(now, &mut client, &[addr(501)], &mut net)
@@ -235,6 +237,7 @@ fn a_message_walks_through_all_five_machines() {
                 match item {
                     Item::Message { sender, .. } => {
                         assert_eq!(sender, 42);
+                        ages.extend(item.age(now));
                         received.push(String::from_utf8(std::mem::take(&mut data)).unwrap());
                     }
                     Item::Command { .. } => unreachable!("nobody sends any"),
@@ -258,6 +261,9 @@ fn a_message_walks_through_all_five_machines() {
         (0..1000).map(|n| format!("message {n}")).collect::<Vec<_>>(),
         "after {now} us, {sent} sent"
     );
+    // Every second frame has ages, each of several messages.
+    assert!((100..900).contains(&ages.len()), "{}", ages.len());
+    assert!(ages.iter().all(|age| *age < now), "{ages:?}");
     assert_eq!(published.len(), 1000);
     assert!(published
         .iter()

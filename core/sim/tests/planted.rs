@@ -169,7 +169,7 @@ fn chunk_length_trusted() {
     part_finds(Bug::ChunkLengthTrusted, || {
         let mut bytes = [0; 200];
         let mut writer = Writer::new(&mut bytes);
-        let mut block = RoomBlock::begin(&mut writer, 1, 1, StreamId::default(), 1);
+        let mut block = RoomBlock::begin(&mut writer, 1, 1, StreamId::default(), 1, None);
         let (publisher, data) = (PublisherId::default(), &[1u8; 50][..]);
         block.push(
             &mut writer,

@@ -16,7 +16,7 @@ from control.rooms import pub
 from control.rooms.sub import show, take
 from tests.fakes.library import Client, Gap, Message
 
-ONE, TWO = Message("r", 1, 7, b"one"), Message("r", 2, 7, b"\xff\x00")
+ONE, TWO = Message("r", 1, 7, b"one"), Message("r", 2, 7, b"\xff\x00", age=0.01234567)
 GAP = Gap(5, 3, None, "owner_lost")
 
 
@@ -42,7 +42,7 @@ async def test_json_keeps_order_and_bytes_that_are_no_text() -> None:
     assert documents == [
         {"room": "r", "position": "1.1.1:1", "stream": "1.1.1", "sender": 7, "data": "one"},
         {"room": "r", "gap": {"stream": "5", "first": 3, "last": None, "reason": "owner_lost"}},
-        {"room": "r", "position": "1.1.1:2", "stream": "1.1.1", "sender": 7, "data_base64": "/wA="},
+        {"room": "r", "position": "1.1.1:2", "stream": "1.1.1", "sender": 7, "age": 0.012346, "data_base64": "/wA="},
     ]
 
 

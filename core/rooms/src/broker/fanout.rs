@@ -518,7 +518,7 @@ fn resend_range(
 }
 
 /// Builds one frame of a room's messages `first..until`; `base` is filled in per gateway. With `aged`, those that were born together
-/// stand in a frame of their own, in which stands when, until it leaves.
+/// stand in a frame of their own, in which stands when the first was, until it leaves.
 fn build(
     room: &super::Room,
     arena: &Arena,
@@ -540,7 +540,7 @@ fn build(
         let mut block = LinkBlock::begin(writer, room.id, room.generation, 0, first, age);
         while next < until {
             let entry = room.ring.get(arena, next);
-            let Some(entry) = entry.filter(|entry| born_of(entry) == born) else {
+            let Some(entry) = entry.filter(|entry| age::is_as_old(born, born_of(entry))) else {
                 whole = true;
                 break;
             };

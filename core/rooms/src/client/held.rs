@@ -5,6 +5,8 @@
 
 use std::collections::VecDeque;
 
+use muster_transport::Micros;
+
 use crate::asking::Came;
 use crate::wire::room::{BlockMessages, Message};
 use crate::wire::{StreamGap, StreamId};
@@ -25,6 +27,8 @@ pub struct Block<B> {
     pub offset: u64,
     /// How many there are, all of them well formed.
     pub count: u32,
+    /// When they were born; 0 where that is not told.
+    pub born: Micros,
     pub bytes: B,
 }
 
@@ -85,6 +89,7 @@ impl<B> Block<B> {
             stream: self.stream,
             offset: self.offset,
             count: self.count,
+            born: self.born,
             bytes,
         }
     }
@@ -371,7 +376,7 @@ mod tests {
                     Step::Block(ahead, count) => {
                         let first = (next + ahead).saturating_sub(10).max(1);
                         let bytes = block(first, count);
-                        let came = Block { first, stream: STREAM, offset: first + AHEAD, count: count as u32, bytes: &bytes[..] };
+                        let came = Block { first, stream: STREAM, offset: first + AHEAD, count: count as u32, born: first, bytes: &bytes[..] };
                         let known = held.block(first.max(next), came);
                         let places = first.max(next)..first + count;
                         prop_assert_eq!(known, places.clone().filter(|place| model.contains_key(place)).count() as u64);
@@ -396,7 +401,7 @@ mod tests {
                                 if place == taken.end() || most == 0 {
                                     break;
                                 }
-                                prop_assert_eq!((place, offset), (next, place + AHEAD));
+                                prop_assert_eq!((place, offset, block.born), (next, place + AHEAD, block.first));
                                 prop_assert_eq!((message.data, message.sequence), (&place.to_le_bytes()[..], place));
                                 prop_assert_eq!(model.remove(&next), Some(true));
                                 (next, most) = (next + 1, most - 1);

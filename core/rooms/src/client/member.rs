@@ -55,6 +55,8 @@ pub enum Item {
         offset: u64,
         first: u64,
         sender: u64,
+        /// When it, or its last chunk, was born ([`Item::age`]); 0 where that is not told.
+        born: Micros,
         len: u32,
     },
     Gap(StreamGap),
@@ -64,6 +66,16 @@ pub enum Item {
         number: u64,
         len: u32,
     },
+}
+
+impl Item {
+    /// How old a message is, since a proxy took it, where that was told.
+    pub fn age(&self, now: Micros) -> Option<Micros> {
+        match self {
+            Item::Message { born, .. } if *born != 0 => Some(now.saturating_sub(*born)),
+            _ => None,
+        }
+    }
 }
 
 /// Counts of one room.
@@ -347,6 +359,7 @@ impl Member {
 
     pub fn block(&mut self, shared: &mut Shared<'_>, block: RoomBlock<'_>) {
         let (stream, first, bytes) = (block.stream, block.index, block.messages.bytes());
+        let born = block.age.map_or(0, |age| shared.now.saturating_sub(age.into()).max(1));
         let (mut index, duplicates) = (first, self.counters.duplicates);
         for (offset, message) in (block.offset..).zip(block.messages) {
             if index >= self.next && index < self.asking.asked() && !self.held.has(index) {
@@ -354,7 +367,7 @@ impl Member {
             }
             if index == self.next && !self.full() {
                 self.next += 1;
-                self.message(shared, stream, offset, &message);
+                self.message(shared, stream, offset, &message, born);
                 if !self.held.is_empty() {
                     self.release(shared);
                 }
@@ -369,6 +382,7 @@ impl Member {
                 stream,
                 offset: block.offset,
                 count: (index - first) as u32,
+                born,
                 bytes,
             };
             self.counters.duplicates += self.held.block(first.max(self.next), came);
@@ -409,7 +423,7 @@ impl Member {
                     let ends = taken.end().min(skip.index);
                     for (_, offset, message) in block.messages(self.next).take_while(|(place, ..)| *place < ends) {
                         self.lost_before(block.stream, offset, skip.reason);
-                        self.message(shared, block.stream, offset, &message);
+                        self.message(shared, block.stream, offset, &message, block.born);
                     }
                 }
             }
@@ -467,7 +481,7 @@ impl Member {
                             break;
                         }
                         self.next += 1;
-                        self.message(shared, block.stream, offset, &message);
+                        self.message(shared, block.stream, offset, &message, block.born);
                     }
                 }
             }
@@ -509,7 +523,7 @@ impl Member {
         self.middle.retain(|publisher| self.seen.contains_key(publisher));
     }
 
-    fn message(&mut self, shared: &mut Shared<'_>, stream: StreamId, offset: u64, message: &Message<'_>) {
+    fn message(&mut self, shared: &mut Shared<'_>, stream: StreamId, offset: u64, message: &Message<'_>, born: Micros) {
         if !self.positions.advance(stream, offset) {
             self.counters.repeats += 1; // a gateway that was behind the one before
             return;
@@ -537,7 +551,7 @@ impl Member {
             self.middle.remove(&message.publisher);
         }
         if message.flags & WHOLE == WHOLE && !self.partial.contains_key(&message.publisher) {
-            self.deliver(stream, offset..=offset, message.publisher.user, message.data);
+            self.deliver(stream, offset..=offset, (message.publisher.user, born), message.data);
             return;
         }
         let (outcome, abandoned) = self.assembler.push(
@@ -565,7 +579,7 @@ impl Member {
                     first = before;
                 }
                 let data = data.into_owned();
-                self.deliver(stream, first..=offset, message.publisher.user, &data);
+                self.deliver(stream, first..=offset, (message.publisher.user, born), &data);
             }
             Outcome::Partial => self
                 .partial
@@ -658,7 +672,7 @@ impl Member {
         self.reading.items.push_back(Item::Gap(gap));
     }
 
-    fn deliver(&mut self, stream: StreamId, offsets: RangeInclusive<u64>, sender: u64, data: &[u8]) {
+    fn deliver(&mut self, stream: StreamId, offsets: RangeInclusive<u64>, (sender, born): (u64, Micros), data: &[u8]) {
         let (first, offset) = offsets.into_inner();
         let inbox_bytes = self.inbox_bytes;
         let reading = &mut self.reading;
@@ -718,6 +732,7 @@ impl Member {
             offset,
             first,
             sender,
+            born,
             len: data.len() as u32,
         });
         self.reading.bytes.extend(data);
@@ -879,7 +894,7 @@ mod tests {
                 flags,
                 data: b"x",
             };
-            member.message(&mut shared, stream, offset, &message);
+            member.message(&mut shared, stream, offset, &message, 0);
             (member.counters.delivered, member.counters.repeats, member.seen.len())
         };
         say(1, 1, 1, 1);

@@ -382,6 +382,8 @@ pub struct Client {
     handles: Vec<(u32, u32)>,
     /// At most [`SESSION_PUBLICATIONS_MAX`].
     publications: Vec<Publication>,
+    /// The gateway is asked for the ages of messages.
+    ages: bool,
     commands: Commands,
     /// The program was told that there is no place for another.
     full: bool,
@@ -432,6 +434,7 @@ impl Client {
             credential: config.credential,
             socket: config.socket,
             inbox_bytes: config.inbox_bytes,
+            ages: false,
             sessions,
             rooms: Vec::new(),
             handles: Vec::new(),
@@ -514,6 +517,11 @@ impl Client {
             }
         }
         self.keep_spares(now);
+    }
+
+    /// Asks for the ages of messages from the next session on.
+    pub fn set_ages(&mut self) {
+        self.ages = true;
     }
 
     /// Speaks these versions of the protocol from now on: stands in for another release.
@@ -878,6 +886,9 @@ impl Client {
             conn.record(&Record::Control(ControlRecord::Authenticate {
                 credential: &self.credential,
             }));
+            if self.ages && slot == Slot::Main(Side::Gateway) {
+                conn.record(&Record::Ages); // before the joins, so that it holds for all messages
+            }
             session.knock = None;
             session.conn = Some(Box::new(conn));
             session.token = None; // it was that of another connection
@@ -1060,8 +1071,12 @@ impl Client {
             (_, FrameKind::PATH_CHALLENGE) => {
                 self.sessions[slot.at()].challenge = frame.body.try_into().ok();
             }
-            (Slot::Main(Side::Gateway), kinds::ROOM) => {
-                if let Some(block) = RoomBlock::read(frame.body) {
+            (Slot::Main(Side::Gateway), kinds::ROOM | kinds::AGED_MEMBER_ROOM) => {
+                let block = match frame.kind {
+                    kinds::ROOM => RoomBlock::read(frame.body),
+                    _ => RoomBlock::read_aged(frame.body),
+                };
+                if let Some(block) = block {
                     let handle = block.handle;
                     let upto = block.index.saturating_add(block.messages.left() as u64);
                     self.with_room(now, handle, upto, |member, shared| member.block(shared, block));

@@ -12,9 +12,10 @@ use muster_transport::{append, frames_max, Heard, Micros, Outbox, Wants, Writer,
 
 use super::room::Room;
 use super::{Gateway, Joined};
-use crate::ring::Arena;
+use crate::age;
+use crate::ring::{Arena, Entry};
 use crate::segments::Built;
-use crate::wire::room::{read_repair, GapPlace, Message, RoomBlock, Skip, HEAD};
+use crate::wire::room::{read_repair, GapPlace, Message, RoomBlock, Skip, HEAD, ROOM_AGE_AT};
 use crate::wire::{GapReason, StreamGap};
 
 /// Bytes that a member may have resent at once, at first; it grows by a quarter of the bytes sent to it and 64 KiB/s.
@@ -25,6 +26,10 @@ const ALLOWANCE_A_SECOND: u64 = 64 * 1024;
 const REPAIRS_MAX: usize = 64;
 /// A datagram of a run is padded to full size from here on, so that the run can leave as one super-packet.
 const PAD_FROM: (usize, usize) = (3, 4);
+/// Frames with ages are kept beside those without, at their place and this: places are below 2^62.
+const AGED: u64 = 1 << 63;
+/// Older messages have no age any more: the time of birth has 32 bits, so it is good for 71 minutes.
+const TOLD_WITHIN: Micros = age::AGE_MAX as Micros;
 
 impl Gateway {
     /// Puts a room into the fan-out queue; every member is looked at once from now.
@@ -113,6 +118,7 @@ impl Gateway {
                 break;
             }
             let next = conn.flow.next();
+            let away = conn.flow.measured() / 2;
             if probe {
                 let uncovered = conn.flow.in_flight() as u32;
                 for joined in &mut client.joined {
@@ -129,7 +135,8 @@ impl Gateway {
             let mut more = false;
             if free > 0 {
                 let before = writer.len();
-                repairs(client, rooms, arena, &mut writer, now, counters);
+                let ages = client.ages;
+                repairs(client, rooms, arena, &mut writer, (now, away), counters);
                 let count = client.joined.len();
                 for step in 0..count {
                     let index = (client.turn as usize + step) % count;
@@ -146,9 +153,15 @@ impl Gateway {
                             break;
                         }
                         let place = joined.cursor;
-                        let segment = segments.get(room.frames, place, head, limit, |writer| {
-                            build(room, arena, joined.room, place, head, self.bundle, writer)
-                        });
+                        let segment = if ages && is_young(room, arena, now, place) {
+                            segments.get(room.frames, place | AGED, head, limit, |writer| {
+                                build::<true>(room, arena, joined.room, place, head, self.bundle, writer)
+                            })
+                        } else {
+                            segments.get(room.frames, place, head, limit, |writer| {
+                                build::<false>(room, arena, joined.room, place, head, self.bundle, writer)
+                            })
+                        };
                         let Some((bytes, after)) = segment else {
                             // The arena overwrote the entry under the cursor: go on behind the overwritten part.
                             if !skip(room, arena, joined, place, next, &mut writer, counters) {
@@ -164,7 +177,11 @@ impl Gateway {
                             more = true;
                             break;
                         }
+                        let start = writer.len();
                         writer.put(bytes);
+                        if ages {
+                            tell_age(&mut writer, start, now, away);
+                        }
                         counters.messages_sent += after - place;
                         joined.cursor = after;
                         joined.carrier = next as u32;
@@ -346,7 +363,7 @@ fn repairs(
     rooms: &[Option<Box<Room>>],
     arena: &Arena,
     writer: &mut Writer<'_>,
-    _now: Micros,
+    (now, away): (Micros, Micros),
     counters: &mut super::GatewayCounters,
 ) {
     let queue = &mut client.repairs;
@@ -382,8 +399,13 @@ fn repairs(
             continue;
         }
         let before = writer.len();
-        match build(room, arena, at, *first, last + 1, true, writer) {
+        let built = match client.ages && is_young(room, arena, now, *first) {
+            true => build::<true>(room, arena, at, *first, last + 1, true, writer),
+            false => build::<false>(room, arena, at, *first, last + 1, true, writer),
+        };
+        match built {
             Some(built) => {
+                tell_age(writer, before, now, away);
                 counters.messages_repaired += built.next - *first;
                 client.allowance = client.allowance.saturating_sub((writer.len() - before) as i32);
                 *first = built.next;
@@ -431,8 +453,22 @@ fn skip_frame(room: &Room, arena: &Arena, handle: u32, index: u64) -> Skip {
     }
 }
 
-/// Builds one frame from `place` on: a block of messages, or one gap.
-fn build(
+/// Whether a message came so lately that its time of birth says how old it is.
+fn is_young(room: &Room, arena: &Arena, now: Micros, place: u64) -> bool {
+    room.ring.age(arena, now, place).is_some_and(|age| age < TOLD_WITHIN)
+}
+
+/// The frame at `start` is the same for all members, but for how old its messages will be when it comes, if it tells that.
+fn tell_age(writer: &mut Writer<'_>, start: usize, now: Micros, away: Micros) {
+    let frame = &mut writer.written()[start..];
+    if frame[0] == kinds::AGED_MEMBER_ROOM.code() {
+        age::pass_on(&mut frame[ROOM_AGE_AT..], now, away);
+    }
+}
+
+/// Builds one frame from `place` on: a block of messages, or one gap. With `AGED`, messages that were born together stand in a
+/// block of their own, in which stands when the first was, until it leaves.
+fn build<const AGED: bool>(
     room: &Room,
     arena: &Arena,
     handle: u32,
@@ -465,11 +501,19 @@ fn build(
     let until = until.min(if bundle { u64::MAX } else { place + 1 });
     let mut next = place;
     let mut whole = until < room.ring.next();
-    let written = append(writer, kinds::ROOM, 0, |writer| {
-        let mut block = RoomBlock::begin(writer, handle, place, stream, entry.offset);
+    let born = if AGED { entry.born } else { 0 };
+    let kind = match born {
+        0 => kinds::ROOM,
+        _ => kinds::AGED_MEMBER_ROOM,
+    };
+    let written = append(writer, kind, 0, |writer| {
+        let age = (born != 0).then_some(born);
+        let mut block = RoomBlock::begin(writer, handle, place, stream, entry.offset, age);
         while next < until {
             let entry = room.ring.get(arena, next);
-            let Some(entry) = entry.filter(|entry| !entry.gap && entry.stream == of) else {
+            let fits =
+                |entry: &Entry<'_>| !entry.gap && entry.stream == of && (!AGED || age::is_as_old(born, entry.born));
+            let Some(entry) = entry.filter(fits) else {
                 whole = true;
                 break;
             };
@@ -487,5 +531,9 @@ fn build(
         }
         block.finish(writer) > 0
     });
+    if !written && born != 0 {
+        // Of four bytes too many: a member gets it without its age.
+        return build::<false>(room, arena, handle, place, place + 1, bundle, writer);
+    }
     written.then_some(Built { next, whole })
 }

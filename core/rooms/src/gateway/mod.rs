@@ -206,6 +206,8 @@ pub struct Client {
     repairs: VecDeque<(u32, u64, u64)>,
     /// Rooms that it left, and how many commands had come by then.
     left: Vec<(u64, u64)>,
+    /// It is told the ages of messages.
+    ages: bool,
     /// By which it is known, once it has asked for a room.
     session: u64,
     /// What it may do in which rooms.
@@ -235,6 +237,7 @@ impl Default for Client {
             allowance_at: 0,
             repairs: VecDeque::new(),
             left: Vec::new(),
+            ages: false,
             session: u64::MAX,
             grant: Grant::default(),
             account: None,
@@ -557,6 +560,11 @@ impl Gateway {
                 }
             }
             Record::Leave { handle } => self.leave(now, slot, handle),
+            Record::Ages => {
+                if let Some(peer) = self.sessions.table.get_mut(slot) {
+                    peer.data.data.ages = true;
+                }
+            }
             Record::Open { request, .. } => self.refuse(slot, request, Code::NotAllowed),
             Record::CommandTaken { command, taken } => self.command_taken(now, slot, command, taken),
             Record::Guest(record) => {

@@ -687,7 +687,7 @@ impl Room {
             gap: false,
             stream: at as u8,
             at_ms: 0,
-            born: 0,
+            born,
             data: message.data,
         };
         let place = self.ring.push(pen.arena, pen.now, &entry);

@@ -1,6 +1,6 @@
 //! The kinds of frames that rooms have.
 //!
-//! Owns the codes 8 to 23. Knows no layout.
+//! Owns the codes 8 to 24. Knows no layout.
 
 use muster_transport::{FrameKind, FrameKinds};
 
@@ -36,8 +36,10 @@ pub const ACK: FrameKind = FrameKind::new(21);
 pub const AGED_PUBLISH: FrameKind = FrameKind::new(22);
 /// A link room frame that says how old its messages are.
 pub const AGED_ROOM: FrameKind = FrameKind::new(23);
+/// A room frame that says how old its messages are, gateway to member that asked for it.
+pub const AGED_MEMBER_ROOM: FrameKind = FrameKind::new(24);
 
-const ELICITING: [FrameKind; 13] = [
+const ELICITING: [FrameKind; 14] = [
     ROOM,
     GAP,
     SKIP,
@@ -51,6 +53,7 @@ const ELICITING: [FrameKind; 13] = [
     ACK,
     AGED_PUBLISH,
     AGED_ROOM,
+    AGED_MEMBER_ROOM,
 ];
 const SILENT: [FrameKind; 3] = [REPAIR, LINK_REPAIR, CONSUMED];
 

@@ -59,6 +59,7 @@ kinds! {
         LinkCounted = 33,
         BrokerTold = 34,
         Namespace = 40,
+        Ages = 41,
     }
 }
 
@@ -198,6 +199,8 @@ pub enum Record<'a> {
     Leave {
         handle: u32,
     },
+    /// Tell this session the ages of messages where they are known. Gateways of before 0.3 drop it.
+    Ages,
     /// Be about to publish to a room under this incarnation.
     Open {
         request: u32,
@@ -366,6 +369,7 @@ impl<'a> Record<'a> {
                 history: r.u32()?,
             },
             Kind::Leave => Record::Leave { handle: r.u32()? },
+            Kind::Ages => Record::Ages,
             Kind::Open => Record::Open {
                 request: r.u32()?,
                 name: r.bytes16()?,
@@ -520,6 +524,9 @@ impl Encode for Record<'_> {
             }
             Record::Leave { handle } => {
                 w.u8(Kind::Leave as u8).u32(*handle);
+            }
+            Record::Ages => {
+                w.u8(Kind::Ages as u8);
             }
             Record::Open {
                 request,
@@ -689,7 +696,7 @@ impl<'a> SystemRecord<'a> for Record<'a> {
 
     fn access(&self) -> Access {
         match self {
-            Record::Join { .. } | Record::Leave { .. } | Record::Open { .. } => Access::Waits,
+            Record::Join { .. } | Record::Leave { .. } | Record::Ages | Record::Open { .. } => Access::Waits,
             Record::Close { .. } | Record::Command { .. } | Record::CommandTaken { .. } | Record::Guest(_) => {
                 Access::Open
             }

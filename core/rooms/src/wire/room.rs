@@ -40,6 +40,8 @@ pub const LINK_BASE_AT: usize = FRAME + 12;
 /// The position of the age in an aged block. The block is not longer than a member's, so its content fits there too.
 pub const LINK_AGE_AT: usize = LINK_BLOCK - 1;
 const _: () = assert!(LINK_BLOCK + 4 <= ROOM_BLOCK);
+/// The position of the age in an aged member block.
+pub const ROOM_AGE_AT: usize = ROOM_BLOCK - 1;
 
 /// One message of a block, borrowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -199,27 +201,50 @@ pub struct RoomBlock<'a> {
     pub stream: StreamId,
     /// The owner's offset of the first message.
     pub offset: u64,
+    /// How old they are, in microseconds, where that is told.
+    pub age: Option<u32>,
     pub messages: BlockMessages<'a>,
 }
 
 impl<'a> RoomBlock<'a> {
     #[inline]
     pub fn read(body: &'a [u8]) -> Option<Self> {
+        Self::read_as(false, body)
+    }
+
+    /// The same of an aged block.
+    pub fn read_aged(body: &'a [u8]) -> Option<Self> {
+        Self::read_as(true, body)
+    }
+
+    #[inline]
+    fn read_as(aged: bool, body: &'a [u8]) -> Option<Self> {
         let mut reader = Reader::new(body);
         Some(RoomBlock {
             handle: reader.u32()?,
             index: reader.number()?,
             stream: StreamId::read(&mut reader)?,
             offset: reader.number()?,
+            age: if aged { Some(reader.u32()?) } else { None },
             messages: BlockMessages::new(reader)?,
         })
     }
 
-    /// Begins a member block's body.
-    pub fn begin(writer: &mut Writer<'_>, handle: u32, index: u64, stream: StreamId, offset: u64) -> BlockWriter {
+    /// Begins a member block's body; with an age that of an aged one.
+    pub fn begin(
+        writer: &mut Writer<'_>,
+        handle: u32,
+        index: u64,
+        stream: StreamId,
+        offset: u64,
+        age: Option<u32>,
+    ) -> BlockWriter {
         writer.u32(handle).u64(index);
         stream.write(writer);
         writer.u64(offset);
+        if let Some(age) = age {
+            writer.u32(age);
+        }
         BlockWriter::begin(writer)
     }
 }
@@ -548,7 +573,7 @@ mod tests {
             generation: 3,
         };
         assert!(append(&mut writer, kinds::ROOM, 0, |writer| {
-            let mut block = RoomBlock::begin(writer, 1, 1, stream, 1);
+            let mut block = RoomBlock::begin(writer, 1, 1, stream, 1, None);
             for sequence in 1..=5 {
                 assert!(block.push(
                     writer,
@@ -567,14 +592,16 @@ mod tests {
     proptest! {
         #[test]
         fn a_block_survives_the_wire(
-            messages in prop::collection::vec((0u64..20, 0u64..200_000, any::<u8>(), prop::collection::vec(any::<u8>(), 0..40)), 0..60)
+            messages in prop::collection::vec((0u64..20, 0u64..200_000, any::<u8>(), prop::collection::vec(any::<u8>(), 0..40)), 0..60),
+            age in any::<Option<u32>>(),
         ) {
             let mut bytes = [0; 1156];
             let mut writer = Writer::new(&mut bytes);
             let stream = StreamId { node: 1, epoch: 2, generation: 3 };
             let mut taken = Vec::new();
-            append(&mut writer, kinds::ROOM, 0, |writer| {
-                let mut block = RoomBlock::begin(writer, 5, 6, stream, 7);
+            let kind = if age.is_some() { kinds::AGED_MEMBER_ROOM } else { kinds::ROOM };
+            append(&mut writer, kind, 0, |writer| {
+                let mut block = RoomBlock::begin(writer, 5, 6, stream, 7, age);
                 for (user, sequence, flags, data) in &messages {
                     let message = Message { publisher: PublisherId { user: *user, incarnation: 1 }, sequence: *sequence, flags: *flags, data };
                     if !block.push(writer, &message) {
@@ -587,14 +614,16 @@ mod tests {
             });
             let len = writer.len();
             let frame = Frames::new(&bytes[..len], kinds::ALL).next().unwrap().unwrap();
-            let block = RoomBlock::read(frame.body).unwrap();
-            prop_assert_eq!((block.handle, block.index, block.stream, block.offset), (5, 6, stream, 7));
+            prop_assert!(age.is_none_or(|age| bytes[ROOM_AGE_AT..].starts_with(&age.to_le_bytes())));
+            let block = if age.is_some() { RoomBlock::read_aged(frame.body) } else { RoomBlock::read(frame.body) };
+            let block = block.unwrap();
+            prop_assert_eq!((block.handle, block.index, block.stream, block.offset, block.age), (5, 6, stream, 7, age));
             prop_assert_eq!(block.messages.collect::<Vec<_>>(), taken);
         }
 
         #[test]
         fn any_bytes_read_as_a_bounded_block_or_none(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-            if let Some(block) = RoomBlock::read(&bytes) {
+            for block in [RoomBlock::read(&bytes), RoomBlock::read_aged(&bytes)].into_iter().flatten() {
                 prop_assert!(block.messages.count() <= BLOCK_MESSAGES);
             }
             if let Some((_, _, ranges)) = read_repair(&bytes) {

@@ -829,9 +829,16 @@ pub fn sample_frames() -> Vec<Vec<u8>> {
         plain(FrameKind::PATH_RESPONSE, vec![1; 8]),
         body(|writer| {
             append(writer, kinds::ROOM, 0, |writer| {
-                let mut block = RoomBlock::begin(writer, 0, place, stream(1), 1);
+                let mut block = RoomBlock::begin(writer, 0, place, stream(1), 1, None);
                 block.push(writer, &message(1, b"one"));
                 block.push(writer, &message(2, b"two"));
+                block.finish(writer) > 0
+            })
+        }),
+        body(|writer| {
+            append(writer, kinds::AGED_MEMBER_ROOM, 0, |writer| {
+                let mut block = RoomBlock::begin(writer, 0, place, stream(1), 1, Some(9));
+                block.push(writer, &message(1, b"one"));
                 block.finish(writer) > 0
             })
         }),
@@ -928,6 +935,7 @@ pub fn sample_records() -> Vec<Vec<u8>> {
             history: 100,
         },
         Record::Leave { handle: 0 },
+        Record::Ages,
         Record::Close { handle: 0 },
         Record::Open {
             request: 9,
@@ -1630,6 +1638,7 @@ pub fn fuzz_frames(data: &[u8]) {
             })),
             FrameKind::LOG => seen(muster_transport::LogReceiver::new(1_000).receive(body, |_| {})),
             kinds::ROOM => seen(RoomBlock::read(body).map(|block| block.messages.count())),
+            kinds::AGED_MEMBER_ROOM => seen(RoomBlock::read_aged(body).map(|block| block.messages.count())),
             kinds::LINK_ROOM => seen(LinkBlock::read(body).map(|block| block.messages.count())),
             kinds::AGED_ROOM => seen(LinkBlock::read_aged(body).map(|block| block.messages.count())),
             kinds::GAP => seen(GapPlace::read(body)),

@@ -130,7 +130,11 @@ impl Rooms {
                     inbox_bytes: self.plan.clients[client].inbox_bytes,
                     socket: 0,
                 };
-                Role::Client(Box::new(Client::new(config, seed, entropy)))
+                let mut machine = Client::new(config, seed, entropy);
+                if world.seed % 4 == 1 && client % 2 == 0 {
+                    machine.set_ages(); // in the seeds in which all messages have one
+                }
+                Role::Client(Box::new(machine))
             }
         }
     }
