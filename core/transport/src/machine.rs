@@ -28,7 +28,8 @@ impl Addr {
     /// Whether it stands for all addresses of a host.
     pub fn is_unspecified(&self) -> bool {
         let ip = Ipv6Addr::from(self.ip);
-        ip.to_ipv4_mapped().map_or(ip.is_unspecified(), |v4| v4.is_unspecified())
+        ip.to_ipv4_mapped()
+            .map_or(ip.is_unspecified(), |v4| v4.is_unspecified())
     }
 }
 
