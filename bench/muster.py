@@ -151,7 +151,7 @@ class Instance:
             raise ChildFailedError(f"muster: {error}") from None
 
     def rss_bytes(self) -> int:
-        """Of all processes of nodes."""
+        """The memory of all node processes, each counted once."""
         return sum(cpu.rss_bytes(pid) for pid in {process.pid for process in self.record.processes})
 
     def late_ticks(self, role: str) -> NDArray[np.uint64]:

@@ -26,7 +26,7 @@ from bench.child import ChildFailedError
 HEAD: Final = struct.Struct("<QQ")
 """A message's number in its sample, from 0 on, and the moment of its publish: ns of the monotonic clock."""
 REST: Final = bytes(range(32, 127)) * 15
-"""What follows in each message, as long as the payload is."""
+"""Fills each message up to the size of the payload."""
 PATIENCE_S: Final = 10.0
 """Messages that have not come when nothing came for so long are lost."""
 LOOK_S: Final = 0.01
@@ -91,7 +91,7 @@ GO: Final = "go"
 
 @dataclass(frozen=True)
 class Heard:
-    """What all readers together got. `wrong`: messages out of turn, with other content, and announced losses."""
+    """The messages of all readers. `wrong`: messages out of turn, with other content, and announced losses."""
 
     messages: int
     wrong: int
@@ -101,7 +101,7 @@ class Heard:
 
 @dataclass(frozen=True)
 class Published:
-    """What publishing took. `late_us`: the delay behind the schedule, its 99th percentile."""
+    """The cost of publishing. `late_us`: the delay behind the schedule, its 99th percentile."""
 
     cpu_ns: int
     seconds: float

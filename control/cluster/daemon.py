@@ -253,7 +253,7 @@ class Hosted:
     def __init__(self, live: Live, again: Again, work: Work) -> None:
         self.live, self.state = live, "starting"
         self.error = ""
-        """What it waits for."""
+        """The reason why it waits."""
         self.told: Callable[[Hosted], None] = lambda hosted: None
         """Called with each report of its state."""
         self._again, self._work = again, work

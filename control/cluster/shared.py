@@ -70,7 +70,7 @@ class SharedProcess:
         self._start, self._log = start, log
         self._host: Node | None = None
         self._tenants: dict[str, Tenant] = {}
-        """Those of the present process; one that has ended stays until its node starts again."""
+        """The nodes of the present process; one that has ended stays until it starts again."""
         self._hearing: asyncio.Task[None] | None = None
         self._turn = asyncio.Lock()
 

@@ -341,7 +341,7 @@ class Supervisor:
         return await start(str(file))
 
     def _starts(self, seat: Seat) -> Start:
-        """How its process is started, given the file of its spec."""
+        """Return a function that starts its process, given the file of its spec."""
         group = together(self.config, seat.role)
         if group is None:
             return self._forks(seat.name)

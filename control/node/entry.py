@@ -42,7 +42,7 @@ def main(words: Sequence[str]) -> int:
     die_with(arguments.parent)
     give_back_memory()
     if arguments.shared:
-        uvloop.run(Shared.lived())
+        uvloop.run(Shared().run())
         return 0
     owner = Parent(arguments.spec)
     try:

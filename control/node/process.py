@@ -410,7 +410,7 @@ def run(owner: Parent) -> None:
 
 
 def names_of(spec: Spec) -> dict[str, Any]:
-    """What each line of its log says of a node."""
+    """The names of a node in each line of its log."""
     return {"role": spec.role, "node": spec.node, "name": name_of(spec), "instance": spec.instance}
 
 

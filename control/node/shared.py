@@ -28,7 +28,7 @@ ORDER_MAX: Final = 1 << 14
 
 
 class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the supervisor wants of a node."""
+    """The supervisor's order for a node."""
 
     name: str
     order: Literal["start", "end", "reload"]
@@ -92,11 +92,6 @@ class Shared:
         """Whether the process ends once its nodes have: then its end is theirs."""
         self._read = b""
         self._log: structlog.typing.FilteringBoundLogger | None = None
-
-    @classmethod
-    async def lived(cls) -> None:
-        """The life of this process."""
-        await cls().run()
 
     async def run(self) -> None:
         """Take orders until there are no more, then end all nodes."""

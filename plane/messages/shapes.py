@@ -170,7 +170,7 @@ class Join(msgspec.Struct, frozen=True, array_like=True):
     incarnation: int
     held_max: int
     name: str = ""
-    """Of its node; empty from workers of before 0.3."""
+    """The name of its node; empty from workers of before 0.3."""
 
 
 class Results(msgspec.Struct, frozen=True, array_like=True):

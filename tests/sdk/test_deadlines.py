@@ -12,7 +12,7 @@ from muster.deadlines import SPARE, TICK_S, Deadlines
 
 
 class Timer:
-    """What a loop gives for `call_at`."""
+    """The handle that a loop gives for `call_at`."""
 
     def __init__(self, at: float, call: Callable[[], None]) -> None:
         self.at, self.call, self.cancelled = at, call, False

@@ -32,7 +32,7 @@ impl Wall for Still {
     }
 }
 
-/// What a guest says.
+/// The frames and records of a guest.
 #[derive(Default)]
 struct Said {
     mail: Mail,
@@ -84,6 +84,15 @@ fn each(datagrams: &[Vec<u8>], mut take: impl FnMut(&Frame<'_>)) {
             .flatten()
             .for_each(|frame| take(&frame));
     }
+}
+
+/// The service takes the datagrams of a peer.
+fn take(service: &mut Courier, now: Micros, from: Identity, out: &[Vec<u8>], mail: &mut Mail) {
+    each(out, |frame| {
+        if let Some(message) = Message::read(frame.kind, frame.body) {
+            service.message(now, from, message, mail);
+        }
+    });
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -143,11 +152,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             datagrams(&mut at_proxy.mail, SERVICE.node)
         });
         let out = by_service.on(|| {
-            each(&out, |frame| {
-                if let Some(message) = Message::read(frame.kind, frame.body) {
-                    service.message(now, PROXY, message, &mut mail);
-                }
-            });
+            take(&mut service, now, PROXY, &out, &mut mail);
             service.events(&mut users);
             for user in users.drain(..) {
                 service.routed(now, user, Some(vec![GATEWAY.node]), &mut mail);
@@ -179,11 +184,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             datagrams(&mut at_gateway.mail, SERVICE.node)
         });
         let out = by_service.on(|| {
-            each(&out, |frame| {
-                if let Some(message) = Message::read(frame.kind, frame.body) {
-                    service.message(now, GATEWAY, message, &mut mail);
-                }
-            });
+            take(&mut service, now, GATEWAY, &out, &mut mail);
             service.expire(now, &mut mail);
             datagrams(&mut mail, PROXY.node)
         });

@@ -14,7 +14,7 @@ const TRIM_FROM: usize = 1_024;
 pub struct Alarms<K> {
     /// Each no sooner than the one before it.
     line: VecDeque<(Micros, K)>,
-    /// Those that were set for a sooner time than the last of the line.
+    /// Alarms for a sooner time than the last of the line.
     heap: BinaryHeap<Reverse<(Micros, K)>>,
     trim_at: usize,
 }

@@ -56,7 +56,7 @@ impl Host for Said {
     }
 }
 
-/// What waits for links, each frame with its node.
+/// The frames that wait for links, each with its node.
 fn queued(mail: &mut Mail) -> Vec<(u32, Vec<u8>)> {
     let (nodes, mut all): (Vec<u32>, _) = (mail.linked().collect(), Vec::new());
     mail.begun().for_each(drop);

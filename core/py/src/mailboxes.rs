@@ -34,7 +34,7 @@ impl Mailboxes {
         Ok(number)
     }
 
-    /// What waits for an engine has these bits from now on.
+    /// Sets the bits of the mailboxes of an engine.
     pub(crate) fn set_bits(&mut self, number: usize, bits: u64) {
         self.engines[number] = Some(bits);
     }

@@ -77,8 +77,7 @@ fn forty_sessions_of_one_user_slow_no_live_room_whether_their_window_is_small_or
         for peer in slow {
             rig.peers[peer].polite = !silent;
             if !silent {
-                rig.peers[peer].conn.receive_window = 1;
-                rig.peers[peer].conn.tell_status();
+                shut(&mut rig, peer);
             }
         }
         let (next, behind) = carried(&mut rig, ROOM, &[], 3);
@@ -88,9 +87,14 @@ fn forty_sessions_of_one_user_slow_no_live_room_whether_their_window_is_small_or
     }
 }
 
-/// Of three users two are slow, as where the gateway's way out is: publishers are to wait.
-#[test]
-fn a_gateway_that_is_behind_with_most_users_says_so() {
+/// The session tells a window of one datagram.
+fn shut(rig: &mut Rig<Gateway>, peer: usize) {
+    rig.peers[peer].conn.receive_window = 1;
+    rig.peers[peer].conn.tell_status();
+}
+
+/// A room that has begun, with a member of each of thirty users.
+fn thirty_users() -> (Rig<Gateway>, Vec<usize>) {
     let mut rig = linked_gateway();
     let members: Vec<usize> = (0..30)
         .map(|number| session(&mut rig, 1 + number, 100 + u64::from(number)))
@@ -99,6 +103,13 @@ fn a_gateway_that_is_behind_with_most_users_says_so() {
         rig.join(*peer, 1, ROOM, Positions::default());
     }
     begin(&mut rig, ROOM);
+    (rig, members)
+}
+
+/// Two users of three are slow, as where the gateway's way out is: publishers are to wait.
+#[test]
+fn a_gateway_that_is_behind_with_most_users_says_so() {
+    let (mut rig, members) = thirty_users();
     members[..20].iter().for_each(|peer| rig.peers[*peer].polite = false);
     let (_, behind) = carried(&mut rig, ROOM, &[], 3);
     assert!(behind > 100, "{behind} messages");
@@ -107,18 +118,8 @@ fn a_gateway_that_is_behind_with_most_users_says_so() {
 /// The same, but their own windows stop them: they are slow, not the gateway.
 #[test]
 fn members_that_tell_small_windows_slow_no_live_room_however_many_users_they_are() {
-    let mut rig = linked_gateway();
-    let members: Vec<usize> = (0..30)
-        .map(|number| session(&mut rig, 1 + number, 100 + u64::from(number)))
-        .collect();
-    for peer in &members {
-        rig.join(*peer, 1, ROOM, Positions::default());
-    }
-    begin(&mut rig, ROOM);
-    for peer in &members[..20] {
-        rig.peers[*peer].conn.receive_window = 1;
-        rig.peers[*peer].conn.tell_status();
-    }
+    let (mut rig, members) = thirty_users();
+    members[..20].iter().for_each(|peer| shut(&mut rig, *peer));
     let (next, behind) = carried(&mut rig, ROOM, &members[..20], 3);
     assert!(behind < 20, "{behind} messages");
     let had = rig.peers[members[29]].frames(kinds::ROOM) as u64;

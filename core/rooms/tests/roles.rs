@@ -2951,7 +2951,7 @@ fn a_member_that_asks_is_told_the_ages_that_are_known_and_others_are_not() {
     let others = told_ages(&mut rig, 1);
     assert_eq!(others.iter().map(|(_, count, _)| count).sum::<usize>(), 4);
     assert!(others.iter().all(|(.., age)| age.is_none()), "{others:?}");
-    // What is sent again is older by then. The time of birth of what came long ago is not to be trusted.
+    // A repeated message is older by then. A time of birth from long ago is not to be trusted.
     for (wait, known) in [(1, true), (60, false)] {
         pass(&mut rig, wait * 1_000_000);
         told_ages(&mut rig, 0);

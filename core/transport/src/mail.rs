@@ -45,7 +45,7 @@ impl Queue {
     }
 }
 
-/// What [`Mail::fill`] wrote.
+/// The result of [`Mail::fill`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Filled {
     pub any: bool,
@@ -68,7 +68,7 @@ pub struct Mail {
 }
 
 impl Mail {
-    /// The node is linked. What waits for it by an earlier link goes by this one.
+    /// The node is linked. Frames that wait for it since an earlier link go by this one.
     pub fn open(&mut self, node: u32) {
         self.queues.entry(node).or_default();
     }

@@ -35,7 +35,7 @@ struct Mailbox {
     /// Whether its owner's slots hold whole runs.
     joined: bool,
     bytes: Vec<u8>,
-    /// Of `bytes`, those that were read.
+    /// The number of `bytes` that were read.
     read: usize,
     mail: VecDeque<Mail>,
     bytes_max: usize,
@@ -76,7 +76,7 @@ impl Mailbox {
     }
 }
 
-/// What the kernel charges a receive buffer for one small datagram.
+/// The kernel charges a receive buffer so much for one small datagram.
 const OVERHEAD_BYTES: usize = 768;
 
 #[derive(Default)]

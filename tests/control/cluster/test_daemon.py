@@ -113,7 +113,7 @@ class Node:
     def __init__(self) -> None:
         self.end = asyncio.Event()
         self.error: Exception | None = None
-        """What it ends with."""
+        """The error that ends it; None: it ends in order."""
         self.owner: Owner | None = None
 
     async def work(self, owner: Owner) -> None:

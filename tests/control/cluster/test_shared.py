@@ -33,7 +33,7 @@ def process(place: Folder, name: str) -> instance.Process:
 
 
 def words(pid: int) -> bytes:
-    """What `ps` shows of a process."""
+    """The command line of a process, as `ps` shows it."""
     return Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0")
 
 

@@ -69,7 +69,7 @@ pub enum Item {
 }
 
 impl Item {
-    /// How old a message is, since a proxy took it, where that was told.
+    /// The time since a proxy took the message, where that was told.
     pub fn age(&self, now: Micros) -> Option<Micros> {
         match self {
             Item::Message { born, .. } if *born != 0 => Some(now.saturating_sub(*born)),

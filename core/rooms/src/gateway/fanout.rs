@@ -532,7 +532,7 @@ fn build<const AGED: bool>(
         block.finish(writer) > 0
     });
     if !written && born != 0 {
-        // Of four bytes too many: a member gets it without its age.
+        // Its age would be four bytes too many: a member gets it without.
         return build::<false>(room, arena, handle, place, place + 1, bundle, writer);
     }
     written.then_some(Built { next, whole })

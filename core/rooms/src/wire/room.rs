@@ -201,7 +201,7 @@ pub struct RoomBlock<'a> {
     pub stream: StreamId,
     /// The owner's offset of the first message.
     pub offset: u64,
-    /// How old they are, in microseconds, where that is told.
+    /// Their age in microseconds, where that is told.
     pub age: Option<u32>,
     pub messages: BlockMessages<'a>,
 }
