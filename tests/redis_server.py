@@ -11,7 +11,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 
+from plane.redis.endings import tell_endings
 from tests import strikes
 from tests.ports import free_ports
 
@@ -25,6 +29,14 @@ def need() -> None:
         if os.environ.get("CI") == "true":
             pytest.fail(MEND)
         pytest.skip(MEND)
+
+
+def client_of(port: int, **options: Any) -> Redis:
+    """A client that tries nothing twice."""
+    known: dict[str, Any] = {"host": "127.0.0.1", "retry": Retry(NoBackoff(), 0)}
+    client = Redis(port=port, **(known | options))
+    tell_endings(client)
+    return client
 
 
 class RedisServer:

@@ -168,6 +168,7 @@ async def bring(where: Target, url: str, pattern: str, file: Path, as_json: bool
         from redis.exceptions import RedisError
 
         from control.likes.importing import Done, Moving
+        from plane.redis.endings import tell_endings
 
         try:
             source, done = Redis.from_url(url), Done(file)
@@ -175,6 +176,7 @@ async def bring(where: Target, url: str, pattern: str, file: Path, as_json: bool
             raise UserError(f"{error}: use redis://HOST:PORT/DB", USAGE) from None
         except OSError as error:
             raise UserError(f"--done {file}: {error.strerror}") from None
+        tell_endings(source)
         moving = Moving(source, node, done)
         try:
             with _bar(moving) as progress:

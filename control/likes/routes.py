@@ -17,6 +17,7 @@ from redis.exceptions import TimeoutError as Late
 
 from control.likes.reach import Away, Denied, Full, LikesError, Reach
 from plane.likes.slots import slot
+from plane.redis.endings import tell_endings
 
 WAIT_S: Final = 5.0
 LOOK_S: Final = 1.0
@@ -129,7 +130,7 @@ class Routes:
             reach, tls = self._reach, dict[str, Any]()
             if reach.ca_file:  # the node shows exactly this one, whatever name it has
                 tls = {"ssl": True, "ssl_ca_certs": reach.ca_file, "ssl_check_hostname": False}
-            self._clients[address] = Redis(
+            client = self._clients[address] = Redis(
                 host=address[0],
                 port=address[1],
                 username=reach.user,
@@ -140,6 +141,7 @@ class Routes:
                 retry=Retry(NoBackoff(), 0),
                 **tls,
             )
+            tell_endings(client)
         return self._clients[address]
 
     async def _table(self) -> list[tuple[int, int, Address]]:

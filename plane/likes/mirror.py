@@ -18,6 +18,7 @@ from redis.exceptions import RedisError
 
 from muster._core import LikesEngine
 from plane.likes.changes import Waiting
+from plane.redis.endings import tell_endings
 from plane.service import Figure
 
 EVERY_S: Final = 1.0
@@ -59,6 +60,7 @@ class Mirror:
         self._redis: Redis = Redis.from_url(
             target.url, socket_timeout=WAIT_S, socket_connect_timeout=WAIT_S, retry=Retry(NoBackoff(), 0), **more
         )
+        tell_endings(self._redis)
         self._ranked: dict[bytes, tuple[bytes, ...]] = {}
         """The fields in which an item stands there, if its kind's is not the only one."""
 

@@ -12,6 +12,7 @@ from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
 
+from plane.redis.endings import tell_endings
 from plane.redis.where import Where
 
 NO_RETRY: Final = {"retry": Retry(NoBackoff(), 0)}
@@ -31,12 +32,15 @@ def opened(where: Where, password: str, seconds: float) -> Opened:
     known = waits | {"username": where.user or None, "password": password or None}
     if where.kind == "cluster":
         cluster = RedisCluster(startup_nodes=[ClusterNode(*place) for place in where.places], **known)
+        tell_endings(cluster)
         return Opened(cluster, cluster.aclose)
     known |= NO_RETRY | {"db": where.database}
     if where.kind == "sentinel":
         untyped: Any = Sentinel
         sentinel = untyped(list(where.places), sentinel_kwargs=waits, **known)
         master = sentinel.master_for(where.master)
+        for each in (master, *sentinel.sentinels):
+            tell_endings(each)
 
         async def close() -> None:
             await master.aclose()
@@ -45,4 +49,5 @@ def opened(where: Where, password: str, seconds: float) -> Opened:
         return Opened(master, close)
     ((host, port),) = where.places
     one = Redis(host=host, port=port, **known)
+    tell_endings(one)
     return Opened(one, one.aclose)

@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 import muster
@@ -24,6 +22,7 @@ from tests.faults.instance import Instance, configuration
 from tests.kafka import Kafka
 from tests.plane.likes.load import Load
 from tests.plane.likes.test_mirror import Server
+from tests.redis_server import client_of
 from tests.waiting import until_asked
 
 SNOWFLAKE = 1_790_123_456_789_012_345
@@ -49,7 +48,7 @@ def address(instance: Instance) -> tuple[str, int]:
 def client(instance: Instance, **options: Any) -> Redis:
     """A client that tries nothing twice."""
     host, port = address(instance)
-    return Redis(host=host, port=port, retry=Retry(NoBackoff(), 0), **options)
+    return client_of(port, host=host, **options)
 
 
 def said(instance: Instance, *words: str) -> Any:

@@ -18,8 +18,6 @@ import pytest
 import structlog
 from redis.asyncio import Redis
 from redis.asyncio.cluster import RedisCluster
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import ClusterCrossSlotError, MovedError, RedisError
 
 from control.likes.client import Likes
@@ -29,6 +27,7 @@ from plane.likes.slots import SLOTS, partition_of, slot
 from tests.control.likes.crowd import Crowd
 from tests.control.registry.zookeeper import ZooKeeper
 from tests.kafka import Kafka
+from tests.redis_server import client_of
 
 PARTITIONS = 8
 TAKEN_OVER_S = 5.0
@@ -107,7 +106,7 @@ async def nodes(folder: Path, *numbers: int, registry: str = "", **options: Any)
 
 def client(port: int) -> Redis:
     """Of one port, which tries nothing twice."""
-    return Redis(port=port, retry=Retry(NoBackoff(), 0), socket_timeout=20)
+    return client_of(port, socket_timeout=20)
 
 
 async def test_clients_of_redis_cluster_find_every_item(tmp_path: Path) -> None:

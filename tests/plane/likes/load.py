@@ -6,9 +6,9 @@ from random import Random
 from typing import Final
 
 from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
+
+from tests.redis_server import client_of
 
 CLIENTS: Final = 4
 ITEMS: Final = tuple(f"share:{number}" for number in range(20))
@@ -16,7 +16,7 @@ ITEMS: Final = tuple(f"share:{number}" for number in range(20))
 
 def client(host: str, port: int) -> Redis:
     """A client that tries nothing twice."""
-    return Redis(host=host, port=port, retry=Retry(NoBackoff(), 0))
+    return client_of(port, host=host)
 
 
 class Load:

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 
 from muster._core import LikesEngine
 from plane.likes.logged import now_ms
 from tests.plane.likes.serve import SEGMENT_BYTES, serve
+from tests.redis_server import client_of
 
 SNOWFLAKE = 1_790_123_456_789_012_345
 
@@ -74,7 +73,7 @@ async def test_fenced_owner_answers_nothing(tmp_path: Path) -> None:
     folder = str(tmp_path / "log")
     first = LikesEngine(folder=folder, segment_bytes=SEGMENT_BYTES, epoch=1)
     listener, port = await serve(first)
-    async with Redis(host="127.0.0.1", port=port, retry=Retry(NoBackoff(), 0)) as client:
+    async with client_of(port) as client:
         assert await client.setbit("share:1", 1, 1) == 0
         second = LikesEngine(folder=folder, segment_bytes=SEGMENT_BYTES, epoch=2)
         for _try in range(2):

@@ -13,12 +13,11 @@ from random import Random
 
 import pytest
 from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import ResponseError
 
 from tests.databases import plain
 from tests.plane.likes.load import Load
+from tests.redis_server import client_of
 
 KILLS = 20
 HELD_MIB = 24
@@ -38,7 +37,7 @@ class Process:
         return int(line.split()[1]) / 1024
 
     def client(self) -> Redis:
-        return Redis(host="127.0.0.1", port=self.port, retry=Retry(NoBackoff(), 0), socket_timeout=20)
+        return client_of(self.port, socket_timeout=20)
 
 
 @contextlib.asynccontextmanager

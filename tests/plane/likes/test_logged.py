@@ -6,14 +6,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import ClusterDownError, ResponseError
 
 from muster._core import LikesEngine
 from plane.likes.listener import Listener
 from plane.likes.logged import Logged, replayed
 from tests.plane.log.conftest import Place, place
+from tests.redis_server import client_of
 
 __all__ = ["place"]
 
@@ -27,7 +26,7 @@ class Owner:
 
     async def client(self) -> Redis:
         host, port = await self.listener.start(("127.0.0.1", 0), None)
-        return Redis(host=host, port=port, retry=Retry(NoBackoff(), 0))
+        return client_of(port, host=host)
 
 
 Make = Callable[..., Awaitable[tuple[Owner, Redis]]]

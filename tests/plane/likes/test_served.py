@@ -6,9 +6,6 @@ from pathlib import Path
 
 import pytest
 import structlog
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import ClusterDownError, MovedError, RedisError
 
 from muster._core import LikesEngine
@@ -18,6 +15,7 @@ from plane.likes.served import Served
 from plane.likes.slots import SLOTS, Node
 from plane.service import Context
 from tests.plane.likes.serve import SEGMENT_BYTES, settings, spec
+from tests.redis_server import client_of
 
 HOUR_S = 3_600.0
 
@@ -27,7 +25,7 @@ class Owner:
 
     def __init__(self, served: Served, lease: Lease, port: int, folder: Path) -> None:
         self.served, self.lease, self.port, self.folder = served, lease, port, folder
-        self.client = Redis(port=port, retry=Retry(NoBackoff(), 0), socket_timeout=20)
+        self.client = client_of(port, socket_timeout=20)
 
     def succeed(self) -> LikesEngine:
         """The next owner opens the log."""
@@ -76,7 +74,7 @@ async def test_clients_of_a_partition_that_goes_wait_and_are_sent_after_it(owner
     assert await owner.client.setbit("share:1", 1, 1) == 0
     assert await owner.served.give_up(lost=False)
     waiting = asyncio.ensure_future(owner.client.setbit("share:1", 2, 1))
-    new = Redis(port=owner.port, retry=Retry(NoBackoff(), 0), socket_timeout=20)
+    new = client_of(owner.port, socket_timeout=20)
     also = asyncio.ensure_future(new.getbit("share:1", 1))
     done, _ = await asyncio.wait([waiting, also], timeout=0.2)
     assert not done, "nobody is told anything before it is known where the partition is"

@@ -1,0 +1,74 @@
+"""Connections of redis-py that ended before a write, on uvloop."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+from redis.exceptions import ConnectionError as Unreachable
+
+from plane.redis.connections import opened
+from plane.redis.where import parsed
+from tests.redis_server import RedisServer
+
+
+class Closed:
+    """What uvloop's transport says under a stream that was closed."""
+
+    def writelines(self, _: Any) -> None:
+        raise RuntimeError("unable to perform operation on <TCPTransport closed=True>; the handler is closed")
+
+    def close(self) -> None:
+        """As a stream's."""
+
+    async def wait_closed(self) -> None:
+        """As a stream's."""
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://a:1/0",
+        "rediss://me@a:1",
+        "redis+sentinel://a:2,b:2/main",
+        "rediss+sentinel://a:2/main",
+        "redis+cluster://a:3,b:3",
+        "rediss+cluster://a:3",
+    ],
+)
+async def test_every_form_of_a_client_says_that_its_connection_ended(url: str) -> None:
+    client, close = opened(parsed(url), "word", 1.0)
+    if "cluster" in url:
+        (node, *_) = client.startup_nodes
+        connection = node.connection_class(**node.connection_kwargs)
+        assert client.nodes_manager.connection_kwargs["connection_class"] is node.connection_class
+    else:
+        connection = client.connection_pool.make_connection()
+    connection._reader, connection._writer = asyncio.StreamReader(), Closed()  # as after `connect`
+    with pytest.raises(Unreachable, match="the connection ended"):
+        await connection.send_command("PING")
+    assert not connection.is_connected
+    await close()
+
+
+def test_a_write_after_a_real_end_is_told_so_on_uvloop_and_the_next_call_works(tmp_path: Path) -> None:
+    server = RedisServer(tmp_path / "redis").start()
+
+    async def run() -> None:
+        client, close = opened(parsed(server.url), "", 2.0)
+        assert await client.ping()
+        connection = await client.connection_pool.get_connection()
+        connection._writer.transport.abort()
+        await connection._writer.wait_closed()
+        with pytest.raises(Unreachable, match="the handler is closed"):
+            await connection.send_command("PING")
+        await client.connection_pool.release(connection)
+        assert await client.ping()
+        await close()
+
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(run())
+    finally:
+        server.end()
