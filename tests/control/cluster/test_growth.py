@@ -57,8 +57,10 @@ async def test_what_is_so_already_is_a_success_and_less_is_refused(fleet: Fleet,
 async def interrupted(fleet: Fleet, coordinator: Coordinator, step: str) -> None:
     """Let a coordinator get this far and no further, held up by the gateway, and die."""
     fleet.hold(3, step)
+    reports: list[Report] = []
+    coordinator.tell = reports.append
     growing = asyncio.ensure_future(coordinator.grow(2))
-    await until(lambda: fleet.step() == step)
+    await until(lambda: reports and reports[-1].step == step)  # not before it had the step's nodes started
     growing.cancel()
     await asyncio.gather(growing, return_exceptions=True)
 
