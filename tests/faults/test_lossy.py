@@ -47,7 +47,9 @@ async def test_every_member_gets_every_message_once_and_in_order(
         late_s = {role: instance.metrics(role)["loop_lag_seconds"] for role in ROLES}
         ledger.check_whole(per_room, but=[] if max(late_s.values()) < LATE_S else ROOMS[:5])
         rate = messages * MEMBERS / took
-        figures(seconds=took, acknowledged_s=acknowledged, deliveries_per_s=rate, late_s=late_s, rss_mib=instance.peak.mib())
+        figures(
+            seconds=took, acknowledged_s=acknowledged, deliveries_per_s=rate, late_s=late_s, rss_mib=instance.peak.mib()
+        )
         # A router sends few datagrams a second: now and then the faults miss it until here.
         await until(lambda: all(instance.metrics(role)["faults_lost"] for role in ROLES), PATIENT_S)
     assert rate >= DELIVERIES_PER_S
