@@ -1,7 +1,8 @@
-"""Connections of redis-py that ended, told as its own error.
+"""Connections of redis-py that have ended: a pool replaces them, and a call that met the end raises redis-py's own error.
 
-uvloop raises RuntimeError for a write to a socket that was closed before; asyncio does not, so redis-py lets it through
-to callers who expect `RedisError`. It must not know keys nor scripts.
+redis-py 8.1 asks a connection from its pool whether there is something to read, but uses it all the same, also after its
+end: the first call by each failed after the server was back. And uvloop raises RuntimeError for a write to a socket that
+was closed before, which redis-py lets through to callers who expect `RedisError`. It must not know keys nor scripts.
 """
 
 from collections.abc import Iterable
@@ -16,6 +17,14 @@ from redis.exceptions import ConnectionError as Unreachable
 class _Ends:
     """In front of a connection class of redis-py."""
 
+    async def can_read(self) -> bool:
+        """As redis-py's, whose pool connects again where this raises."""
+        above: Any = super()
+        stream = getattr(self, "_reader", None)
+        if stream is not None and (stream.at_eof() or stream.exception() is not None):
+            raise Unreachable("the connection ended")
+        return bool(await above.can_read())
+
     async def send_packed_command(self, command: bytes | str | Iterable[bytes], check_health: bool = True) -> None:
         """As redis-py's, which has closed the connection when an error comes here."""
         above: Any = super()
@@ -26,7 +35,7 @@ class _Ends:
 
 
 def tell_endings(client: Redis | RedisCluster) -> None:
-    """Let a client that has not connected yet raise redis-py's `ConnectionError` where a connection has ended."""
+    """Let a client that has not connected yet see where its connections have ended."""
     if isinstance(client, RedisCluster):
         known = client.connection_kwargs
         known["connection_class"] = _with_ends(known["connection_class"])

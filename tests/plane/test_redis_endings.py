@@ -1,4 +1,4 @@
-"""Connections of redis-py that ended before a write, on uvloop."""
+"""Connections of redis-py that have ended, on uvloop."""
 
 import asyncio
 from pathlib import Path
@@ -11,6 +11,7 @@ from redis.exceptions import ConnectionError as Unreachable
 from plane.redis.connections import opened
 from plane.redis.where import parsed
 from tests.redis_server import RedisServer
+from tests.waiting import until
 
 
 class Closed:
@@ -71,4 +72,21 @@ def test_a_write_after_a_real_end_is_told_so_on_uvloop_and_the_next_call_works(t
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(run())
     finally:
+        server.end()
+
+
+async def test_each_connection_of_a_pool_is_replaced_once_a_server_has_started_again(tmp_path: Path) -> None:
+    server = RedisServer(tmp_path / "redis").start()
+    client, close = opened(parsed(server.url), "", 2.0)
+    try:
+        together = [client.ping() for _ in range(6)]
+        assert await asyncio.gather(*together) == [True] * 6
+        ends = [connection._reader for connection in client.connection_pool._available_connections]
+        assert len(ends) == 6
+        server.kill()
+        await until(lambda: all(end.at_eof() or end.exception() for end in ends))
+        await asyncio.to_thread(server.start)
+        assert await asyncio.gather(*(client.ping() for _ in range(6))) == [True] * 6
+    finally:
+        await close()
         server.end()
