@@ -69,6 +69,16 @@ impl Membership {
         began.any(|(_, last)| last.get(&life).is_some_and(|last| message.number <= last))
     }
 
+    /// Whether something was announced as lost in a stream that later messages of the sender came by.
+    fn lacked(&self, sender: u64, number: u64) -> bool {
+        let (life, mut lasts) = (number >> LIFE_BITS, self.last_of.0.iter());
+        lasts.any(|((of, its_life, stream), last)| {
+            let ends = self.offsets.get(stream).map_or(0, |(last, _)| last);
+            let mut gaps = self.gaps.iter().map(|known| known.gap).filter(|gap| key(gap.stream) == *stream);
+            (*of, *its_life) == (sender, life) && *last > number && gaps.any(|gap| gap.first < ends)
+        })
+    }
+
     fn note_had(&mut self, message: usize) {
         if self.had.len() <= message / 64 {
             self.had.resize(message / 64 + 1, 0);
@@ -358,6 +368,7 @@ impl Oracle {
             return Err(format!("{}: number {number} of {sender} after {before}", who()));
         }
         *last_of = number;
+        let late = number < before;
         let (life, nth) = (number >> LIFE_BITS, (number & ((1 << LIFE_BITS) - 1)).wrapping_sub(1));
         let of_life = self.published.get(&(sender, room, life));
         let Some(known) = of_life.and_then(|all| all.get(nth as usize)).copied() else {
@@ -373,7 +384,13 @@ impl Oracle {
         if membership.has(known) {
             return Err(format!("{}: number {number} of {sender} came twice", who()));
         }
-        self.reordered += u64::from(number < before);
+        if late && message.called_at > membership.owed_from.unwrap_or(0) && !membership.lacked(sender, number) {
+            return Err(format!(
+                "{}: number {number} of {sender} after {before}, and was not announced as lost",
+                who()
+            ));
+        }
+        self.reordered += u64::from(late);
         *membership.last.entry((sender, number >> LIFE_BITS)) = number.max(before);
         membership.newest = membership.newest.max(message.called_at);
         membership.note_had(known);
