@@ -133,8 +133,9 @@ class Member:
             assert self.resumed, f"{message} came twice"
             assert stream != self.had[sent.number], f"{message} came twice"
         else:
-            assert sent.number > self.last.get(sent.by, -1), f"{message} came too late"
-            self.last[sent.by] = sent.number
+            before = self.last.get(sent.by, -1)
+            assert sent.number > before or self._may_be_late(sent, stream), f"{message} came too late"
+            self.last[sent.by] = max(sent.number, before)
         self.had[sent.number] = stream
         self.ledger.stands(message.position, message.data)
         chunks = max(1, -(-len(message.data) // chunk_bytes()))
@@ -144,6 +145,25 @@ class Member:
         assert gaps == [], f"{message} was announced as lost"
         tally.last = offset
         tally.counted += chunks
+
+    def _may_be_late(self, sent: Sent, stream: muster.Stream) -> bool:
+        """Whether a message may come after later ones of its publisher.
+
+        The owners of these died, and the next one numbered it again. The reader has a gap where it stood before the first
+        of these, or joined behind that place.
+        """
+        messages = [item for item in self.items if isinstance(item, muster.Message)]
+        numbers = [(self.ledger.sent[message.data], message.position) for message in messages]
+        later = [position for other, position in numbers if other.by is sent.by and other.number > sent.number]
+        first = later[0]
+        begin = max(
+            position.offset if other.by is sent.by and other.number < sent.number else 0
+            for other, position in numbers
+            if position.stream == first.stream and position.offset <= first.offset
+        )
+        gaps = [(gap.first, gap.last) for gap in self.streams[first.stream].gaps]
+        lost = any(begin < start and end is not None and end < first.offset for start, end in gaps)
+        return all(position.stream < stream for position in later) and (lost or sent.number < self.owed_from)
 
     def _gap(self, gap: muster.Gap) -> None:
         tally = self._tally(gap.stream, gap.first - 1)
@@ -554,3 +574,53 @@ LONG: Final = settings(SHORT, max_examples=1_000, stateful_step_count=80, derand
 def test_members_have_what_was_acknowledged_whatever_is_called(runs: settings) -> None:
     run_state_machine_as_test(Rooms, settings=runs)
     assert Rooms.closed > 0, "no client published to more rooms than it may have open"
+
+
+OWNER: Final = muster.Stream(2, 1, 1)
+NEXT: Final = muster.Stream(2, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("read", "owed_from", "allowed"),
+    [
+        ([(0, OWNER, 1), (None, OWNER, 2), (2, OWNER, 3), (1, NEXT, 1), (3, NEXT, 2)], 0, True),
+        ([(None, OWNER, 1), (None, OWNER, 2), (2, OWNER, 3), (0, NEXT, 1), (1, NEXT, 2)], 0, True),
+        ([(None, OWNER, 1), (None, OWNER, 2), (2, OWNER, 3), (1, NEXT, 1), (0, NEXT, 2)], 0, False),
+        ([(2, OWNER, 3), (1, NEXT, 1)], 2, True),
+        ([(2, OWNER, 3), (1, NEXT, 1)], 1, False),
+        ([(None, OWNER, 1), (2, OWNER, 2), (1, OWNER, 3)], 0, False),
+        ([(0, OWNER, 1), (2, OWNER, 2), (1, NEXT, 1)], 0, False),
+        ([(None, OWNER, 1), (0, OWNER, 2), (2, OWNER, 3), (1, NEXT, 1)], 0, False),
+        ([(0, OWNER, 1), (2, OWNER, 2), (None, OWNER, 3), (1, NEXT, 1)], 0, False),
+    ],
+    ids=[
+        "lost with its owner",
+        "two of them",
+        "two of them in another order",
+        "of before the join",
+        "of after the join",
+        "by the same owner",
+        "without a gap",
+        "with a gap before its predecessor",
+        "with a gap after its successor",
+    ],
+)
+def test_the_model_takes_a_message_after_later_ones_only_where_docs_say_so(
+    read: list[tuple[int | None, muster.Stream, int]], owed_from: int, allowed: bool
+) -> None:
+    """The exception of `docs/sdk.md`, Publishing. `read`: number, stream, offset; a gap where there is no number."""
+    client = muster.connect(muster.Address((), (), b""))
+    peer = Peer(client, 1, "drop_oldest", set())
+    ledger = Ledger({payload(number, 0): Sent(number, payload(number, 0), peer) for number in range(4)})
+    member = Member(peer, client.join(ROOMS[0]), ledger, owed_from, True, set())
+    items: list[muster.Item] = [
+        muster.Gap(stream, offset, offset, "unrepaired", ROOMS[0])
+        if number is None
+        else muster.Message(ROOMS[0], stream, offset, peer.user, payload(number, 0))
+        for number, stream, offset in read
+    ]
+    if allowed:
+        member.take(items)
+    else:
+        with pytest.raises(AssertionError, match="came too late"):
+            member.take(items)

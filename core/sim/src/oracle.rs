@@ -8,6 +8,8 @@ use muster_rooms::wire::{GapReason, StreamGap, StreamId};
 use muster_rooms::Item;
 use muster_transport::Micros;
 
+use crate::plan::Late;
+
 pub struct Published {
     pub sender: u64,
     pub number: u64,
@@ -67,6 +69,20 @@ impl Membership {
         let life = (message.sender, message.number >> LIFE_BITS);
         let mut began = self.began.iter().filter(|(known, _)| *known == key(stream));
         began.any(|(_, last)| last.get(&life).is_some_and(|last| message.number <= last))
+    }
+
+    /// Whether something was announced as lost in a stream that later messages of the sender came by, before the last one there.
+    fn lacked(&self, sender: u64, number: u64) -> bool {
+        let (life, mut lasts) = (number >> LIFE_BITS, self.last_of.0.iter());
+        lasts.any(|((of, its_life, stream), last)| {
+            let ends = self.offsets.get(stream).map_or(0, |(last, _)| last);
+            let mut gaps = self
+                .gaps
+                .iter()
+                .map(|known| known.gap)
+                .filter(|gap| key(gap.stream) == *stream);
+            (*of, *its_life) == (sender, life) && *last > number && gaps.any(|gap| gap.first < ends)
+        })
     }
 
     fn note_had(&mut self, message: usize) {
@@ -131,7 +147,6 @@ impl Announced {
     }
 }
 
-#[derive(Default)]
 pub struct Oracle {
     /// By sender, room and the sender's life: messages in the order of their numbers, from 1 above the life's.
     published: BTreeMap<(u64, usize, u64), Vec<usize>>,
@@ -142,8 +157,8 @@ pub struct Oracle {
     pub delivered: u64,
     pub delivered_datagrams: u64,
     pub gaps: u64,
-    /// Whether a publisher's messages may come in another order where a room changes its owner, and how often they did.
-    may_reorder: bool,
+    /// When a publisher's message may come after later ones, where a room changes its owner, and how often that was.
+    late: Late,
     pub reordered: u64,
 }
 
@@ -181,10 +196,17 @@ fn is_content(sender: u64, room: usize, number: u64, data: &[u8]) -> bool {
 }
 
 impl Oracle {
-    pub fn new(may_reorder: bool) -> Self {
+    pub fn new(late: Late) -> Self {
         Oracle {
-            may_reorder,
-            ..Oracle::default()
+            published: BTreeMap::new(),
+            by_room: BTreeMap::new(),
+            messages: Vec::new(),
+            memberships: Vec::new(),
+            delivered: 0,
+            delivered_datagrams: 0,
+            gaps: 0,
+            late,
+            reordered: 0,
         }
     }
 
@@ -354,7 +376,8 @@ impl Oracle {
             membership.last.get(&(sender, number >> LIFE_BITS)).unwrap_or(0),
             membership.last_of.entry((sender, number >> LIFE_BITS, key(stream))),
         );
-        if number <= *last_of || number <= before && !self.may_reorder {
+        let late = number <= before;
+        if number <= *last_of || late && self.late == Late::Never {
             return Err(format!("{}: number {number} of {sender} after {before}", who()));
         }
         *last_of = number;
@@ -373,7 +396,14 @@ impl Oracle {
         if membership.has(known) {
             return Err(format!("{}: number {number} of {sender} came twice", who()));
         }
-        self.reordered += u64::from(number < before);
+        let owed = membership.owed_from.is_none_or(|from| message.called_at > from);
+        if late && self.late == Late::OnceLost && owed && !membership.lacked(sender, number) {
+            return Err(format!(
+                "{}: number {number} of {sender} after {before}, and was not announced as lost",
+                who()
+            ));
+        }
+        self.reordered += u64::from(late);
         *membership.last.entry((sender, number >> LIFE_BITS)) = number.max(before);
         membership.newest = membership.newest.max(message.called_at);
         membership.note_had(known);

@@ -10,6 +10,7 @@ use crate::matrix::Strike;
 use crate::second::SecondCluster;
 
 pub use crate::fault::{Fault, Kind, Upkeep};
+pub use allowed::Late;
 pub use muster_simkit::{Weather, MS, SECOND};
 
 mod allowed;

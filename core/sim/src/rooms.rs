@@ -170,7 +170,7 @@ impl Rooms {
     fn new(plan: Plan) -> Self {
         Rooms {
             keys: (0..plan.servers()).map(machines::server_key).collect(),
-            oracle: Oracle::new(plan.may_reorder()),
+            oracle: Oracle::new(plan.late()),
             commands: Commands::default(),
             recovered: 0,
             asked: 0,

@@ -1,7 +1,7 @@
 //! A handful of seeds, those that found something, and that a seed is a run.
 
 use muster_sim::matrix::{self, Blow, Cell, Step, Victim};
-use muster_sim::plan::{ClientPlan, Fault, Kind, Publishing, Upkeep, Weather, MS, SECOND};
+use muster_sim::plan::{ClientPlan, Fault, Kind, Late, Publishing, Upkeep, Weather, MS, SECOND};
 use muster_sim::{play, run, Accounts, Plan, Summary};
 use muster_simkit::replay;
 
@@ -351,6 +351,30 @@ fn what_a_broker_numbered_and_no_gateway_heard_of_is_no_silent_loss() {
         faults: vec![(300 * MS, cut), (1_000 * MS, kill)],
         ..plan
     });
+}
+
+/// Owners die with holes that they would have repaired some milliseconds later, and with acknowledgements of the last
+/// messages. `Late::OnceLost` allows what comes of that, and nothing else.
+#[test]
+fn a_message_that_died_with_its_owner_comes_after_later_ones_once_it_was_announced_as_lost() {
+    let mut plan = quiet();
+    plan.clients[0].publishing[0].every = MS;
+    plan.links.loss = 200_000;
+    plan.heal = 10 * SECOND;
+    let cut = Fault::Cut {
+        from: BROKER,
+        to: PROXY,
+        pause: 50 * MS,
+    };
+    let kill = Fault::Kill {
+        process: BROKER,
+        down: 20 * MS,
+    };
+    let deaths = (1..10).flat_map(|at| [(at * SECOND, cut), (at * SECOND + 50 * MS, kill)]);
+    plan.faults = deaths.collect();
+    assert_eq!(plan.late(), Late::OnceLost);
+    let summary = plays(plan);
+    assert!(summary.reordered > 0, "of {} messages", summary.published);
 }
 
 #[test]

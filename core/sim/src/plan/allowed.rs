@@ -5,6 +5,15 @@ use muster_transport::Micros;
 use super::{Fault, Kind, Plan, Weather, MS, SECOND};
 use crate::identities::Identities;
 
+/// When a publisher's message may come after later ones.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Late {
+    Never,
+    /// Once something was announced as lost before these, or where it was published before the join.
+    OnceLost,
+    Anyhow,
+}
+
 /// Whether repairs keep up with it.
 fn is_mild(weather: &Weather) -> bool {
     weather.loss + weather.corrupt <= 50_000 && weather.burst_in == 0 && weather.latency <= 20 * MS
@@ -22,9 +31,9 @@ impl Plan {
         self.every_fault().any(|fault| matches!(fault, Fault::Remove { .. }))
     }
 
-    /// Whether a publisher's order may change: another owner numbers again the messages that a dead one took with it,
-    /// so a message announced as lost may come after later ones.
-    pub fn may_reorder(&self) -> bool {
+    /// When a publisher's message may come after later ones. Another owner numbers again those that a dead one took with
+    /// it. Where a room has several, a message goes on without those of one that cannot be reached.
+    pub fn late(&self) -> Late {
         let dies = |fault: &Fault| match fault {
             Fault::Kill { process, .. } | Fault::Remove { process } => self.kind(*process) == Kind::Broker,
             _ => false,
@@ -33,7 +42,15 @@ impl Plan {
             .second
             .as_ref()
             .is_some_and(|second| second.shared || second.brokers > 1);
-        !self.repairable() && !self.keeps_order() && (self.brokers > 1 || shared || self.every_fault().any(dies))
+        if self.repairable() || self.keeps_order() {
+            Late::Never
+        } else if self.brokers > 1 || shared {
+            Late::Anyhow
+        } else if self.every_fault().any(dies) {
+            Late::OnceLost
+        } else {
+            Late::Never
+        }
     }
 
     /// The longest that a process stands still.
