@@ -1,8 +1,6 @@
 """A node that clients connect to must end under load: it sends them to others, and they lose nothing."""
 
 import asyncio
-import os
-import signal
 from collections.abc import Callable
 from functools import partial
 
@@ -42,9 +40,7 @@ async def test_gateways_and_proxies_that_end_hand_their_clients_over_without_a_l
             for name in [*instance.names("gateway"), *instance.names("proxy")]:
                 await until(partial(ledger.reached, ledger.mark()), PATIENT_S)
                 parted[name] = int(instance.metrics(name)["sessions"])
-                pid = instance.process(name).pid
-                os.kill(pid, signal.SIGTERM)
-                await instance.back(name, pid)
+                await instance.back(name, instance.terminate(name))
             await until(partial(ledger.reached, ledger.mark()), BACK_S)
             ledger.stop.set()
             await asyncio.gather(*publishing)

@@ -108,8 +108,7 @@ async def test_a_replica_that_drains_and_one_that_loses_its_session_lose_no_mess
         async with under_load(instance, ledger):
             owned = {name: instance.metrics(name)["messages_published"] for name in instance.names("broker")}
             assert min(owned.values()) > 0, "both own rooms"
-            before, dead = registered(instance, "broker"), instance.process("broker").pid
-            os.kill(dead, signal.SIGTERM)
+            before, dead = registered(instance, "broker"), instance.terminate("broker")
             other = {name: pid for name, pid in instance.pids().items() if name != "broker"}
             await until(lambda: placement(instance, "gateway").get(2) == "draining", PATIENT_S)
             await instance.back("broker", dead)
@@ -229,12 +228,11 @@ async def test_brokers_that_drain_and_lose_their_sessions_for_minutes_lose_no_me
                 name, what = dice.choice(instance.names("broker")), dice.choice(["drain", "steal", "router"])
                 if what == "router":
                     name = dice.choice(instance.names("router"))
-                before, dead = registered(instance, name), instance.process(name).pid
+                before = registered(instance, name)
                 if what == "steal":
                     await steal(instance.folder.path, instance.process(name).node)
                 else:
-                    os.kill(dead, signal.SIGTERM)
-                    await instance.back(name, dead)
+                    await instance.back(name, instance.terminate(name))
                 await until(lambda: registered(instance, name) > before, PATIENT_S)  # noqa: B023 - awaited here
                 await until(lambda: everybody_runs(instance), PATIENT_S)
                 await came(ledger)

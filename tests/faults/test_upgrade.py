@@ -1,8 +1,6 @@
 """A rolling upgrade under load: half of the nodes speak a further version of the protocol, then all, then half again."""
 
 import json
-import os
-import signal
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -42,8 +40,7 @@ class Upgraded(Instance):
         process = self.process(name)
         (self._next.add if upgraded else self._next.discard)(process.node)
         self._write()
-        os.kill(process.pid, signal.SIGTERM)
-        await self.back(name, process.pid)
+        await self.back(name, self.terminate(name))
 
     def spoken(self) -> dict[int, int]:
         """The number of ends of links by the version of the protocol that they use."""
