@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -173,6 +173,21 @@ class Instance:
         pid = self.process(name).pid
         strikes.terminate(pid)
         return pid
+
+    def fellows(self, name: str) -> set[str]:
+        """The nodes of its process, it included."""
+        processes = self.record().processes
+        pid = next(each.pid for each in processes if each.name == name)
+        return {each.name for each in processes if each.pid == pid}
+
+    async def renew(self, name: str, end: Callable[["Instance", str], int] | None = None) -> set[str]:
+        """End a node's process, by kill -9 unless in another way, and wait until all its nodes serve again in the next one.
+        Returns these."""
+        fellows = self.fellows(name)
+        dead = (end or Instance.kill)(self, name)
+        for each in sorted(fellows):
+            await self.back(each, dead)
+        return fellows
 
     async def back(self, name: str, dead: int) -> float:
         """Wait until another process of the node serves. Returns the time, on the monotonic clock."""

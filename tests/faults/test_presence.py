@@ -271,8 +271,7 @@ async def _restarted(make: Make, rounds: int, ends: Sequence[Callable[[Instance,
             roaming = [asyncio.create_task(roam(instance, user)) for user in ROAMING]
             for number in range(rounds):
                 for name in instance.names():
-                    await instance.back(name, 0)  # nodes of one process start again with any of them
-                    await instance.back(name, ends[number % len(ends)](instance, name))
+                    await instance.renew(name, ends[number % len(ends)])
             for task in roaming:
                 task.cancel()
             await asyncio.gather(*roaming, return_exceptions=True)
@@ -360,7 +359,7 @@ async def _messages(make: Make, figures: Callable[..., None], count: int, at_onc
             for role in ("gateway", "unicast", "proxy", "online-proxy"):
                 await asyncio.sleep(0.3)
                 name = instance.names(role)[-1]
-                await instance.back(name, instance.kill(name))
+                await instance.renew(name)
             await asyncio.gather(*sending)
             await until_asked(lambda: all(len(each["devices"]) == 2 for each in who(instance, *named)), PATIENT_S)
             after = [(user, await reached(backend, user, devices)) for user in users]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import muster
-from tests.faults.instance import Instance, configuration
+from tests.faults.instance import APART, Instance, configuration
 from tests.faults.ledger import Ledger
 from tests.faults.load import PATIENT_S, nothing_lost, under_load
 from tests.releases import first
@@ -68,7 +68,7 @@ async def old_client(address: Any, at: int) -> None:
 async def test_a_rolling_upgrade_and_its_rollback_lose_nothing_and_serve_clients_of_both_releases(
     figures: Callable[..., None], tmp_path: Path
 ) -> None:
-    sections: dict[str, dict[str, Any]] = {"up": NODES, "database": {"url": "none"}, "probes": {"every_ms": 0}}
+    sections: dict[str, dict[str, Any]] = {"up": APART | NODES, "database": {"url": "none"}, "probes": {"every_ms": 0}}
     instance, ledger = Upgraded(tmp_path, configuration(**sections)), Ledger(ROOMS, rate=100.0)
     seen: list[dict[int, int]] = []
     with instance.running():
