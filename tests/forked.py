@@ -102,7 +102,8 @@ class Process:
     def send_signal(self, number: int) -> None:
         """Nothing if it has ended."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # its end may not have been told yet
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         """Send SIGTERM."""

@@ -39,6 +39,11 @@ def stop(pid: int) -> None:
     _strike(pid, signal.SIGSTOP, lambda: state(pid) in STANDS_STILL)
 
 
+def terminate(pid: int) -> None:
+    """SIGTERM to a process that runs."""
+    _strike(pid, signal.SIGTERM, lambda: True)
+
+
 def go_on(pid: int) -> None:
     """SIGCONT; it may have been killed meanwhile."""
     with contextlib.suppress(ProcessLookupError):

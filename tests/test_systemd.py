@@ -78,6 +78,23 @@ def test_every_role_has_the_unit_that_the_command_prints_and_no_other_is_there(
     assert {file.name: file.read_text() for file in FOLDER.glob("*.service")} == printed
 
 
+def test_a_unit_of_several_roles_starts_them_in_one_process(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert cli.main(["config", "unit", "gateway,proxy"]) == 0
+    printed = capsys.readouterr().out
+    file = tmp_path / "muster-gateway-proxy@.service"
+    file.write_text(printed)
+    assert verified(file) == (0, [])
+    one = unit("gateway").splitlines()[3:]  # behind its comment
+    assert (
+        printed.replace("serve gateway,proxy", "serve gateway").replace("gateway-proxy", "gateway").splitlines()[3:]
+        == one
+    )
+    assert "--name %H-gateway-proxy-%i" in printed
+    assert "# muster-gateway-proxy@NAME is one process of the nodes HOST-gateway-proxy-NAME-ROLE. " in printed
+    assert cli.main(["config", "unit", "gateway,http"]) == USAGE
+    assert "a http has a process of its own" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("role", SERVED)
 def test_the_units_differ_in_the_role_alone(role: str) -> None:
     assert unit(role) == re.sub(r"\bbroker\b", role, unit("broker"))

@@ -46,11 +46,12 @@ def docs() -> int:
     return 0
 
 
-def unit(role: str) -> int:
-    """Print the systemd unit of a role."""
+def unit(roles: str) -> int:
+    """Print the systemd unit of a role, or of several in one process. Raises `UserError`."""
     from control.cli import units
+    from control.cli.serve import parsed
 
-    sys.stdout.write(units.unit(role))
+    sys.stdout.write(units.unit(parsed(roles)))
     return 0
 
 

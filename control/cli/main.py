@@ -187,6 +187,12 @@ def up(
     kafka: Annotated[
         str | None, typer.Option(metavar="HOST:PORT,…", help="Kafka of presence's changes alone [as --log].")
     ] = None,
+    together: Annotated[
+        bool | None,
+        typer.Option(
+            "--together/--apart", help="Routers, brokers, gateways and proxies share one process, or none does [apart]."
+        ),
+    ] = None,
     loss: Chance = None,
     duplicate: Chance = None,
     reorder: Chance = None,
@@ -206,10 +212,12 @@ def up(
 
     if not demo:
         unused({"--members": members is not None, "--rate": rate is not None, "--json": json}, "--demo")
+    processes = None if together is None else "together" if together else "apart"
     wanted: dict[str, Any] = {
         "demo.members": members,
         "demo.rate": rate,
         **{f"up.{plural}": count for plural, count in nodes.items()},
+        "up.processes": processes,
         "systems.enabled": with_,
         "registry.url": registry,
         "database.url": database,
@@ -226,7 +234,7 @@ def up(
         "faults.delay_ms": delay_ms,
         "faults.jitter_ms": jitter_ms,
     }
-    names = FLAGS | ({"presence.log": "--kafka"} if kafka else {})
+    names = FLAGS | {"up.processes": f"--{processes}"} | ({"presence.log": "--kafka"} if kafka else {})
     flags = {
         key: (value, names.get(key) or "--" + key.removesuffix(".url").rpartition(".")[2].replace("_", "-"))
         for key, value in wanted.items()
@@ -611,11 +619,11 @@ def config_docs() -> int:
 
 
 @config_app.command("unit", epilog="Example: muster config unit gateway > muster-gateway@.service")
-def config_unit(role: Role) -> int:
-    """Print the systemd unit of a role, as in deploy/systemd."""
+def config_unit(roles: Roles) -> int:
+    """Print the systemd unit of a role, as in deploy/systemd, or of several that share a process."""
     from control.cli.config import unit
 
-    return unit(role.value)
+    return unit(roles)
 
 
 @config_app.command("manifest", epilog="Example: muster config manifest gateway > gateway.yaml")

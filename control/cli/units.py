@@ -1,26 +1,27 @@
-"""Writes the units in `deploy/systemd/`: one template, with the name of each role.
+"""Writes the units in `deploy/systemd/`, one for each role, and units of processes of several roles: one template.
 
 Owns the text of a unit. It must not know any role.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 TEMPLATE: Final = """\
-# Written by `muster config unit {role}`; edit control/cli/units.py.
-# muster-{role}@NAME is the node HOST-{role}-NAME. All nodes read /etc/muster/muster.toml; each also reads its own file,
-# /etc/muster/{role}-NAME.env, with its addresses. See docs/operations.md.
+# Written by `muster config unit {roles}`; edit control/cli/units.py.
+# muster-{name}@NAME is {nodes}. All nodes read /etc/muster/muster.toml; each also reads its own file,
+# /etc/muster/{name}-NAME.env, with its addresses. See docs/operations.md.
 
 [Unit]
-Description=Muster {role} %i
+Description=Muster {name} %i
 After=network-online.target
 Wants=network-online.target
 StartLimitIntervalSec=0
 
 [Service]
 Type=notify
-ExecStart=/usr/bin/env muster serve {role} --name %H-{role}-%i --config /etc/muster/muster.toml
+ExecStart=/usr/bin/env muster serve {roles} --name %H-{name}-%i --config /etc/muster/muster.toml
 ExecReload=/bin/kill -HUP $MAINPID
-EnvironmentFile=-/etc/muster/{role}-%i.env
+EnvironmentFile=-/etc/muster/{name}-%i.env
 Environment=PATH=/opt/muster/bin:/usr/local/bin:/usr/bin:/bin
 
 # The node waits for the registry, and for the nodes that it needs, without a limit.
@@ -71,6 +72,8 @@ WantedBy=multi-user.target
 """
 
 
-def unit(role: str) -> str:
-    """Return the unit of a role, `muster-ROLE@.service`."""
-    return TEMPLATE.format(role=role)
+def unit(roles: Sequence[str]) -> str:
+    """Return the unit of a role, `muster-ROLE@.service`, or of several in one process, `muster-ROLE-ROLE@.service`."""
+    name = "-".join(roles)
+    nodes = f"the node HOST-{name}-NAME" if len(roles) == 1 else f"one process of the nodes HOST-{name}-NAME-ROLE"
+    return TEMPLATE.format(roles=",".join(roles), name=name, nodes=nodes)

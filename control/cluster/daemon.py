@@ -31,6 +31,7 @@ from control.host.notify import Notify
 from control.host.ports import Ports
 from control.node import logs
 from control.node import process as node
+from control.node.life import Life
 from control.node.live import Again, Live, Now, needing_restart
 from control.registry import Snapshot
 from control.registry.places import MAIN, NAME, Count, layer
@@ -257,18 +258,11 @@ class Hosted:
         self.told: Callable[[Hosted], None] = lambda hosted: None
         """Called with each report of its state."""
         self._again, self._work = again, work
-        self._end: asyncio.Event | None = None
-        self._ending = False
-        self._working: asyncio.Task[None] | None = None
+        self._life = Life()
 
     async def run(self) -> None:
         """Until it has drained. Raises `SpecError`, and `OSError` when an address is taken."""
-        self._working = asyncio.create_task(self._work(self))
-        try:
-            await self._working
-        except asyncio.CancelledError:
-            if not self._ending:
-                raise
+        await self._life.run(self._work(self))
 
     def tell(self, state: str, **more: Any) -> None:
         """Its state."""
@@ -277,10 +271,8 @@ class Hosted:
 
     def watch(self, end: asyncio.Event, stop: asyncio.Event, attach: Callable[[Live], None]) -> None:
         """An order that came before counts too."""
-        self._end = end
         attach(self.live)
-        if self._ending:
-            end.set()
+        self._life.watch(end, stop)
 
     def current(self, spec: Spec) -> Spec:
         """Includes the changes of each SIGHUP since."""
@@ -288,11 +280,7 @@ class Hosted:
 
     def end(self) -> None:
         """End in order."""
-        self._ending = True
-        if self._end is not None:
-            self._end.set()
-        elif self._working is not None:  # it still waits for the registry
-            self._working.cancel()
+        self._life.end()
 
     def reload(self) -> None:
         """Read the configuration again."""

@@ -18,6 +18,7 @@ import structlog
 
 from control.errors import FAILURE, UserError
 from control.node import logs
+from control.node.life import Life
 from control.node.live import Live
 from control.node.process import FileOwner, live, names_of
 from plane.spec import SpecError
@@ -49,9 +50,7 @@ class Tenant(FileOwner):
     def __init__(self, name: str, file: Path, report: Callable[[dict[str, Any]], None]) -> None:
         super().__init__(file)
         self._name, self._report = name, report
-        self._ending = self._stopping = False
-        self._end: asyncio.Event | None = None
-        self._stop: asyncio.Event | None = None
+        self.life = Life()
 
     def tell(self, state: str, **more: Any) -> None:
         """Write one line."""
@@ -59,25 +58,8 @@ class Tenant(FileOwner):
 
     def watch(self, end: asyncio.Event, stop: asyncio.Event, attach: Callable[[Live], None]) -> None:
         """Orders that came before count as well."""
-        self._end, self._stop = end, stop
         self._attach(attach)
-        if self._ending:
-            end.set()
-        if self._stopping:
-            stop.set()
-
-    def end(self) -> None:
-        """End in order."""
-        self._ending = True
-        if self._end is not None:
-            self._end.set()
-
-    def stop(self) -> None:
-        """End at once."""
-        self._stopping = True
-        for event in (self._end, self._stop):
-            if event is not None:
-                event.set()
+        self.life.watch(end, stop)
 
 
 class Shared:
@@ -107,7 +89,7 @@ class Shared:
         """All nodes in order, then the process: the supervisor starts in another one what it still wants."""
         self._leaving = True
         for tenant in self._tenants.values():
-            tenant.end()
+            tenant.life.end()
         if not self._tasks:
             self._over.set()
 
@@ -120,7 +102,7 @@ class Shared:
         if not heard:
             asyncio.get_running_loop().remove_reader(0)
             for tenant in self._tenants.values():
-                tenant.stop()
+                tenant.life.stop()
             self._over.set()
             return
         *lines, self._read = (self._read + heard).split(b"\n")
@@ -135,7 +117,7 @@ class Shared:
             tenant = self._tenants[order.name] = Tenant(order.name, Path(order.spec), _report)
             self._tasks[order.name] = asyncio.create_task(self._live(order.name, tenant), name=order.name)
         elif tenant is not None and order.order == "end":
-            tenant.end()
+            tenant.life.end()
         elif tenant is not None:
             tenant.reload()
 
@@ -145,7 +127,7 @@ class Shared:
             spec = tenant.spec()
             if self._log is None:
                 self._log = logs.configure(spec.log_level, spec.log_format, instance=spec.instance)
-            await live(tenant, spec, self._log.bind(**names_of(spec)), self._together)
+            await tenant.life.run(live(tenant, spec, self._log.bind(**names_of(spec)), self._together))
         except (SpecError, OSError, UserError) as error:
             tenant.tell("failed", error=str(error))
             code = error.exit_code if isinstance(error, UserError) else FAILURE

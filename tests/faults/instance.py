@@ -14,7 +14,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+import tomllib
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -33,6 +34,8 @@ COMMAND: Final = "control.cli.main"
 MUSTER: Final = (sys.executable, "-m", COMMAND)
 ROLES: Final = ("router", "broker", "gateway", "proxy")
 """Also the names of the nodes where there is one of each."""
+APART: Final = {"processes": "apart"}
+"""For `up`, in tests about one node of several: a process that others share would end with it."""
 START_S: Final = 30.0
 END_S: Final = 20.0
 BACK_S: Final = 15.0
@@ -63,6 +66,7 @@ class Instance:
         self.folder = Folder(path / "instance")
         self.config = path / "muster.toml"
         self.config.write_text(configuration)
+        self._says_processes = "processes" in tomllib.loads(configuration).get("up", {})
         self.log = path / "up.log"
         self.peak = Peak()
         self._up: forked.Process | None = None
@@ -121,7 +125,7 @@ class Instance:
         mine = {"MUSTER_CONFIG": str(self.config), "MUSTER_INSTANCE__DIR": str(self.folder.path)}
         if registry := os.environ.get("MUSTERTEST_REGISTRY"):
             mine["MUSTER_REGISTRY__URL"] = registry
-        if processes := os.environ.get("MUSTERTEST_PROCESSES"):
+        if (processes := os.environ.get("MUSTERTEST_PROCESSES")) and not self._says_processes:
             mine["MUSTER_UP__PROCESSES"] = processes
         return kept | mine | {"NO_COLOR": "1", "COLUMNS": "200"}
 
@@ -163,6 +167,27 @@ class Instance:
         pid = self.process(name).pid
         strikes.kill(pid)
         return pid
+
+    def terminate(self, name: str) -> int:
+        """SIGTERM, as an operator sends it. Returns the pid that drains."""
+        pid = self.process(name).pid
+        strikes.terminate(pid)
+        return pid
+
+    def fellows(self, name: str) -> set[str]:
+        """The nodes of its process, it included."""
+        processes = self.record().processes
+        pid = next(each.pid for each in processes if each.name == name)
+        return {each.name for each in processes if each.pid == pid}
+
+    async def renew(self, name: str, end: Callable[["Instance", str], int] | None = None) -> set[str]:
+        """End a node's process, by kill -9 unless in another way, and wait until all its nodes serve again in the next one.
+        Returns these."""
+        fellows = self.fellows(name)
+        dead = (end or Instance.kill)(self, name)
+        for each in sorted(fellows):
+            await self.back(each, dead)
+        return fellows
 
     async def back(self, name: str, dead: int) -> float:
         """Wait until another process of the node serves. Returns the time, on the monotonic clock."""

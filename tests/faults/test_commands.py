@@ -11,7 +11,7 @@ import pytest
 
 import muster
 from tests.faults.conftest import Make
-from tests.faults.instance import Instance
+from tests.faults.instance import APART, Instance
 from tests.waiting import until_asked
 
 NODES = {"gateways": 2, "brokers": "1x2", "routers": "1x2", "proxies": 2}
@@ -89,8 +89,8 @@ async def run(instance: Instance, count: int, kills: tuple[str, ...]) -> tuple[R
         sending = [tasks.create_task(send(instance, number, count, told, outcomes)) for number in range(SENDERS)]
         for name in kills:
             await asyncio.sleep(0.7)
-            told.away = name in instance.names("gateway")
-            await instance.back(name, instance.kill(name))
+            told.away = not instance.fellows(name).isdisjoint(instance.names("gateway"))
+            await instance.renew(name)
             if told.away:
                 await until_asked(lambda: everybody(instance) == 2 * len(ROOMS), 30)
                 told.away = False
@@ -146,7 +146,7 @@ async def killed(instance: Instance, name: str) -> AsyncIterator[None]:
 async def test_with_one_of_three_proxies_gone_no_command_waits_until_that_is_found(
     make: Make, figures: Callable[..., None], strike: Callable[..., contextlib.AbstractAsyncContextManager[None]]
 ) -> None:
-    instance, proxies = make(up=NODES | {"proxies": 3}, proxy=AT_ONCE), ("proxy", "proxy-1", "proxy-2")
+    instance, proxies = make(up=APART | NODES | {"proxies": 3}, proxy=AT_ONCE), ("proxy", "proxy-1", "proxy-2")
     told, joined, expired = Receipts(), asyncio.Barrier(2), list[int]()
     with instance.running():
         async with asyncio.TaskGroup() as tasks, contextlib.AsyncExitStack() as stack:

@@ -142,7 +142,7 @@ async def test_brokers_and_routers_double_under_load_and_lose_no_message(
                 PATIENT_S,
             )
         for killed_one in ("broker-3", "broker"):  # they come back into partitions that the configuration does not know
-            await instance.back(killed_one, instance.kill(killed_one))
+            await instance.renew(killed_one)
         await until(lambda: everybody_runs(instance), PATIENT_S)
     figures(owned=owned, gaps=dict(ledger.gaps()))
     nothing_lost(ledger)
@@ -233,7 +233,7 @@ class Interruption:
         else:
             await until(lambda: instance.process(who).pid, PATIENT_S)
             if self.how == "kill":
-                await instance.back(who, instance.kill(who))
+                await instance.renew(who)
             else:
                 async with instance.stopped(who):
                     await asyncio.sleep(self.lasts_s)
@@ -255,7 +255,7 @@ class Interruption:
 
     def fails(self, instance: Instance, who: str) -> set[str]:
         """The nodes that it makes stand still or die."""
-        return {who} & set(instance.names()) if self.how != "end" else set()
+        return instance.fellows(who) if who in instance.names() and self.how != "end" else set()
 
 
 async def stalls(instance: Instance) -> dict[str, float]:

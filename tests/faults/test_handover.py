@@ -1,8 +1,6 @@
 """A node that clients connect to must end under load: it sends them to others, and they lose nothing."""
 
 import asyncio
-import os
-import signal
 from collections.abc import Callable
 from functools import partial
 
@@ -10,7 +8,7 @@ import pytest
 
 import muster
 from tests.faults.conftest import Make
-from tests.faults.instance import BACK_S
+from tests.faults.instance import APART, BACK_S, Instance
 from tests.faults.ledger import Ledger
 from tests.faults.load import PATIENT_S
 from tests.waiting import until
@@ -24,7 +22,7 @@ RATE = 300.0
 async def test_gateways_and_proxies_that_end_hand_their_clients_over_without_a_loss_or_a_gap(
     make: Make, figures: Callable[..., None], registry: str
 ) -> None:
-    instance, ledger = make(up=NODES), Ledger(ROOMS, rate=RATE / 2)
+    instance, ledger = make(up=APART | NODES), Ledger(ROOMS, rate=RATE / 2)
     parted: dict[str, int] = {}
     with instance.running("--registry", registry):
         path = instance.folder.path
@@ -42,9 +40,7 @@ async def test_gateways_and_proxies_that_end_hand_their_clients_over_without_a_l
             for name in [*instance.names("gateway"), *instance.names("proxy")]:
                 await until(partial(ledger.reached, ledger.mark()), PATIENT_S)
                 parted[name] = int(instance.metrics(name)["sessions"])
-                pid = instance.process(name).pid
-                os.kill(pid, signal.SIGTERM)
-                await instance.back(name, pid)
+                await instance.renew(name, Instance.terminate)
             await until(partial(ledger.reached, ledger.mark()), BACK_S)
             ledger.stop.set()
             await asyncio.gather(*publishing)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import muster
 from tests.faults.conftest import Make
-from tests.faults.instance import Instance
+from tests.faults.instance import APART, Instance
 from tests.waiting import until
 
 NODES = {"brokers": "1x2"}
@@ -77,7 +77,7 @@ def left_out(instance: Instance, broker: int) -> str | None:
 async def test_a_broker_that_stands_still_is_gone_round_by_commands_told_of_and_taken_back(
     make: Make, figures: Callable[..., None]
 ) -> None:
-    instance = make(up=NODES, registry={"session_ms": 60_000})
+    instance = make(up=APART | NODES, registry={"session_ms": 60_000})
     with instance.running():
         flow = Flow(instance)
         async with asyncio.TaskGroup() as tasks:

@@ -8,7 +8,7 @@ import pytest
 import muster
 from muster.instance import find
 from tests.faults.conftest import Make
-from tests.faults.instance import Instance
+from tests.faults.instance import APART, Instance
 
 NODES = {"gateways": 2, "brokers": "1x2", "routers": "1x2", "proxies": 2}
 ONE = {"gateways": 2, "brokers": "1x1", "routers": "1x1", "proxies": 1}
@@ -53,7 +53,7 @@ async def test_who_comes_back_at_another_gateway_since_its_own_died_has_recovere
     make: Make, nodes: dict[str, object], held: bool
 ) -> None:
     """With several brokers, only if that gateway had members all along."""
-    instance = make(up=nodes)
+    instance = make(up=APART | nodes)
     with instance.running():
         async with at_gateway(instance, 0) as mine, at_gateway(instance, 1) as other:
             async with mine.join("news") as room:
@@ -88,7 +88,7 @@ async def test_where_another_broker_may_have_spoken_unheard_nothing_is_called_re
 
 
 async def test_a_session_that_moves_to_the_other_gateway_says_whether_it_recovered(make: Make) -> None:
-    instance = make(up=NODES)
+    instance = make(up=APART | NODES)
     with instance.running():
         async with at_gateway(instance, 1) as stays, stays.join("news") as kept:
             moving = [at_gateway(instance, 0, 1) for _ in range(4)]

@@ -14,7 +14,7 @@ from control.http.face import actions
 from control.http.system import KEYS
 from tests.control.http.streams import Event, Reader, stream
 from tests.faults.conftest import Make
-from tests.faults.instance import Instance
+from tests.faults.instance import APART, Instance
 from tests.waiting import until
 
 ROOM = "sports:final"
@@ -117,7 +117,7 @@ async def test_a_token_of_muster_token_acts_as_its_user(with_http: Make) -> None
 
 @pytest.mark.parametrize("role", ["broker", "router", "gateway", "proxy"])
 async def test_a_node_dies_and_what_was_acknowledged_is_read_or_a_gap(with_http: Make, role: str) -> None:
-    instance = with_http()
+    instance = with_http(up=APART)
     with instance.running():
         key = make_key(instance)
         async with client(instance, **{"x-api-key": key}) as publisher, stream(address(instance), PATH, key) as reader:
@@ -137,8 +137,7 @@ async def test_a_node_dies_and_what_was_acknowledged_is_read_or_a_gap(with_http:
 
             publishing = asyncio.create_task(publish())
             await until(lambda: len(acked) > 20, 10)
-            dead = instance.kill(role)
-            await instance.back(role, dead)
+            await instance.renew(role)
             since = len(acked)
             await until(lambda: len(acked) > since + 20, 30)
             stop.set()
@@ -216,8 +215,7 @@ async def test_the_instance_comes_back_and_requests_are_done_again(with_http: Ma
             assert (await asking.post(PATH, content=b"before")).status_code == 200
             async with stream(address(instance), PATH, key) as reader:
                 for role in ("broker", "router", "gateway", "proxy"):
-                    dead = instance.kill(role)
-                    await instance.back(role, dead)
+                    await instance.renew(role)
                 async with asyncio.timeout(30):
                     while (await asking.post(PATH, content=b"after")).status_code != 200:
                         pass

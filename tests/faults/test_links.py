@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 from tests.faults.conftest import Make
-from tests.faults.instance import Instance
+from tests.faults.instance import APART, Instance
 from tests.waiting import until
 
 
@@ -37,7 +37,7 @@ async def test_links_are_told_of_by_both_ends_and_loss_in_the_direction_that_has
 
 async def test_a_node_that_stands_still_is_down_for_all_others_until_it_goes_on(make: Make) -> None:
     limits = {"latency_ms": 60_000, "loss": 1.0, "availability": 0.0, "failures": 1}
-    instance = make(up={"gateways": 2}, links=limits)
+    instance = make(up=APART | {"gateways": 2}, links=limits)
     with instance.running():
         await until(lambda: not any(_gone(instance, name) for name in instance.names()), 60)
         assert (await run(instance, "--check"))[0] == 0

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 import muster
 from muster.instance import find
 from tests.faults.conftest import Make
-from tests.faults.instance import Instance
+from tests.faults.instance import APART, Instance
 
 NODES = {"gateways": 2, "brokers": "1x2", "routers": "1x2", "proxies": 2}
 MEMBERS = 8
@@ -55,7 +55,7 @@ async def test_members_of_all_gateways_are_counted_on_lossy_links(make: Make) ->
 async def test_a_gateway_that_stands_still_makes_the_answer_partial_and_one_that_died_is_counted_again(
     make: Make,
 ) -> None:
-    instance = make(up=NODES)
+    instance = make(up=APART | NODES)
     with instance.running():
         async with members(instance, "live:final") as client:
             async with instance.stopped("gateway-1"):

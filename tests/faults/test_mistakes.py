@@ -14,7 +14,7 @@ import pytest
 import muster
 from tests import strikes
 from tests.faults.conftest import Make
-from tests.faults.instance import MUSTER, ROOT, Instance, configuration
+from tests.faults.instance import APART, MUSTER, ROOT, Instance, configuration
 from tests.together import together
 
 
@@ -52,7 +52,7 @@ def check_line(said: str, *wanted: str) -> None:
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
     """One instance for all mistakes that do not change it."""
-    instance = Instance(tmp_path_factory.mktemp("mistakes"), configuration(log={"level": "warning"}))
+    instance = Instance(tmp_path_factory.mktemp("mistakes"), configuration(up=APART, log={"level": "warning"}))
     with instance.running():
         yield instance
 

@@ -12,7 +12,7 @@ import pytest
 
 import muster
 from tests.faults.conftest import Make
-from tests.faults.instance import ROLES, Instance, configuration, reach
+from tests.faults.instance import APART, ROLES, Instance, configuration, reach
 from tests.faults.ledger import Ledger, content
 from tests.faults.load import PATIENT_S
 from tests.faults.test_demo import run
@@ -77,7 +77,7 @@ async def test_members_at_every_gateway_get_what_is_published_through_every_prox
 def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
     """One for all tests that leave every node as it was."""
     sections: dict[str, dict[str, Any]] = {"database": {"url": "none"}, "probes": {"every_ms": 0}}
-    instance = Instance(tmp_path_factory.mktemp("standing"), configuration(up=MANY, **sections))
+    instance = Instance(tmp_path_factory.mktemp("standing"), configuration(up=APART | MANY, **sections))
     with instance.running():
         assert everybody_runs(instance), "once it is ready each node knows that all serve"
         yield instance

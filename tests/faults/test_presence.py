@@ -252,16 +252,16 @@ async def roam(instance: Instance, user: int) -> None:
 
 
 async def test_every_node_of_two_sites_restarts_and_nobody_who_stays_is_told_offline(make: Make) -> None:
-    await _restarted(make, rounds=1, signals=[signal.SIGTERM])
+    await _restarted(make, rounds=1, ends=[Instance.terminate])
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3_600)
 async def test_every_node_restarts_many_times_under_load(make: Make) -> None:
-    await _restarted(make, rounds=10, signals=[signal.SIGTERM, signal.SIGKILL])
+    await _restarted(make, rounds=10, ends=[Instance.terminate, Instance.kill])
 
 
-async def _restarted(make: Make, rounds: int, signals: Sequence[int]) -> None:
+async def _restarted(make: Make, rounds: int, ends: Sequence[Callable[[Instance, str], int]]) -> None:
     instance = make(up={"gateways": 2}, presence={"grace_ms": 5_000})
     with instance.running("--with", "presence"):
         async with online(instance, STAYING):
@@ -271,9 +271,7 @@ async def _restarted(make: Make, rounds: int, signals: Sequence[int]) -> None:
             roaming = [asyncio.create_task(roam(instance, user)) for user in ROAMING]
             for number in range(rounds):
                 for name in instance.names():
-                    dead = instance.process(name).pid
-                    os.kill(dead, signals[number % len(signals)])
-                    await instance.back(name, dead)
+                    await instance.renew(name, ends[number % len(ends)])
             for task in roaming:
                 task.cancel()
             await asyncio.gather(*roaming, return_exceptions=True)
@@ -361,7 +359,7 @@ async def _messages(make: Make, figures: Callable[..., None], count: int, at_onc
             for role in ("gateway", "unicast", "proxy", "online-proxy"):
                 await asyncio.sleep(0.3)
                 name = instance.names(role)[-1]
-                await instance.back(name, instance.kill(name))
+                await instance.renew(name)
             await asyncio.gather(*sending)
             await until_asked(lambda: all(len(each["devices"]) == 2 for each in who(instance, *named)), PATIENT_S)
             after = [(user, await reached(backend, user, devices)) for user in users]

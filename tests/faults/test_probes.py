@@ -22,7 +22,7 @@ from control.errors import UserError
 from plane.spec import Spec
 from tests import forked, strikes
 from tests.faults.conftest import Make
-from tests.faults.instance import COMMAND, samples
+from tests.faults.instance import APART, COMMAND, samples
 
 PATIENT_S = 60.0
 SOON_S = 30.0
@@ -133,7 +133,7 @@ async def test_every_path_is_seen_what_loses_or_stands_still_is_found_and_the_pr
 
 
 async def test_by_default_all_paths_are_probed_and_who_stands_still_is_an_alarm_wherever_one_looks(make: Make) -> None:
-    instance = make(probes={}, registry={"session_ms": 60_000})  # who stands still stays on the map
+    instance = make(up=APART, probes={}, registry={"session_ms": 60_000})  # who stands still stays on the map
 
     async def shown(*words: str) -> list[dict[str, Any]]:
         done = await asyncio.to_thread(instance.ran, "links", "--json", *words, seconds=PATIENT_S)

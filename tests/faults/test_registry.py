@@ -24,7 +24,7 @@ from control.registry.tree import Refused
 from tests.control.registry.services import connected
 from tests.control.registry.zookeeper import ZooKeeper
 from tests.faults.conftest import Make
-from tests.faults.instance import ROLES, Instance
+from tests.faults.instance import APART, ROLES, Instance
 from tests.faults.ledger import Ledger
 from tests.faults.load import MEMBERS, PATIENT_S, came, nothing_lost, under_load
 from tests.waiting import until, until_asked
@@ -102,14 +102,13 @@ async def steal(folder: Path, number: int) -> None:
 async def test_a_replica_that_drains_and_one_that_loses_its_session_lose_no_message(
     make: Make, figures: Callable[..., None]
 ) -> None:
-    instance, ledger = make(up=SEVERAL), Ledger(ROOMS, rate=RATE)
+    instance, ledger = make(up=APART | SEVERAL), Ledger(ROOMS, rate=RATE)
     with instance.running():
         await until(lambda: everybody_runs(instance), PATIENT_S)
         async with under_load(instance, ledger):
             owned = {name: instance.metrics(name)["messages_published"] for name in instance.names("broker")}
             assert min(owned.values()) > 0, "both own rooms"
-            before, dead = registered(instance, "broker"), instance.process("broker").pid
-            os.kill(dead, signal.SIGTERM)
+            before, dead = registered(instance, "broker"), instance.terminate("broker")
             other = {name: pid for name, pid in instance.pids().items() if name != "broker"}
             await until(lambda: placement(instance, "gateway").get(2) == "draining", PATIENT_S)
             await instance.back("broker", dead)
@@ -132,7 +131,7 @@ async def test_a_replica_that_drains_and_one_that_loses_its_session_lose_no_mess
 async def test_a_killed_broker_is_gone_round_and_comes_back_with_a_higher_epoch(
     make: Make, figures: Callable[..., None]
 ) -> None:
-    instance, ledger = make(up=SEVERAL), Ledger(ROOMS, rate=RATE)
+    instance, ledger = make(up=APART | SEVERAL), Ledger(ROOMS, rate=RATE)
     with instance.running():
         await until(lambda: everybody_runs(instance), PATIENT_S)
         before, life = registered(instance, "broker"), instance.process("broker").epoch
@@ -218,7 +217,7 @@ async def _refused(instance: Instance, path: str, before: str = "") -> str:
 async def test_brokers_that_drain_and_lose_their_sessions_for_minutes_lose_no_message(
     make: Make, figures: Callable[..., None], loss: float
 ) -> None:
-    up = {"brokers": "2x2", "routers": "1x2", "gateways": 2}
+    up = APART | {"brokers": "2x2", "routers": "1x2", "gateways": 2}
     instance, ledger = make(up=up, faults={"loss": loss}), Ledger(ROOMS, rate=3 * RATE)
     dice, counted = random.Random(7), Counter[str]()
     with instance.running():
@@ -229,12 +228,11 @@ async def test_brokers_that_drain_and_lose_their_sessions_for_minutes_lose_no_me
                 name, what = dice.choice(instance.names("broker")), dice.choice(["drain", "steal", "router"])
                 if what == "router":
                     name = dice.choice(instance.names("router"))
-                before, dead = registered(instance, name), instance.process(name).pid
+                before = registered(instance, name)
                 if what == "steal":
                     await steal(instance.folder.path, instance.process(name).node)
                 else:
-                    os.kill(dead, signal.SIGTERM)
-                    await instance.back(name, dead)
+                    await instance.back(name, instance.terminate(name))
                 await until(lambda: registered(instance, name) > before, PATIENT_S)  # noqa: B023 - awaited here
                 await until(lambda: everybody_runs(instance), PATIENT_S)
                 await came(ledger)
@@ -398,7 +396,7 @@ async def test_an_ensemble_whose_servers_die_and_whose_sessions_end_costs_no_mes
 async def test_nodes_that_are_killed_while_the_ensemble_is_away_are_gone_round_until_it_is_back(
     make: Make, zookeeper: ZooKeeper, figures: Callable[..., None]
 ) -> None:
-    instance, ledger = make(up=TWO_OF_EACH, registry={"session_ms": SESSION_MS}), Ledger(ROOMS, rate=FULL_RATE)
+    instance, ledger = make(up=APART | TWO_OF_EACH, registry={"session_ms": SESSION_MS}), Ledger(ROOMS, rate=FULL_RATE)
     beside, told_gaps = WithZooKeeper(instance, zookeeper, ledger), {}
     with instance.running("--registry", beside.url):
         await until_asked(lambda: everybody_runs(instance), PATIENT_S)

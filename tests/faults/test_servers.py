@@ -10,7 +10,7 @@ import muster
 from muster.instance import find
 from tests import strikes
 from tests.faults.conftest import Make
-from tests.faults.instance import reach
+from tests.faults.instance import APART, reach
 from tests.faults.ledger import Ledger
 from tests.faults.load import PATIENT_S
 from tests.waiting import until, until_asked
@@ -24,7 +24,7 @@ RATE = 200.0
 async def test_clients_that_know_one_gateway_go_on_at_the_other_when_that_dies(
     make: Make, figures: Callable[..., None], registry: str
 ) -> None:
-    instance, ledger = make(up=NODES), Ledger(ROOMS, rate=RATE)
+    instance, ledger = make(up=APART | NODES), Ledger(ROOMS, rate=RATE)
     with instance.running("--registry", registry) as up:
         token, known = find(instance.folder.path).token, [reach(instance.record().gateways[0])]
         async with (

@@ -10,7 +10,7 @@ import pytest
 import muster
 from tests import strikes
 from tests.faults.conftest import Make
-from tests.faults.instance import Instance
+from tests.faults.instance import APART, Instance
 from tests.waiting import until, until_asked
 
 ROOM = "live:silent"
@@ -75,7 +75,7 @@ async def elsewhere(instance: Instance, said: int) -> float:
 async def test_a_member_that_hears_little_is_at_another_gateway_within_one_and_a_half_seconds(
     make: Make, figures: Callable[..., None], said: int
 ) -> None:
-    instance, times = make(up=GATEWAYS), list[float]()
+    instance, times = make(up=APART | GATEWAYS), list[float]()
     with instance.running():
         while not any(took < ELSEWHERE_S_MAX for took in times) and len(times) < ROUNDS:
             times.append(await elsewhere(instance, said))
@@ -96,7 +96,10 @@ async def dead(instance: Instance, name: str) -> AsyncIterator[None]:
 async def test_a_command_does_not_wait_for_a_gateway_that_is_gone(
     make: Make, strike: Callable[..., contextlib.AbstractAsyncContextManager[None]]
 ) -> None:
-    instance, items = make(up=GATEWAYS | {"brokers": "1x2", "routers": "1x2"}), list[tuple[float, muster.Item]]()
+    instance, items = (
+        make(up=APART | GATEWAYS | {"brokers": "1x2", "routers": "1x2"}),
+        list[tuple[float, muster.Item]](),
+    )
     with instance.running():
         async with member(instance, items), muster.connect(instance.folder.path, gateways=[]) as client:
             assert await client.command(ROOM, b"before", expires=3.0) == muster.Delivered(1)

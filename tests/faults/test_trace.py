@@ -6,7 +6,7 @@ from typing import Any
 
 import muster
 from tests.faults.conftest import Make
-from tests.faults.instance import Instance
+from tests.faults.instance import APART, Instance
 
 ROOM = "live:final"
 NODES = {"gateways": 2, "brokers": "2x1", "proxies": 2}
@@ -63,7 +63,7 @@ async def _first(room: muster.Room) -> Any:
 
 
 async def test_a_gateway_that_stands_still_is_named_and_the_others_are_timed(make: Make) -> None:
-    instance = make(up=NODES)
+    instance = make(up=APART | NODES)
     with instance.running():
         async with instance.stopped("gateway-1"):
             code, said = await trace(instance, "--message", "hello", "--wait", "1")

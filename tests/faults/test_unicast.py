@@ -10,7 +10,7 @@ import pytest
 
 import muster
 from tests.faults.conftest import Make
-from tests.faults.instance import Instance
+from tests.faults.instance import APART, Instance
 from tests.waiting import until_asked
 
 SITES = 2
@@ -226,7 +226,7 @@ def metric(instance: Instance, name: str) -> float:
 
 
 async def test_a_killed_gateway_loses_its_users_and_a_message_finds_them_elsewhere(make: Make) -> None:
-    instance = make(up={"gateways": 2}, presence={"grace_ms": 200, "lease_ms": 2_000})
+    instance = make(up=APART | {"gateways": 2}, presence={"grace_ms": 200, "lease_ms": 2_000})
     with instance.running("--with", "presence"):
         credential = await token(instance, 7, "phone")
         async with muster.connect(instance.folder.path, proxies=[], token=credential) as phone:

@@ -1,15 +1,13 @@
 """A rolling upgrade under load: half of the nodes speak a further version of the protocol, then all, then half again."""
 
 import json
-import os
-import signal
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import muster
-from tests.faults.instance import Instance, configuration
+from tests.faults.instance import APART, Instance, configuration
 from tests.faults.ledger import Ledger
 from tests.faults.load import PATIENT_S, nothing_lost, under_load
 from tests.releases import first
@@ -42,8 +40,7 @@ class Upgraded(Instance):
         process = self.process(name)
         (self._next.add if upgraded else self._next.discard)(process.node)
         self._write()
-        os.kill(process.pid, signal.SIGTERM)
-        await self.back(name, process.pid)
+        await self.back(name, self.terminate(name))
 
     def spoken(self) -> dict[int, int]:
         """The number of ends of links by the version of the protocol that they use."""
@@ -71,7 +68,7 @@ async def old_client(address: Any, at: int) -> None:
 async def test_a_rolling_upgrade_and_its_rollback_lose_nothing_and_serve_clients_of_both_releases(
     figures: Callable[..., None], tmp_path: Path
 ) -> None:
-    sections: dict[str, dict[str, Any]] = {"up": NODES, "database": {"url": "none"}, "probes": {"every_ms": 0}}
+    sections: dict[str, dict[str, Any]] = {"up": APART | NODES, "database": {"url": "none"}, "probes": {"every_ms": 0}}
     instance, ledger = Upgraded(tmp_path, configuration(**sections)), Ledger(ROOMS, rate=100.0)
     seen: list[dict[int, int]] = []
     with instance.running():

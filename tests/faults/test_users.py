@@ -229,7 +229,7 @@ async def test_sighup_to_an_instance_takes_no_secret_that_its_nodes_cannot_follo
         await until_asked(lambda: bool(lines(instance, stays, "supervisor")), 30)
         (line,) = lines(instance, stays, "supervisor")
         assert wrong in line["error"]
-        await instance.back("broker", instance.kill("broker"))
+        await instance.renew("broker")
         async with muster.connect(instance.folder.path) as client, client.join(ROOM) as room:
             await client.publish(ROOM, b"once more")
             message = await anext(room)

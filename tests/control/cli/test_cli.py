@@ -310,6 +310,18 @@ def test_an_instance_is_seen_from_other_terminals_and_ends_with_0(muster: Comman
     assert muster("status").returncode == 69
 
 
+@pytest.mark.parametrize(("flag", "in_file", "processes"), [("--together", "apart", 1), ("--apart", "together", 4)])
+def test_a_flag_says_whether_nodes_share_a_process_whatever_the_file_says(
+    muster: Command, tmp_path: Path, flag: str, in_file: str, processes: int
+) -> None:
+    file = tmp_path / "muster.toml"
+    file.write_text(f"[up]\nprocesses = '{in_file}'\n")
+    with muster.up(flag, "--config", str(file)):
+        nodes = json.loads(muster("status", "--json").stdout)["nodes"]
+    assert [node["state"] for node in nodes] == ["ready"] * 4
+    assert len({node["pid"] for node in nodes}) == processes
+
+
 @contextmanager
 def standing(muster: Command, name: str) -> Iterator[None]:
     """A node that does nothing, not even end."""

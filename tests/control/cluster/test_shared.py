@@ -148,6 +148,25 @@ async def test_a_reload_reaches_each_node_of_the_process(tmp_path: Path) -> None
         await until(lambda: reloaded() == {f"muster-{role}" for role in MACHINES}, PATIENT_S)
 
 
+async def test_nodes_that_wait_for_the_registry_end_at_once_when_they_are_asked_to(tmp_path: Path) -> None:
+    with socket.socket() as nobody, capture_logs() as logged:
+        nobody.bind(("127.0.0.1", 0))
+        url = f"zk://127.0.0.1:{nobody.getsockname()[1]}/here"
+        config = settings(tmp_path, up__processes="together", registry__url=url)
+        supervisor = Supervisor(config, structlog.get_logger(), command=FAKE)
+        starting = asyncio.create_task(supervisor.__aenter__())
+
+        def wait() -> bool:
+            told = [each.waits for each in supervisor.record().processes] if supervisor.folder.record.exists() else []
+            return len(told) == len(MACHINES) and all(told)
+
+        await until(wait, PATIENT_S)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+    assert "did not end in time, killed" not in {line["event"] for line in logged}
+
+
 # --- the process alone ----------------------------------------------------------------------------------------------
 
 
