@@ -190,26 +190,25 @@ impl KeyCache {
         fetch(self.key(index));
     }
 
-    /// Frees the entries that were used less than [`BUSY`] times since the previous sweep, and the memory above the highest
-    /// one in use.
+    /// Frees the entries that were used less than [`BUSY`] times since the previous sweep, and the chunks that the others do
+    /// not need. Busy entries of such a chunk go too, or one of them would keep all chunks below: their connections derive them
+    /// once more, into lower places.
     pub fn sweep(&mut self) {
         self.round = self.round.wrapping_add(1);
+        let mut busy = 0;
         for label in &mut self.labels {
             if std::mem::take(&mut label.uses) >= BUSY {
-                continue;
+                busy += 1;
+            } else {
+                *label = Label::FREE;
             }
-            *label = Label::FREE;
         }
-        let kept = self
-            .labels
-            .iter()
-            .rposition(|label| !label.is_free())
-            .map_or(0, |last| last + 1);
-        let chunks = kept.div_ceil(CHUNK);
-        self.chunks.truncate(chunks);
-        self.labels.truncate(chunks * CHUNK);
-        if chunks == 0 {
-            (self.labels, self.chunks, self.free) = (Vec::new(), Vec::new(), Vec::new());
+        let chunks = usize::div_ceil(busy, CHUNK);
+        if chunks < self.chunks.len() {
+            self.chunks.truncate(chunks);
+            self.labels.truncate(chunks * CHUNK);
+            self.labels.shrink_to_fit();
+            self.free = Vec::new();
         }
         let labels = &self.labels;
         self.free.clear();
@@ -303,7 +302,9 @@ impl KeyCache {
     fn grow(&mut self, label: Label, key: LessSafeKey) -> usize {
         let index = self.labels.len();
         if index % CHUNK == 0 {
-            self.chunks.push(Vec::with_capacity(CHUNK.min(self.max - index)));
+            let entries = CHUNK.min(self.max - index);
+            self.chunks.push(Vec::with_capacity(entries));
+            self.labels.reserve_exact(entries);
         }
         self.labels.push(label);
         self.chunks[index / CHUNK].push(key);
