@@ -456,6 +456,7 @@ fn took(now: Micros, at: Micros, status: &Status) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::VecDeque;
 
     const SECOND: Micros = 1_000_000;
 
