@@ -240,7 +240,7 @@ def memory(
     loopback: Lo = Loopback.plain,
     no_progress: NoProgress = False,
 ) -> None:
-    """Bytes and CPU of idle sessions at the gateway, from the slope over their number."""
+    """Bytes and CPU of idle sessions at the gateway, from the slope over their number: resident, and allocated."""
     _run("memory", _memory, Options(json, check, quick, rounds, size, loopback, not no_progress))
 
 

@@ -2,9 +2,12 @@
 
 Each number of clients gets an instance of its own. The clients join one room, receive a little, and then only keep
 their sessions alive. They do so every second, as `muster up` sets it (15 times as often as the default elsewhere).
+
+Resident memory is stated beside allocated bytes, counted by the C library in the same process: what is resident and not
+allocated are pages that it keeps. By the parts of a session: `cargo test -p muster-rooms --test memory`.
 """
 
-from bench import cpu
+from bench import asked, cpu
 from bench.muster import GATEWAY, LIVE, PATIENCE_SECONDS, Instance
 from bench.progress import Progress, silent
 from bench.report import Case, Goal
@@ -21,6 +24,9 @@ SETTLED_SECONDS = 7.0
 BYTES_MAX = 1024.0
 
 RSS, CPU = "gateway RSS", "gateway CPU ns per s and session"
+ALLOCATED, KEPT = "gateway allocated", "gateway freed and kept"
+DATAGRAMS = "datagrams of all sessions a second while idle"
+RECEIVED = "muster_datagrams_received_total"
 
 
 def run(*, rounds: int, quick: bool, payload_bytes: int = 200, progress: Progress = silent) -> tuple[Case, ...]:
@@ -42,6 +48,11 @@ def run(*, rounds: int, quick: bool, payload_bytes: int = 200, progress: Progres
             cases.append(Case.limit(title, slope, Goal("PF-12", "<=", BYTES_MAX), quick=quick))
         else:
             cases.append(Case.plain(title, slope))
+        for figure, words in ((ALLOCATED, "allocated"), (KEPT, "freed and kept")):
+            grown = results.series(name, figure).slope(results.series(f"{BASE:,} sessions", figure), members - BASE)
+            cases.append(Case.plain(f"{name}: {words}, bytes each", grown))
+        datagrams = results.series(name, DATAGRAMS).scaled(1 / members)
+        cases.append(Case.plain(f"{name}: datagrams a second of each while idle", datagrams))
     for members in (BASE, *counts):
         name = f"{members:,} sessions"
         cases.append(Case.plain(f"{name}: {RSS} MiB", results.series(name, RSS).scaled(1 / (1 << 20))))
@@ -50,17 +61,21 @@ def run(*, rounds: int, quick: bool, payload_bytes: int = 200, progress: Progres
 
 
 def _once(members: int, payload_bytes: int, idle_seconds: float) -> Sample:
-    instance = Instance()
+    instance = Instance("--heap")
     try:
         instance.start()
         pid = instance.pids[GATEWAY]
+        gateway = next(process for process in instance.record.processes if process.role == GATEWAY)
         with instance.clients(members, rooms=[instance.room(LIVE)], buffer_bytes=CLIENT_BUFFER_BYTES) as engine:
             done = engine.pace(payload_bytes, MESSAGES_A_SECOND, TRAFFIC_SECONDS, PATIENCE_SECONDS)
             engine.idle(SETTLED_SECONDS)
+            received = asked.metrics(gateway)[RECEIVED]
             before = cpu.process_ns(pid)
             engine.idle(idle_seconds)
             used = (cpu.process_ns(pid) - before) / 1e9 / idle_seconds
-            figures = {RSS: float(cpu.rss_bytes(pid)), CPU: used}
+            allocated, kept = instance.heap_bytes(GATEWAY)
+            figures = {RSS: float(cpu.rss_bytes(pid)), CPU: used, ALLOCATED: float(allocated), KEPT: float(kept)}
+            figures[DATAGRAMS] = (asked.metrics(gateway)[RECEIVED] - received) / idle_seconds
             lost = engine.sessions_lost()
         void = "" if done["complete"] and not lost else f"{lost} sessions lost, traffic complete: {done['complete']}"
         return Sample(figures, void)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from bench import cpu, pin
 from bench.child import Child, ChildFailedError, private_directory, python_environment
 from bench.listeners import Audience, Listeners, Reach
-from bench.node import TICK_BUCKET_US, TICK_BUCKETS, ticks_file
+from bench.node import HEAP_FIGURES, TICK_BUCKET_US, TICK_BUCKETS, heap_file, ticks_file
 from bench.null.sockets import allow_files
 from bench.targets import Latency, Load, Result
 from control.cluster import instance as folders
@@ -55,7 +55,7 @@ class Instance:
 
     def __init__(
         self,
-        *options: Literal["--gateway-alone", "--unbundled", "--single"],
+        *options: Literal["--gateway-alone", "--unbundled", "--single", "--heap"],
         ticks: bool = False,
         settings: Mapping[str, object] | None = None,
     ) -> None:
@@ -157,6 +157,11 @@ class Instance:
     def late_ticks(self, role: str) -> NDArray[np.uint64]:
         """Since the start: how often the role's 10 ms timer was late, per 100 us of lateness."""
         return np.fromfile(ticks_file(self.folder, role), dtype=np.uint64, count=TICK_BUCKETS)
+
+    def heap_bytes(self, role: str) -> tuple[int, int]:
+        """With `--heap`: what the role's process allocated and did not free; what it freed and its C library keeps."""
+        allocated, kept = np.fromfile(heap_file(self.folder, role), dtype=np.uint64, count=HEAP_FIGURES)
+        return int(allocated), int(kept)
 
     def room(self, namespace: str) -> str:
         """An unused room name."""

@@ -83,13 +83,16 @@ impl Pattern {
     }
 }
 
-/// The rights of one user, room by room. Most are alike in all rooms: these take no memory beyond the session's.
+/// The most specific first. Their number is bound by the length of a credential.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Patterns(Box<[Pattern]>);
+
+/// The rights of one user, room by room. Most are alike in all rooms: these take no memory beyond the session's 16 B.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Grant {
     /// Where no pattern matches.
     elsewhere: Rights,
-    /// The most specific first. Their number is bound by the length of a credential.
-    patterns: Box<[Pattern]>,
+    patterns: Option<Box<Patterns>>,
 }
 
 impl Default for Grant {
@@ -120,7 +123,7 @@ impl Grant {
     pub fn everywhere(rights: Rights) -> Self {
         Grant {
             elsewhere: rights,
-            patterns: Box::default(),
+            patterns: None,
         }
     }
 
@@ -151,19 +154,23 @@ impl Grant {
         }
         // Those that match one room have one namespace, and of two beginnings one begins the other.
         patterns.sort_by_key(|pattern| (pattern.prefix, std::cmp::Reverse(pattern.room.len())));
-        grant.patterns = patterns.into();
+        grant.patterns = (!patterns.is_empty()).then(|| Box::new(Patterns(patterns.into())));
         Ok(grant)
+    }
+
+    fn patterns(&self) -> &[Pattern] {
+        self.patterns.as_ref().map_or(&[], |patterns| &patterns.0)
     }
 
     /// The rights in a room.
     pub fn of(&self, name: &RoomName<'_>) -> Rights {
-        let pattern = self.patterns.iter().find(|pattern| pattern.matches(name));
+        let pattern = self.patterns().iter().find(|pattern| pattern.matches(name));
         pattern.map_or(self.elsewhere, |pattern| pattern.rights)
     }
 
     /// Whether one of these rights is there in some room.
     pub fn has_any(&self, rights: Rights) -> bool {
-        let patterns = self.patterns.iter().map(|pattern| pattern.rights);
+        let patterns = self.patterns().iter().map(|pattern| pattern.rights);
         patterns.chain([self.elsewhere]).any(|had| had.has_any(rights))
     }
 }

@@ -144,7 +144,7 @@ impl<K: Copy + Eq + Hash> Buckets<K> {
         let Some(bucket) = self.buckets.entry(key, |bucket| bucket.is_full(now), self.full) else {
             return Taken::Full;
         };
-        (bucket.rate, bucket.burst) = (self.full.rate, self.full.burst);
+        bucket.rate = self.full.rate;
         match bucket.take(now, 1) {
             true => Taken::Yes,
             false => Taken::Wait(bucket.wait(now)),
@@ -152,75 +152,95 @@ impl<K: Copy + Eq + Hash> Buckets<K> {
     }
 }
 
-/// A token bucket in 16 bytes: `rate` tokens a second, up to `burst` saved. Starts full.
+/// Tokens a second, and how many are saved. A rate of nought gives nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rate {
+    pub a_second: u32,
+    pub burst: u32,
+}
+
+impl Rate {
+    /// How long `n` tokens take to come, rounded down so that a whole burst fits however it is split.
+    fn nanos(&self, n: u32) -> Option<u64> {
+        (u64::from(n) * 1_000_000_000).checked_div(self.a_second.into())
+    }
+}
+
+/// What was taken of a rate that many share, in 8 bytes. Starts with nothing.
 ///
-/// It stores the time at which it is full again (GCRA) rather than tokens and a time. Exact to a nanosecond per
-/// call: at a million calls a second it may give up to 0.1 % more than its rate. A rate of nought gives nothing.
+/// It stores the time at which nothing is owed any more (GCRA) rather than tokens and a time. Exact to a nanosecond per
+/// call: at a million calls a second it may give up to 0.1 % more than its rate.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Debt {
+    paid_at_ns: u64,
+}
+
+impl Debt {
+    /// Takes `n` tokens, all or none. A clock that steps back makes it refuse until it has caught up.
+    pub fn take(&mut self, now: Micros, rate: Rate, n: u32) -> bool {
+        if n == 0 {
+            return true;
+        }
+        let (Some(cost), Some(burst)) = (rate.nanos(n), rate.nanos(rate.burst)) else {
+            return false;
+        };
+        let now_ns = now.saturating_mul(1_000);
+        let Some(paid_at_ns) = self.paid_at_ns.max(now_ns).checked_add(cost.max(1)) else {
+            return false;
+        };
+        let granted = n <= rate.burst && paid_at_ns - now_ns <= burst;
+        if granted {
+            self.paid_at_ns = paid_at_ns;
+        }
+        granted
+    }
+}
+
+/// A token bucket in 16 bytes: a rate of its own. Starts full.
 #[derive(Clone, Copy, Debug)]
 pub struct Bucket {
-    full_at_ns: u64,
-    rate: u32,
-    burst: u32,
+    debt: Debt,
+    rate: Rate,
 }
 
 impl Bucket {
     pub fn new(rate: u32, burst: u32) -> Self {
         Bucket {
-            full_at_ns: 0,
-            rate,
-            burst,
+            debt: Debt::default(),
+            rate: Rate { a_second: rate, burst },
         }
     }
 
-    /// Takes `n` tokens, all or none. A clock that steps back makes it refuse until it has caught up.
+    /// Takes `n` tokens, all or none, as [`Debt::take`].
     pub fn take(&mut self, now: Micros, n: u32) -> bool {
-        if n == 0 {
-            return true;
-        }
-        let (Some(cost), Some(burst)) = (self.nanos(n), self.nanos(self.burst)) else {
-            return false;
-        };
-        let now_ns = now.saturating_mul(1_000);
-        let Some(full_at_ns) = self.full_at_ns.max(now_ns).checked_add(cost.max(1)) else {
-            return false;
-        };
-        let granted = n <= self.burst && full_at_ns - now_ns <= burst;
-        if granted {
-            self.full_at_ns = full_at_ns;
-        }
-        granted
+        self.debt.take(now, self.rate, n)
     }
 
     /// Sets the tokens a second, and how many are saved; the debt stays.
     pub fn set_rate(&mut self, rate: u32, burst: u32) {
-        (self.rate, self.burst) = (rate, burst);
+        self.rate = Rate { a_second: rate, burst };
     }
 
     /// Takes `n` tokens, also those that are not there yet: they are owed. For a caller that waits until there is one.
     pub fn owe(&mut self, now: Micros, n: u32) {
         if n > 0 {
-            let from_ns = self.full_at_ns.max(now.saturating_mul(1_000));
-            self.full_at_ns = from_ns.saturating_add(self.nanos(n).unwrap_or(u64::MAX).max(1));
+            let from_ns = self.debt.paid_at_ns.max(now.saturating_mul(1_000));
+            self.debt.paid_at_ns = from_ns.saturating_add(self.rate.nanos(n).unwrap_or(u64::MAX).max(1));
         }
     }
 
     /// The time until one token can be taken, if no other is taken meanwhile; the end of time if the rate is 0.
     pub fn wait(&self, now: Micros) -> Micros {
-        let (Some(cost), Some(burst)) = (self.nanos(1), self.nanos(self.burst)) else {
+        let (Some(cost), Some(burst)) = (self.rate.nanos(1), self.rate.nanos(self.rate.burst)) else {
             return Micros::MAX;
         };
-        let from_ns = self.full_at_ns.saturating_add(cost.max(1)).saturating_sub(burst);
+        let from_ns = self.debt.paid_at_ns.saturating_add(cost.max(1)).saturating_sub(burst);
         from_ns.div_ceil(1_000).saturating_sub(now)
     }
 
     /// Whether nothing is owed, so that a new bucket would serve as well.
     pub fn is_full(&self, now: Micros) -> bool {
-        self.full_at_ns <= now.saturating_mul(1_000)
-    }
-
-    /// How long `n` tokens take to come, rounded down so that a whole burst fits however it is split.
-    fn nanos(&self, n: u32) -> Option<u64> {
-        (u64::from(n) * 1_000_000_000).checked_div(self.rate.into())
+        self.debt.paid_at_ns <= now.saturating_mul(1_000)
     }
 }
 

@@ -2,9 +2,8 @@
 //!
 //! Counts datagrams and bytes by datagram sequence only; knows no frame, no room, no key. Yardstick: RFC 8085.
 
-use std::collections::VecDeque;
-
 use crate::machine::Micros;
+use crate::marks::{Mark, Marks};
 use crate::wire::frame::Status;
 
 /// A receiver tells a status this long after the first datagram that wants one, at the latest.
@@ -35,13 +34,6 @@ const RTO_MAX: Micros = 2_000_000;
 /// power-of-two bucket. Measured: 64 B -> 832 B, 1,200 B -> 2,305 B.
 pub fn charge(len: usize) -> u64 {
     320 + (len as u64 + 384).next_power_of_two()
-}
-
-#[derive(Clone, Copy)]
-struct Mark {
-    sequence: u64,
-    charged: u64,
-    at: Micros,
 }
 
 /// The state before a window was cut for a queue, and the number of cuts since.
@@ -76,7 +68,7 @@ pub struct Flow {
     /// varies, or the receiver is busy.
     not_ours: u32,
     /// The first of the cuts for a queue that has not become shorter since.
-    queue_cut: Option<QueueCut>,
+    queue_cut: Option<Box<QueueCut>>,
     round_start: u64,
     round_end: u64,
     round_received: u32,
@@ -86,10 +78,10 @@ pub struct Flow {
     backoff: u8,
     /// The windows before the silence after which everything in flight was given up.
     before: (f32, f32),
-    /// The last datagram given up, and its time: its status shows how late a status may come.
-    given_up: Option<(u64, Micros)>,
+    /// The last datagram given up, and its time: its status shows how late a status may come. 0: none.
+    given_up: (u64, Micros),
     limited: bool,
-    marks: VecDeque<Mark>,
+    marks: Marks,
 }
 
 impl Flow {
@@ -121,9 +113,9 @@ impl Flow {
             cut_at: 0,
             backoff: 0,
             before: (CWND_FIRST, CWND_MAX),
-            given_up: None,
+            given_up: (0, 0),
             limited: false,
-            marks: VecDeque::new(),
+            marks: Marks::default(),
         }
     }
 
@@ -248,7 +240,9 @@ impl Flow {
         if self.backoff > 0 && status.missing_len == 0 {
             self.undo(now);
         }
-        if let Some((sequence, at)) = self.given_up.take_if(|(sequence, _)| *sequence <= status.highest) {
+        let (sequence, at) = self.given_up;
+        if (1..=status.highest).contains(&sequence) {
+            self.given_up = (0, 0);
             if sequence == status.highest || status.missing_len == 0 {
                 self.lasted(took(now, at, status)); // else it may be the one that was lost
             }
@@ -262,7 +256,7 @@ impl Flow {
         self.received = status.received;
         self.progress_at = now;
         let mut sample = None;
-        while let Some(mark) = self.marks.front().copied() {
+        while let Some(mark) = self.marks.front() {
             if mark.sequence <= status.highest {
                 self.charged_acked = mark.charged;
                 sample = Some(mark.at);
@@ -285,7 +279,7 @@ impl Flow {
         }
         if self.in_flight() == 0 {
             self.charged_acked = self.charged;
-            self.marks = VecDeque::new(); // an idle connection keeps no memory for it
+            self.marks.clear();
         }
         if let Some(at) = sample {
             self.sample(now, at, took(now, at, status));
@@ -393,14 +387,15 @@ impl Flow {
     fn shortens_queue(&mut self) -> bool {
         let excess = self.rtt - self.rtt_min - self.not_ours;
         let shorter = |first: &QueueCut| excess < first.excess - first.excess / 8;
-        let mut first = self.queue_cut.filter(|first| !shorter(first)).unwrap_or(QueueCut {
+        let before = self.queue_cut.as_deref().copied();
+        let mut first = before.filter(|first| !shorter(first)).unwrap_or(QueueCut {
             excess,
             windows: (self.cwnd, self.threshold),
             cuts: 0,
         });
         if first.cuts < QUEUE_CUTS {
             first.cuts += 1;
-            self.queue_cut = Some(first);
+            self.queue_cut = Some(Box::new(first));
             return true;
         }
         self.not_ours = self.rtt - self.rtt_min;
@@ -446,7 +441,7 @@ impl Flow {
         self.cwnd = CWND_FLOOR;
         self.progress_at = now;
         self.backoff = (self.backoff + 1).min(8);
-        self.given_up = self.marks.back().map(|mark| (mark.sequence, mark.at));
+        self.given_up = self.marks.back().map_or((0, 0), |mark| (mark.sequence, mark.at));
         self.marks.clear();
         true
     }
@@ -461,6 +456,7 @@ fn took(now: Micros, at: Micros, status: &Status) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::VecDeque;
 
     const SECOND: Micros = 1_000_000;
 

@@ -28,6 +28,7 @@ mod links;
 mod log;
 mod machine;
 mod mail;
+mod marks;
 mod naming;
 mod node;
 mod parting;
@@ -45,7 +46,7 @@ mod versions;
 mod window;
 mod wire;
 
-pub use address::{Bucket, Buckets, Taken};
+pub use address::{Bucket, Buckets, Debt, Rate, Taken};
 pub use allow::{AllowList, Demand, Listed};
 pub use codec::{Reader, Writer, NUMBER_MAX};
 pub use conn::{Conn, Control, Heard, Reject, Stamp, Wants, SESSION_LOG_BYTES, TAIL_PROBES};

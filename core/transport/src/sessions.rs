@@ -4,7 +4,7 @@
 
 use std::collections::{HashSet, VecDeque};
 
-use crate::address::Bucket;
+use crate::address::{Debt, Rate};
 use crate::conn::{Conn, Control, Reject, Wants, SESSION_LOG_BYTES};
 use crate::dice::Dice;
 use crate::door::{Accepted, Door};
@@ -159,6 +159,18 @@ pub struct Gone<T> {
     pub data: T,
 }
 
+/// Records that wait for the answer about a credential.
+#[derive(Default)]
+struct Waiting {
+    records: Vec<Vec<u8>>,
+}
+
+impl Waiting {
+    fn bytes(&self) -> usize {
+        self.records.iter().map(Vec::len).sum()
+    }
+}
+
 /// One client's session.
 #[repr(C)] // what every datagram needs stands in front
 pub struct Session<T> {
@@ -166,11 +178,13 @@ pub struct Session<T> {
     /// The tail is to be probed: the role sends heads with the next datagram.
     pub probe: bool,
     end: End,
+    /// Another credential is being judged.
+    renewing: bool,
     pub user: u64,
     pub data: T,
     since: Micros,
-    control: Bucket,
-    waiting: Vec<Vec<u8>>,
+    control: Debt,
+    waiting: Option<Box<Waiting>>,
     path: Option<Box<PathCheck>>,
     /// Answers that found no place in the log; none comes before them.
     late: Option<Box<Late>>,
@@ -179,13 +193,15 @@ pub struct Session<T> {
     /// When it ends unless another token comes, and the token's number, for its revocation.
     until: Micros,
     token: u64,
-    /// Another credential is being judged.
-    renewing: bool,
 }
 
 impl<T> Session<T> {
     pub fn is_open(&self) -> bool {
         self.state == State::Open
+    }
+
+    fn waiting_bytes(&self) -> usize {
+        self.waiting.as_ref().map_or(0, |waiting| waiting.bytes())
     }
 }
 
@@ -275,7 +291,7 @@ pub struct Sessions<T> {
     naming: Naming,
     dice: Dice,
     idle: Micros,
-    control_rate: u32,
+    control_rate: Rate,
     /// Those that had shown no credential when they came, in that order; some have since, or have gone.
     half_open: VecDeque<(u64, Micros)>,
     half_open_len: usize,
@@ -303,7 +319,10 @@ impl<T: Default> Sessions<T> {
             naming: Naming::default(),
             dice: Dice::new(0),
             idle: Micros::from(idle_ms) * 1000,
-            control_rate,
+            control_rate: Rate {
+                a_second: control_rate,
+                burst: CONTROL_BURST,
+            },
             half_open: VecDeque::new(),
             half_open_len: 0,
             questions: VecDeque::new(),
@@ -550,7 +569,7 @@ impl<T: Default> Sessions<T> {
         let peer = self.table.get_mut(slot)?;
         let record = R::read(bytes);
         let free = record.as_ref().is_some_and(R::is_free);
-        if !free && !peer.data.control.take(now, 1) {
+        if !free && !peer.data.control.take(now, self.control_rate, 1) {
             self.counters.dropped_control_rate += 1;
             let known = matches!(peer.data.state, State::Open | State::Asking);
             if let Some(record) = record.filter(|_| known) {
@@ -594,12 +613,12 @@ impl<T: Default> Sessions<T> {
             }
             // The credential comes first: a session that has shown none asks for nothing.
             (State::Asking, None, Access::Waits) => {
-                let waiting = &mut peer.data.waiting;
+                let waiting = peer.data.waiting.get_or_insert_default();
                 let shared = self.waiting_bytes + bytes.len() <= WAITING_BYTES_MAX / 2;
-                let fits = || bytes.len() + waiting.iter().map(Vec::len).sum::<usize>() <= WAITING_SHARE;
-                if waiting.len() < WAITING_MAX && (shared || fits()) {
+                let fits = || bytes.len() + waiting.bytes() <= WAITING_SHARE;
+                if waiting.records.len() < WAITING_MAX && (shared || fits()) {
                     self.waiting_bytes += bytes.len();
-                    waiting.push(bytes.to_vec());
+                    waiting.records.push(bytes.to_vec());
                 } else {
                     self.counters.dropped_control_rate += 1;
                     self.refuse_rate(slot, &record);
@@ -694,8 +713,8 @@ impl<T: Default> Sessions<T> {
             return Some(Answered::Renewed(slot));
         }
         peer.data.state = State::Open;
-        let waiting = std::mem::take(&mut peer.data.waiting);
-        self.waiting_bytes -= waiting.iter().map(Vec::len).sum::<usize>();
+        self.waiting_bytes -= peer.data.waiting_bytes();
+        let waiting = peer.data.waiting.take().unwrap_or_default().records;
         let ready = ControlRecord::Ready {
             user: admission.user,
             token,
@@ -753,8 +772,8 @@ impl<T: Default> Sessions<T> {
         peer.data.state = State::Refused;
         peer.data.end = End::Refused(code);
         peer.data.since = now;
-        let waiting = std::mem::take(&mut peer.data.waiting);
-        self.waiting_bytes -= waiting.iter().map(Vec::len).sum::<usize>();
+        self.waiting_bytes -= peer.data.waiting_bytes();
+        peer.data.waiting = None;
         let refused = ControlRecord::Refused {
             request: 0,
             code,
@@ -789,7 +808,7 @@ impl<T: Default> Sessions<T> {
             if peer.data.state == State::Asking || peer.data.renewing {
                 self.asking -= 1;
             }
-            self.waiting_bytes -= peer.data.waiting.iter().map(Vec::len).sum::<usize>();
+            self.waiting_bytes -= peer.data.waiting_bytes();
             self.half_open_len -= usize::from(peer.data.state.is_half_open());
             self.early_bytes -= peer.conn.early_bytes();
             let mut rank = peer.data.rank;
@@ -995,9 +1014,9 @@ impl<T: Default> Sessions<T> {
                 probe: false,
                 end: End::Lost,
                 state: State::HalfOpen,
-                control: Bucket::new(self.control_rate, CONTROL_BURST),
+                control: Debt::default(),
                 since: now,
-                waiting: Vec::new(),
+                waiting: None,
                 path: None,
                 late: None,
                 rank: 0,
@@ -1072,9 +1091,9 @@ impl<T: Default> Sessions<T> {
                 probe: false,
                 end: End::Lost,
                 state: State::Open,
-                control: Bucket::new(1, 1),
+                control: Debt::default(),
                 since: 0,
-                waiting: Vec::new(),
+                waiting: None,
                 path: None,
                 late: None,
                 rank: 0,

@@ -82,6 +82,11 @@ impl Wheel {
         let index = FIRST_KEY + key;
         if index as usize >= self.nodes.len() {
             let from = self.nodes.len() as u32;
+            // By an eighth at least: to double would leave half of a large table empty.
+            let more = (index + 1 - from).max(from / 8);
+            if index as usize >= self.nodes.capacity() {
+                self.nodes.reserve_exact(more as usize);
+            }
             self.nodes.extend((from..=index).map(|index| Link {
                 tick: 0,
                 prev: index,

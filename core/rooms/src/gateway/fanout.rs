@@ -4,6 +4,7 @@
 //! turns slice by slice; a session that can take more than the slice had space for goes to the ready queue.
 
 use std::collections::VecDeque;
+use std::num::NonZeroU64;
 
 use crate::planted::{self, Bug};
 use crate::wire::kinds;
@@ -201,7 +202,7 @@ impl Gateway {
                 if writer.len() > before {
                     wants = Wants::Probes;
                 }
-                more |= !client.repairs.is_empty();
+                more |= client.has_repairs();
             }
             let len = writer.len();
             if len == 0 {
@@ -237,15 +238,15 @@ impl Gateway {
         let mut moved = Vec::new();
         for joined in &mut peer.data.data.joined {
             let room = self.rooms[joined.room as usize].as_deref_mut();
-            let Some(room) = room.filter(|room| room.paced && joined.counted != Some(joined.cursor)) else {
+            let Some(room) = room.filter(|room| room.paced && joined.counted != NonZeroU64::new(joined.cursor)) else {
                 continue;
             };
             joined.given_up &= joined.cursor < room.ring.next();
             if joined.given_up {
                 continue;
             }
-            if let Some(before) = joined.counted.replace(joined.cursor) {
-                room.cursors.remove(before, slot);
+            if let Some(before) = std::mem::replace(&mut joined.counted, NonZeroU64::new(joined.cursor)) {
+                room.cursors.remove(before.get(), slot);
             }
             room.cursors.add(joined.cursor, slot);
             moved.push(joined.room);
@@ -268,7 +269,7 @@ impl Gateway {
             return;
         };
         let next = peer.conn.flow.next();
-        let mut pending = !peer.data.data.repairs.is_empty();
+        let mut pending = peer.data.data.has_repairs();
         for joined in &mut peer.data.data.joined {
             let Some(room) = self.rooms[joined.room as usize].as_deref_mut() else {
                 continue;
@@ -317,7 +318,7 @@ impl Gateway {
                 continue;
             }
             let last = last.min(cursor - 1);
-            let repairs = &mut client.repairs;
+            let repairs = &mut client.aside.get_or_insert_default().repairs;
             let shared = planted::is(Bug::RequestLimitShared) && self.counters.repairs_served >= 100;
             if client.allowance <= 0 || repairs.len() >= REPAIRS_MAX || shared {
                 self.counters.dropped_repair_limit += 1;
@@ -366,10 +367,9 @@ fn repairs(
     (now, away): (Micros, Micros),
     counters: &mut super::GatewayCounters,
 ) {
-    let queue = &mut client.repairs;
-    if queue.is_empty() {
+    let Some(queue) = client.aside.as_mut().map(|aside| &mut aside.repairs) else {
         return;
-    }
+    };
     while let Some((at, first, last)) = queue.front_mut() {
         if client.allowance <= 0 {
             break;
@@ -419,6 +419,7 @@ fn repairs(
     // Members ask again for places beyond the allowance, if they still lack them.
     counters.dropped_repair_limit += queue.len() as u64;
     *queue = VecDeque::new();
+    client.aside.take_if(|aside| aside.left.is_empty());
 }
 
 /// Moves a cursor to the first readable place from `target` on and tells so in the datagram of this sequence. `false`: no space.

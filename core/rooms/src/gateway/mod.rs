@@ -17,6 +17,7 @@ mod turns;
 mod upstream;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::num::NonZeroU64;
 
 use crate::wire::kinds;
 
@@ -25,10 +26,10 @@ use crate::layers::{room_placement, RoomLayers};
 use crate::role;
 
 use muster_transport::{
-    Arrival, Bucket, ClusterKeys, Code, Control, ControlRecord, Denied, Door, DoorKey, Entropy, FrameKinds, Frames,
+    Arrival, ClusterKeys, Code, Control, ControlRecord, Debt, Denied, Door, DoorKey, Entropy, FrameKinds, Frames,
     Guest, HasLinks, HasSessions, Heard, Homes, Identity, Inbox, KeyedState, LinkChange, Links, Lodge, Machine, Micros,
-    Node, NodeState, Outbox, PlacedNode, Placement, Question, Records, ResetSecret, ServerKey, Sessions, Wheel, HEADER,
-    PUBLIC_SOCKET,
+    Node, NodeState, Outbox, PlacedNode, Placement, Question, Rate, Records, ResetSecret, ServerKey, Sessions, Wheel,
+    HEADER, PUBLIC_SOCKET,
 };
 
 use self::backlog::Backlog;
@@ -54,12 +55,20 @@ use room::{Lack, Pen, Room, Start, Waiting, Wanted, BACKFILL_WAIT};
 pub const SESSION_ROOMS: usize = 256;
 /// Joins a second of one session, and at once (a reconnect joins all its rooms).
 pub const JOINS_A_SECOND: u32 = 5;
+const JOINS: Rate = Rate {
+    a_second: JOINS_A_SECOND,
+    burst: SESSION_ROOMS as u32,
+};
 /// Control records a second from one session.
 pub const CONTROL_RATE: u32 = 20;
 /// Messages a second that owners are asked for so that one session's joins go on where it was, and at once: four rooms of
 /// the most that is fetched for one, or all its rooms with 1,024 each.
 pub const HISTORY_A_SECOND: u32 = 1_024;
 pub const HISTORY_FIRST: u32 = 4 * room::BACKFILL_MAX as u32;
+const HISTORY: Rate = Rate {
+    a_second: HISTORY_A_SECOND,
+    burst: HISTORY_FIRST,
+};
 /// A leave is told to the router after the room was empty for this long.
 pub const LEAVE_HOLD: Micros = 2_000_000;
 /// A join is answered without its history if that does not come within this time.
@@ -184,10 +193,19 @@ pub struct Joined {
     pub joined_at: u64,
     /// The room's head is to be told again.
     pub head_due: bool,
-    /// The cursor by which a paced room counts it.
-    pub counted: Option<u64>,
+    /// The cursor by which a paced room counts it; no place is 0.
+    pub counted: Option<NonZeroU64>,
     /// A paced room waits for it no more, until it has caught up.
     pub given_up: bool,
+}
+
+/// What a session has that lost something, or left a room.
+#[derive(Default)]
+struct Aside {
+    /// Rooms, with the first and last place to send again.
+    repairs: VecDeque<(u32, u64, u64)>,
+    /// Rooms that it left, and how many commands had come by then.
+    left: Vec<(u64, u64)>,
 }
 
 /// A gateway's data per session.
@@ -197,15 +215,14 @@ pub struct Client {
     waiting: u32,
     /// The room with which the next datagram starts.
     turn: u32,
-    joins: Bucket,
-    /// Messages that may be fetched from owners because it came back.
-    history: Bucket,
+    joins: Debt,
+    /// Messages that were fetched from owners because it came back.
+    history: Debt,
     /// Bytes that may be resent on request, and since when it grows.
     allowance: i32,
     allowance_at: Micros,
-    repairs: VecDeque<(u32, u64, u64)>,
-    /// Rooms that it left, and how many commands had come by then.
-    left: Vec<(u64, u64)>,
+    /// What few sessions have.
+    aside: Option<Box<Aside>>,
     /// It is told the ages of messages.
     ages: bool,
     /// By which it is known, once it has asked for a room.
@@ -213,6 +230,35 @@ pub struct Client {
     /// What it may do in which rooms.
     grant: Grant,
     account: Option<AccountId>,
+}
+
+impl Client {
+    fn has_repairs(&self) -> bool {
+        self.aside.as_ref().is_some_and(|aside| !aside.repairs.is_empty())
+    }
+
+    fn forget_repairs(&mut self, handle: u32) {
+        if let Some(aside) = &mut self.aside {
+            aside.repairs.retain(|(room, _, _)| *room != handle);
+        }
+    }
+
+    /// It leaves a room when this many commands have come.
+    fn goes(&mut self, room: u64, commands: u64) {
+        let left = &mut self.aside.get_or_insert_default().left;
+        left.retain(|(known, _)| *known != room);
+        if left.len() >= SESSION_ROOMS {
+            left.remove(0);
+        }
+        left.push((room, commands));
+    }
+
+    /// It joins a room: how many commands had come when it left that, or 0.
+    fn comes_back(&mut self, room: u64) -> u64 {
+        let Some(aside) = &mut self.aside else { return 0 };
+        let before = aside.left.iter().position(|(known, _)| *known == room);
+        before.map_or(0, |at| aside.left.remove(at).1)
+    }
 }
 
 impl HasGrant for Client {
@@ -231,12 +277,11 @@ impl Default for Client {
             joined: Vec::new(),
             waiting: 0,
             turn: 0,
-            joins: Bucket::new(JOINS_A_SECOND, SESSION_ROOMS as u32),
-            history: Bucket::new(HISTORY_A_SECOND, HISTORY_FIRST),
+            joins: Debt::default(),
+            history: Debt::default(),
             allowance: fanout::ALLOWANCE_FIRST,
             allowance_at: 0,
-            repairs: VecDeque::new(),
-            left: Vec::new(),
+            aside: None,
             ages: false,
             session: u64::MAX,
             grant: Grant::default(),
@@ -542,7 +587,8 @@ impl Gateway {
             for joined in client.joined {
                 self.unseat(now, gone.slot, &joined);
             }
-            self.commands_lost(now, client.session, &client.left);
+            let left = client.aside.unwrap_or_default().left;
+            self.commands_lost(now, client.session, &left);
         }
     }
 
@@ -624,7 +670,7 @@ impl Gateway {
             self.counters.joins_refused_user += 1;
             return Err(Code::TooManyRooms);
         }
-        if !peer.data.data.joins.take(now, 1) {
+        if !peer.data.data.joins.take(now, JOINS, 1) {
             return Err(Code::RateLimited);
         }
         let at = self.open_room(now, key, &name, account)?;
@@ -768,7 +814,7 @@ impl Gateway {
             }
             let counters = &mut self.counters;
             let may_fetch = |count| {
-                let may = client.history.take(now, count as u32);
+                let may = client.history.take(now, HISTORY, count as u32);
                 counters.dropped_history_limit += u64::from(!may);
                 may
             };
@@ -787,8 +833,7 @@ impl Gateway {
             };
             client.waiting -= 1;
             let (carrier, head) = (peer.conn.flow.next() as u32, room.ring.next());
-            let before = client.left.iter().position(|(id, _)| *id == room.id);
-            let mut since = before.map_or(0, |left| client.left.remove(left).1);
+            let mut since = client.comes_back(room.id);
             match client.joined.iter_mut().find(|joined| joined.room == at) {
                 // A member already: it left and came back before it was told that it was one.
                 Some(joined) => {
@@ -916,13 +961,9 @@ impl Gateway {
         };
         let joined = client.joined.swap_remove(at);
         client.account.iter().for_each(|id| self.accounts.part(*id, 1));
-        client.repairs.retain(|(room, _, _)| *room != handle);
+        client.forget_repairs(handle);
         if let Some(room) = self.rooms[handle as usize].as_deref().map(|room| room.id) {
-            client.left.retain(|(known, _)| *known != room);
-            if client.left.len() >= SESSION_ROOMS {
-                client.left.remove(0);
-            }
-            client.left.push((room, self.counters.commands_received));
+            client.goes(room, self.counters.commands_received);
             let session = client.session;
             self.commands_left(now, session, room);
         }
@@ -935,7 +976,7 @@ impl Gateway {
             return;
         };
         if let Some(place) = joined.counted {
-            room.cursors.remove(place, slot);
+            room.cursors.remove(place.get(), slot);
         }
         let seat = joined.seat as usize;
         if room.members.get(seat) != Some(&slot) {

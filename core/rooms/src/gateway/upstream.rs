@@ -536,7 +536,7 @@ impl Gateway {
             if let Some(joined) = peer.data.data.joined.iter_mut().find(|joined| joined.room == at) {
                 joined.given_up = true;
                 if let Some(counted) = joined.counted.take() {
-                    room.cursors.remove(counted, slot);
+                    room.cursors.remove(counted.get(), slot);
                 }
             }
             counters.members_given_up += 1;
