@@ -1,0 +1,84 @@
+//! The rule by which a turn lingers: it waits for the next datagram itself, which costs less than a pass through the outer loop.
+//!
+//! Owns: [`Linger`], for the turns of one machine and for the rounds of machines that share a process. Reads no clock and waits
+//! for nothing.
+
+use std::time::Duration;
+
+use muster_transport::Micros;
+
+/// A turn that begins so soon after the last one may linger: at 2,000 datagrams a second and more.
+const BRISK_US: Micros = 500;
+/// A wait ends by a timer of its own; this is for the case that the timer is lost. It is longer than the kernel's tick, 1 to
+/// 10 ms: for a shorter timeout the kernel would program its clock twice for each datagram.
+pub const LINGER_WAIT: Duration = Duration::from_millis(20);
+
+/// When turns began and ended, and how long the present one may wait for datagrams.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Linger {
+    /// The end of the last turn.
+    ended: Micros,
+    /// The present one lingers until then; 0: not at all.
+    until: Micros,
+}
+
+impl Linger {
+    /// A turn begins. It may linger for `most` if turns follow each other closely.
+    pub fn begin(&mut self, now: Micros, most: Micros) {
+        let brisk = now <= self.ended + BRISK_US;
+        self.until = if brisk { now + most } else { 0 };
+    }
+
+    /// Until when the turn may wait for the next datagram; `None`: it is over.
+    pub fn until(&self, now: Micros) -> Option<Micros> {
+        (now < self.until).then_some(self.until)
+    }
+
+    /// The turn has ended.
+    pub fn end(&mut self, now: Micros) {
+        (self.ended, self.until) = (now, 0);
+    }
+
+    /// The end of the last turn.
+    pub fn ended(&self) -> Micros {
+        self.ended
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOST: Micros = 2_000;
+
+    fn after(pause: Micros, most: Micros) -> Linger {
+        let mut linger = Linger::default();
+        linger.begin(1_000_000, most);
+        linger.end(1_000_000);
+        linger.begin(1_000_000 + pause, most);
+        linger
+    }
+
+    #[test]
+    fn a_turn_soon_after_the_last_one_lingers_as_long_as_it_may() {
+        let linger = after(BRISK_US, MOST);
+        let end = 1_000_000 + BRISK_US + MOST;
+        assert_eq!((linger.until(end - 1), linger.until(end)), (Some(end), None));
+        assert_eq!(
+            after(BRISK_US + 1, MOST).until(1_000_000 + BRISK_US + 1),
+            None,
+            "one apart does not"
+        );
+        assert_eq!(after(0, 0).until(1_000_000), None, "nor does any where none may");
+    }
+
+    #[test]
+    fn the_first_turn_does_not_linger_nor_does_one_that_has_ended() {
+        let mut linger = Linger::default();
+        linger.begin(1_000_000, MOST);
+        assert_eq!(linger.until(1_000_000), None);
+        let mut linger = after(0, MOST);
+        linger.end(1_000_100);
+        assert_eq!((linger.until(1_000_100), linger.ended()), (None, 1_000_100));
+    }
+}
