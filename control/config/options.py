@@ -284,7 +284,7 @@ class Loop(Section, frozen=True):
         key(
             "Time for which a turn that begins within 500 us of the last one waits for the next datagram itself; the loop's"
             " other work, such as administration, waits meanwhile; 0: never",
-            "saves a pass of the loop for each datagram, from about 1,000 a second; the passes left are one in 2 ms",
+            "where datagrams follow each other closely the loop passes once in 2 ms, not once for each",
             "us",
             ge=0,
             le=20_000,
