@@ -179,7 +179,7 @@ async def test_a_round_lingers_for_what_comes_next_unless_turns_wait(boxes: Boxe
         boxes.wake(1 << 0)
         await until(lambda: boxes.rounds > before)
         assert turned == ["one", "two", "one"], "in one pass of the loop"
-        machines[0].more, boxes.later = 1, [1 << 1]
+        machines[0].more, boxes.later = 2, [1 << 1]
         boxes.wake(1 << 0)
         await until(lambda: boxes.rounds > before + 1)
         assert boxes.later, "it does not keep the loop from a machine with more work"
