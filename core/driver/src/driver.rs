@@ -256,12 +256,14 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
             .then(|| self.syscalls.now())
             .and_then(|now| self.linger.until(now))
         {
-            self.arm(until); // ends the wait: it is set once a turn, and a timeout for each datagram
+            self.arm(until); // ends the wait: a timeout would be one for each datagram
             let ready = self.poll.wait(LINGER_WAIT);
             if ready == 0 {
                 break;
             }
-            self.counters.lingered += u64::from((0..ready).any(|index| self.poll.ready(index).token != TIMER_TOKEN));
+            let came = (0..ready).any(|index| self.poll.ready(index).token != TIMER_TOKEN);
+            self.counters.lingered += u64::from(came);
+            self.linger.waited(came);
             let now = self.syscalls.now();
             more = self.step(now, Some(ready));
         }

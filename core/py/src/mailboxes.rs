@@ -16,7 +16,7 @@ use pyo3::prelude::*;
 pub struct Mailboxes {
     pub(crate) inner: muster_udp::Mailboxes,
     poll: Poll,
-    /// Ends the wait of a round that lingers.
+    /// Ends a wait of a round that lingers; whether it is set.
     timer: Timer,
     armed: bool,
     linger: Linger,
@@ -72,6 +72,35 @@ impl Mailboxes {
             .filter(|token| *token != TIMER_TOKEN)
             .fold(0, |found, token| found | 1 << token)
     }
+
+    /// Waits within the time of the timer, which is set first unless it is. Returns who is due; 0: nobody came in that time.
+    fn wait_until(&mut self, until: Micros) -> u64 {
+        if !self.armed {
+            self.timer.set(until);
+            self.armed = true;
+        }
+        let due = self.readable(LINGER_WAIT);
+        if due == 0 {
+            self.disarm();
+        }
+        due
+    }
+
+    /// Counts the turns that come by lingering.
+    fn count(&self, due: u64) {
+        for (number, member) in self.engines.iter().enumerate() {
+            if let Some(member) = member.as_ref().filter(|_| due & 1 << number != 0) {
+                member.lingered.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn disarm(&mut self) {
+        if self.armed {
+            self.timer.set(Micros::MAX);
+            self.armed = false;
+        }
+    }
 }
 
 #[pymethods]
@@ -121,27 +150,19 @@ impl Mailboxes {
     }
 
     fn wait(&mut self, py: Python<'_>) -> u64 {
-        let Some(until) = self.linger.until(monotonic_now()) else {
-            return 0;
-        };
-        if !self.armed {
-            self.timer.set(until);
-            self.armed = true;
-        }
-        let due = py.detach(|| self.readable(LINGER_WAIT));
-        for (number, member) in self.engines.iter().enumerate() {
-            if let Some(member) = member.as_ref().filter(|_| due & 1 << number != 0) {
-                member.lingered.fetch_add(1, Ordering::Relaxed);
+        while let Some(until) = self.linger.until(monotonic_now()) {
+            let due = py.detach(|| self.wait_until(until));
+            self.linger.waited(due != 0);
+            if due != 0 {
+                self.count(due);
+                return due;
             }
         }
-        due
+        0
     }
 
     fn end(&mut self) {
-        if self.armed {
-            self.timer.set(Micros::MAX);
-            self.armed = false;
-        }
+        self.disarm();
         self.linger.end(monotonic_now());
     }
 }

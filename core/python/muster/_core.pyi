@@ -136,7 +136,7 @@ class Mailboxes:
 
     def wait(self) -> int:
         """Wait as long as the round may linger, and return a bit for each engine whose descriptor is readable then; 0: the
-        time is over."""
+        time is over, or nothing has come for a millisecond or two."""
 
     def end(self) -> None:
         """The round has ended."""
