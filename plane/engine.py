@@ -48,6 +48,10 @@ class Engine(Protocol):
         """Take part in what the engines of one process share, and return its number there. Its descriptor is watched
         there from now on. Raises `OverflowError` beyond 64 at a time."""
 
+    def linger(self, us: int) -> None:
+        """From now on a turn that begins within 500 us of the last one waits at most so long for the next datagram itself,
+        if its descriptor is its own."""
+
     def turn(self) -> int:
         """Receive a batch, run timers, send; bounded in datagrams and microseconds. Returns bits."""
 

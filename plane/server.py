@@ -30,6 +30,9 @@ class Others(Protocol):
     def remove(self, server: "Server") -> None:
         """Give it none any more."""
 
+    def linger(self, us: int) -> None:
+        """Wait at most so long for the next datagram of any of them."""
+
     def deliver(self) -> None:
         """Give the machines a turn to which the last turn of this one has sent something."""
 
@@ -109,6 +112,12 @@ class Server:
         """Everything of both that goes up and down."""
         late = ("loop_lag_seconds", "Longest delay of the event loop since the last scrape", self.engine.take_late())
         return [*self.engine.gauges(), late]
+
+    def linger(self, us: int) -> None:
+        """From now on a turn waits at most so long for the next datagram itself, where turns follow each other closely."""
+        self.engine.linger(us)
+        if self.others is not None:
+            self.others.linger(us)
 
     def turn(self) -> bool:
         """One turn, unless it waits behind the loop's other work. Returns whether the next one does.

@@ -126,6 +126,8 @@ class Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     """The file or the URL of the key set that signs them as well."""
     revoked_file: str = ""
     """The users and tokens that open nothing any more."""
+    linger_us: int = 0
+    """The longest wait of a brisk turn for the next datagram."""
     recv_buffer: int
     send_buffer: int
     payload_bytes: int

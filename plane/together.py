@@ -1,10 +1,10 @@
 """The machines of one process: what one sends to another goes through memory, and that one has its turn at once.
 
 Owns the order of turns among their servers, and the one descriptor that the loop watches for all of them. Knows no role.
+A round lingers by the same rule as a turn of a machine alone; the compiled `Mailboxes` have it.
 """
 
 import asyncio
-import time
 from typing import Final
 
 from muster._core import Mailboxes
@@ -13,11 +13,6 @@ from plane.server import Server
 ROUNDS_MAX: Final = 16
 """Turns of one machine that follow each other before the loop's other work: a message and its acknowledgement go by four
 machines."""
-BRISK_S: Final = 0.0005
-"""A round that begins so soon after the last one may linger, as the turns of a machine alone do."""
-LINGER_S: Final = 0.002
-"""The longest wait of the loop's other work while datagrams follow each other closely."""
-LINGER_STEP_MS: Final = 1
 
 
 class Together:
@@ -27,7 +22,6 @@ class Together:
         self._mailboxes = Mailboxes()
         self._servers: dict[int, Server] = {}
         self._going = False
-        self._ended = 0.0
 
     def add(self, server: Server) -> bool:
         """Give a machine its turns from now on; False beyond 64: it keeps to its own descriptor and its sockets."""
@@ -48,6 +42,10 @@ class Together:
             if not self._servers:
                 asyncio.get_running_loop().remove_reader(self._mailboxes.fd())
 
+    def linger(self, us: int) -> None:
+        """From now on a round waits for the next datagrams at most so long."""
+        self._mailboxes.linger(us)
+
     def deliver(self) -> None:
         """Give those a turn who have mail: after a machine had a turn outside of a round."""
         if not self._going and (mail := self._mailboxes.mail()):
@@ -55,13 +53,10 @@ class Together:
 
     def _go(self) -> None:
         """The descriptor is readable."""
-        began = time.monotonic()
-        waits = self._round(self._mailboxes.due(0))
-        if began - self._ended < BRISK_S:
-            until = began + LINGER_S
-            while not waits and time.monotonic() < until and (due := self._mailboxes.due(LINGER_STEP_MS)):
-                waits = self._round(due)
-        self._ended = time.monotonic()
+        waits = self._round(self._mailboxes.begin())
+        while not waits and (due := self._mailboxes.wait()):
+            waits = self._round(due)
+        self._mailboxes.end()
 
     def _round(self, due: int) -> bool:
         """Give these a turn, and then those who have mail, until none has. Returns whether turns wait behind the loop's

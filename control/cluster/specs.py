@@ -108,6 +108,7 @@ def live(
         "jwks": jwks(config) if "users" in of.secrets else "",
         "revoked_file": absolute(cluster.revoked_file) if "users" in of.secrets else "",
         "weight": config.serve.weight if of.door else None,
+        "linger_us": config.loop.linger_us if of.linked else 0,
         "log_level": config.log.level,
         "settings": of.settle(config.role(role), around),
     }

@@ -276,6 +276,22 @@ class Registry(Section, frozen=True):
     tls_key_file: Annotated[str, key("File of that certificate's private key (PEM)")] = ""
 
 
+class Loop(Section, frozen=True):
+    """The loop of each process whose roles have links."""
+
+    linger_us: Annotated[
+        int,
+        key(
+            "Time for which a turn that begins within 500 us of the last one waits for the next datagram itself; the loop's"
+            " other work, such as administration, waits meanwhile; 0: never",
+            "where datagrams follow each other closely the loop passes once in 2 ms, not once for each",
+            "us",
+            ge=0,
+            le=20_000,
+        ),
+    ] = 2_000
+
+
 class Links(Section, frozen=True):
     """The limits of `muster links`. Nothing else uses them."""
 
@@ -389,6 +405,7 @@ class Config(Section, frozen=True):
     up: Up = Up()
     serve: Serve = Serve()
     registry: Registry = Registry()
+    loop: Loop = Loop()
     links: Links = Links()
     faults: Faults = Faults()
     admin: Admin = Admin()

@@ -35,6 +35,7 @@ FIELDS: Final[Mapping[str, str]] = {
     "cluster.jwks": "jwks",
     "cluster.revoked_file": "revoked_file",
     "serve.weight": "weight",
+    "loop.linger_us": "linger_us",
 }
 """Keys of the configuration that every running node takes, and the fields of a spec that hold them."""
 RELOADED: Final = frozenset({LEVEL, *FIELDS, *(key for each in kinds().values() for key in each.reloads)})
@@ -58,6 +59,7 @@ Again = Callable[[], Now]
 """Reads it. Raises any error that prevents it."""
 
 Weigh = Callable[[int], None]
+Linger = Callable[[int], None]
 TakeSettings = Callable[[Any], None]
 """A role's or a service's `take`."""
 
@@ -112,6 +114,7 @@ class Live:
         self._weigh: Weigh | None = None
         self._take_trust: TakeTrust | None = None
         self._take_settings: TakeSettings | None = None
+        self._linger: Linger | None = None
 
     def attach(
         self,
@@ -120,13 +123,15 @@ class Live:
         take_settings: TakeSettings,
         weigh: Weigh | None = None,
         take_trust: TakeTrust | None = None,
+        linger: Linger | None = None,
     ) -> None:
         """Give this node all later values, and those since it was made. Raises `SpecError`.
 
-        `weigh` announces the node's weight to others; `take_trust` gives the role what users' tokens are judged by.
+        `weigh` announces the node's weight to others; `take_trust` gives the role what users' tokens are judged by;
+        `linger` sets how long turns linger.
         """
         self._engine, self._linked, self._weigh, self._take_trust = engine, True, weigh, take_trust
-        self._take_settings = take_settings
+        self._take_settings, self._linger = take_settings, linger
         if self._spec is not None:
             self._spec = msgspec.structs.replace(self._spec, node=node)
             if self._keys is not None:
@@ -206,6 +211,8 @@ class Live:
             self._take_settings(self._spec.settings)
         if self._take_trust is not None and self._trust is not None:
             self._take_trust(self._trust)
+        if self._linger is not None:
+            self._linger(self._spec.linger_us)
         if self._weigh is not None and self._spec.weight is not None:
             self._weigh(self._spec.weight)
 

@@ -270,7 +270,8 @@ async def serve(
 
     def attach(live: Live) -> None:
         weigh = None if enrolment is None else enrolment.weigh
-        live.attach(engine, spec.node, service.take, weigh, service.take_trust)
+        linger = None if server is None else server.linger
+        live.attach(engine, spec.node, service.take, weigh, service.take_trust, linger)
 
     owner.watch(end, stop, attach)
     service.on_ready = lambda ready: owner.tell("ready" if ready else "not_ready")

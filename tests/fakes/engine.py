@@ -37,6 +37,9 @@ class FakeEngine:
     def join(self, mailboxes: Mailboxes) -> int:
         raise OverflowError("what it sends goes through its socket")
 
+    def linger(self, us: int) -> None:
+        self.options["linger_us"] = us
+
     def turn(self) -> int:
         self.turns += 1
         while True:
@@ -117,6 +120,7 @@ class FakeEngine:
             "answers": self.answers,
             "epoch": self.options.get("epoch"),
             "key_ids": [key[0] for key in self.keys if key],
+            "linger_us": self.options.get("linger_us"),
             "history_max": self.options.get("history_max"),
             "backoff": self.options.get("backoff"),
             "command_limit": self.options.get("command_limit"),

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import secrets
+import socket
 from collections.abc import Callable
 
 import pytest
@@ -23,7 +24,9 @@ class Boxes:
     """In place of `Mailboxes`: bits that tests set."""
 
     def __init__(self) -> None:
-        self.waiting = self.readable = 0
+        self.waiting = self.readable = self.lingers_us = self.rounds = 0
+        self.later: list[int] = []
+        """What comes while a round lingers."""
         self._entered = 0
         self._event = os.eventfd(0, os.EFD_NONBLOCK)
 
@@ -42,11 +45,20 @@ class Boxes:
     def mail(self) -> int:
         return self.waiting
 
-    def due(self, wait_ms: int) -> int:
+    def linger(self, us: int) -> None:
+        self.lingers_us = us
+
+    def begin(self) -> int:
         if self.readable:
             os.eventfd_read(self._event)
         found, self.readable = self.readable, 0
         return found
+
+    def wait(self) -> int:
+        return self.later.pop() if self.later else 0
+
+    def end(self) -> None:
+        self.rounds += 1
 
     def leave(self, number: int) -> None:
         self.waiting &= ~(1 << number)
@@ -156,6 +168,23 @@ async def test_a_machine_with_more_work_waits_behind_the_loop_and_the_others_go_
         machines[0].more = 0
 
 
+async def test_a_round_lingers_for_what_comes_next_unless_turns_wait(boxes: Boxes) -> None:
+    turned: list[str] = []
+    machines = [Machine("one", turned), Machine("two", turned)]
+    async with Process(*machines) as process:
+        process.servers[1].linger(700)
+        assert boxes.lingers_us == 700, "one for all machines of the process"
+        turned.clear()
+        before, boxes.later = boxes.rounds, [1 << 0, 1 << 1]
+        boxes.wake(1 << 0)
+        await until(lambda: boxes.rounds > before)
+        assert turned == ["one", "two", "one"], "in one pass of the loop"
+        machines[0].more, boxes.later = 2, [1 << 1]
+        boxes.wake(1 << 0)
+        await until(lambda: boxes.rounds > before + 1)
+        assert boxes.later, "it does not keep the loop from a machine with more work"
+
+
 async def test_a_machine_without_a_place_keeps_to_its_own_descriptor() -> None:
     engine = FakeEngine(link_bind=("127.0.0.1", 0))
     async with Process(engine) as process:
@@ -178,6 +207,36 @@ def router() -> RouterEngine:
     )
 
 
+def lingered(engine: RouterEngine) -> int:
+    return next(value for name, _, value in engine.counters() if name == "turns_lingered")
+
+
+def test_rounds_that_follow_each_other_closely_linger_and_their_turns_are_counted() -> None:
+    shared, engine = Mailboxes(), router()
+    number = engine.join(shared)
+
+    def came(us: int) -> bool:
+        """Whether two rounds in a row that may linger so long see a datagram that comes after the second has begun."""
+        shared.linger(us)
+        shared.begin()
+        engine.turn()
+        shared.end()
+        shared.begin()
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as friend:
+            friend.sendto(b"news", engine.addresses()[0])
+        found = shared.wait()
+        engine.turn()
+        shared.end()
+        return found == 1 << number
+
+    assert not came(0)
+    assert lingered(engine) == 0
+    assert any(came(20_000) for _ in range(100)), "on a busy machine two rounds may be too far apart"
+    assert lingered(engine) > 0
+    shared.leave(number)
+    engine.close()
+
+
 def test_the_number_of_an_engine_that_has_left_is_another_ones() -> None:
     shared = Mailboxes()
     first, *rest = [router() for _ in range(ENGINES_MAX + 1)]
@@ -188,6 +247,7 @@ def test_the_number_of_an_engine_that_has_left_is_another_ones() -> None:
     shared.leave(0)
     first.close()
     assert rest[-1].join(shared) == 0
-    assert shared.due(0) == (1 << ENGINES_MAX) - 1, "the first turn of each is due"
+    assert shared.begin() == (1 << ENGINES_MAX) - 1, "the first turn of each is due"
+    shared.end()
     for engine in rest:
         engine.close()

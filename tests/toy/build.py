@@ -35,6 +35,9 @@ class Engine:
     def join(self, mailboxes: Mailboxes) -> int:
         raise OverflowError("it sends nothing that could go through memory")
 
+    def linger(self, us: int) -> None:
+        """Its turns never do."""
+
     def place(self, placement: Placement) -> None:
         if self.placed is None:
             self._waiting.append(("ready",))

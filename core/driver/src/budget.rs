@@ -2,8 +2,6 @@
 //!
 //! Owns: [`Budget`] and its unused part within a turn.
 
-use std::time::Duration;
-
 use muster_transport::{Micros, SLICE_DATAGRAMS};
 
 /// A loop called later than this after its time, or whose clock advanced this much within a turn between two readings,
@@ -31,14 +29,9 @@ pub const SLICE_MIN: usize = 16;
 /// Datagrams that the next slice may grow by.
 const SLICE_STEP: usize = 8;
 
-/// A turn that begins so soon after the last one may linger: at 2,000 datagrams a second and more.
-pub const BRISK_US: Micros = 500;
 /// Where turns follow each other within this, the timer is not moved back to a later deadline. It then fires once too early for
 /// each status that is owed (50 ms), and to move it costs a call into the kernel for each.
 pub const CLOSE_US: Micros = 5_000;
-/// How long it waits for the next datagram before it goes back to the outer loop.
-pub const LINGER_STEP: Duration = Duration::from_millis(1);
-
 /// The bounds of one turn. Each is checked between batches, so it may be exceeded by one batch.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {

@@ -10,10 +10,10 @@ use muster_transport::{Machine, Micros, Outbox, SocketId};
 use muster_udp::{Counters, Cursor, Kernel, Poll, Receiver, Sender, Sent, Socket, Syscalls, Timer, EVENTS_MAX};
 
 use crate::budget::{
-    Budget, Slice, Spent, AGE_MAX_US, BEAT_US, BRISK_US, CLOSE_US, DISCARDED_MAX, HEARD_EACH, LINGER_STEP, RETRY_US,
-    STALL_US,
+    Budget, Slice, Spent, AGE_MAX_US, BEAT_US, CLOSE_US, DISCARDED_MAX, HEARD_EACH, RETRY_US, STALL_US,
 };
 use crate::faults::{FaultCounters, Faults};
+use crate::linger::{Linger, LINGER_WAIT};
 
 /// Up to this many sockets are tried one by one; with more, asking for the ready ones is cheaper.
 const TRIED_SOCKETS_MAX: usize = 2;
@@ -86,8 +86,7 @@ pub struct Driver<M: Machine, S: Syscalls = Kernel> {
     armed: Option<Micros>,
     /// When the next turn should be at the latest; unknown before the first.
     expected: Option<Micros>,
-    /// When the last turn ended.
-    ended: Micros,
+    linger: Linger,
     more: bool,
     /// Sockets that must be read before timers run, if datagrams must be received first.
     unheard: Option<usize>,
@@ -124,7 +123,7 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
             timer: Timer::new()?,
             armed: None,
             expected: None,
-            ended: 0,
+            linger: Linger::default(),
             more: false,
             unheard: None,
             behind: false,
@@ -249,21 +248,27 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
     /// each other closely: waiting here for the next datagram costs less than a pass through the outer loop for each.
     pub fn turn(&mut self) -> Turn {
         let now = self.syscalls.now();
-        let close = now <= self.ended + CLOSE_US;
+        let close = now <= self.linger.ended() + CLOSE_US;
         self.counters.turns += 1;
-        let until = (now <= self.ended + BRISK_US).then_some(now + self.budget.linger_us);
+        self.linger.begin(now, self.budget.linger_us);
         let mut more = self.step(now, None);
-        while !more && until.is_some_and(|until| self.syscalls.now() < until) {
-            let ready = self.poll.wait(LINGER_STEP);
+        while let Some(until) = (!more)
+            .then(|| self.syscalls.now())
+            .and_then(|now| self.linger.until(now))
+        {
+            self.arm(until); // ends the wait: a timeout would be one for each datagram
+            let ready = self.poll.wait(LINGER_WAIT);
             if ready == 0 {
                 break;
             }
-            self.counters.lingered += 1;
+            let came = (0..ready).any(|index| self.poll.ready(index).token != TIMER_TOKEN);
+            self.counters.lingered += u64::from(came);
+            self.linger.waited(came);
             let now = self.syscalls.now();
             more = self.step(now, Some(ready));
         }
         self.counters.turns_cut += u64::from(more);
-        self.ended = self.syscalls.now();
+        self.linger.end(self.syscalls.now());
         self.more = more;
         if !more && !close {
             self.settle();

@@ -7,7 +7,9 @@
 mod budget;
 mod driver;
 mod faults;
+mod linger;
 
 pub use budget::{Budget, AGE_MAX_US, BEAT_US, CLOSE_US, DISCARDED_MAX, RETRY_US, ROUND_US, SLICE_MIN, STALL_US};
 pub use driver::{Driver, DriverCounters, Turn};
 pub use faults::{Direction, FaultCounters, Faults, Rule, RuleError, HELD_MAX};
+pub use linger::{Linger, LINGER_WAIT};

@@ -152,6 +152,40 @@ fn a_turn_lingers_while_datagrams_follow_each_other_briskly() {
 }
 
 #[test]
+fn while_a_turn_lingers_no_datagram_sets_the_timer() {
+    let mut driver = Driver::new(Toy::default(), vec![socket()]).unwrap();
+    driver.set_budget(Budget {
+        linger_us: 5_000,
+        ..Budget::default()
+    });
+    let own = driver.sockets()[0].local();
+    driver.machine_mut().say(0, own, b"again");
+    for _ in 0..10 {
+        driver.turn();
+    }
+    let done = driver.counters();
+    assert!(done.lingered > 4 * done.timer_sets, "{done:?}");
+}
+
+#[test]
+fn a_turn_that_lingers_in_vain_ends_soon_and_leaves_nothing_due() {
+    let mut driver = Driver::new(Toy::default(), vec![socket()]).unwrap();
+    driver.set_budget(Budget {
+        linger_us: 60_000_000,
+        ..Budget::default()
+    });
+    // On a busy machine the turns may be too far apart, and the beat may come in between.
+    let waited = (0..100).any(|_| {
+        driver.turn();
+        let began = monotonic_now();
+        driver.turn();
+        monotonic_now() - began >= 1_000 && !driver.wait(Duration::ZERO)
+    });
+    assert!(waited);
+    assert_eq!(driver.counters().lingered, 0, "nothing came");
+}
+
+#[test]
 fn a_kick_makes_a_turn_due() {
     let mut driver = Driver::new(Toy::default(), vec![socket()]).unwrap();
     let friend = friend(driver.sockets()[0].local());

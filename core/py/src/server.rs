@@ -3,6 +3,8 @@
 use muster_rooms::role;
 use std::collections::HashSet;
 use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
 
 use muster_driver::{Budget, Driver, FaultCounters};
 use muster_presence::Sending;
@@ -325,9 +327,6 @@ impl RoleMachine for Router {
 
 const INTEREST_MAX: &str = "Rooms wanted, once per gateway, that there is place for";
 
-/// The longest wait of the loop's other work while datagrams follow each other closely.
-const LINGER_US: Micros = 2_000;
-
 /// A driver, and its news since the last look.
 pub(crate) struct Running<M: RoleMachine> {
     pub(crate) driver: Driver<M, Near>,
@@ -336,6 +335,8 @@ pub(crate) struct Running<M: RoleMachine> {
     ready_changed: bool,
     /// Standstills that were told.
     stalls: u64,
+    /// In a process of several engines, which linger together: its turns that came by it.
+    lingered: Option<Arc<AtomicU64>>,
 }
 
 impl<M: RoleMachine> Running<M> {
@@ -348,23 +349,31 @@ impl<M: RoleMachine> Running<M> {
             .collect();
         driver.machine_mut().set_buffers(&bytes);
         driver.set_faults(faults);
-        driver.set_budget(Budget {
-            linger_us: LINGER_US,
-            ..Budget::default()
-        });
         Ok(Running {
             driver,
             events: Vec::new(),
             ready: None,
             ready_changed: false,
             stalls: 0,
+            lingered: None,
         })
     }
 
-    /// From now on datagrams to engines of the same process go through memory. Its turns no longer linger: they would hold up
-    /// those of the others. Returns its number there.
+    /// From now on a turn lingers for at most `most`, unless it would hold up those of other engines.
+    pub(crate) fn linger(&mut self, most: Micros) {
+        if self.lingered.is_none() {
+            self.driver.set_budget(Budget {
+                linger_us: most,
+                ..Budget::default()
+            });
+        }
+    }
+
+    /// From now on datagrams to engines of the same process go through memory. Its turns no longer linger: the mailboxes do that
+    /// for all. Returns its number there.
     pub(crate) fn join(&mut self, mailboxes: &mut Mailboxes) -> PyResult<usize> {
-        let number = mailboxes.enter(self.driver.fd())?;
+        let (number, lingered) = mailboxes.enter(self.driver.fd())?;
+        self.lingered = Some(lingered);
         let (near, sockets) = self.driver.syscalls_mut();
         mailboxes.set_bits(number, near.join(&mailboxes.inner, sockets));
         self.driver.set_budget(Budget::default());
@@ -428,7 +437,11 @@ impl<M: RoleMachine> Running<M> {
         let help = "Times that the sockets were looked at: in each turn, and in it again after each slice and while it lingers.";
         add("", "looks", help, counters.looks);
         let help = "Times that a turn waited for the next datagram itself, and it came.";
-        add("", "turns_lingered", help, counters.lingered);
+        let shared = self
+            .lingered
+            .as_ref()
+            .map_or(0, |lingered| lingered.load(Ordering::Relaxed));
+        add("", "turns_lingered", help, counters.lingered + shared);
         let help = "Turns that ended with work left, because their time or their datagrams ran out.";
         add("", "turns_cut", help, counters.turns_cut);
         let none = FaultCounters::default();
@@ -519,6 +532,11 @@ macro_rules! engine {
 
             fn join(&mut self, mailboxes: &mut $crate::mailboxes::Mailboxes) -> PyResult<usize> {
                 self.get_mut()?.join(mailboxes)
+            }
+
+            fn linger(&mut self, us: u64) -> PyResult<()> {
+                self.get_mut()?.linger(us);
+                Ok(())
             }
 
             fn turn(&mut self, py: Python<'_>) -> PyResult<u8> {

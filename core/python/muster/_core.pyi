@@ -127,8 +127,19 @@ class Mailboxes:
     def leave(self, number: int) -> None:
         """Free an engine's number; the engine is closed next."""
 
-    def due(self, wait_ms: int) -> int:
-        """Return a bit for each engine whose descriptor is readable; wait for one, at most this long."""
+    def linger(self, us: int) -> None:
+        """From now on a round that begins within 500 us of the last one waits at most so long for what comes next; at first
+        it does not."""
+
+    def begin(self) -> int:
+        """A round begins: return a bit for each engine whose descriptor is readable."""
+
+    def wait(self) -> int:
+        """Wait as long as the round may linger, and return a bit for each engine whose descriptor is readable then; 0: the
+        time is over, or nothing has come for a millisecond or two."""
+
+    def end(self) -> None:
+        """The round has ended."""
 
 # The methods of every role's engine. One turn receives a batch, runs timers and sends; it never blocks.
 @type_check_only
@@ -136,6 +147,7 @@ class _Engine:
     def fd(self) -> int: ...
     def turn(self) -> int: ...  # bit 0: more work waits, call again soon; bit 1: events wait
     def join(self, mailboxes: Mailboxes) -> int: ...  # its number there; `OverflowError` beyond 64 at a time
+    def linger(self, us: int) -> None: ...  # how long a brisk turn waits for the next datagram itself; at first 0
     def events(self) -> list[tuple[Any, ...]]: ...
     def take_late(self) -> float: ...  # the longest delay of a turn since the last call, in seconds
     def placement(

@@ -251,7 +251,10 @@ async def test_sighup_has_an_instance_read_its_configuration_again_and_pass_it_o
         written(f"[cluster]\nother_secret_file = '{other}'\n")
         assert "is not hex" in said("not reloaded, the old configuration stays")["error"]
         other.write_text("ab" * 32)
-        keys = "[gateway]\nhistory_max = 7\npayload_bytes = 1300\n[clients]\nbackoff_ms = 900\n[proxy]\ncommand_burst = 3\n"
+        keys = (
+            "[gateway]\nhistory_max = 7\npayload_bytes = 1300\n[clients]\nbackoff_ms = 900\n[proxy]\ncommand_burst = 3\n"
+            "[loop]\nlinger_us = 500\n"
+        )
         written(f"[cluster]\nother_secret_file = '{other}'\n{keys}")
         line = said("reloaded")
         assert line["in_force"] == {
@@ -259,17 +262,20 @@ async def test_sighup_has_an_instance_read_its_configuration_again_and_pass_it_o
             "gateway.history_max": 7,
             "clients.backoff_ms": 900,
             "proxy.command_burst": 3,
+            "loop.linger_us": 500,
         }
         assert line["needs_restart"] == ["gateway.payload_bytes"]
         await until_asked(lambda: accepted() == [[1, 2]] * 4, PATIENT_S)
         after = asked()
         assert after["gateway"]["history_max"] == 7
+        assert [role["linger_us"] for role in after.values()] == [500] * 4
         assert [after[name]["backoff"] for name in ("gateway", "proxy", "broker")] == [[900, 5_000], [900, 5_000], None]
         assert [after[name]["command_limit"] for name in ("gateway", "proxy")] == [None, [1, 3]]
         assert {name: role["pid"] for name, role in after.items()} == before
         strikes.kill(before["broker"])
         await until_asked(back, PATIENT_S)
-        assert asked()["broker"]["key_ids"] == [1, 2], "who comes back has it too"
+        returned = asked()["broker"]
+        assert (returned["key_ids"], returned["linger_us"]) == ([1, 2], 500), "who comes back has it too"
         written("[log]\nlevel = 'loud'\n")
         assert "log.level" in said("not reloaded, the old configuration stays")["error"]
         process.send_signal(signal.SIGTERM)

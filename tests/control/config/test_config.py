@@ -136,6 +136,8 @@ def test_how_a_namespace_keeps_its_rooms_reaches_brokers_gateways_and_proxies(tm
             "".join(f"[namespaces.n{number}]\nhistory_s = 9\n" for number in range(128)),
             ["namespaces: 128 say how", "127 may"],
         ),
+        ("[loop]\nlinger_us = 20001", ["loop.linger_us = 20001", "<= 20000"]),
+        ('[loop]\nlinger_us = "auto"', ["loop.linger_us", "`int`"]),
         ("[up]\ngateways = 0", ["up.gateways = 0", ">= 1"]),
         ("[up]\nproxies = 65", ["up.proxies = 65", "<= 64"]),
         ('[up]\nbrokers = "3x2"', ["up.brokers", "3 partitions", "power of two from 1 to 256"]),
