@@ -1,5 +1,6 @@
 """Addresses are chosen once: named ones as they are, free ones outside the kernel's range."""
 
+import contextlib
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,11 +30,27 @@ def test_a_free_port_is_none_that_the_kernel_gives_to_who_asks_for_any(chosen: P
     assert len(set(given[:50])) == len(set(given[50:])) == 50
 
 
+def unused(count: int) -> list[int]:
+    """Ports that no process has or has chosen."""
+    found: list[int] = []
+    while len(found) < count:
+        for port in ports._free():
+            with (
+                contextlib.suppress(OSError),
+                socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as mark,
+                socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as own,
+            ):
+                mark.bind(f"\0muster-port-{port}")
+                own.bind(("127.0.0.1", port))
+                found.append(port)
+    return found[:count]
+
+
 def test_a_port_that_another_start_has_chosen_is_not_chosen_until_its_node_has_it(
     chosen: Ports, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Instances that started together had one port once in some hundred starts, and one of them ended."""
-    free, other = ports._free()[:2]
+    free, other = unused(2)
     monkeypatch.setattr(ports, "_free", lambda: [free, other])
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as theirs:
         theirs.bind(f"\0muster-port-{free}")
