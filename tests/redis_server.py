@@ -12,10 +12,8 @@ from typing import Any, Final
 
 import pytest
 from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 
-from plane.redis.endings import tell_endings
+from plane.redis.connections import server
 from tests import strikes
 from tests.ports import free_ports
 
@@ -33,10 +31,7 @@ def need() -> None:
 
 def client_of(port: int, **options: Any) -> Redis:
     """A client that tries nothing twice."""
-    known: dict[str, Any] = {"host": "127.0.0.1", "retry": Retry(NoBackoff(), 0)}
-    client = Redis(port=port, **(known | options))
-    tell_endings(client)
-    return client
+    return server(port=port, **({"host": "127.0.0.1"} | options))
 
 
 class RedisServer:

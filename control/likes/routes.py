@@ -9,15 +9,13 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, ClusterDownError, MovedError, RedisError, ResponseError, TryAgainError
 from redis.exceptions import ConnectionError as Unreachable
 from redis.exceptions import TimeoutError as Late
 
 from control.likes.reach import Away, Denied, Full, LikesError, Reach
 from plane.likes.slots import slot
-from plane.redis.endings import tell_endings
+from plane.redis.connections import server
 
 WAIT_S: Final = 5.0
 LOOK_S: Final = 1.0
@@ -130,7 +128,7 @@ class Routes:
             reach, tls = self._reach, dict[str, Any]()
             if reach.ca_file:  # the node shows exactly this one, whatever name it has
                 tls = {"ssl": True, "ssl_ca_certs": reach.ca_file, "ssl_check_hostname": False}
-            client = self._clients[address] = Redis(
+            self._clients[address] = server(
                 host=address[0],
                 port=address[1],
                 username=reach.user,
@@ -138,10 +136,8 @@ class Routes:
                 max_connections=self._connections,
                 socket_timeout=WAIT_S,
                 socket_connect_timeout=WAIT_S,
-                retry=Retry(NoBackoff(), 0),
                 **tls,
             )
-            tell_endings(client)
         return self._clients[address]
 
     async def _table(self) -> list[tuple[int, int, Address]]:

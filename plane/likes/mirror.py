@@ -11,14 +11,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import structlog
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from muster._core import LikesEngine
 from plane.likes.changes import Waiting
-from plane.redis.endings import tell_endings
+from plane.redis.connections import server
 from plane.service import Figure
 
 EVERY_S: Final = 1.0
@@ -57,10 +54,7 @@ class Mirror:
         self._prefix = target.prefix.encode()
         self.where = target.url.rpartition("@")[2].rpartition("//")[2]
         more: dict[str, Any] = {} if target.password is None else {"password": target.password}
-        self._redis: Redis = Redis.from_url(
-            target.url, socket_timeout=WAIT_S, socket_connect_timeout=WAIT_S, retry=Retry(NoBackoff(), 0), **more
-        )
-        tell_endings(self._redis)
+        self._redis = server(target.url, socket_timeout=WAIT_S, socket_connect_timeout=WAIT_S, **more)
         self._ranked: dict[bytes, tuple[bytes, ...]] = {}
         """The fields in which an item stands there, if its kind's is not the only one."""
 

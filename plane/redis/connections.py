@@ -26,6 +26,14 @@ class Opened(NamedTuple):
     close: Callable[[], Awaitable[None]]
 
 
+def server(url: str = "", **options: Any) -> Redis:
+    """A client of one server, which tries nothing twice. `options` are those of `Redis`, beside what a `url` says."""
+    known: dict[str, Any] = NO_RETRY | options
+    client: Redis = Redis.from_url(url, **known) if url else Redis(**known)
+    tell_endings(client)
+    return client
+
+
 def opened(where: Where, password: str, seconds: float) -> Opened:
     """Connects with the first call. `seconds`: for a connection, and for an answer."""
     waits: dict[str, Any] = {"socket_timeout": seconds, "socket_connect_timeout": seconds, "ssl": where.tls}
@@ -48,6 +56,5 @@ def opened(where: Where, password: str, seconds: float) -> Opened:
 
         return Opened(master, close)
     ((host, port),) = where.places
-    one = Redis(host=host, port=port, **known)
-    tell_endings(one)
+    one = server(host=host, port=port, **known)
     return Opened(one, one.aclose)

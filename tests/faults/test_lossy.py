@@ -16,7 +16,7 @@ from tests.waiting import until
 FAULTS = {"loss": 0.02, "duplicate": 0.01, "reorder": 0.02, "jitter_ms": 5}
 ROOMS = [*(f"room-{number}" for number in range(5)), *(f"paced:room-{number}" for number in range(5))]
 LATE_S = 0.02
-"""Of a node that a busy machine did not let work: then a live room's 200 ms may not be enough for a repair."""
+"""A busy machine kept a node from its work for so long: a live room's 200 ms may then be too short for a repair."""
 MEMBERS = 20
 DELIVERIES_PER_S = 20_000
 RSS_MIB_MAX = 200

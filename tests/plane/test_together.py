@@ -26,7 +26,7 @@ class Boxes:
     def __init__(self) -> None:
         self.waiting = self.readable = self.lingers_us = self.rounds = 0
         self.later: list[int] = []
-        """What comes while a round lingers."""
+        """The engines whose datagrams come while a round lingers."""
         self._entered = 0
         self._event = os.eventfd(0, os.EFD_NONBLOCK)
 

@@ -32,6 +32,7 @@ const SLICE_STEP: usize = 8;
 /// Where turns follow each other within this, the timer is not moved back to a later deadline. It then fires once too early for
 /// each status that is owed (50 ms), and to move it costs a call into the kernel for each.
 pub const CLOSE_US: Micros = 5_000;
+
 /// The bounds of one turn. Each is checked between batches, so it may be exceeded by one batch.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {

@@ -127,13 +127,19 @@ fn where_turns_follow_each_other_closely_the_timer_is_set_back_once_it_has_fired
     assert_eq!(sets(&mut driver, 100_000, 50_000), 1, "and is set when it has fired");
 }
 
-/// A machine that answers itself for ever; how often its turns, `pause` apart, lingered and something came.
-fn lingered(linger_us: u64, pause: Duration, turns: usize) -> u64 {
+/// A driver of a machine with one socket, whose turns may linger for so long.
+fn lingering(linger_us: u64) -> Driver<Toy> {
     let mut driver = Driver::new(Toy::default(), vec![socket()]).unwrap();
     driver.set_budget(Budget {
         linger_us,
         ..Budget::default()
     });
+    driver
+}
+
+/// A machine that answers itself for ever; how often its turns, `pause` apart, lingered and something came.
+fn lingered(linger_us: u64, pause: Duration, turns: usize) -> u64 {
+    let mut driver = lingering(linger_us);
     let own = driver.sockets()[0].local();
     driver.machine_mut().say(0, own, b"again");
     for _ in 0..turns {
@@ -153,11 +159,7 @@ fn a_turn_lingers_while_datagrams_follow_each_other_briskly() {
 
 #[test]
 fn while_a_turn_lingers_no_datagram_sets_the_timer() {
-    let mut driver = Driver::new(Toy::default(), vec![socket()]).unwrap();
-    driver.set_budget(Budget {
-        linger_us: 5_000,
-        ..Budget::default()
-    });
+    let mut driver = lingering(5_000);
     let own = driver.sockets()[0].local();
     driver.machine_mut().say(0, own, b"again");
     for _ in 0..10 {
@@ -169,11 +171,7 @@ fn while_a_turn_lingers_no_datagram_sets_the_timer() {
 
 #[test]
 fn a_turn_that_lingers_in_vain_ends_soon_and_leaves_nothing_due() {
-    let mut driver = Driver::new(Toy::default(), vec![socket()]).unwrap();
-    driver.set_budget(Budget {
-        linger_us: 60_000_000,
-        ..Budget::default()
-    });
+    let mut driver = lingering(60_000_000);
     // On a busy machine the turns may be too far apart, and the beat may come in between.
     let waited = (0..100).any(|_| {
         driver.turn();

@@ -34,7 +34,7 @@ struct Member {
     lingered: Arc<AtomicU64>,
 }
 
-/// Of the timer; engines have their numbers.
+/// The timer's token; engines have their numbers.
 const TIMER_TOKEN: u64 = MAILBOXES_MAX as u64;
 
 impl Mailboxes {

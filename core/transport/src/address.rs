@@ -166,7 +166,7 @@ impl Rate {
     }
 }
 
-/// What was taken of a rate that many share, in 8 bytes. Starts with nothing.
+/// One holder's debt to a [`Rate`], in 8 bytes: many holders have the same rate. A new one owes nothing.
 ///
 /// It stores the time at which nothing is owed any more (GCRA) rather than tokens and a time. Exact to a nanosecond per
 /// call: at a million calls a second it may give up to 0.1 % more than its rate.

@@ -28,7 +28,7 @@ impl Default for Later {
 /// Marks, the earliest first.
 #[derive(Default)]
 pub struct Marks {
-    /// Of sequence 0 if there is none; then there are no later ones.
+    /// Its sequence is 0 if there is none; then there are no later ones.
     first: Mark,
     later: Option<Box<Later>>,
 }
