@@ -1073,6 +1073,28 @@ fn a_broker_whose_part_no_longer_has_the_room_leaves_a_commands_outcome_to_other
     assert_eq!(of_commands(&mut rig, 0), [(1, Some(Outcome::refused(Code::NotReady)))]);
 }
 
+/// The broker's stream of the room, that members who come back know.
+const BEFORE: StreamId = StreamId {
+    node: BROKER,
+    epoch: EPOCH,
+    generation: 1,
+};
+
+/// The broker says that the stream has two messages.
+fn told_head(rig: &mut Rig<Gateway>, broker: usize) {
+    let head = LinkHead {
+        room: room_id(ROOM),
+        generation: 1,
+        base: 1,
+        next: 3,
+    };
+    let head = body(|writer| {
+        head.write(writer);
+        true
+    });
+    rig.frame(broker, kinds::LINK_HEADS.code(), &head);
+}
+
 #[test]
 fn who_joins_again_while_a_command_lives_is_told_it_once_and_counts_once() {
     for leaves in [false, true] {
@@ -1087,30 +1109,15 @@ fn who_joins_again_while_a_command_lives_is_told_it_once_and_counts_once() {
             rig.tell(0, &Record::Leave { handle: 0 });
             rig.turn();
         }
-        let stream = StreamId {
-            node: BROKER,
-            epoch: EPOCH,
-            generation: 1,
-        };
-        let head = LinkHead {
-            room: room_id(ROOM),
-            generation: 1,
-            base: 1,
-            next: 3,
-        };
-        let head = body(|writer| {
-            head.write(writer);
-            true
-        });
-        rig.frame(one, kinds::LINK_HEADS.code(), &head);
-        rig.join(0, 2, ROOM, Positions::at([(stream, 2)]));
+        told_head(&mut rig, one);
+        rig.join(0, 2, ROOM, Positions::at([(BEFORE, 2)]));
         rig.pass(100_000, 10_000);
         let records = rig.peers[0].take_records();
         let joined = |record: &Vec<u8>| matches!(Record::read(record), Some(Record::Joined { request: 2, .. }));
         let told = |record: &Vec<u8>| matches!(Record::read(record), Some(Record::CommandTold { .. }));
         assert!(records.iter().any(joined));
         assert!(!records.iter().any(told), "left before: {leaves}");
-        rig.join(second, 3, ROOM, Positions::at([(stream, 2)]));
+        rig.join(second, 3, ROOM, Positions::at([(BEFORE, 2)]));
         rig.pass(100_000, 10_000);
         assert_eq!(
             of_commands(&mut rig, second),
@@ -1121,6 +1128,62 @@ fn who_joins_again_while_a_command_lives_is_told_it_once_and_counts_once() {
         rig.turn();
         assert_eq!(of_commands(&mut rig, other), [(1, Some(Outcome::of(1)))]);
     }
+}
+
+/// What becomes of a member that waits to come back.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Return {
+    /// The broker says what it has of the room.
+    Comes,
+    /// The broker does not, so it comes with a gap in the end.
+    ComesLate,
+    /// It closes its session.
+    Closes,
+}
+
+#[test]
+fn a_command_waits_for_a_member_that_waits_to_come_back_from_another_gateway() {
+    for (end, members) in [(Return::Comes, 2), (Return::ComesLate, 2), (Return::Closes, 1)] {
+        let (mut rig, [one, _]) = gateway();
+        rig.session(7);
+        let second = rig.peers.len() - 1;
+        rig.join(second, 3, ROOM, Positions::at([(BEFORE, 2)]));
+        rig.turn();
+        rig.peers[second].take_records();
+        rig.tell(one, &link_command(1, Ask::tell(b"go")));
+        rig.turn();
+        taken(&mut rig, 0, 1);
+        rig.pass(100_000, 10_000);
+        assert_eq!(of_commands(&mut rig, one), [], "{end:?}");
+        match end {
+            Return::Comes => told_head(&mut rig, one),
+            Return::ComesLate => {}
+            Return::Closes => rig.frame(second, FrameKind::CLOSE.code(), &[0]),
+        }
+        for _ in 0..5 {
+            rig.say(one, &[]); // or its link would be lost
+            rig.pass(500_000, 10_000);
+        }
+        if end != Return::Closes {
+            assert_eq!(of_commands(&mut rig, second), [(1, None)], "{end:?}");
+            assert_eq!(of_commands(&mut rig, one), [], "{end:?}");
+            taken(&mut rig, second, 1);
+        }
+        assert_eq!(of_commands(&mut rig, one), [(1, Some(Outcome::of(members)))], "{end:?}");
+    }
+}
+
+#[test]
+fn a_command_waits_for_nobody_who_began_to_come_back_after_it() {
+    let (mut rig, [one, _]) = gateway();
+    rig.tell(one, &link_command(1, Ask::tell(b"go")));
+    rig.turn();
+    rig.pass(10_000, 10_000);
+    rig.session(7);
+    let second = rig.peers.len() - 1;
+    rig.join(second, 3, ROOM, Positions::at([(BEFORE, 2)]));
+    taken(&mut rig, 0, 1);
+    assert_eq!(of_commands(&mut rig, one), [(1, Some(Outcome::of(1)))]);
 }
 
 /// Two sessions of a user at a proxy that allows it one command a second, and the outcomes that they get.

@@ -2,7 +2,7 @@
 //! the number of members and, if asked, their users.
 //!
 //! A copy by another broker only asks again. A member that returns with positions while a command lives is told it too:
-//! its former session may have ended first. There is no search for work: an answer, the end of a session, space in a
+//! its former session may have ended first. One that waited for the room when a command came is waited for. There is no search for work: an answer, the end of a session, space in a
 //! log and the end of a command each name what they concern.
 
 use std::collections::{BTreeSet, HashMap};
@@ -25,6 +25,8 @@ struct Command {
     room: u64,
     /// How many had come before it.
     number: u64,
+    /// When it came.
+    at: Micros,
     until: Micros,
     data: Box<[u8]>,
     /// Brokers that asked and were not answered.
@@ -131,6 +133,7 @@ impl Gateway {
         let command = Command {
             room: room.0,
             number: self.counters.commands_received,
+            at: now,
             until: until(now, left_ms),
             data: data.into(),
             brokers: vec![broker],
@@ -259,13 +262,7 @@ impl Gateway {
 
     /// A session came back to a room: sends it the live commands, beginning with number `since`.
     pub(super) fn tell_commands(&mut self, now: Micros, slot: u32, room: u64, since: u64) {
-        let (first, last) = (CommandId::FIRST, CommandId::LAST);
-        let live = self
-            .commands
-            .by_room
-            .range((room, since, first)..=(room, u64::MAX, last));
-        let live: Vec<CommandId> = live.map(|(_, _, id)| *id).collect();
-        for id in live {
+        for id in self.live_in(room, since) {
             let over = |command: &Command| now >= command.until;
             if !self.commands.known.get(&id).is_none_or(over) {
                 self.tell_command(id, &[slot]);
@@ -293,7 +290,22 @@ impl Gateway {
         }
     }
 
-    /// Answers once all members that are, or lately were, here have answered.
+    /// Members that came to a room, or came back to it, wait no more: commands that waited for them may be answered.
+    pub(super) fn settle_commands(&mut self, now: Micros, room: u64) {
+        for id in self.live_in(room, 0) {
+            self.settle_command(now, id);
+        }
+    }
+
+    /// The live commands of a room, beginning with number `since`.
+    fn live_in(&self, room: u64, since: u64) -> Vec<CommandId> {
+        let (first, last) = (CommandId::FIRST, CommandId::LAST);
+        let live = (room, since, first)..=(room, u64::MAX, last);
+        self.commands.by_room.range(live).map(|(_, _, id)| *id).collect()
+    }
+
+    /// Answers once all members that are, or lately were, here have answered, and those that waited to return when it
+    /// came; not later ones, as in a big room somebody always returns.
     fn settle_command(&mut self, now: Micros, id: CommandId) {
         let Commands {
             known,
@@ -306,6 +318,13 @@ impl Gateway {
             return;
         };
         if awaited.session_of(id).is_some() {
+            return;
+        }
+        let at = self.by_id.get(&command.room).copied();
+        let room = at.and_then(|at| self.rooms[at as usize].as_deref());
+        if room
+            .is_some_and(|room| room.awaits_return(command.at, |session| self.sessions.table.find(session).is_some()))
+        {
             return;
         }
         if now < command.open_until {

@@ -900,6 +900,7 @@ impl Gateway {
         came.into_iter().for_each(|slot| self.note_cursors(slot));
         back.into_iter()
             .for_each(|(slot, since)| self.tell_commands(now, slot, id, since));
+        self.settle_commands(now, id);
         self.schedule_room(now, at);
     }
 
@@ -922,6 +923,7 @@ impl Gateway {
         };
         let refused: Vec<Waiting> = room.waiting.drain(..count).collect();
         room.note_empty(now);
+        let id = room.id;
         for waiting in refused {
             let Some(slot) = self.sessions.table.find(waiting.session) else {
                 continue;
@@ -933,6 +935,7 @@ impl Gateway {
             self.counters.joins_refused += 1;
             self.refuse(slot, waiting.request, code);
         }
+        self.settle_commands(now, id);
     }
 
     /// The router or the owner has no space for a room, or the owner has another room under its number. Waiting members

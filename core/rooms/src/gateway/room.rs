@@ -463,6 +463,14 @@ impl Room {
         self.heard.contains(&(node, epoch))
     }
 
+    /// Whether a member waits that came back with positions by `at`, with a session that is `open`.
+    pub fn awaits_return(&self, at: Micros, open: impl Fn(u64) -> bool) -> bool {
+        let by_then = self.waiting.iter().take_while(|waiting| waiting.since <= at);
+        by_then
+            .filter(|waiting| !waiting.positions.0.is_empty())
+            .any(|waiting| open(waiting.session))
+    }
+
     /// Whether a waiting member wants earlier messages.
     pub fn has_past_wanted(&self) -> bool {
         self.waiting.iter().any(Waiting::wants_past)
