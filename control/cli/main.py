@@ -190,7 +190,8 @@ def up(
     together: Annotated[
         bool | None,
         typer.Option(
-            "--together/--apart", help="Routers, brokers, gateways and proxies share one process, or none does [apart]."
+            "--together/--apart",
+            help="All routers, brokers, gateways and proxies share one process, or none does [the first of each do].",
         ),
     ] = None,
     loss: Chance = None,

@@ -342,7 +342,7 @@ class Supervisor:
 
     def _starts(self, seat: Seat) -> Start:
         """Return a function that starts its process, given the file of its spec."""
-        group = together(self.config, seat.role)
+        group = together(self.config, seat)
         if group is None:
             return self._forks(seat.name)
         if group not in self._shared:

@@ -89,18 +89,20 @@ def seats(config: Config) -> list[Seat]:
     return [seat if kind(seat.role).partitioned else Seat(seat.role, seat.index) for seat in found]
 
 
-def together(config: Config, role: str) -> tuple[str, ...] | None:
-    """The roles that share a process with this one, it included; None if each of its nodes has a process of its own.
-    Raises `ValueError` with the mistake."""
-    return next((group for group in groups(config.up.processes) if role in group), None)
+def together(config: Config, seat: Seat) -> tuple[str, ...] | None:
+    """The roles of the process that this node shares with others; None if it has a process of its own. Raises `ValueError`
+    with the mistake."""
+    if config.up.processes == "first" and seat.index > 0:
+        return None
+    return next((group for group in groups(config.up.processes) if seat.role in group), None)
 
 
 def groups(text: str) -> list[tuple[str, ...]]:
-    """Parse which roles share a process: `apart`, `together`, or `gateway+proxy,broker+router`. Raises `ValueError` with
-    the mistake."""
+    """Parse which roles share a process: `apart`, `first`, `together`, or `gateway+proxy,broker+router`. Raises `ValueError`
+    with the mistake."""
     if text == "apart":
         return []
-    if text == "together":
+    if text in {"first", "together"}:
         return [tuple(each.name for each in systems.named()["rooms"].kinds if each.linked)]
     found = [tuple(group.split("+")) for group in text.replace(" ", "").split(",")]
     machines = {name for name, each in kinds().items() if each.linked}

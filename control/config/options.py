@@ -154,11 +154,11 @@ class Up(Section, frozen=True):
     processes: Annotated[
         str,
         key(
-            "Roles whose nodes share a process: `apart` (none), `together` (all machines of rooms), or groups, as"
-            " `gateway+proxy,broker+router`",
-            "apart: on several processors they work at the same time, and one that dies takes no other with it",
+            "Machines that share a process: `first` (the first router, broker, gateway and proxy), `together` (all of these roles),"
+            " `apart` (none), or groups of roles, as `gateway+proxy,broker+router`",
+            "first: less memory and quicker single messages; further nodes work on further processors, and die alone",
         ),
-    ] = "apart"
+    ] = "first"
 
     def wanted(self, role: str) -> int | str:
         """What the key of a role says: a number of nodes, or PARTITIONSxREPLICAS."""
