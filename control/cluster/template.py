@@ -52,8 +52,8 @@ class Node:
             self._transport.write(data)
 
     def close(self) -> None:
-        """End its standard input."""
-        if self._transport is not None and self._transport.can_write_eof():
+        """End its standard input; nothing if it has ended."""
+        if self._transport is not None and not self._transport.is_closing():
             self._transport.write_eof()
 
     def send_signal(self, number: int) -> None:
@@ -101,7 +101,7 @@ class _Tie(asyncio.StreamReaderProtocol):
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
+        super().connection_lost(None)  # one that ends before it has read its input resets the connection: an end as well
         self._ended_with()
 
 

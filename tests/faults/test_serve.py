@@ -247,7 +247,7 @@ async def test_who_finds_a_later_process_of_its_name_says_so_and_ends(hosts: Hos
         assert await asyncio.to_thread(former.process.wait, PATIENT_S) == 78
         await hosts.serve(later)
         assert "muster: gateway is registered by a later process, so this one has ended" in log.read()
-    await until(lambda: states(nodes[0])[number(later)[0]] == "running", PATIENT_S)
+    await until(lambda: states(nodes[0]).get(number(later)[0]) == "running", PATIENT_S)
     assert later.process.poll() is None
 
 

@@ -48,7 +48,7 @@ def test_on_a_terminal_up_shows_its_table_and_no_json(muster: Command) -> None:
     assert not [line for line in lines if line.startswith("{")]
     assert "expired" not in said.decode()
     assert len(lines) < 25
-    assert "event" in (muster.folder / "logs" / "gateway.log").read_text()
+    assert "event" in (muster.folder / "logs" / "router+broker+gateway+proxy.log").read_text()
 
 
 @pytest.mark.parametrize("found", [True, False])

@@ -48,6 +48,7 @@ def tell(node: instance.Process, word: str) -> None:
     [
         ("apart", []),
         ("together", [MACHINES]),
+        ("first", [MACHINES]),
         ("gateway+proxy, broker+router", [("gateway", "proxy"), ("broker", "router")]),
         ("gateway", [("gateway",)]),
     ],
@@ -86,6 +87,15 @@ async def test_nodes_of_one_process_have_its_pid_and_its_log_and_names_of_their_
     sharing = [each for each in record.processes if each.role in {"gateway", "proxy"}]
     assert told == {(f"muster-{each.name}", each.role, each.node) for each in sharing}
     assert alive(list(pids.values())) == []
+
+
+async def test_the_first_of_each_role_share_a_process_and_others_have_their_own(tmp_path: Path) -> None:
+    config = settings(tmp_path, up__processes="first", up__gateways=2, up__brokers="1x3")
+    async with Supervisor(config, LOG, command=FAKE) as supervisor:
+        pids = {each.name: each.pid for each in supervisor.record().processes}
+    assert len({pids[role] for role in MACHINES}) == 1
+    assert len({*pids.values()}) == 4
+    assert pids.keys() == {*MACHINES, "gateway-1", "broker-1", "broker-2"}
 
 
 async def test_a_killed_process_is_back_with_all_its_nodes(tmp_path: Path) -> None:

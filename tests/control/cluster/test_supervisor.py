@@ -59,8 +59,8 @@ asyncio.run(main())
 
 
 def settings(tmp_path: Path, **flags: object) -> Config:
-    """Without a prober, for which there is no fake."""
-    wanted = {"instance.dir": str(tmp_path / "i"), "probes.every_ms": 0, **flags}
+    """Without a prober, for which there is no fake. Each node has a process of its own unless `flags` say otherwise."""
+    wanted = {"instance.dir": str(tmp_path / "i"), "probes.every_ms": 0, "up__processes": "apart", **flags}
     values = {name.replace("__", "."): (value, "flag") for name, value in wanted.items()}
     return load(environment={}, flags=values).config
 
@@ -262,8 +262,10 @@ async def test_a_role_that_cannot_start_says_why(tmp_path: Path) -> None:
             pass
 
 
-async def test_a_role_that_only_dies_ends_the_start_soon(tmp_path: Path) -> None:
-    supervisor = Supervisor(settings(tmp_path), LOG, command=(sys.executable, "-c", DIES))
+@pytest.mark.parametrize("processes", ["apart", "first"])
+async def test_a_role_that_only_dies_ends_the_start_soon(tmp_path: Path, processes: str) -> None:
+    config = settings(tmp_path, up__processes=processes)
+    supervisor = Supervisor(config, LOG, command=(sys.executable, "-c", DIES))
     async with asyncio.timeout(10):
         with pytest.raises(UserError, match="died 3 times before it was ready"):
             async with supervisor:
