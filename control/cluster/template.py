@@ -101,7 +101,9 @@ class _Tie(asyncio.StreamReaderProtocol):
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(None)  # one that ends before it has read its input resets the connection: an end as well
+        super().connection_lost(
+            None
+        )  # one that ends before it has read its input resets the connection: an end as well
         self._ended_with()
 
 
