@@ -101,9 +101,7 @@ class _Tie(asyncio.StreamReaderProtocol):
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(
-            None
-        )  # one that ends before it has read its input resets the connection: an end as well
+        super().connection_lost(None)  # a process that ends with unread input resets the connection: an end as well
         self._ended_with()
 
 

@@ -154,8 +154,8 @@ class Up(Section, frozen=True):
     processes: Annotated[
         str,
         key(
-            "Machines that share a process: `first` (the first router, broker, gateway and proxy), `together` (all of these roles),"
-            " `apart` (none), or groups of roles, as `gateway+proxy,broker+router`",
+            "Machines that share a process: `first` (the first router, broker, gateway and proxy), `together` (all of these"
+            " roles), `apart` (none), or groups of roles, as `gateway+proxy,broker+router`",
             "first: less memory and quicker single messages; further nodes work on further processors, and die alone",
         ),
     ] = "first"
