@@ -54,7 +54,7 @@ def test_tables_of_operators_fit_into_80_columns(muster: Command) -> None:
 
 def test_what_is_down_is_red_unless_no_color_is_set(muster: Command) -> None:
     muster.environment["TERM"] = "xterm"
-    with muster.up():
+    with muster.up("--apart"):
         pids = {node["role"]: node["pid"] for node in json.loads(muster("status", "--json").stdout)["nodes"]}
         os.kill(pids["gateway"], signal.SIGSTOP)
         try:

@@ -8,7 +8,7 @@ import pytest
 
 from tests import strikes
 from tests.databases import PASSWORD, QUOTED, Database
-from tests.faults.instance import Instance, configuration
+from tests.faults.instance import APART, Instance, configuration
 from tests.faults.ledger import Ledger
 from tests.faults.load import PATIENT_S, came, nothing_lost, under_load
 from tests.waiting import until
@@ -25,7 +25,7 @@ def make(tmp_path: Path) -> Callable[..., Instance]:
         password.write_text(PASSWORD + "\n")
         url = database.url.replace(f":{QUOTED}@", "@")
         keys = {"url": url, "password_file": "" if url == database.url else str(password)}
-        return Instance(tmp_path / "up", configuration(up=up, database=keys, probes={"every_ms": 0}))
+        return Instance(tmp_path / "up", configuration(up=APART | up, database=keys, probes={"every_ms": 0}))
 
     return made
 
