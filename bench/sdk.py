@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from bench.muster import PACED, Instance
+from bench.muster import APART, PACED, TOGETHER, Instance
 from bench.peers import Missing, Nats, Peer, Redis
 from bench.progress import Progress, silent
 from bench.report import Case, Goal
@@ -27,7 +27,8 @@ read: a sample of ours is void then. One of a peer counts, to its advantage, and
 P50, P99 = "p50, ms", "p99, ms"
 READ, PUBLISH, RATE = "reader, µs CPU each", "publisher, µs CPU each", "publishes/s"
 LOST, LATE = "lost or wrong", "publisher late, p99, ms"
-MUSTER, REDIS, NATS = "muster", "redis-py", "nats-py"
+MUSTER, MUSTER_APART, REDIS, NATS = "muster", "muster apart", "redis-py", "nats-py"
+"""Muster's nodes share a process, as the peers' servers are one process, and as by default; apart for comparison."""
 
 
 @dataclass(frozen=True)
@@ -92,10 +93,11 @@ def run(
 
 def _libraries(stack: ExitStack, say: Callable[[str], None]) -> Iterator[tuple[str, Library]]:
     """With their servers, which run until the stack is left."""
-    instance = Instance()
-    stack.callback(instance.stop)
-    instance.start()
-    yield MUSTER, OfMuster(instance.folder)
+    for name, layout in ((MUSTER, TOGETHER), (MUSTER_APART, APART)):
+        instance = Instance(settings={"up.processes": layout})
+        stack.callback(instance.stop)
+        instance.start()
+        yield name, OfMuster(instance.folder)
     peers: list[tuple[Peer, str, type[OfRedis | OfNats]]] = [(Redis(), REDIS, OfRedis), (Nats(), NATS, OfNats)]
     for peer, name, library in peers:
         try:
@@ -162,11 +164,11 @@ def _cases(results: Results, shape: str, names: Sequence[str], *, quick: bool) -
             yield Case.compared(f"{shape}: {figure}, over {name}", ours, theirs, goal, quick=quick)
         if figure == PUBLISH:
             yield Case.limit(f"{shape}: {figure}", ours, Goal(GOAL, "<=", PUBLISH_US), quick=quick)
-        elif len(names) == 1:
+        elif len(names) == 2:  # no peer is here
             yield Case.plain(f"{shape}: {figure}", ours)
     for name in names:
         lost = results.series(f"{shape}, {name}", LOST)
-        if name == MUSTER:
+        if name in {MUSTER, MUSTER_APART}:
             yield Case.worst(f"{shape}, {name}: {LOST}", lost, Goal(GOAL, "<=", 0))
         elif lost.max:
             yield Case.plain(f"{shape}, {name}: {LOST}", lost)
