@@ -29,7 +29,7 @@ from bench import receive as receive_bench
 from bench import rejoin as rejoin_bench
 from bench import scale as scale_bench
 from bench.child import ChildFailedError, python_environment
-from bench.muster import Instance, Muster
+from bench.muster import TOGETHER, Instance, Muster
 from bench.peers import ALL, Missing, Mosquitto, Peer, compare
 from bench.progress import Progress, for_terminal
 from bench.report import Case, Report
@@ -147,7 +147,12 @@ def _beside_peers(
 ) -> tuple[Case, ...]:
     instance = Instance()
     return compare.run(
-        [*peers, Muster(instance), Muster(instance, "muster (clients without GRO)", gro=False)],
+        [
+            *peers,
+            Muster(instance),
+            Muster(instance, "muster (clients without GRO)", gro=False),
+            Muster(Instance(settings={"up.processes": TOGETHER}), compare.ONE_PROCESS),
+        ],
         loads,
         rounds=options.rounds_wanted,
         quick=options.quick,

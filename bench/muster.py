@@ -310,8 +310,13 @@ def result(instance: Instance, load: Load, outcome: Outcome, used: Mapping[str, 
         server_rss_bytes=instance.rss_bytes(),
         latency=latency(outcome) if load.mode == "paced" else None,
         late_p99_us=float(outcome["late_p99_us"]),
-        role_cpu_ns=used,
+        role_cpu_ns={} if _is_shared(instance) else used,
     )
+
+
+def _is_shared(instance: Instance) -> bool:
+    """Whether roles share a process, so that nobody knows which of them used its CPU."""
+    return len({*instance.pids.values()}) < len(instance.pids)
 
 
 def latency(outcome: Outcome) -> Latency:
