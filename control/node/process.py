@@ -43,6 +43,7 @@ if TYPE_CHECKING:  # loaded only where there is a registry
     from control.host.ports import Ports
     from control.node.enrolment import Enrolment
 
+M_MXFAST: Final = 1
 M_MMAP_THRESHOLD: Final = -3
 MMAP_THRESHOLD: Final = 128 << 10
 SUPERSEDED: Final = (
@@ -395,12 +396,16 @@ async def _hand_over(
 
 
 def give_back_memory() -> None:
-    """Let glibc return freed blocks from 128 KiB on to the kernel; by default it stops after the first large one.
+    """Let glibc return freed blocks from 128 KiB on to the kernel; by default it stops after the first large one. And let
+    it join freed blocks up to 128 bytes with their neighbours; by default it keeps each for the next of its size.
 
-    A role frees large blocks: rings, and groups of 256 keys of idle sessions.
+    A role frees large blocks: rings, and groups of 256 keys of idle sessions. Small ones each session frees after a burst:
+    of 10,000 sessions they were 80 bytes each.
     """
     with contextlib.suppress(AttributeError, OSError):  # another libc
-        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD)
+        libc = ctypes.CDLL(None)
+        libc.mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD)
+        libc.mallopt(M_MXFAST, 0)
 
 
 def run(owner: Parent) -> None:
