@@ -79,7 +79,7 @@ def test_a_small_run_judges_every_goal_and_has_a_peer_for_each_rate(monkeypatch:
     except Missing as missing:
         pytest.skip(str(missing))
     monkeypatch.setattr(likes, "SECONDS_QUICK", 0.1)
-    monkeypatch.setattr(likes, "HELD_QUICK", 40_000)
+    monkeypatch.setattr(likes, "HELD_QUICK", 400_000)
     monkeypatch.setattr(likes, "LATE_MS", 1e6)  # nothing is judged by its time here
     cases = likes.run(rounds=1, quick=True)
     goals = {case.goal for case in cases if case.goal}

@@ -6,7 +6,6 @@ import pytest
 
 from bench import sdk
 from bench.peers import Missing, Nats, Redis
-from bench.rounds import VoidRunError
 from bench.sdk_programs import HEAD, REST, Reader
 
 BYTES = 40
@@ -16,7 +15,7 @@ def message(number: int) -> bytes:
     return HEAD.pack(number, 0) + REST[: BYTES - HEAD.size]
 
 
-def test_all_libraries_read_and_publish_all_loads() -> None:
+def test_all_libraries_read_and_publish_all_loads(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("hiredis")
     for peer in (Redis, Nats):
         try:
@@ -25,10 +24,8 @@ def test_all_libraries_read_and_publish_all_loads() -> None:
             pytest.skip(str(missing))
     shapes = (replace(sdk.ONE, count=150), replace(sdk.MANY, readers=3, count=150), replace(sdk.AWAITED, count=2_000))
     said: list[str] = []
-    try:
-        found = sdk.run(rounds=1, quick=False, say=said.append, shapes=shapes)
-    except VoidRunError as error:
-        pytest.skip(str(error))
+    monkeypatch.setattr(sdk, "LATE_US_MAX", 1e9)  # nothing is judged by its time here
+    found = sdk.run(rounds=1, quick=False, say=said.append, shapes=shapes)
     cases = {case.name: case for case in found}
     judged = [case for case in found if case.goal is not None]
     assert [case.goal.partition(" ")[0] for case in judged if case.goal] == ["PF-31"] * 10
