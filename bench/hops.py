@@ -17,6 +17,7 @@ from bench.muster import APART, TOGETHER, Instance, Muster, drive
 from bench.null import _null
 from bench.null.relays import chain
 from bench.null.sockets import clients, number_of, open_udp
+from bench.peers.compare import MUSTER, ONE_PROCESS
 from bench.progress import Progress, silent
 from bench.report import Case, Goal
 from bench.rounds import Entry, Sample, interleave
@@ -92,7 +93,7 @@ def _names(load: Load) -> Sequence[str]:
 
 
 def _named(layout: str) -> str:
-    return "muster" if layout == APART else "muster in one process"
+    return MUSTER if layout == APART else ONE_PROCESS
 
 
 def _muster(target: Muster, load: Load) -> Entry:
