@@ -7,7 +7,7 @@ use common::*;
 use muster_rooms::command::{
     Ask, CommandId, Hop, Outcome, Page, Verdict, AWAY_GRACE, COMMANDS_MAX, COPIES, GRACE, RETRY, SPREAD_BURST,
 };
-use muster_rooms::wire::{kinds, LinkHead, Membership, Positions, Record, StreamId};
+use muster_rooms::wire::{kinds, LinkHead, Membership, Positions, Record};
 use muster_rooms::{
     role, room_placement, Broker, Client, ClientEvent, Endpoint, Gateway, Proxy, RoomKey, Side, SILENCE_MAX,
 };
@@ -1073,26 +1073,15 @@ fn a_broker_whose_part_no_longer_has_the_room_leaves_a_commands_outcome_to_other
     assert_eq!(of_commands(&mut rig, 0), [(1, Some(Outcome::refused(Code::NotReady)))]);
 }
 
-/// The broker's stream of the room, that members who come back know.
-const BEFORE: StreamId = StreamId {
-    node: BROKER,
-    epoch: EPOCH,
-    generation: 1,
-};
-
-/// The broker says that the stream has two messages.
-fn told_head(rig: &mut Rig<Gateway>, broker: usize) {
+/// The broker says that its stream has two messages, which members who come back have.
+fn has_two(rig: &mut Rig<Gateway>, broker: usize) {
     let head = LinkHead {
         room: room_id(ROOM),
         generation: 1,
         base: 1,
         next: 3,
     };
-    let head = body(|writer| {
-        head.write(writer);
-        true
-    });
-    rig.frame(broker, kinds::LINK_HEADS.code(), &head);
+    tells_head(rig, broker, head);
 }
 
 #[test]
@@ -1109,15 +1098,15 @@ fn who_joins_again_while_a_command_lives_is_told_it_once_and_counts_once() {
             rig.tell(0, &Record::Leave { handle: 0 });
             rig.turn();
         }
-        told_head(&mut rig, one);
-        rig.join(0, 2, ROOM, Positions::at([(BEFORE, 2)]));
+        has_two(&mut rig, one);
+        rig.join(0, 2, ROOM, Positions::at([(stream(1), 2)]));
         rig.pass(100_000, 10_000);
         let records = rig.peers[0].take_records();
         let joined = |record: &Vec<u8>| matches!(Record::read(record), Some(Record::Joined { request: 2, .. }));
         let told = |record: &Vec<u8>| matches!(Record::read(record), Some(Record::CommandTold { .. }));
         assert!(records.iter().any(joined));
         assert!(!records.iter().any(told), "left before: {leaves}");
-        rig.join(second, 3, ROOM, Positions::at([(BEFORE, 2)]));
+        rig.join(second, 3, ROOM, Positions::at([(stream(1), 2)]));
         rig.pass(100_000, 10_000);
         assert_eq!(
             of_commands(&mut rig, second),
@@ -1147,7 +1136,7 @@ fn a_command_waits_for_a_member_that_waits_to_come_back_from_another_gateway() {
         let (mut rig, [one, _]) = gateway();
         rig.session(7);
         let second = rig.peers.len() - 1;
-        rig.join(second, 3, ROOM, Positions::at([(BEFORE, 2)]));
+        rig.join(second, 3, ROOM, Positions::at([(stream(1), 2)]));
         rig.turn();
         rig.peers[second].take_records();
         rig.tell(one, &link_command(1, Ask::tell(b"go")));
@@ -1156,7 +1145,7 @@ fn a_command_waits_for_a_member_that_waits_to_come_back_from_another_gateway() {
         rig.pass(100_000, 10_000);
         assert_eq!(of_commands(&mut rig, one), [], "{end:?}");
         match end {
-            Return::Comes => told_head(&mut rig, one),
+            Return::Comes => has_two(&mut rig, one),
             Return::ComesLate => {}
             Return::Closes => rig.frame(second, FrameKind::CLOSE.code(), &[0]),
         }
@@ -1181,7 +1170,7 @@ fn a_command_waits_for_nobody_who_began_to_come_back_after_it() {
     rig.pass(10_000, 10_000);
     rig.session(7);
     let second = rig.peers.len() - 1;
-    rig.join(second, 3, ROOM, Positions::at([(BEFORE, 2)]));
+    rig.join(second, 3, ROOM, Positions::at([(stream(1), 2)]));
     taken(&mut rig, 0, 1);
     assert_eq!(of_commands(&mut rig, one), [(1, Some(Outcome::of(1)))]);
 }

@@ -25,11 +25,7 @@ fn begin(rig: &mut Rig<Gateway>, room: &str) {
         base: 1,
         next: 1,
     };
-    let frame = body(|writer| {
-        head.write(writer);
-        true
-    });
-    rig.frame(0, kinds::LINK_HEADS.code(), &frame);
+    tells_head(rig, 0, head);
     rig.turn();
 }
 

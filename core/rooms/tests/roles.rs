@@ -88,11 +88,7 @@ fn head_from(rig: &mut Rig<Gateway>, peer: usize, name: &str, generation: u32, n
         base: next,
         next,
     };
-    let frame = body(|writer| {
-        head.write(writer);
-        true
-    });
-    rig.frame(peer, kinds::LINK_HEADS.code(), &frame);
+    tells_head(rig, peer, head);
     rig.turn();
 }
 

@@ -2,8 +2,9 @@
 //! the number of members and, if asked, their users.
 //!
 //! A copy by another broker only asks again. A member that returns with positions while a command lives is told it too:
-//! its former session may have ended first. One that waited for the room when a command came is waited for. There is no search for work: an answer, the end of a session, space in a
-//! log and the end of a command each name what they concern.
+//! its former session may have ended first. One that waited for the room when a command came is waited for. There is no
+//! search for work: an answer, the end of a session, space in a log, the end of a wait for the room and the end of a
+//! command each name what they concern.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -290,7 +291,7 @@ impl Gateway {
         }
     }
 
-    /// Members that came to a room, or came back to it, wait no more: commands that waited for them may be answered.
+    /// Members that return to a room wait no more: commands that waited for them may be answered.
     pub(super) fn settle_commands(&mut self, now: Micros, room: u64) {
         for id in self.live_in(room, 0) {
             self.settle_command(now, id);

@@ -776,6 +776,7 @@ impl Gateway {
         // A member that returns, or wants history, is owed earlier messages, also of brokers that have not reported
         // them yet.
         let looked_at = &room.waiting[first..];
+        let returning = looked_at.iter().any(Waiting::returns);
         let (unheard, hears) = if looked_at.iter().any(Waiting::wants_past) {
             (self.unheard(now, room, looked_at), self.hears_owners(now, room))
         } else {
@@ -881,7 +882,7 @@ impl Gateway {
             self.counters.joins += 1;
             self.sessions.tell(slot, &joined);
             came.push(slot);
-            if !waiting.positions.0.is_empty() {
+            if waiting.returns() {
                 room.returned = true;
                 back.push((slot, since));
             }
@@ -900,7 +901,9 @@ impl Gateway {
         came.into_iter().for_each(|slot| self.note_cursors(slot));
         back.into_iter()
             .for_each(|(slot, since)| self.tell_commands(now, slot, id, since));
-        self.settle_commands(now, id);
+        if returning {
+            self.settle_commands(now, id);
+        }
         self.schedule_room(now, at);
     }
 
@@ -923,7 +926,7 @@ impl Gateway {
         };
         let refused: Vec<Waiting> = room.waiting.drain(..count).collect();
         room.note_empty(now);
-        let id = room.id;
+        let returning = refused.iter().any(Waiting::returns).then_some(room.id);
         for waiting in refused {
             let Some(slot) = self.sessions.table.find(waiting.session) else {
                 continue;
@@ -935,7 +938,9 @@ impl Gateway {
             self.counters.joins_refused += 1;
             self.refuse(slot, waiting.request, code);
         }
-        self.settle_commands(now, id);
+        if let Some(id) = returning {
+            self.settle_commands(now, id);
+        }
     }
 
     /// The router or the owner has no space for a room, or the owner has another room under its number. Waiting members

@@ -106,9 +106,14 @@ pub enum Lack {
 }
 
 impl Waiting {
+    /// Whether it was a member before, and says up to where.
+    pub fn returns(&self) -> bool {
+        !self.positions.0.is_empty()
+    }
+
     /// Whether it is owed messages from before its join.
     pub fn wants_past(&self) -> bool {
-        !self.positions.0.is_empty() || self.history > 0
+        self.returns() || self.history > 0
     }
 }
 
@@ -467,7 +472,7 @@ impl Room {
     pub fn awaits_return(&self, at: Micros, open: impl Fn(u64) -> bool) -> bool {
         let by_then = self.waiting.iter().take_while(|waiting| waiting.since <= at);
         by_then
-            .filter(|waiting| !waiting.positions.0.is_empty())
+            .filter(|waiting| waiting.returns())
             .any(|waiting| open(waiting.session))
     }
 

@@ -1295,6 +1295,15 @@ impl Subject for Proxy {
     }
 }
 
+/// A broker tells a gateway how far one of its rooms is.
+pub fn tells_head(rig: &mut Rig<Gateway>, broker: usize, head: LinkHead) {
+    let frame = body(|writer| {
+        head.write(writer);
+        true
+    });
+    rig.frame(broker, kinds::LINK_HEADS.code(), &frame);
+}
+
 /// A router tells a broker of a gateway's only room.
 pub fn names_gateway(rig: &mut Rig<Broker>, router: usize, node: u32, membership: Membership) {
     names_life(rig, router, (node, EPOCH), membership);
