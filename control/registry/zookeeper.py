@@ -56,6 +56,9 @@ REQUESTS_MAX: Final = 128
 """Most requests under way; others wait their turn. Each wakes kazoo's thread by a byte on a socket pair that takes 278
 of them (208 KiB, 768 B for one). While that thread looks for a server nobody reads them, and one more would block the
 loop until it has found one."""
+HOSTS_MIN: Final = 4
+"""kazoo waits for a server's first answer for a session divided by the number of hosts. A starting server may take a
+connection and never read it, which would cost the session where there is no other one: so kazoo gets each more often."""
 MOVING_MAX: Final = 8
 """How often a node may come or go between two reads."""
 T = TypeVar("T")
@@ -109,7 +112,7 @@ class ZooKeeperTree(Tree):
         """Try these servers from the next connection on."""
         self._where = replace(self._where, hosts=hosts)
         if self._client is not None:
-            self._client.set_hosts(hosts)
+            self._client.set_hosts(_often(hosts))
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -296,7 +299,7 @@ class ZooKeeperTree(Tree):
     def _begin(self) -> None:
         where = self._where
         client = KazooClient(
-            hosts=where.hosts,
+            hosts=_often(where.hosts),
             timeout=where.session_s,
             connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_jitter=0.5, max_delay=1.0),
             auth_data=[("digest", where.digest)] if where.digest else None,
@@ -348,6 +351,11 @@ class ZooKeeperTree(Tree):
             ended()
 
         threading.Thread(target=retire, name="zookeeper end", daemon=True).start()
+
+
+def _often(hosts: str) -> str:
+    """The hosts, each as often as makes `HOSTS_MIN` or more of all."""
+    return ",".join([hosts] * -(-HOSTS_MIN // (hosts.count(",") + 1)))
 
 
 def _settle(future: asyncio.Future[Any], result: Any) -> None:

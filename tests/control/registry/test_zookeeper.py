@@ -1,11 +1,12 @@
 """Real ZooKeeper servers, one and three, under faults: nobody's map empties, and all nodes return."""
 
 import asyncio
+import contextlib
 import sys
 from collections.abc import Awaitable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 import structlog
@@ -258,6 +259,68 @@ async def test_a_server_that_stands_still_is_an_expired_session_before_it_says_s
     await until(lambda: said == ["connected", "suspended", "expired", "connected"])
     await tree.create("/again", ephemeral=True)
     await tree.close()
+
+
+class Front:
+    """In front of a server: passes connections on, but `keeps` some of the next ones and never reads them."""
+
+    def __init__(self, port: int) -> None:
+        self._port, self.keeps = port, 0
+        self.hosts = ""
+        self._open: list[asyncio.StreamWriter] = []
+        self._server: asyncio.Server | None = None
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._take, "127.0.0.1", 0)
+        host, port = self._server.sockets[0].getsockname()
+        self.hosts = f"{host}:{port}"
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        assert self._server is not None
+        self._server.close()
+        await self.cut()
+
+    async def cut(self) -> None:
+        """End all connections."""
+        while self._open:
+            ended = self._open.pop()
+            ended.close()
+            with contextlib.suppress(OSError):
+                await ended.wait_closed()
+
+    async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open.append(writer)
+        if self.keeps:
+            self.keeps -= 1
+            return
+        theirs, other = await asyncio.open_connection("127.0.0.1", self._port)
+        self._open.append(other)
+        await asyncio.gather(self._pass_on(reader, other), self._pass_on(theirs, writer))
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while read := await reader.read(1 << 16):
+                writer.write(read)
+        writer.close()
+
+
+async def test_a_server_that_takes_a_connection_and_never_reads_it_costs_no_session(zookeeper: ZooKeeper) -> None:
+    """ZooKeeper does so with a client that comes as it starts, about once in twenty starts."""
+    async with Front(zookeeper.servers[0].port) as front:
+        tree, said = ZooKeeperTree(Servers(front.hosts, zookeeper.root, session_s=4.0)), list[Session]()
+        tree.on_session(said.append)
+        front.keeps = 1
+        await connected(tree)
+        await tree.create("/mine", ephemeral=True)
+        front.keeps = 1
+        await front.cut()
+        await until_session(tree, "suspended")
+        await until_session(tree, "connected")
+        assert said == ["connected", "suspended", "connected"]
+        assert front.keeps == 0
+        assert await tree.get("/mine") == Entry(b"", 0)
+        await tree.close()
 
 
 class Counting(ZooKeeperTree):
