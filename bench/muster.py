@@ -139,6 +139,13 @@ class Instance:
         """By role, if there is one of each."""
         return {process.role: process.pid for process in self.record.processes}
 
+    def processes(self) -> dict[str, int]:
+        """Their pids, by role, or by `+` between those of a shared one."""
+        roles: dict[int, list[str]] = {}
+        for role, pid in self.pids.items():
+            roles.setdefault(pid, []).append(role)
+        return {"+".join(names): pid for pid, names in roles.items()}
+
     def cpu_ns(self) -> dict[str, int]:
         """By role, over all its processes; one that several roles share counts for one of them. A process that died
         meanwhile fails the run."""

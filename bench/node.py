@@ -81,11 +81,11 @@ async def weigh(file: Path) -> None:
         await asyncio.sleep(HEAP_S)
 
 
-def _beside(serve: Serve, work: Callable[[Path], Coroutine[Any, Any, None]], file: Path) -> Serve:
-    """The role, and this work in its loop."""
+def _beside(serve: Serve, work: Callable[[Path], Coroutine[Any, Any, None]], file: Callable[[str], Path]) -> Serve:
+    """Each role, and this work in its loop, with the role's file."""
 
     async def serve_and_work(spec: Spec, *given: Any, **more: Any) -> None:
-        working = asyncio.create_task(work(file))
+        working = asyncio.create_task(work(file(spec.role)))
         try:
             await serve(spec, *given, **more)
         finally:
@@ -111,9 +111,9 @@ def main() -> int:
     gateway = functools.partial(_core.GatewayEngine, **options)
     vars(build)["_core"] = SimpleNamespace(**(vars(_core) | {"GatewayEngine": gateway}))
     if own.ticks:
-        vars(node)["serve"] = _beside(node.serve, tick, ticks_file(spec_file.parent, spec.role))
+        vars(node)["serve"] = _beside(node.serve, tick, functools.partial(ticks_file, spec_file.parent))
     if own.heap:
-        vars(node)["serve"] = _beside(node.serve, weigh, heap_file(spec_file.parent, spec.role))
+        vars(node)["serve"] = _beside(node.serve, weigh, functools.partial(heap_file, spec_file.parent))
     return entry.main(rest)
 
 

@@ -1,24 +1,28 @@
 """Twice the capacity (PF-8): the share still delivered, its age, and the delay of the loops.
 
-The peak is the larger rate of two publishers: one sends whenever there is credit, the other tries twice that rate. Then
-a publisher tries twice the peak on a fixed schedule and drops messages without credit. Age counts from the moment a
-message was taken. The room is `live`: messages that a member cannot take become a gap. A 10 ms timer in each role
-watches the loops. With 10 members the servers are the limit; with 100 the members are, which share the driver core.
+Once with a process for each role, and once with one for all. The peak is the larger rate of two publishers: one sends
+whenever there is credit, the other tries twice that rate. Then a publisher tries twice the peak on a fixed schedule and
+drops messages without credit. Age counts from the moment a message was taken. The room is `live`: messages that a member
+cannot take become a gap. A 10 ms timer of each role watches the loops. With 10 members the servers are the limit; with
+100 the members are, which share the driver core.
 
 Ten times the peak for a minute, from a thousand rooms, is in `bench.storm`.
 """
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import numpy as np
 
 from bench import storm
-from bench.muster import LIVE, PATIENCE_SECONDS, Instance, Outcome, late_percentile_us
+from bench.muster import APART, LIVE, PATIENCE_SECONDS, TOGETHER, Instance, Outcome, late_percentile_us
 from bench.progress import Progress, silent
 from bench.report import Case, Goal
 from bench.rounds import Entry, Results, Sample, interleave
 
 FANOUTS = (10, 100)
+LAYOUTS = {APART: "", TOGETHER: " in one process"}
+"""What names of cases say of them."""
 TIMES_PEAK = 2.0
 SHARE_MIN, AGE_MS_MAX, TICK_MS_MAX = 0.9, 250.0, 30.0
 
@@ -31,44 +35,50 @@ PEAK, SHARE, RATE, AGE, TICK = "peak", "share of the peak", "deliveries/s", "age
 def run(*, rounds: int, quick: bool, payload_bytes: int = 200, progress: Progress = silent) -> tuple[Case, ...]:
     """Peak and overload follow each other in each round."""
     seconds = 1.0 if quick else 3.0
-    instance = Instance(ticks=True)
-    try:
-        instance.start()
-        scale = storm.QUICK if quick else storm.FULL
-        entries = [_entry(instance, fanout, payload_bytes, seconds) for fanout in FANOUTS]
-        entries.append(Entry(STORM, lambda: storm.once(instance, scale, payload_bytes)))
+    scale = storm.QUICK if quick else storm.FULL
+    entries: list[Entry] = []
+    with ExitStack() as stack:
+        for layout, words in LAYOUTS.items():
+            instance = Instance(ticks=True, settings={"up.processes": layout})
+            stack.callback(instance.stop)
+            instance.start()
+            entries += [_entry(instance, f"x{fanout}{words}", fanout, payload_bytes, seconds) for fanout in FANOUTS]
+            entries.append(_storm(instance, STORM + words, scale, payload_bytes))
         results = interleave(entries, rounds, progress)
-    finally:
-        instance.stop()
     judged = {
         SHARE: Goal("PF-8", ">=", SHARE_MIN),
         AGE: Goal("PF-8", "<=", AGE_MS_MAX),
         TICK: Goal("PF-8", "<=", TICK_MS_MAX),
     }
-    cases = []
-    for entry in (f"x{fanout}" for fanout in FANOUTS):
-        for figure in results.figures(entry):
-            name, series = f"{entry} at twice the capacity, {figure}", results.series(entry, figure)
-            goal = judged.get(figure)
-            cases.append(Case.limit(name, series, goal, quick=quick) if goal else Case.plain(name, series))
-    return (*cases, *_storm_cases(results, scale, quick=quick))
+    cases: list[Case] = []
+    for words in LAYOUTS.values():
+        for entry in (f"x{fanout}{words}" for fanout in FANOUTS):
+            for figure in results.figures(entry):
+                name, series = f"{entry} at twice the capacity, {figure}", results.series(entry, figure)
+                goal = judged.get(figure)
+                cases.append(Case.limit(name, series, goal, quick=quick) if goal else Case.plain(name, series))
+        cases += _storm_cases(results, words, scale, quick=quick)
+    return tuple(cases)
 
 
-def _storm_cases(results: Results, scale: storm.Scale, *, quick: bool) -> Iterator[Case]:
+def _storm_cases(results: Results, words: str, scale: storm.Scale, *, quick: bool) -> Iterator[Case]:
     goals = {
         storm.SHARE: Goal("overload", ">=", STORM_SHARE_MIN),
         storm.NORMAL_AGAIN: Goal("overload", "<=", NORMAL_SECONDS_MAX),
         storm.MEMORY: Goal("overload", "<=", MEMORY_MAX),
         storm.UNACCOUNTED: Goal("overload", "<=", 0.0),
     }
-    title = (
-        f"{scale.rooms:,} rooms of {scale.fanout} at {storm.TIMES_PEAK:g} times the capacity for {scale.seconds:g} s"
-    )
-    yield from Case.judged(results, STORM, title, goals, quick=quick)
+    rooms = f"{scale.rooms:,} rooms of {scale.fanout}{words}"
+    title = f"{rooms} at {storm.TIMES_PEAK:g} times the capacity for {scale.seconds:g} s"
+    yield from Case.judged(results, STORM + words, title, goals, quick=quick)
 
 
-def _entry(instance: Instance, fanout: int, payload_bytes: int, seconds: float) -> Entry:
-    return Entry(f"x{fanout}", lambda: _once(instance, fanout, payload_bytes, seconds))
+def _storm(instance: Instance, name: str, scale: storm.Scale, payload_bytes: int) -> Entry:
+    return Entry(name, lambda: storm.once(instance, scale, payload_bytes))
+
+
+def _entry(instance: Instance, name: str, fanout: int, payload_bytes: int, seconds: float) -> Entry:
+    return Entry(name, lambda: _once(instance, fanout, payload_bytes, seconds))
 
 
 def _rate(outcome: Outcome) -> float:

@@ -90,18 +90,19 @@ def once(instance: Instance, scale: Scale, payload_bytes: int) -> Sample:
         peak = max(peak, _rate(tried))
         normal_rate, over_rate = NORMAL * peak / scale.fanout, TIMES_PEAK * peak / scale.fanout
         normal = latency(account.pace(normal_rate, scale.peak_seconds, PATIENCE_SECONDS)).p99
-        before = {role: cpu.rss_bytes(pid) for role, pid in instance.pids.items()}
-        for pid in instance.pids.values():
+        processes = instance.processes()
+        before = {roles: cpu.rss_bytes(pid) for roles, pid in processes.items()}
+        for pid in processes.values():
             _forget_most_resident(pid)
         done = account.pace(over_rate, scale.seconds, 0.0)
         back = _until_normal(account, normal_rate, normal)
-        most = {role: _most_resident(pid) for role, pid in instance.pids.items()}
-        after = {role: cpu.rss_bytes(pid) for role, pid in instance.pids.items()}
+        most = {roles: _most_resident(pid) for roles, pid in processes.items()}
+        after = {roles: cpu.rss_bytes(pid) for roles, pid in processes.items()}
         unaccounted, lost = account.unaccounted(), engine.sessions_lost()
     figures = {
         SHARE: _rate(done) / peak,
         NORMAL_AGAIN: back,
-        MEMORY: max(most[role] / before[role] for role in before),
+        MEMORY: max(most[roles] / held for roles, held in before.items()),
         UNACCOUNTED: float(unaccounted),
         "peak, deliveries/s": peak,
         "deliveries/s": _rate(done),
@@ -113,11 +114,11 @@ def once(instance: Instance, scale: Scale, payload_bytes: int) -> Sample:
         "age p99 ms": latency(done).p99 / 1000,
         "normal p99 ms": normal / 1000,
     }
-    for role, held in before.items():
+    for roles, held in before.items():
         figures |= {
-            f"{role} MiB before": held / 2**20,
-            f"{role} MiB most": most[role] / 2**20,
-            f"{role} MiB after": after[role] / 2**20,
+            f"{roles} MiB before": held / 2**20,
+            f"{roles} MiB most": most[roles] / 2**20,
+            f"{roles} MiB after": after[roles] / 2**20,
         }
     return Sample(figures, f"{lost} sessions were lost" if lost else "")
 

@@ -180,6 +180,11 @@ class Instance:
         pid = next(each.pid for each in processes if each.name == name)
         return {each.name for each in processes if each.pid == pid}
 
+    def one_of_each_process(self) -> list[str]:
+        """The first node of each process: to kill another of the same would be the same."""
+        processes = self.record().processes
+        return list({process.pid: process.name for process in reversed(processes)}.values())[::-1]
+
     async def renew(self, name: str, end: Callable[["Instance", str], int] | None = None) -> set[str]:
         """End a node's process, by kill -9 unless in another way, and wait until all its nodes serve again in the next one.
         Returns these."""

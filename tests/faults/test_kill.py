@@ -17,7 +17,7 @@ from control.host.addresses import address_text
 from control.host.ports import Ports
 from tests import strikes
 from tests.faults.conftest import Make
-from tests.faults.instance import Instance
+from tests.faults.instance import APART, Instance
 from tests.faults.ledger import Ledger
 from tests.waiting import until
 
@@ -47,6 +47,7 @@ async def come_and_go(instance: Instance, stop: asyncio.Event, may_go: asyncio.E
     ("rounds", "loss", "nodes"),
     [
         (3, 0.05, ONE),
+        (3, 0.05, APART),
         (1, 0.05, MANY),
         pytest.param(100, 0.0, ONE, marks=pytest.mark.soak),
         pytest.param(100, 0.05, ONE, marks=pytest.mark.soak),
@@ -74,7 +75,7 @@ async def test_a_node_that_is_killed_comes_back_and_nothing_is_missing_in_silenc
             tasks.create_task(come_and_go(instance, ledger.stop, may_go))
             memory = tasks.create_task(instance.watch_memory(0.5))
             await asyncio.sleep(BETWEEN_S)
-            for turn, node in itertools.product(range(rounds), instance.names()):
+            for turn, node in itertools.product(range(rounds), instance.one_of_each_process()):
                 pids, told, killed = instance.pids(), ledger.gaps(), time.monotonic()
                 fellows = await instance.renew(node)
                 back = time.monotonic()
