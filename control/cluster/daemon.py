@@ -29,7 +29,7 @@ from control.host import hangup
 from control.host.addresses import split_address
 from control.host.notify import Notify
 from control.host.ports import Ports
-from control.node import logs
+from control.node import logs, memory
 from control.node import process as node
 from control.node.life import Life
 from control.node.live import Again, Live, Now, needing_restart
@@ -223,7 +223,6 @@ def _hosted(
 
 
 def _begin(config: Config) -> structlog.typing.FilteringBoundLogger:
-    node.give_back_memory()
     faulthandler.enable()  # systemd's watchdog sends SIGABRT: print where it stood
     log = logs.configure(config.log.level, config.log.format, instance=config.instance.name)
     specs.warn_of_secrets(config, log)
@@ -231,9 +230,7 @@ def _begin(config: Config) -> structlog.typing.FilteringBoundLogger:
 
 
 def _run(daemon: "Daemon") -> None:
-    import uvloop
-
-    uvloop.run(daemon.run())
+    memory.run(daemon.run())
 
 
 @contextlib.contextmanager

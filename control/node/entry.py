@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
-import uvloop
-
 from control.errors import FAILURE, UserError
-from control.node.process import Parent, give_back_memory, run
+from control.node import memory
+from control.node.process import Parent, run
 from control.node.shared import Shared
 from control.node.template import die_with
 from plane.kinds import kind
@@ -40,9 +39,8 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--parent", type=int, required=True)
     arguments = parser.parse_args(words)
     die_with(arguments.parent)
-    give_back_memory()
     if arguments.shared:
-        uvloop.run(Shared().run())
+        memory.run(Shared().run())
         return 0
     owner = Parent(arguments.spec)
     try:

@@ -9,7 +9,6 @@ and by the end of its stdin, whichever comes first.
 
 import asyncio
 import contextlib
-import ctypes
 import os
 import signal
 from abc import ABC, abstractmethod
@@ -21,11 +20,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 import msgspec
 import structlog
-import uvloop
 
 from control.config.layout import instance_name
 from control.errors import FAILURE, ConfigError, UserError
-from control.node import admin, logs
+from control.node import admin, logs, memory
 from control.node.admin import Companion
 from control.node.cutoff import CutOff
 from control.node.live import Again, Live, Now
@@ -43,9 +41,6 @@ if TYPE_CHECKING:  # loaded only where there is a registry
     from control.host.ports import Ports
     from control.node.enrolment import Enrolment
 
-M_MXFAST: Final = 1
-M_MMAP_THRESHOLD: Final = -3
-MMAP_THRESHOLD: Final = 128 << 10
 SUPERSEDED: Final = (
     "{name} is registered by a later process, so this one has ended; each needs a name of its own: see serve.name, "
     "instance.name"
@@ -395,24 +390,11 @@ async def _hand_over(
         stop.set()
 
 
-def give_back_memory() -> None:
-    """Let glibc return freed blocks from 128 KiB on to the kernel; by default it stops after the first large one. And let
-    it join freed blocks up to 128 bytes with their neighbours; by default it keeps each for the next of its size.
-
-    A role frees large blocks: rings, and groups of 256 keys of idle sessions. Small ones each session frees after a burst:
-    of 10,000 sessions they were 80 bytes each.
-    """
-    with contextlib.suppress(AttributeError, OSError):  # another libc
-        libc = ctypes.CDLL(None)
-        libc.mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD)
-        libc.mallopt(M_MXFAST, 0)
-
-
 def run(owner: Parent) -> None:
     """Run one role until it has drained. Raises `SpecError`, and `OSError` when an address is taken."""
     spec = owner.spec()
     log = logs.configure(spec.log_level, spec.log_format, **names_of(spec))
-    uvloop.run(live(owner, spec, log))
+    memory.run(live(owner, spec, log))
 
 
 def names_of(spec: Spec) -> dict[str, Any]:

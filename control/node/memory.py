@@ -1,0 +1,61 @@
+"""The loop of a node's process, which gives freed memory back to the kernel.
+
+Owns what is said to the C library. Only glibc is told; another one does what it does.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import time
+from collections.abc import Coroutine
+from typing import Any, Final
+
+import uvloop
+
+M_MXFAST: Final = 1
+M_MMAP_THRESHOLD: Final = -3
+MMAP_THRESHOLD: Final = 128 << 10
+TRIM_S: Final = 5.0
+TRIM_MAX_S: Final = 0.005
+"""A trim that takes longer is the last one: so many free pieces would hold up the loop. 10,000 sessions take 0.2 to 0.5
+ms."""
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    """Run this, and nothing else, in the process's loop. Raises what it raises."""
+    _tell()
+    uvloop.run(_beside(work))
+
+
+def _tell() -> None:
+    """Let glibc return freed blocks from 128 KiB on to the kernel; by default it stops after the first large one. And let
+    it join freed blocks up to 128 bytes with their neighbours; by default it keeps each for the next of its size.
+
+    A role frees large blocks: rings, and groups of 256 keys of idle sessions. Small ones each session frees after a burst:
+    of 10,000 sessions they were 80 bytes each.
+    """
+    with contextlib.suppress(AttributeError, OSError):
+        libc = ctypes.CDLL(None)
+        libc.mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD)
+        libc.mallopt(M_MXFAST, 0)
+
+
+async def _beside(work: Coroutine[Any, Any, None]) -> None:
+    trimming = asyncio.create_task(_trim())
+    try:
+        await work
+    finally:
+        trimming.cancel()
+
+
+async def _trim() -> None:
+    """Return whole free pages between blocks in use, now and then. By default glibc does so only at the end of its heap:
+    of 10,000 sessions that had traffic 130 bytes each stayed resident."""
+    with contextlib.suppress(AttributeError, OSError):
+        malloc_trim = ctypes.CDLL(None).malloc_trim
+        took = 0.0
+        while took <= TRIM_MAX_S:
+            await asyncio.sleep(TRIM_S)
+            before = time.thread_time()
+            malloc_trim(0)
+            took = time.thread_time() - before
