@@ -179,7 +179,7 @@ def run(loaded: Loaded, roles: Sequence[str], read: Callable[[], Loaded]) -> int
         with _said():
             others = _together() if shares else None
             hosted = [_hosted(config, made, ports, log, read, others) for made, ports in nodes]
-            _run(Daemon(hosted))
+            memory.run(Daemon(hosted).run())
     return 0
 
 
@@ -227,10 +227,6 @@ def _begin(config: Config) -> structlog.typing.FilteringBoundLogger:
     log = logs.configure(config.log.level, config.log.format, instance=config.instance.name)
     specs.warn_of_secrets(config, log)
     return log
-
-
-def _run(daemon: "Daemon") -> None:
-    memory.run(daemon.run())
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ ms."""
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
-    """Run this, and nothing else, in the process's loop. Raises what it raises."""
+    """Run this in the process's loop, to its end. Raises what it raises."""
     _tell()
     uvloop.run(_beside(work))
 

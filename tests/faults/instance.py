@@ -182,8 +182,10 @@ class Instance:
 
     def one_of_each_process(self) -> list[str]:
         """The first node of each process: to kill another of the same would be the same."""
-        processes = self.record().processes
-        return list({process.pid: process.name for process in reversed(processes)}.values())[::-1]
+        firsts = dict[int, str]()
+        for process in self.record().processes:
+            firsts.setdefault(process.pid, process.name)
+        return list(firsts.values())
 
     async def renew(self, name: str, end: Callable[["Instance", str], int] | None = None) -> set[str]:
         """End a node's process, by kill -9 unless in another way, and wait until all its nodes serve again in the next one.
