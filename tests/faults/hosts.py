@@ -53,12 +53,12 @@ class Node:
         status, body = self._fetch(path)
         return status, json.loads(body) if status else None
 
-    def metrics(self) -> dict[str, float]:
-        """Its counters, in the form of `samples`."""
-        return samples(self._fetch("/metrics")[1].decode())
+    def metrics(self, role: str | None = None) -> dict[str, float]:
+        """Its counters, in the form of `samples`. `role`: of a process that has several."""
+        return samples(self._fetch("/metrics", role)[1].decode())
 
-    def _fetch(self, path: str) -> tuple[int, bytes]:
-        if not (started := self.lines("started")):
+    def _fetch(self, path: str, role: str | None = None) -> tuple[int, bytes]:
+        if not (started := [line for line in self.lines("started") if role in (None, line["role"])]):
             return 0, b""
         host, port = started[-1]["admin"]
         connection = http.client.HTTPConnection(host, port, timeout=5)

@@ -3661,6 +3661,53 @@ fn what_an_earlier_stream_lost_is_no_gap_in_the_next() {
     assert_eq!(counter(&rig.machine, "gaps_unrepaired"), before + 1);
 }
 
+/// Found: it ended only rooms that it had owned by the map. A room that it had for an owner without a link went with its life:
+/// members were told that its rest was lost, at a planned restart.
+#[test]
+fn a_broker_that_drains_ends_also_the_rooms_that_it_had_for_others_and_begins_none() {
+    let mut rig = broker();
+    let proxy = rig.link(PROXY, role::PROXY);
+    let room = room_id(ROOM);
+    let owner = (BROKER + 1..).find(|node| weight(room, *node) > weight(room, BROKER));
+    let owner = owner.expect("some node has a higher weight");
+    let placed = |rig: &mut Rig<Broker>, epoch, state| {
+        let mut me = PlacedNode::new(BROKER, role::BROKER, addr(9000));
+        me.state = state;
+        let other = PlacedNode::new(owner, role::BROKER, addr(9001));
+        let router = PlacedNode::new(ROUTER, role::ROUTER, addr(9002));
+        rig.machine
+            .set_placement(rig.now, room_placement(epoch, vec![me, other, router], 1, 1));
+        pass(rig, 10_000);
+    };
+    let is_open = |rig: &Rig<Broker>| {
+        let known = rig.machine.rooms().find(|known| known.id == room);
+        known.map(|known| (known.generation, !known.ended))
+    };
+    let asks = |rig: &mut Rig<Broker>| {
+        rig.say(0, &body(|writer| write_link_repair(writer, room, 0, false, &[])));
+        pass(rig, 10_000);
+    };
+    let detours = |rig: &mut Rig<Broker>| {
+        let mut frame = link_publish(77, 1, 1, &[b"one"]);
+        frame[1] |= 1; // a detour
+        rig.say(proxy, &frame);
+        pass(rig, 10_000);
+        ["messages_published", "dropped_not_owner"].map(|name| counter(&rig.machine, name))
+    };
+    let begins = |rig: &mut Rig<Broker>| {
+        asks(rig);
+        let asked = is_open(rig);
+        (asked, detours(rig), is_open(rig))
+    };
+    assert_eq!(is_open(&rig), Some((1, true)));
+    placed(&mut rig, 2, NodeState::Running);
+    assert_eq!(is_open(&rig), Some((1, false)));
+    assert_eq!(begins(&mut rig), (Some((1, true)), [1, 0], Some((1, true))));
+    placed(&mut rig, 3, NodeState::Draining);
+    assert_eq!(is_open(&rig), Some((1, false)));
+    assert_eq!(begins(&mut rig), (Some((1, false)), [1, 1], Some((1, false))));
+}
+
 #[test]
 fn who_asks_for_another_stream_is_told_where_the_room_stands() {
     let mut rig = Rig::<Broker>::new();

@@ -231,7 +231,7 @@ impl Broker {
             passed_over: false,
             outcome: None,
         };
-        let refused = match self.knows() && self.may_own(asked.room) {
+        let refused = match self.knows() && self.has_in_scope(asked.room) {
             false => Some(Code::NotReady),
             true if !self.commands.have_place(command.holders(id), gateways.len()) => Some(Code::Busy),
             true => None,

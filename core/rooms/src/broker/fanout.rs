@@ -4,7 +4,6 @@ use muster_transport::{append, frames_max, Heard, Micros, Outbox, Wants, Writer,
 
 use crate::wire::kinds;
 
-use crate::layers::RoomLayers;
 
 use crate::role;
 
@@ -103,12 +102,10 @@ impl Broker {
             self.was_asked(now, slot, node, id, known);
             return true;
         }
-        // The same holds if it asks for the head of a stream that ended here: no publisher uses it meanwhile. A
-        // draining broker opens no room again.
-        let me = self.node.me.node;
+        // The same holds if it asks for the head of a stream that ended here: no publisher uses it meanwhile.
         let rests = |at: &u32| {
             let room = self.rooms[*at as usize].as_deref();
-            generation == 0 && room.is_some_and(|room| room.ended) && self.placement.own().replicas(id).contains(&me)
+            generation == 0 && room.is_some_and(|room| room.ended)
         };
         let at = match known {
             Some(at) if !rests(&at) => Some(at),
@@ -162,7 +159,7 @@ impl Broker {
             }
             return self.head_due(at, node);
         }
-        let knows = !self.may_own(id) || self.interest.wants(node, id).is_some();
+        let knows = !self.has_in_scope(id) || self.interest.wants(node, id).is_some();
         let gateway = self.gateways.get_mut(&node);
         if let Some(gateway) = gateway.filter(|gateway| knows && gateway.nothing.len() < NOTHING_MAX) {
             gateway.nothing.push_back(id);

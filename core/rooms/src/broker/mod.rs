@@ -512,8 +512,14 @@ impl Broker {
         self.placement.own().owner(room) == Some(self.node.me.node)
     }
 
-    /// Whether the room may be numbered here while its owner cannot be reached.
+    /// Whether the room may be numbered here while its owner cannot be reached. One that drains begins nothing that would go
+    /// with its life.
     fn may_own(&self, room: u64) -> bool {
+        self.placement.own().replicas(room).contains(&self.node.me.node)
+    }
+
+    /// Whether the room is of this broker's partition, even if it does not serve yet or drains.
+    fn has_in_scope(&self, room: u64) -> bool {
         let me = self.placement.node(self.node.me.node);
         let scope = me.and_then(|me| Scope::new(self.placement.own().layer().used(), me.partition));
         scope.is_some_and(|scope| scope.has(room))
@@ -586,12 +592,14 @@ impl Broker {
         self.tell_heads(at);
     }
 
-    /// The placement changed: rooms that are others' now end here, those that are ours now begin.
+    /// The placement changed: rooms that are others' now end here, those that are ours now begin. One that was here only while
+    /// its owner had no link ends later, unless it may not be here any more.
     fn placed(&mut self, now: Micros, before: &Placement) {
         let me = self.node.me.node;
         for at in 0..self.rooms.len() {
             let room = self.rooms[at].as_deref();
-            let lost = |room: &Room| before.own().owner(room.id) == Some(me) && !self.owns(room.id);
+            let was_ours = |room: &Room| before.own().owner(room.id) == Some(me) || !self.may_own(room.id);
+            let lost = |room: &Room| was_ours(room) && !self.owns(room.id);
             if room.is_some_and(lost) {
                 self.end_room(at as u32);
             }
