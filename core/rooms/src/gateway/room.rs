@@ -28,6 +28,8 @@ pub const FIRST_PLACE: u64 = 1 << 32;
 /// The wait before a hole becomes a gap: in a live room, and in a paced one, where the publishers wait too.
 pub const HOLE_WAIT: Micros = 200_000;
 pub const HOLE_WAIT_PACED: Micros = 3_000_000;
+/// The most of it that counts between two looks: there is time for some requests, however late the loop is.
+const HOLE_LOOK: Micros = HOLE_WAIT / 4;
 /// When holes are asked for.
 pub const PACE: Pace = Pace {
     reorder: 1_500,
@@ -173,11 +175,37 @@ pub struct Source {
     waits: Option<Micros>,
     held: BTreeMap<u64, Held>,
     held_bytes: usize,
-    hole_since: Option<Micros>,
+    hole: Option<Hole>,
     asking: Asking,
     /// When history is asked for again.
     fetch_at: Micros,
     backfill: Option<Backfill>,
+}
+
+/// A hole that is waited for. Time in which nobody asked, as this process stood still, does not count.
+#[derive(Debug)]
+struct Hole {
+    waited: Micros,
+    looked_at: Micros,
+}
+
+impl Hole {
+    fn new(now: Micros) -> Self {
+        Hole {
+            waited: 0,
+            looked_at: now,
+        }
+    }
+
+    fn look(&mut self, now: Micros) {
+        self.waited += now.saturating_sub(self.looked_at).min(HOLE_LOOK);
+        self.looked_at = now;
+    }
+
+    /// When it is to be looked at, so that all time counts.
+    fn deadline(&self, wait: Micros) -> Micros {
+        self.looked_at + wait.saturating_sub(self.waited).min(HOLE_LOOK)
+    }
 }
 
 /// The order by age of two streams of one node.
@@ -215,7 +243,7 @@ impl Source {
             waits: None,
             held: BTreeMap::new(),
             held_bytes: 0,
-            hole_since: None,
+            hole: None,
             asking,
             fetch_at: 0,
             backfill: None,
@@ -316,12 +344,12 @@ impl Source {
 
     /// When something is missing or overdue next.
     fn deadline(&self, now: Micros, hole_wait: Micros) -> Option<Micros> {
-        let hole = self.has_hole().then(|| match self.hole_since {
-            Some(since) => self
+        let hole = self.has_hole().then(|| match &self.hole {
+            Some(hole) => self
                 .asking
                 .deadline()
                 .map_or(u64::MAX, |at| at.max(now))
-                .min(since + hole_wait),
+                .min(hole.deadline(hole_wait)),
             None => now + PACE.reorder,
         });
         let backfill = self
@@ -710,7 +738,7 @@ impl Room {
             pen.ages.note(pen.now, source.stream.node, born);
         }
         source.next = offset + 1;
-        (source.end_place, source.hole_since, source.consumed_dirty) = (place + 1, None, true);
+        (source.end_place, source.hole, source.consumed_dirty) = (place + 1, None, true);
         if let Some(turns) = &mut self.turns {
             turns.note(message.publisher, message.sequence);
         }
@@ -731,7 +759,7 @@ impl Room {
         };
         let place = self.ring.push(pen.arena, pen.now, &entry);
         pen.counters.gaps_unrepaired += u64::from(reason == GapReason::Unrepaired);
-        (source.end_place, source.hole_since, source.consumed_dirty) = (place + 1, None, true);
+        (source.end_place, source.hole, source.consumed_dirty) = (place + 1, None, true);
     }
 
     /// Nothing more is expected of a stream. Once its messages here had their turn, members are told that its rest is
@@ -1285,8 +1313,9 @@ impl Room {
             let (stream, rtt) = (source.stream, rtt(source.stream));
             let mut holes = Vec::new();
             if source.has_hole() {
-                let since = *source.hole_since.get_or_insert(now);
-                if now >= since + hole_wait {
+                let hole = source.hole.get_or_insert(Hole::new(now));
+                hole.look(now);
+                if hole.waited >= hole_wait {
                     let held = source.held.range(source.next..).next();
                     let end = held.map_or(source.known, |(offset, _)| *offset);
                     self.give_up(pen, at, end, GapReason::Unrepaired);
@@ -1323,8 +1352,8 @@ impl Room {
     /// Notes since when there are holes; call after a block.
     pub fn note_hole(&mut self, now: Micros) {
         for source in &mut self.sources {
-            if source.has_hole() && source.hole_since.is_none() {
-                source.hole_since = Some(now);
+            if source.has_hole() {
+                source.hole.get_or_insert(Hole::new(now));
             }
             source.asking.note(now, source.next, source.known);
         }
@@ -2162,6 +2191,31 @@ mod tests {
             let until = until.expect("a gap at last");
             assert!((wait..wait + 20_000).contains(&until), "{until} us");
             assert!(asked as u64 >= wait / 25_000, "asked {asked} times");
+        }
+    }
+
+    /// Found: after 300 ms in which the process stood still, messages that their owner still had were a gap at once.
+    #[test]
+    fn time_in_which_the_process_stood_still_is_no_time_that_a_hole_was_waited_for() {
+        let (mut arena, mut counters) = (Arena::new(1 << 20), GatewayCounters::default());
+        let mut room = Room::new(1, 2, "sports:final", false, 0);
+        let mut pen = pen!(&mut arena, &mut counters);
+        assert!(room.head(&mut pen, STREAM, 1, 1));
+        room.head(&mut pen, STREAM, 1, 8);
+        room.note_hole(0);
+        let mut asks = |still: Micros, pen: &mut Pen<'_>| {
+            let due = room.deadline(pen.now).expect("a hole has a deadline");
+            pen.now = due.max(pen.now + 1_000) + still;
+            let mut wanted = Vec::new();
+            assert!(!room.expire(pen, |_| 1_000, &mut wanted, 4), "given up at {} us", pen.now);
+            !wanted.is_empty()
+        };
+        for still in [0, 10 * HOLE_WAIT, 0, 10 * HOLE_WAIT] {
+            assert!(asks(still, &mut pen), "the owner is asked");
+        }
+        let until = pen.now + HOLE_WAIT / 4;
+        while pen.now < until {
+            asks(0, &mut pen);
         }
     }
 }
