@@ -4,7 +4,6 @@ use muster_transport::{append, frames_max, Heard, Micros, Outbox, Wants, Writer,
 
 use crate::wire::kinds;
 
-
 use crate::role;
 
 use super::publish::Acks;

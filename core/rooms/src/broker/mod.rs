@@ -592,15 +592,14 @@ impl Broker {
         self.tell_heads(at);
     }
 
-    /// The placement changed: rooms that are others' now end here, those that are ours now begin. One that was here only while
-    /// its owner had no link ends later, unless it may not be here any more.
+    /// The placement changed: rooms that are others' now end here, those that are ours now begin. One that is here only while
+    /// its owner has no link ends if it may not be here any more, else later.
     fn placed(&mut self, now: Micros, before: &Placement) {
         let me = self.node.me.node;
         for at in 0..self.rooms.len() {
             let room = self.rooms[at].as_deref();
-            let was_ours = |room: &Room| before.own().owner(room.id) == Some(me) || !self.may_own(room.id);
-            let lost = |room: &Room| was_ours(room) && !self.owns(room.id);
-            if room.is_some_and(lost) {
+            let moved = |room: &Room| before.own().owner(room.id) == Some(me) && !self.owns(room.id);
+            if room.is_some_and(|room| moved(room) || !self.may_own(room.id)) {
                 self.end_room(at as u32);
             }
         }
