@@ -24,6 +24,13 @@ pub const ASSEMBLY_PROCESS_BYTES_MAX: usize = 64 * MIB;
 /// An unfinished message older than this is given up; equal to [`MESSAGE_AGE_MAX`], later its rest is a gap anyway.
 pub const ASSEMBLY_AGE_MAX: Micros = 5 * SECOND;
 
+/// A member that holds more than this of a room behind a hole is crowded: it tells its gateway the window below, and gets what is
+/// missing and no more of the room. It has place for four times as much, as it does not say so at once.
+pub const CROWDED_MESSAGES: usize = 4_096;
+pub const CROWDED_BYTES: usize = MIB;
+/// 13 full datagrams.
+pub const CROWDED_WINDOW: u32 = 32 * KIB as u32;
+
 // ---- Sessions and rooms -----------------------------------------------------------------------------------------
 
 /// Rooms that a role knows at once: some 5.2 GiB at a gateway, 1.2 GiB at a broker (1.3 and 0.3 KiB each), and as many as a link's log can

@@ -4,7 +4,9 @@ mod common;
 
 use common::*;
 use muster_rooms::command::{CommandId, Outcome};
-use muster_rooms::limits::{GATEWAY_LEASE, MESSAGE_AGE_MAX, PUBLISH_ACK_DELAY_MAX, PUBLISH_ACK_MESSAGES};
+use muster_rooms::limits::{
+    CROWDED_MESSAGES, CROWDED_WINDOW, GATEWAY_LEASE, MESSAGE_AGE_MAX, PUBLISH_ACK_DELAY_MAX, PUBLISH_ACK_MESSAGES,
+};
 use muster_rooms::wire::{
     kinds, message_max, read_link_repair, write_link_repair, write_repair, Ack, Consumed, Course, GapPlace, GapReason,
     LinkBlock, LinkHead, LinkLost, LinkPublish, Membership, Message, Position, Positions, PublisherId, Record,
@@ -964,6 +966,28 @@ fn a_member_that_asks_for_repairs_notices_that_its_gateway_is_gone() {
     rig.pass(1_000_000 + SILENCE_MAX + 500_000, 10_000);
     assert!(rig.peers[0].frames(kinds::REPAIR) > 3, "it asks");
     assert!(!rig.machine.is_ready(Side::Gateway), "and draws its conclusion");
+}
+
+#[test]
+fn a_client_that_stood_still_takes_its_servers_for_no_further_away() {
+    let mut rig = Rig::<Client>::new();
+    rig.pass(1_000_000, 10_000);
+    rig.machine
+        .join(rig.now, "sports:one", Positions::default(), Policy::DropOldest);
+    rig.peers[0].polite = false;
+    rig.turn();
+    rig.now += 3_000_000;
+    rig.machine.stalled(rig.now);
+    let came = rig.peers[0].received;
+    let status = Status {
+        highest: came,
+        received: came as u32,
+        window: 1 << 20,
+        ..Status::default()
+    };
+    rig.say(0, &body(|writer| status.write(writer)));
+    let rtt = rig.machine.rtt(Side::Gateway);
+    assert!(rtt.is_some_and(|rtt| rtt < 100_000), "{rtt:?}");
 }
 
 /// The gateway's next place of a room, with a thousand bytes.
@@ -3268,6 +3292,48 @@ fn progress(rig: &mut Rig<Gateway>) -> Option<(u64, u64)> {
     let mut told = told.flat_map(|(_, body)| Consumed::read_all(body).collect::<Vec<_>>());
     let told = told.rfind(|consumed| consumed.room == room_id(PACED));
     told.map(|consumed| (consumed.next, consumed.kept))
+}
+
+/// It was sent the whole room through a narrow window, had no place for it, and got most of it again at the rate of repairs.
+#[test]
+fn a_member_that_can_hold_no_more_behind_a_hole_gets_what_it_lacks_and_then_the_room() {
+    for (name, falls_silent) in [(ROOM, false), (PACED, false), (ROOM, true), (PACED, true)] {
+        let mut rig = gateway();
+        rig.join(0, 1, name, Positions::default());
+        rig.tell(3, &Record::Covered { offset: 1 << 20 });
+        head_of(&mut rig, name, 1, 1);
+        rig.pass(100_000, 5_000);
+        let tells_window = |rig: &mut Rig<Gateway>, bytes: u32| {
+            rig.peers[0].conn.receive_window = bytes;
+            rig.peers[0].conn.tell_status();
+            rig.turn();
+        };
+        tells_window(&mut rig, CROWDED_WINDOW);
+        let most = CROWDED_MESSAGES as u64;
+        let late = FIRST_PLACE + most - 10; // the first is not remembered for so long
+        let lacks = body(|writer| write_repair(writer, 0, FIRST_PLACE, &[(late, late)]));
+        let mut next = 1;
+        while next < most + 1_000 {
+            rig.say(2, &link_room_of(name, 1, next, &[b"x".as_slice(); 40]));
+            next += 40;
+            rig.say(0, &lacks);
+            rig.pass(3_000, 1_000);
+        }
+        let sent = |rig: &Rig<Gateway>| counter(&rig.machine, "messages_sent");
+        assert!((most..most + 700).contains(&sent(&rig)), "{name}: {}", sent(&rig));
+        let repaired = counter(&rig.machine, "messages_repaired");
+        rig.say(0, &lacks);
+        rig.pass(20_000, 5_000);
+        assert_eq!(counter(&rig.machine, "messages_repaired"), repaired + 1, "{name}");
+        if falls_silent {
+            rig.now += 1_600_000;
+            rig.frame(0, FrameKind::PING.code(), &[]);
+        } else {
+            tells_window(&mut rig, 1 << 20);
+        }
+        rig.pass(500_000, 5_000);
+        assert_eq!(sent(&rig), next - 1, "{name}, falls silent: {falls_silent}");
+    }
 }
 
 #[test]

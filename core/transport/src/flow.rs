@@ -156,6 +156,11 @@ impl Flow {
         self.cwnd
     }
 
+    /// The bytes that the receiver takes, as it said last.
+    pub fn window(&self) -> u32 {
+        self.window
+    }
+
     /// Smoothed round trip; a cautious guess before the first sample.
     pub fn rtt(&self) -> Micros {
         if self.rtt == 0 {
@@ -259,7 +264,7 @@ impl Flow {
         while let Some(mark) = self.marks.front() {
             if mark.sequence <= status.highest {
                 self.charged_acked = mark.charged;
-                sample = Some(mark.at);
+                sample = mark.timed();
                 self.marks.pop_front();
                 if mark.sequence == status.highest {
                     break;
@@ -270,7 +275,7 @@ impl Flow {
                 let left = mark.sequence - status.highest;
                 let total = left + newly.min(mark.sequence);
                 self.charged_acked = mark.charged - (mark.charged - before) * left / total.max(1);
-                sample = Some(mark.at);
+                sample = mark.timed();
                 break;
             }
         }
@@ -290,6 +295,12 @@ impl Flow {
         }
         self.judge(now, status, lossy);
         true
+    }
+
+    /// The process stood still: what is in flight tells no round trip, as its status may have come long ago.
+    pub fn stood_still(&mut self) {
+        self.marks.forget_times();
+        self.given_up = (0, 0);
     }
 
     /// Takes the round trip of a datagram that left at `at`.
@@ -479,6 +490,24 @@ mod tests {
         assert_eq!(flow.available(1200), 0);
         assert!(flow.status(1000, &status(10, 10)));
         assert_eq!(flow.available(1200), 20);
+    }
+
+    /// A reader that had stood still for 3 s waited 1.4 s before it asked again for what was missing.
+    #[test]
+    fn time_in_which_the_process_stood_still_is_no_round_trip() {
+        let mut flow = Flow::new(1 << 20);
+        for at in [0, 500, 1_000] {
+            flow.sent(at, 1200, true);
+        }
+        assert!(flow.status(1_200, &status(1, 1)));
+        let before = (flow.rtt(), flow.longest(), flow.rtt_min);
+        flow.stood_still();
+        assert!(flow.status(3 * SECOND, &status(3, 3)));
+        assert_eq!((flow.rtt(), flow.longest(), flow.rtt_min), before);
+        assert_eq!((flow.in_flight(), flow.charged_acked), (0, flow.charged));
+        flow.sent(4 * SECOND, 1200, true);
+        assert!(flow.status(4 * SECOND + 2_000, &status(4, 4)));
+        assert_eq!(flow.rtt(), 1_200 * 7 / 8 + 2_000 / 8);
     }
 
     #[test]

@@ -7,12 +7,22 @@ use std::collections::VecDeque;
 
 use crate::machine::Micros;
 
+/// The time of a burst that was in flight while the process stood still.
+const UNTIMED: Micros = Micros::MAX;
+
 /// A burst: its last sequence, which is not 0, and the sum of charges up to there.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Mark {
     pub sequence: u64,
     pub charged: u64,
     pub at: Micros,
+}
+
+impl Mark {
+    /// When it left, if its status can tell how long the way took.
+    pub fn timed(&self) -> Option<Micros> {
+        (self.at != UNTIMED).then_some(self.at)
+    }
 }
 
 /// The later ones; a type of its own, as it is boxed.
@@ -70,6 +80,12 @@ impl Marks {
     pub fn pop_front(&mut self) {
         let next = self.later.as_mut().and_then(|later| later.0.pop_front());
         self.first = next.unwrap_or_default();
+    }
+
+    /// Forgets when they left.
+    pub fn forget_times(&mut self) {
+        let later = self.later.iter_mut().flat_map(|later| &mut later.0);
+        later.chain([&mut self.first]).for_each(|mark| mark.at = UNTIMED);
     }
 
     /// Forgets all, and keeps no memory for them.

@@ -8,12 +8,13 @@ use std::collections::VecDeque;
 use muster_transport::Micros;
 
 use crate::asking::Came;
+use crate::limits::{CROWDED_BYTES, CROWDED_MESSAGES};
 use crate::wire::room::{BlockMessages, Message};
 use crate::wire::{StreamGap, StreamId};
 
 /// Messages held ahead of a hole, and bytes of their blocks.
-pub const HELD_MAX: usize = 16_384;
-pub const HELD_BYTES_MAX: usize = 4 << 20;
+pub const HELD_MAX: usize = 4 * CROWDED_MESSAGES;
+pub const HELD_BYTES_MAX: usize = 4 * CROWDED_BYTES;
 /// The first chunk of memory for blocks; later ones are as large as the held data.
 const CHUNK_MIN: usize = 2 << 10;
 const CHUNK_MAX: usize = 32 << 10;

@@ -8,9 +8,10 @@ use muster_transport::{KeyedState, Micros};
 
 use crate::asking::{Asking, Pace};
 use crate::chunks::{Abandoned, Assembler, Budget, Outcome, Reason};
-use crate::client::held::{Block, Content, Held, HELD_BYTES_MAX, HELD_MAX};
+use crate::client::held::{Block, Content, Held};
 use crate::client::seen::Received;
 use crate::command::CommandId;
+use crate::limits::{CROWDED_BYTES, CROWDED_MESSAGES};
 use crate::planted::{self, Bug};
 use crate::wire::publish::{Course, Positions};
 use crate::wire::room::{GapPlace, Message, RoomBlock, Skip, FIRST, REPAIR_RANGES, WHOLE};
@@ -510,9 +511,9 @@ impl Member {
         self.blocked
     }
 
-    /// Whether so much waits behind a hole that the gateway must send the missing data first, and little else.
+    /// Whether so much waits behind a hole that the gateway must send the missing data, and no more of the room.
     pub fn is_crowded(&self) -> bool {
-        self.held.bytes() > HELD_BYTES_MAX / 4 || self.held.places() > HELD_MAX / 4
+        self.held.bytes() > CROWDED_BYTES || self.held.places() > CROWDED_MESSAGES
     }
 
     /// Forgets the publishers heard least recently.

@@ -27,7 +27,7 @@ use muster_transport::{
 
 use crate::chunks::Budget;
 use crate::command::{Outcome, Page};
-use crate::limits::SESSION_PUBLICATIONS_MAX;
+use crate::limits::{CROWDED_WINDOW, SESSION_PUBLICATIONS_MAX};
 use crate::name::RoomName;
 use crate::wire::publish::{publish_body_max, Ack, Positions, PUBLISHED};
 use crate::wire::record::Record;
@@ -82,8 +82,6 @@ const ASK_BEHIND: Micros = 500_000;
 /// into one burst of losses, and twenty more cost less than another session.
 const ASK_LAST: Micros = 500_000;
 const ASK_LAST_EVERY: Micros = 20_000;
-/// The gateway's window while a room holds much behind a hole: 13 full datagrams, repairs first.
-const CROWDED_WINDOW: u32 = 32 * 1024;
 /// A temporarily refused request is repeated after the server's wait, doubled with each refusal in a row up to this,
 /// plus a random part: many are refused at once.
 pub const REFUSED_MAX: Micros = 2_000_000;
@@ -776,7 +774,7 @@ impl Client {
     }
 
     /// Sets the gateway's window, which all rooms share: nothing while one room is blocked, little while one is
-    /// crowded. The gateway is told at once when it may send again, since it waits for nothing else.
+    /// crowded. The gateway is told at once when it may send more, since it waits for nothing else.
     fn set_window(&mut self) {
         let Some(conn) = &mut self.sessions[Side::Gateway as usize].conn else {
             return;
@@ -789,7 +787,7 @@ impl Client {
         } else {
             self.window
         };
-        if std::mem::replace(&mut conn.receive_window, window) == 0 && window > 0 {
+        if std::mem::replace(&mut conn.receive_window, window) < window {
             conn.tell_status();
         }
     }
@@ -1731,7 +1729,10 @@ impl Machine for Client {
         events.extend(self.events.drain(..));
     }
 
-    fn stalled(&mut self, _now: Micros) {}
+    fn stalled(&mut self, _now: Micros) {
+        let conns = self.sessions.iter_mut().filter_map(|session| session.conn.as_mut());
+        conns.for_each(|conn| conn.flow.stood_still());
+    }
 
     fn behind(&mut self, now: Micros) {
         self.behind_at = Some(now);

@@ -145,6 +145,9 @@ impl Gateway {
                     let Some(room) = rooms[joined.room as usize].as_deref() else {
                         continue;
                     };
+                    if room.is_crowded(now, slot, joined.cursor, conn.flow.window()) {
+                        continue;
+                    }
                     let head = room.ring.next();
                     while joined.cursor < head {
                         let oldest = room.oldest_for(joined.cursor, joined.joined_at);
@@ -327,9 +330,10 @@ impl Gateway {
                 self.counters.repairs_served += 1;
             }
         }
-        if let Some(room) = self.rooms[handle as usize].as_deref_mut().filter(|room| room.paced) {
-            let lacking = lacks && next < cursor && !given_up;
-            if room.holes.note(now, slot, lacking.then_some(next)) {
+        if let Some(room) = self.rooms[handle as usize].as_deref_mut() {
+            let lacking = lacks && next < cursor;
+            let awaited = room.paced && !given_up;
+            if room.holes.note(now, slot, lacking.then_some(next), awaited) {
                 self.note_paced(handle);
             }
         }

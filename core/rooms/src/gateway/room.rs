@@ -16,7 +16,7 @@ use super::turns::{Fronts, Turns};
 use super::GatewayCounters;
 use crate::age::{self, Ages};
 use crate::asking::{Asking, Pace};
-use crate::limits::MESSAGE_AGE_MAX;
+use crate::limits::{CROWDED_BYTES, CROWDED_MESSAGES, CROWDED_WINDOW, MESSAGE_AGE_MAX};
 use crate::planted::{self, Bug};
 use crate::ring::{Arena, Entry, Ring};
 use crate::wire::publish::{Course, Position, Positions};
@@ -565,6 +565,17 @@ impl Room {
     pub fn oldest_for(&self, place: u64, joined_at: u64) -> u64 {
         let too_old = if place >= joined_at { self.too_old } else { 0 };
         self.ring.first().max(too_old)
+    }
+
+    /// Whether a member at `cursor` holds so much behind the place that it lacks that more would find no place there. Sent all the
+    /// same, most of the room would have to be sent again, at the rate of repairs. It says so by its window, and reliably that it no
+    /// longer does.
+    pub fn is_crowded(&self, now: Micros, slot: u32, cursor: u64, window: u32) -> bool {
+        window <= CROWDED_WINDOW
+            && self.holes.of(now, slot).is_some_and(|lacks| {
+                let bytes = self.ring.bytes_from(lacks).saturating_sub(self.ring.bytes_from(cursor));
+                bytes > CROWDED_BYTES || cursor.saturating_sub(lacks) > CROWDED_MESSAGES as u64
+            })
     }
 
     /// The last member may be gone: the room then counts as left.
@@ -2207,7 +2218,11 @@ mod tests {
             let due = room.deadline(pen.now).expect("a hole has a deadline");
             pen.now = due.max(pen.now + 1_000) + still;
             let mut wanted = Vec::new();
-            assert!(!room.expire(pen, |_| 1_000, &mut wanted, 4), "given up at {} us", pen.now);
+            assert!(
+                !room.expire(pen, |_| 1_000, &mut wanted, 4),
+                "given up at {} us",
+                pen.now
+            );
             !wanted.is_empty()
         };
         for still in [0, 10 * HOLE_WAIT, 0, 10 * HOLE_WAIT] {

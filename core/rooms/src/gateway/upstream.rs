@@ -531,7 +531,7 @@ impl Gateway {
             if room.patience.lasts(now, user, place, bytes) {
                 return told;
             }
-            room.holes.forget(slot);
+            room.holes.give_up(slot);
             room.cursors.remove(place, slot);
             if let Some(joined) = peer.data.data.joined.iter_mut().find(|joined| joined.room == at) {
                 joined.given_up = true;
@@ -553,8 +553,9 @@ impl Gateway {
         let stands = |slot: &u32| {
             let peer = sessions.get(*slot)?;
             let joined = peer.data.data.joined.iter().find(|joined| joined.room == at)?;
-            let votes = joined.cursor >= joined.joined_at
-                && (joined.cursor >= room.ring.next() || !peer.conn.flow.is_shut(payload));
+            let flow = &peer.conn.flow;
+            let stopped = || flow.is_shut(payload) || room.is_crowded(self.now, *slot, joined.cursor, flow.window());
+            let votes = joined.cursor >= joined.joined_at && (joined.cursor >= room.ring.next() || !stopped());
             votes.then(|| (Principal::of(peer.data.user, peer.conn.id), joined.cursor))
         };
         let mut votes: Vec<_> = self.backlog.sample(&room.members).filter_map(stands).collect();
