@@ -23,7 +23,7 @@ RSS_MIB_MAX = 200
 STOPPED_S = 3.0
 BACK_S_MAX = 2.0
 TWICE_MAX = 1 / 16
-"""Of a paced room's messages, each a datagram, with 2 % of the datagrams lost."""
+"""The share of repaired messages in a paced room. Each message fills a datagram, and the network loses 2 % of them."""
 GAP = re.compile(rb"gap stream=(\S+) first=(\d+) last=(\d+|unknown) reason=(\w+)")
 BUFFERS: dict[str, dict[str, Any]] = {
     role: {"recv_buffer_bytes": 0, "send_buffer_bytes": 0} for role in ("gateway", "proxy", "broker", "router")
@@ -239,7 +239,7 @@ async def test_beside_it_one_that_is_stopped_has_the_whole_in_lines_and_gaps(
         assert told, f"the last line is neither printed nor announced: {printed[-1][:20]!r}, {gaps[-3:]}"
         account(lines, printed, gaps, offsets)
         if lines is not NUMBERS and room.startswith("paced:"):
-            assert twice < TWICE_MAX, f"{twice:.0%} was sent twice: what the stopped one had no place for"
+            assert twice < TWICE_MAX, f"{twice:.0%} was sent twice: the stopped reader had no place for it"
     assert took < SECONDS_MAX
     assert max(instance.peak.mib().values()) < RSS_MIB_MAX
 

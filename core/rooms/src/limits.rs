@@ -24,8 +24,8 @@ pub const ASSEMBLY_PROCESS_BYTES_MAX: usize = 64 * MIB;
 /// An unfinished message older than this is given up; equal to [`MESSAGE_AGE_MAX`], later its rest is a gap anyway.
 pub const ASSEMBLY_AGE_MAX: Micros = 5 * SECOND;
 
-/// A member that holds more than this of a room behind a hole is crowded: it tells its gateway the window below, and gets what is
-/// missing and no more of the room. It has place for four times as much, as it does not say so at once.
+/// A member that holds more than this of a room behind a hole is crowded: it tells its gateway the window below, and gets the
+/// missing messages and nothing else of the room. It has place for four times as much, as it does not say so at once.
 pub const CROWDED_MESSAGES: usize = 4_096;
 pub const CROWDED_BYTES: usize = MIB;
 /// 13 full datagrams.

@@ -297,7 +297,7 @@ impl Flow {
         true
     }
 
-    /// The process stood still: what is in flight tells no round trip, as its status may have come long ago.
+    /// The process stood still. Datagrams in flight give no round trip, as their status may have come long ago.
     pub fn stood_still(&mut self) {
         self.marks.forget_times();
         self.given_up = (0, 0);
@@ -492,7 +492,7 @@ mod tests {
         assert_eq!(flow.available(1200), 20);
     }
 
-    /// A reader that had stood still for 3 s waited 1.4 s before it asked again for what was missing.
+    /// A reader that had stood still for 3 s waited 1.4 s before it asked again for missing messages.
     #[test]
     fn time_in_which_the_process_stood_still_is_no_round_trip() {
         let mut flow = Flow::new(1 << 20);

@@ -511,7 +511,7 @@ impl Member {
         self.blocked
     }
 
-    /// Whether so much waits behind a hole that the gateway must send the missing data, and no more of the room.
+    /// Whether so much waits behind a hole that the gateway must send the missing data, and nothing else of the room.
     pub fn is_crowded(&self) -> bool {
         self.held.bytes() > CROWDED_BYTES || self.held.places() > CROWDED_MESSAGES
     }
