@@ -132,17 +132,20 @@ def test_a_hundred_thousand_answered_waits_leave_nothing_behind() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.booleans(), st.integers(0, 20)), max_size=60))
 def test_a_plain_list_says_the_same(steps: list[tuple[int, bool, int]]) -> None:
-    """Each step: the time limit of another wait, whether the oldest is answered, and how far the time goes on."""
+    """Each step: the time limit of another wait, whether the oldest is answered, and how far the time goes on.
+
+    Times are in eighths of a second, whose sums are exact.
+    """
     loop, waits, deadlines = made()
     model: dict[int, float] = {}
     late: set[int] = set()
     for number, (limit, answered, passed) in enumerate(steps):
         waits[number] = None, Wait()
-        deadlines.add(number, limit / 10)
-        model[number] = loop.now + limit / 10
+        deadlines.add(number, limit / 8)
+        model[number] = loop.now + limit / 8
         if answered and (left := sorted(model.keys() - late)):
             del waits[left[0]], model[left[0]]
-        loop.advance(passed / 10)
+        loop.advance(passed / 8)
         late |= {each for each, at in model.items() if at <= loop.now}
         assert ended(waits) == late
         assert len(loop.set) <= 1
