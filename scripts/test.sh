@@ -20,9 +20,8 @@ said=$(mktemp -d) # what each part prints, and the results of each pytest
 running=          # process ids of pytest
 rust=
 end() {
-    for pid in $running; do # by Ctrl-C: pytest stops the servers that its tests started
-        kill -INT "$pid" 2>/dev/null && wait "$pid"
-    done
+    # shellcheck disable=SC2086
+    [ -z "$running" ] || { kill -INT $running 2>/dev/null; wait $running; } # pytest stops the servers of its tests
     [ -z "$rust" ] || { kill -- "-$rust" 2>/dev/null || kill "$rust" 2>/dev/null; wait "$rust"; }
     rm -rf "$said"
 }

@@ -11,8 +11,8 @@ use bytes::Bytes;
 use muster_callback::{verify, Answer, Call, Caller, Failure, Guard, Limits, Outcome, Secret, Secrets, Settings, Why};
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
-/// Longer than any answer may take here.
-const LIMIT: Duration = Duration::from_secs(20);
+/// Longer than any answer takes here, also on a machine that is busy with other tests.
+const LIMIT: Duration = Duration::from_secs(100);
 
 /// A server on a free port that gives every connection to `serve`.
 fn server(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> u16 {
@@ -89,7 +89,7 @@ fn call(number: u64, url: String) -> Call {
         content_type: "application/json".to_owned(),
         body: Bytes::from_static(b"{\"order\": 7}"),
         secrets: Arc::new(Secrets(vec![Secret::parse(SECRET).unwrap()])),
-        timeout: Duration::from_secs(5),
+        timeout: LIMIT,
     }
 }
 
@@ -105,7 +105,7 @@ fn answers_of(caller: &Caller, count: usize) -> HashMap<u64, Answer> {
         assert!(Instant::now() < limit, "{} of {count} answers", found.len());
         assert!(caller.is_running());
         caller.take(&mut found);
-        std::thread::yield_now();
+        std::thread::sleep(Duration::from_millis(1));
     }
     let answers: HashMap<u64, Answer> = found.into_iter().map(|answer| (answer.number, answer)).collect();
     assert_eq!(answers.len(), count, "every call is answered once");
@@ -321,12 +321,21 @@ fn target_that_drips_closes_or_talks_nonsense_costs_its_own_calls_only() {
         ..Limits::default()
     };
     let caller = Caller::start(Settings { limits, ..settings() }).unwrap();
-    let bad = [drip, silent, closing, nonsense, headers];
+    let timeout = Duration::from_secs(1);
+    // Calls to the first two end by their time only.
+    let bad = [
+        (drip, timeout),
+        (silent, timeout),
+        (closing, LIMIT),
+        (nonsense, LIMIT),
+        (headers, LIMIT),
+    ];
     let mut calls = Vec::new();
-    for (number, port) in (0..).zip(bad.into_iter().cycle().take(200)) {
-        let mut call = call(number, at(port));
-        call.timeout = Duration::from_secs(2);
-        calls.push(call);
+    for (number, (port, timeout)) in (0..).zip(bad.into_iter().cycle().take(200)) {
+        calls.push(Call {
+            timeout,
+            ..call(number, at(port))
+        });
     }
     calls.extend((1_000..1_100).map(|number| call(number, at(good))));
     assert!(caller.submit(calls).is_empty());
@@ -346,7 +355,10 @@ fn target_that_drips_closes_or_talks_nonsense_costs_its_own_calls_only() {
 
 #[test]
 fn target_that_is_down_is_left_alone_after_failures_in_a_row() {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    // Held, so that nobody else listens there.
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let port = socket.local_addr().unwrap().port();
     let limits = Limits {
         failures_max: 3,
         ..Limits::default()
@@ -372,7 +384,12 @@ fn calls_beyond_the_room_come_back_and_the_end_answers_none_twice() {
         ..settings()
     })
     .unwrap();
-    let calls = (0..50).map(|number| call(number, at(silent))).collect();
+    let calls = (0..50)
+        .map(|number| Call {
+            timeout: 10 * LIMIT,
+            ..call(number, at(silent))
+        })
+        .collect();
     let rest: Vec<u64> = caller.submit(calls).iter().map(|call| call.number).collect();
     assert_eq!(rest, (40..50).collect::<Vec<_>>());
     let begin = Instant::now();

@@ -4,44 +4,32 @@ use crate::node::{line, Node};
 use muster_likes::resp::Settings;
 use proptest::prelude::*;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 
 struct Redis {
     process: Child,
-    stream: BufReader<TcpStream>,
+    stream: BufReader<UnixStream>,
     _folder: tempfile::TempDir,
 }
 
 impl Redis {
-    /// Starts `redis-server` on a free port, without any file.
+    /// Starts `redis-server` on a socket in a folder of its own, without any file of data.
     fn start() -> Redis {
-        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
-            .unwrap()
-            .local_addr()
-            .unwrap()
-            .port();
         let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("redis.sock");
         let mut process = Command::new("redis-server")
-            .args([
-                "--port",
-                &port.to_string(),
-                "--bind",
-                "127.0.0.1",
-                "--save",
-                "",
-                "--appendonly",
-                "no",
-                "--dir",
-            ])
+            .args(["--port", "0", "--save", "", "--appendonly", "no", "--dir"])
             .arg(folder.path())
+            .arg("--unixsocket")
+            .arg(&socket)
             .stdout(Stdio::piped())
             .spawn()
             .expect("redis-server is installed (apt-get install redis-server)");
         let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
-        let ready = lines.any(|line| line.is_ok_and(|line| line.contains("Ready to accept connections")));
+        let ready = lines.any(|line| line.is_ok_and(|line| line.contains("eady to accept connections")));
         assert!(ready, "redis-server starts");
-        let stream = BufReader::new(TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap());
+        let stream = BufReader::new(UnixStream::connect(&socket).unwrap());
         Redis {
             process,
             stream,
