@@ -27,7 +27,7 @@ impl Redis {
             .spawn()
             .expect("redis-server is installed (apt-get install redis-server)");
         let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
-        let ready = lines.any(|line| line.is_ok_and(|line| line.contains("eady to accept connections")));
+        let ready = lines.any(|line| line.is_ok_and(|line| line.contains("ready to accept connections")));
         assert!(ready, "redis-server starts");
         let stream = BufReader::new(UnixStream::connect(&socket).unwrap());
         Redis {
