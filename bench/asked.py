@@ -7,9 +7,9 @@ from typing import Final
 from prometheus_client.parser import text_string_to_metric_families
 
 from bench.child import ChildFailedError
-from control.cluster.instance import Process, Record
-from control.console.common import fetch, get
-from control.errors import UserError
+from muster_server.control.cluster.instance import Process, Record
+from muster_server.control.errors import UserError
+from muster_server.control.terminal.common import fetch, get
 
 WHOLE_SECONDS: Final = 60.0
 

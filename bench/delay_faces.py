@@ -29,9 +29,9 @@ from bench import pin, whole
 from bench.child import Child, ChildFailedError, free_port, listens, python_environment
 from bench.delay_redis import BODIES, DUE, PUSH
 from bench.peers.redis import Redis
-from control.cluster import instance as folders
-from control.http import keys
-from control.http.system import KEYS
+from muster_server.control.cluster import instance as folders
+from muster_server.systems.http import keys
+from muster_server.systems.http.system import KEYS
 
 BODY: Final = b'{"order": "%013d", "pad": "' + b"x" * 160 + b'"}'
 START_S: Final = 60.0
@@ -160,7 +160,7 @@ class Muster(Face):
         return None
 
     def start(self) -> None:
-        child = self._python("muster", "control.cli.main", "up", **self._environment)
+        child = self._python("muster", "muster_server.control.cli.main", "up", **self._environment)
         child.wait_until(lambda: whole.ready(folders.Folder(self._folder)), seconds=START_S)
         record = folders.find(folders.Folder(self._folder))
         self._pids = {process.role: process.pid for process in record.processes if process.role in ROLES}
@@ -174,7 +174,7 @@ class Muster(Face):
             self._head = f"POST /api/v1/topics/bench/messages HTTP/1.1\r\nhost: localhost\r\nx-api-key: {key}\r\n"
 
     def _command(self, *words: str) -> None:
-        made = Child("command", [sys.executable, "-m", "control.cli.main", *words], core=pin.SERVER_CORE,
+        made = Child("command", [sys.executable, "-m", "muster_server.control.cli.main", *words], core=pin.SERVER_CORE,
                      directory=self.directory, environment={**python_environment(), **self._environment})  # fmt: skip
         if made.process.wait(START_S):
             raise ChildFailedError(f"muster {' '.join(words)}: {made.log.read_text()}")

@@ -24,9 +24,9 @@ from bench.delay_faces import BODY, DurableRedis
 from bench.delay_loads import BATCH, CPU, DAY_MS, Used
 from bench.rounds import Sample
 from muster import _core
-from plane.messages.redis import RedisSchedule
-from plane.messages.redis_place import connect
-from plane.messages.shapes import Envelope
+from muster_server.systems.messages.redis import RedisSchedule
+from muster_server.systems.messages.redis_place import connect
+from muster_server.systems.messages.shapes import Envelope
 
 IN_FLIGHT: Final = 8
 """Batches at a store at once."""

@@ -29,7 +29,7 @@ from bench.muster import LIVE, PATIENCE_SECONDS, Instance
 from bench.progress import Progress, silent
 from bench.report import Case, Goal
 from bench.rounds import Entry, Results, Sample, interleave
-from control.cluster.instance import Process
+from muster_server.control.cluster.instance import Process
 
 ROUNDS, ROUNDS_QUICK = 10, 3
 NODES: Final[dict[str, object]] = {"up.gateways": 2, "up.brokers": "1x2", "up.routers": "1x2", "up.proxies": 2}

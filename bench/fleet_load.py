@@ -29,15 +29,15 @@ from bench.null.sockets import allow_files
 from bench.progress import Progress, silent
 from bench.report import Case, Goal
 from bench.rounds import Entry, Sample, interleave
-from control.cluster import instance as folders
-from control.cluster.instance import Folder, Record
-from control.console import common
-from control.fleet.asking import asking
 from muster.fleet import Agent
-from plane.calls import key_of
-from plane.fleet.broker import NAME, enroll
-from plane.fleet.questions import Event, RunNow
-from plane.spec import secret
+from muster_server.control.cluster import instance as folders
+from muster_server.control.cluster.instance import Folder, Record
+from muster_server.control.terminal import common
+from muster_server.plane.calls import key_of
+from muster_server.plane.spec import secret
+from muster_server.systems.fleet.asking import asking
+from muster_server.systems.fleet.broker import NAME, enroll
+from muster_server.systems.fleet.questions import Event, RunNow
 
 CLIENTS: Final = 19_900
 """What the usual limit of 20,000 open files leaves, which mosquitto and the harness each have."""
@@ -234,7 +234,7 @@ def _counts(file: Path) -> dict[str, int]:
 
 async def _refresh(folder: Folder) -> None:
     environment = python_environment() | {"MUSTER_INSTANCE__DIR": str(folder.path)}
-    command = [sys.executable, "-m", "control.cli.main", "fleet", "refresh", "--json"]
+    command = [sys.executable, "-m", "muster_server.control.cli.main", "fleet", "refresh", "--json"]
     process = await asyncio.create_subprocess_exec(*command, env=environment, stdout=asyncio.subprocess.PIPE)
     said, _ = await process.communicate()
     if process.returncode:

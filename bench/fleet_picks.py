@@ -18,12 +18,12 @@ from bench import pin
 from bench.progress import Progress, silent
 from bench.report import Case, Goal
 from bench.rounds import Entry, Results, Sample, interleave
-from plane.fleet.index import Index, Snapshot, Update
-from plane.fleet.picks import Picks
-from plane.fleet.selector import parse
-from pyext import bits
-from pyext.deck import Deck
-from pyext.weights import Weights
+from muster_server.pyext import bits
+from muster_server.pyext.deck import Deck
+from muster_server.pyext.weights import Weights
+from muster_server.systems.fleet.index import Index, Snapshot, Update
+from muster_server.systems.fleet.picks import Picks
+from muster_server.systems.fleet.selector import parse
 
 CLIENTS: Final = (20_000, 1_000_000)
 PICK: Final = 100

@@ -24,7 +24,7 @@ from bench.peers.redis import Redis
 from bench.progress import Progress, silent
 from bench.report import Case
 from bench.rounds import Entry, Results, Sample, interleave
-from control.http import keys
+from muster_server.systems.http import keys
 
 SECONDS, SECONDS_QUICK = 3.0, 1.0
 ONE_BY_ONE, BATCHERS = 32, 4

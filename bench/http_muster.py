@@ -8,11 +8,11 @@ from pathlib import Path
 
 import uvloop
 
-from control.cluster.instance import Process
-from control.http.edge import Serving, serve
-from control.http.options import HttpOptions
-from control.node import logs
-from plane.trust import Trust
+from muster_server.control.cluster.instance import Process
+from muster_server.control.node import logs
+from muster_server.plane.trust import Trust
+from muster_server.systems.http.options import HttpOptions
+from muster_server.systems.http.server import Serving, serve
 
 ENDLESS = 1_000_000
 

@@ -27,9 +27,9 @@ from bench.peers.redis import Redis
 from bench.progress import Progress, silent
 from bench.report import Case, Goal
 from bench.rounds import Entry, Results, Sample, Series, interleave
-from control.cluster import instance as folders
-from control.console import common
-from plane.likes.options import LikesOptions
+from muster_server.control.cluster import instance as folders
+from muster_server.control.terminal import common
+from muster_server.systems.likes.options import LikesOptions
 
 SECONDS, SECONDS_QUICK = 3.0, 0.6
 CONNECTIONS, DEPTH = 50, 64
@@ -112,7 +112,7 @@ def _muster(stack: ExitStack, **options: object) -> Server:
         "MUSTER_DATABASE__URL": "none",
         **{f"MUSTER_LIKES__{name.upper()}": str(value).lower() for name, value in likes.items()},
     }
-    argv = [sys.executable, "-m", "control.cli.main", "up"]
+    argv = [sys.executable, "-m", "muster_server.control.cli.main", "up"]
     child = Child(
         MUSTER, argv, core=pin.SERVER_CORE, directory=directory, environment={**python_environment(), **environment}
     )

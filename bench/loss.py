@@ -18,7 +18,7 @@ from bench.muster import PACED, PATIENCE_SECONDS, Instance, Outcome
 from bench.progress import Progress, silent
 from bench.report import Case, Goal
 from bench.rounds import Entry, Results, Sample, interleave
-from control.errors import UserError
+from muster_server.control.errors import UserError
 
 FAULTS: Final[dict[str, object]] = {
     "faults.loss": 0.01,

@@ -12,11 +12,11 @@ from typing import Any, Final
 
 from bench.report import Case, Goal
 from bench.rounds import Entry, Results, Sample
-from control.registry.places import Node, Snapshot
 from muster._core import BrokerEngine, GatewayEngine, ProxyEngine, RouterEngine, ScaleEngine
-from plane.engine import Placement
-from plane.rooms.build import placing
-from plane.rooms.engine import RoomsEngine
+from muster_server.control.registry.places import Node, Snapshot
+from muster_server.plane.engine import Placement
+from muster_server.systems.rooms.build import placing
+from muster_server.systems.rooms.engine import RoomsEngine
 
 ROOMS, NODES, BASE, TIMES = 10_000, 500, 50, 20
 MANY_ROOMS, MANY_ROOMS_QUICK, LINEAR = 300_000, 100_000, 2.0

@@ -23,10 +23,10 @@ from bench.listeners import Audience, Listeners, Reach
 from bench.node import HEAP_FIGURES, TICK_BUCKET_US, TICK_BUCKETS, heap_file, ticks_file
 from bench.null.sockets import allow_files
 from bench.targets import Latency, Load, Result
-from control.cluster import instance as folders
-from control.errors import UserError
 from muster._core import LoadEngine
 from muster.testing import ROLES
+from muster_server.control.cluster import instance as folders
+from muster_server.control.errors import UserError
 
 PACED, LIVE = "paced", "live"
 JOIN_SECONDS: Final = 90.0
@@ -79,7 +79,7 @@ class Instance:
         self.folder = directory / "instance"
         cores = [str(pin.SERVER_CORE), str(pin.DRIVER_CORE)]  # child processes see only the core that they inherit
         words = [[each, *cores] if each == "--gateway-alone" else [each] for each in self._options]
-        module = ["bench.up", *itertools.chain(*words)] if words else ["control.cli.main", "up"]
+        module = ["bench.up", *itertools.chain(*words)] if words else ["muster_server.control.cli.main", "up"]
         environment = {
             **python_environment(),
             "MUSTER_INSTANCE__DIR": str(self.folder),

@@ -16,12 +16,12 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from bench import pin
-from control.node import entry
-from control.node import process as node
-from control.node.template import started
 from muster import _core
-from plane.rooms import build
-from plane.spec import Spec, read
+from muster_server.control.node import entry
+from muster_server.control.node import process as node
+from muster_server.control.node.template import started
+from muster_server.plane.spec import Spec, read
+from muster_server.systems.rooms import build
 
 Serve = Callable[..., Coroutine[Any, Any, None]]
 

@@ -32,9 +32,9 @@ from bench.presence_nodes import HOST, SECRET, Gateway, settings, spec
 from bench.progress import Progress, silent
 from bench.report import Case, Goal
 from bench.rounds import Entry, Results, Sample, Series, interleave
-from control.presence.asking import Readers
 from muster import _core
-from plane.calls import CallError, key_of
+from muster_server.plane.calls import CallError, key_of
+from muster_server.systems.presence.asking import Readers
 
 EVENTS, EVENTS_QUICK = 20_000, 5_000
 ONE_BY_ONE, ONE_BY_ONE_QUICK = 4_000, 1_000
@@ -131,7 +131,7 @@ class Nodes:
             gateways={1: self._ports["gateway"]},
         )
         file.write_bytes(msgspec.json.encode(made))
-        argv = [sys.executable, "-m", "control.node", "--spec", str(file), "--parent", str(os.getpid())]
+        argv = [sys.executable, "-m", "muster_server.control.node", "--spec", str(file), "--parent", str(os.getpid())]
         child = Child(
             name,
             argv,

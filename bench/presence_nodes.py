@@ -11,11 +11,11 @@ from typing import Final
 import structlog
 
 from muster._core import PresenceGatewayEngine
-from plane.kinds import kind
-from plane.presence.options import PresenceSettings
-from plane.role import Role
-from plane.server import Server
-from plane.spec import Spec
+from muster_server.plane.kinds import kind
+from muster_server.plane.role import Role
+from muster_server.plane.server import Server
+from muster_server.plane.spec import Spec
+from muster_server.systems.presence.options import PresenceSettings
 
 SECRET: Final = "07" * 32
 HOST: Final = "127.0.0.1"

@@ -21,10 +21,10 @@ from bench.child import ChildFailedError, private_directory
 from bench.progress import Progress, silent
 from bench.report import Case, Goal
 from bench.rounds import Entry, Sample, interleave
-from control.cluster import instance as folders
-from control.cluster.instance import Folder
-from plane.auth import mint
-from plane.trust import signing_secrets
+from muster_server.control.cluster import instance as folders
+from muster_server.control.cluster.instance import Folder
+from muster_server.plane.auth import mint
+from muster_server.plane.trust import signing_secrets
 
 MESSAGES: Final = 20_000
 MESSAGES_QUICK: Final = 2_000

@@ -5,10 +5,10 @@ import contextlib
 import signal
 import sys
 
-from control.cluster.supervisor import Supervisor
-from control.config import load as config
-from control.config.options import UP
-from control.node import logs
+from muster_server.control.cluster.supervisor import Supervisor
+from muster_server.control.config import load as config
+from muster_server.control.config.options import UP
+from muster_server.control.node import logs
 
 
 async def up(options: list[str]) -> None:

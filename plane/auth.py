@@ -16,13 +16,13 @@ from typing import Any, Final, Literal, Protocol
 import jwt
 
 from muster import _core
-from plane.engine import DoorEngine
-from plane.jwks import FetchedKeys, KeptKeys, NotYet
-from plane.kind import Right
-from plane.role import Handler
-from plane.spec import Spec, SpecError
-from plane.trust import PROBES, Trust, probe_token, shared_token, trust_of
-from plane.users import EMBEDDED_USER, HASHED, Texts, recipient_of, user_of
+from muster_server.plane.engine import DoorEngine
+from muster_server.plane.jwks import FetchedKeys, KeptKeys, NotYet
+from muster_server.plane.kind import Right
+from muster_server.plane.role import Handler
+from muster_server.plane.spec import Spec, SpecError
+from muster_server.plane.trust import PROBES, Trust, probe_token, shared_token, trust_of
+from muster_server.plane.users import EMBEDDED_USER, HASHED, Texts, recipient_of, user_of
 
 ALGORITHM: Final = "HS256"
 LEEWAY_S: Final = 5.0

@@ -12,7 +12,7 @@ from typing import Any, Final
 import jwt
 import structlog
 
-from plane.spec import SpecError
+from muster_server.plane.spec import SpecError
 
 ALGORITHMS: Final = ("EdDSA", "ES256", "RS256")
 """The algorithms whose verifier cannot sign."""

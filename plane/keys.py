@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from muster import _core
-from plane.kinds import linked
-from plane.spec import Spec, SpecError, secret
+from muster_server.plane.kinds import linked
+from muster_server.plane.spec import Spec, SpecError, secret
 
 KEY_BYTES: Final = 32
 NODE_MAX: Final = 2**32 - 1

@@ -1,6 +1,6 @@
 """The descriptor of a role, from which every list of roles is derived.
 
-Owns the words of a descriptor. It must not know any role: each is in the folder of its system, and `control/systems.py`
+Owns the words of a descriptor. It must not know any role: each is in the folder of its system, and `systems/listed.py`
 lists the systems.
 """
 
@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, Literal, TypeVar
 
 import msgspec
 
-from plane.options import Section
+from muster_server.plane.options import Section
 
 Process = Literal["machine", "edge", "worker"]
 """`machine`: links, and perhaps clients, over UDP. `edge`: a server with a protocol of its own, over TCP.
@@ -112,8 +112,8 @@ class RoleKind(Generic[O, S]):
     settings: type[S]
     settle: Callable[[O, Around], S]
     build: str
-    """`module:function`. For a machine: `(spec, settings) -> plane.role.Role`. For an edge or a worker: `(spec,
-    settings, context) -> plane.service.Service`."""
+    """`module:function`. For a machine: `(spec, settings) -> muster_server.plane.role.Role`. For an edge or a worker: `(spec,
+    settings, context) -> muster_server.plane.service.Service`."""
     companion: str = ""
     """`module:function` that runs something beside the engine, `(spec, engine, log, partitions) -> Companion |
     None`."""
@@ -262,4 +262,4 @@ class System:
     http_settings: str = ""
     """`module:function` of what its routes are told, `(around) -> dict` for JSON."""
     http: str = ""
-    """The module with its routes for the HTTP face: `face` and `ACTIONS`, see `control/http/face.py`."""
+    """The module with its routes for the HTTP face: `face` and `ACTIONS`, see `systems/http/face.py`."""

@@ -1,10 +1,10 @@
-"""The roles that this process knows. `control/systems.py` fills it, before anything else reads it."""
+"""The roles that this process knows. `systems/listed.py` fills it, before anything else reads it."""
 
 import functools
 from collections.abc import Mapping
 from typing import Any, Final
 
-from plane.kind import RoleKind, System
+from muster_server.plane.kind import RoleKind, System
 
 _KNOWN: Final[dict[str, RoleKind[Any, Any]]] = {}
 _SYSTEMS: Final[dict[str, str]] = {}

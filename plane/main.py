@@ -5,12 +5,12 @@ from typing import Any
 import msgspec
 import structlog
 
-from plane import engine
-from plane.kind import RoleKind, named
-from plane.role import Role
-from plane.server import Server
-from plane.service import Context, Service
-from plane.spec import Spec, SpecError
+from muster_server.plane import engine
+from muster_server.plane.kind import RoleKind, named
+from muster_server.plane.role import Role
+from muster_server.plane.server import Server
+from muster_server.plane.service import Context, Service
+from muster_server.plane.spec import Spec, SpecError
 
 
 def settings(kind: RoleKind[Any, Any], spec: Spec) -> Any:

@@ -28,7 +28,7 @@ LinkAddress = Annotated[
         "apart from clients: a flood there cannot fill it",
     ),
 ]
-EdgeAddress = Annotated[
+FaceAddress = Annotated[
     str,
     key(
         "TCP address, `host:port`, an IPv6 host in brackets",
@@ -103,7 +103,7 @@ class DoorOptions(MachineOptions, frozen=True):
     ] = 1_000
 
 
-class EdgeOptions(Section, frozen=True):
+class FaceOptions(Section, frozen=True):
     """The keys of every role that serves a protocol of its own over TCP."""
 
-    bind: EdgeAddress = "127.0.0.1:0"
+    bind: FaceAddress = "127.0.0.1:0"

@@ -5,9 +5,9 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
-from plane.engine import Engine, Placement, Server
-from plane.service import Context, TakeTrust
-from plane.users import Texts
+from muster_server.plane.engine import Engine, Placement, Server
+from muster_server.plane.service import Context, TakeTrust
+from muster_server.plane.users import Texts
 
 Handler = Callable[..., None]
 Servers = Mapping[str, list[Server]]

@@ -11,9 +11,9 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from plane.engine import EVENTS, MORE, Event
-from plane.role import Handler, Role
-from plane.service import Figure
+from muster_server.plane.engine import EVENTS, MORE, Event
+from muster_server.plane.role import Handler, Role
+from muster_server.plane.service import Figure
 
 DRAIN_POLL_S: Final = 0.02
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from plane.trust import Trust
+from muster_server.plane.trust import Trust
 
 TakeTrust = Callable[[Trust], None]
 """Judges users' tokens by this from now on. Raises `SpecError` and changes nothing."""

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from plane.engine import Node
+from muster_server.plane.engine import Node
 
 Server = tuple[str, int, str]
 T = TypeVar("T", bound=msgspec.Struct)

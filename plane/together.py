@@ -8,7 +8,7 @@ import asyncio
 from typing import Final
 
 from muster._core import Mailboxes
-from plane.server import Server
+from muster_server.plane.server import Server
 
 ROUNDS_MAX: Final = 16
 """Turns of one machine that follow each other before the loop's other work: a message and its acknowledgement go by four

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from plane.spec import Spec, SpecError, secret
-from plane.users import user_of
+from muster_server.plane.spec import Spec, SpecError, secret
+from muster_server.plane.users import user_of
 
 SECRET_BYTES_MIN: Final = 32
 SECRETS_MAX: Final = 2

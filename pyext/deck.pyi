@@ -64,5 +64,5 @@ class Deck:
 
         First those whom the round owes a turn, the `tired` last; then the next round begins. `barred` are never picked;
         they keep their turn until the round ends. The same state and arguments give the same clients. `rested_at` and
-        `now` are those of `pyext.weights.Weights`. ValueError if sizes do not match.
+        `now` are those of `muster_server.pyext.weights.Weights`. ValueError if sizes do not match.
         """

@@ -2,7 +2,7 @@
 """Fair picks: a deck of clients from which each is dealt once a round, in random order, rested ones first.
 
 Owns which clients were dealt in the round, and the draw. It must not know names, selectors or a clock: members come as
-bits (64 dense numbers a word), weights as the array of `pyext.weights`, randomness as a seed. A client that joins is owed
+bits (64 dense numbers a word), weights as the array of `muster_server.pyext.weights`, randomness as a seed. A client that joins is owed
 a turn; one that leaves and comes back in the same round is still dealt. A client's turn is kept by one bit, so nothing
 grows with the number of rounds, joins or leaves.
 

@@ -23,7 +23,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
-from plane.database.url import location
+from muster_server.plane.database.url import location
 from tests import strikes
 from tests.ports import free_ports
 

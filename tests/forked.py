@@ -29,14 +29,14 @@ from typing import IO, Any, Final, NoReturn, Self
 from tests.documents import ROOT
 
 LOADED: Final = (
-    "control.cli",
-    "control.cluster",
-    "control.console",
-    "control.doctor",
-    "control.node",
-    "control.registry",
-    "control.rooms",
-    "plane.rooms",
+    "muster_server.control.cli",
+    "muster_server.control.cluster",
+    "muster_server.control.terminal",
+    "muster_server.control.doctor",
+    "muster_server.control.node",
+    "muster_server.control.registry",
+    "muster_server.systems.rooms",
+    "muster_server.systems.rooms",
 )
 """Packages whose modules words of the command load when they are used."""
 MESSAGE_MAX: Final = 1 << 17
@@ -211,7 +211,7 @@ def serve(module: str, name: str) -> list[str]:
         for each in pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}."):
             if not each.name.endswith(".__main__"):
                 importlib.import_module(each.name)
-    from control.cli.main import main
+    from muster_server.control.cli.main import main
 
     with contextlib.redirect_stdout(io.StringIO()):
         for word in ("--help", "version"):  # what the first call loads and fills is there for all
@@ -273,6 +273,6 @@ def end(code: int) -> NoReturn:
 
 if __name__ == "__main__":
     sys.argv[1:] = serve(*sys.argv[1:])
-    from control.cli.main import main
+    from muster_server.control.cli.main import main
 
     end(main())

@@ -1,6 +1,6 @@
 """Ports for servers that tests start, kill and restart: from outside the kernel's range for arbitrary sockets."""
 
-from control.host.ports import Ports
+from muster_server.control.host.ports import Ports
 
 
 def free_ports(count: int) -> list[int]:

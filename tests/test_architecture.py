@@ -10,8 +10,8 @@ from typing import Final
 
 import pytest
 
-from control import systems
-from plane.kinds import kinds
+from muster_server.plane import systems
+from muster_server.plane.kinds import kinds
 from tests.documents import ROOT
 
 PYTHON: Final = ("control", "plane", "pyext", "core/python/muster")
@@ -176,9 +176,11 @@ def test_a_crate_uses_only_crates_below(crate: str) -> None:
     assert set(re.findall(r"^muster-([a-z]+)\b", section, flags=re.M)) <= DEPENDS[crate]
 
 
-@pytest.mark.parametrize("module", ["control.cli.main", "control.cli.up", "control.node.process"])
+@pytest.mark.parametrize(
+    "module", ["muster_server.control.cli.main", "muster_server.control.cli.up", "muster_server.control.node.process"]
+)
 def test_a_start_loads_no_library_of_one_system_or_one_command(module: str) -> None:
-    script = f"from control.host.lean import lean; lean(); import sys, {module}; print(*sys.modules)"
+    script = f"from muster_server.control.host.lean import lean; lean(); import sys, {module}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
     assert module in loaded

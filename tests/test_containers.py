@@ -16,14 +16,14 @@ from typing import Any, Final, NamedTuple
 import pytest
 from compose_spec import PyOptions
 
-from control import systems
-from control.cli import main as cli
-from control.cli import up
-from control.cluster import daemon
-from control.config.load import Loaded, load
-from control.config.options import UP
-from control.host.addresses import split_address
-from plane.kinds import kinds
+from muster_server.control.cli import main as cli
+from muster_server.control.cli import up
+from muster_server.control.cluster import daemon
+from muster_server.control.config.load import Loaded, load
+from muster_server.control.config.options import UP
+from muster_server.control.host.addresses import split_address
+from muster_server.plane import systems
+from muster_server.plane.kinds import kinds
 from tests.control.cli.test_help import muster, understood
 from tests.documents import ROOT
 

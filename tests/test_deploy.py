@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import pytest
 
-from control.cli.cluster import DUE
-from control.config.options import Links
-from control.registry.steps import STANDS_S
-from plane.kinds import kinds
+from muster_server.control.cli.cluster import DUE
+from muster_server.control.config.options import Links
+from muster_server.control.registry.steps import STANDS_S
+from muster_server.plane.kinds import kinds
 from tests.documents import ROOT, cells
 from tests.promql import Names, Use, names
 

@@ -10,21 +10,21 @@ import pytest
 import structlog
 
 import muster as muster_client
-from control.cli import main as cli
-from control.cluster import daemon
-from control.config import load as config
-from control.config.options import SERVED, Config
-from control.host.addresses import split_address
-from control.node.admin import Admin, App
-from control.probes.prober import Prober, Source
-from control.probes.system import Probes
-from control.probes.worker import Probing
-from control.registry import Snapshot
-from control.registry.server import RegistryServer
-from plane.certificate import public_half
-from plane.kinds import kind, kinds
-from plane.role import Role
-from plane.server import Server
+from muster_server.control.cli import main as cli
+from muster_server.control.cluster import daemon
+from muster_server.control.config import load as config
+from muster_server.control.config.options import SERVED, Config
+from muster_server.control.host.addresses import split_address
+from muster_server.control.node.admin import Admin, App
+from muster_server.control.registry import Snapshot
+from muster_server.control.registry.server import RegistryServer
+from muster_server.plane.certificate import public_half
+from muster_server.plane.kinds import kind, kinds
+from muster_server.plane.role import Role
+from muster_server.plane.server import Server
+from muster_server.systems.probes.prober import Prober, Source
+from muster_server.systems.probes.system import Probes
+from muster_server.systems.probes.worker import Probing
 from tests.control.cli.test_help import muster, understood
 from tests.documents import ROOT
 from tests.fakes.engine import FakeEngine
@@ -132,7 +132,7 @@ def test_what_refers_to_pods_finds_them(role: str) -> None:
     assert replicas["spec"]["selector"]["matchLabels"] == labels
     service = of(role, "Service")
     assert service["spec"]["selector"] == labels
-    if kind(role).process == "edge":  # clients reach one that is ready, by the Service's own address
+    if kind(role).process == "face":  # clients reach one that is ready, by the Service's own address
         assert not {"clusterIP", "publishNotReadyAddresses"} & service["spec"].keys()
     else:
         assert service["spec"]["clusterIP"] == "None"
@@ -162,7 +162,7 @@ def addresses(settings: Config, role: str) -> dict[str, str]:
     if kind(role).process == "worker":
         assert getattr(section, "ask", settings.serve.admin) == settings.serve.admin
         return texts
-    if kind(role).process == "edge":
+    if kind(role).process == "face":
         texts[role] = section.bind
         assert split_address(section.bind)[0] == ADDRESS, "the registry says it to others"
         return texts

@@ -11,11 +11,11 @@ from typing import Final
 
 import pytest
 
-from control.cli import main as cli
-from control.cluster import daemon
-from control.config.options import SERVED
-from control.errors import BAD_CONFIG, USAGE
-from plane.kinds import kinds
+from muster_server.control.cli import main as cli
+from muster_server.control.cluster import daemon
+from muster_server.control.config.options import SERVED
+from muster_server.control.errors import BAD_CONFIG, USAGE
+from muster_server.plane.kinds import kinds
 from tests.control.cli.test_help import muster, understood
 from tests.documents import ROOT
 

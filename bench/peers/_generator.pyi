@@ -3,7 +3,7 @@ from typing import TypedDict, type_check_only
 import numpy as np
 from numpy.typing import NDArray
 
-from pyext.histogram import Histogram
+from muster_server.pyext.histogram import Histogram
 
 @type_check_only
 class Total(TypedDict):

@@ -17,7 +17,7 @@ import os
 
 import numpy as np
 
-from pyext.histogram cimport Histogram
+from muster_server.pyext.histogram cimport Histogram
 
 cdef extern from "time.h" nogil:
     struct timespec:

@@ -18,7 +18,7 @@ from bench.child import Child, free_port, listens, private_directory
 from bench.null.sockets import allow_files
 from bench.peers._generator import Generator
 from bench.targets import Latency, Load, Result
-from pyext.histogram import Histogram
+from muster_server.pyext.histogram import Histogram
 
 if TYPE_CHECKING:
     from bench.peers._generator import Total

@@ -13,15 +13,24 @@ from typing import Any, Final
 import msgspec
 from rich.table import Table
 
-from control.cli import grow
-from control.cluster.instance import Process
-from control.config.layout import PARTITIONS_MAX
-from control.console import common, tables
-from control.console.found import Target, everybody
-from control.console.readings import CPU, Reading, Readings, follow, name_silent, registry, releases, uncovered
-from control.registry.places import MAIN, Count, Growth, layer
-from control.registry.steps import STANDS_S
-from plane.kinds import clustered, kind, kinds, partitioned
+from muster_server.control.cli import grow
+from muster_server.control.cluster.instance import Process
+from muster_server.control.config.layout import PARTITIONS_MAX
+from muster_server.control.registry.places import MAIN, Count, Growth, layer
+from muster_server.control.registry.steps import STANDS_S
+from muster_server.control.terminal import common, tables
+from muster_server.control.terminal.found import Target, everybody
+from muster_server.control.terminal.readings import (
+    CPU,
+    Reading,
+    Readings,
+    follow,
+    name_silent,
+    registry,
+    releases,
+    uncovered,
+)
+from muster_server.plane.kinds import clustered, kind, kinds, partitioned
 
 LEAST: Final = ("epoch", "weight", "memberships", "registered", "layer", "rooms")
 """Columns of the table that may be left out, the first of them first."""

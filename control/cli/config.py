@@ -5,11 +5,11 @@ from pathlib import Path
 
 from rich.table import Table
 
-from control.config import load as config
-from control.config.options import UP
-from control.console import common
-from control.console.words import say
-from plane.kinds import kind
+from muster_server.control.config import load as config
+from muster_server.control.config.options import UP
+from muster_server.control.terminal import common
+from muster_server.control.terminal.words import say
+from muster_server.plane.kinds import kind
 
 
 def check(config_file: Path | None) -> int:
@@ -40,7 +40,7 @@ def show(config_file: Path | None, origin: bool, as_json: bool) -> int:
 
 def docs() -> int:
     """Print the page `docs/configuration.md`."""
-    from control.cli.config_docs import markdown
+    from muster_server.control.cli.config_docs import markdown
 
     sys.stdout.write(markdown())
     return 0
@@ -48,8 +48,8 @@ def docs() -> int:
 
 def unit(roles: str) -> int:
     """Print the systemd unit of a role, or of several in one process. Raises `UserError`."""
-    from control.cli import units
-    from control.cli.serve import parsed
+    from muster_server.control.cli import units
+    from muster_server.control.cli.serve import parsed
 
     sys.stdout.write(units.unit(parsed(roles)))
     return 0
@@ -57,7 +57,7 @@ def unit(roles: str) -> int:
 
 def manifest(role: str) -> int:
     """Print the Kubernetes manifest of a role."""
-    from control.cli import manifests
+    from muster_server.control.cli import manifests
 
     sys.stdout.write(manifests.manifest(kind(role)))
     return 0

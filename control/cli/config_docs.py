@@ -6,9 +6,9 @@ from typing import Any, Final, Literal, get_args, get_origin
 
 import msgspec
 
-from control.config.options import UP, whole
-from control.node.live import RELOADED
-from plane.kinds import command_keys
+from muster_server.control.config.options import UP, whole
+from muster_server.control.node.live import RELOADED
+from muster_server.plane.kinds import command_keys
 
 HEAD: Final = """\
 # Configuration

@@ -15,29 +15,29 @@ from typing import Final
 
 from rich.text import Text
 
-from control import systems
-from control.cluster import instance
-from control.cluster.instance import Record
-from control.cluster.specs import absolute, secret_files, wrong_secret_files
-from control.config import load as configuration
-from control.config.layout import seats
-from control.config.load import Loaded
-from control.config.options import ROLES, UP, Config, whole
-from control.console import common
-from control.console.found import Target, once
-from control.console.readings import read_all
-from control.doctor import identity, machine, network, probe, programs, running
-from control.doctor.finding import Finding, fail, ok, warn
-from control.errors import FAILURE, TRY_LATER, UNAVAILABLE, ConfigError, NotRunning, UserError
-from control.host.addresses import split_address
-from control.host.files import open_to_all
-from control.host.openfiles import files_wanted
-from control.registry import reach
 from muster import __version__
-from plane.keys import public_key
-from plane.kind import named
-from plane.kinds import kinds, system_of
-from plane.spec import SpecError
+from muster_server.control.cluster import instance
+from muster_server.control.cluster.instance import Record
+from muster_server.control.cluster.specs import absolute, secret_files, wrong_secret_files
+from muster_server.control.config import load as configuration
+from muster_server.control.config.layout import seats
+from muster_server.control.config.load import Loaded
+from muster_server.control.config.options import ROLES, UP, Config, whole
+from muster_server.control.doctor import identity, machine, network, probe, programs, running
+from muster_server.control.doctor.finding import Finding, fail, ok, warn
+from muster_server.control.errors import FAILURE, TRY_LATER, UNAVAILABLE, ConfigError, NotRunning, UserError
+from muster_server.control.host.addresses import split_address
+from muster_server.control.host.files import open_to_all
+from muster_server.control.host.openfiles import files_wanted
+from muster_server.control.registry import reach
+from muster_server.control.terminal import common
+from muster_server.control.terminal.found import Target, once
+from muster_server.control.terminal.readings import read_all
+from muster_server.plane import systems
+from muster_server.plane.keys import public_key
+from muster_server.plane.kind import named
+from muster_server.plane.kinds import kinds, system_of
+from muster_server.plane.spec import SpecError
 
 LIMIT_S: Final = 4.0
 REGISTRY_S: Final = 1.5
@@ -220,7 +220,7 @@ class Examination:
         url = self._config.registry.url
         if not url.startswith("zk://"):
             return []
-        from control.config.zookeeper import servers  # imports kazoo, here only
+        from muster_server.control.config.zookeeper import servers  # imports kazoo, here only
 
         settings = self._config.registry
         return [

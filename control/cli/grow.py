@@ -14,15 +14,15 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
-from control.cluster import instance, requests, specs
-from control.cluster.growth import Coordinator, Hosts, Report
-from control.cluster.requests import Counted, Layered, Look, Provide, Withdraw
-from control.console.found import Target, reading
-from control.console.words import say
-from control.errors import TRY_LATER, NotRunning, UserError
-from control.registry.places import MAIN, layer
-from plane.kinds import kind
-from plane.spec import Registration
+from muster_server.control.cluster import instance, requests, specs
+from muster_server.control.cluster.growth import Coordinator, Hosts, Report
+from muster_server.control.cluster.requests import Counted, Layered, Look, Provide, Withdraw
+from muster_server.control.errors import TRY_LATER, NotRunning, UserError
+from muster_server.control.registry.places import MAIN, layer
+from muster_server.control.terminal.found import Target, reading
+from muster_server.control.terminal.words import say
+from muster_server.plane.kinds import kind
+from muster_server.plane.spec import Registration
 
 LOOK_S: Final = 0.2
 NAMED_MAX: Final = 3

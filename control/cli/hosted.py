@@ -10,15 +10,15 @@ from typing import Final
 
 import msgspec
 
-from control.cli.grow import LayerRef
-from control.cluster.instance import Process
-from control.config import load as config
-from control.console import common
-from control.console.found import Nodes, RegisteredNodes, Target, found
-from control.console.words import say, tell
-from control.errors import TRY_LATER, NotRunning, UserError
-from control.registry.places import MAIN
-from plane.kinds import clustered
+from muster_server.control.cli.grow import LayerRef
+from muster_server.control.cluster.instance import Process
+from muster_server.control.config import load as config
+from muster_server.control.errors import TRY_LATER, NotRunning, UserError
+from muster_server.control.registry.places import MAIN
+from muster_server.control.terminal import common
+from muster_server.control.terminal.found import Nodes, RegisteredNodes, Target, found
+from muster_server.control.terminal.words import say, tell
+from muster_server.plane.kinds import clustered
 
 LOOK_S: Final = 0.2
 WAIT_S: Final = 300.0

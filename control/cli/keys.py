@@ -7,18 +7,18 @@ from pathlib import Path
 
 import msgspec
 
-from control.cluster import instance
-from control.cluster.specs import certifying_key, token_file
-from control.config import load as config
-from control.errors import USAGE, ConfigError, UserError
-from control.host.addresses import NO_ADDRESS, split_address
-from control.registry.places import Certificate
-from plane.certificate import Claim, issue, public_half
-from plane.keys import KEY_BYTES, public_key
-from plane.kinds import kind
-from plane.spec import SpecError, secret
-from plane.trust import probe_token as probe_token_of
-from plane.trust import shared_token
+from muster_server.control.cluster import instance
+from muster_server.control.cluster.specs import certifying_key, token_file
+from muster_server.control.config import load as config
+from muster_server.control.errors import USAGE, ConfigError, UserError
+from muster_server.control.host.addresses import NO_ADDRESS, split_address
+from muster_server.control.registry.places import Certificate
+from muster_server.plane.certificate import Claim, issue, public_half
+from muster_server.plane.keys import KEY_BYTES, public_key
+from muster_server.plane.kinds import kind
+from muster_server.plane.spec import SpecError, secret
+from muster_server.plane.trust import probe_token as probe_token_of
+from muster_server.plane.trust import shared_token
 
 
 def node_key(file: Path) -> int:

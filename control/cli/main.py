@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from control import systems
-from control.console.choices import Addable, Column, Layer, Served
-from control.console.options import ConfigFile, Json, NodeAddress, RegistryUrl, unused
-from control.console.words import say
-from control.errors import FAILURE, USAGE, UserError
-from plane.kind import named
-from plane.kinds import kind, kinds
+from muster_server.control.errors import FAILURE, USAGE, UserError
+from muster_server.control.terminal.choices import Addable, Column, Layer, Served
+from muster_server.control.terminal.options import ConfigFile, Json, NodeAddress, RegistryUrl, unused
+from muster_server.control.terminal.words import say
+from muster_server.plane import systems
+from muster_server.plane.kind import named
+from muster_server.plane.kinds import kind, kinds
 
 if TYPE_CHECKING:
-    from control.cli.grow import LayerRef
+    from muster_server.control.cli.grow import LayerRef
 
 app: Final = typer.Typer(
     name="muster",
@@ -208,8 +208,8 @@ def up(
     **nodes: int | str | None,
 ) -> int:
     """Run proxies, brokers, routers and gateways on this machine, one of each by default, until Ctrl-C."""
-    from control.cli.up import up as run
-    from control.console import common
+    from muster_server.control.cli.up import up as run
+    from muster_server.control.terminal import common
 
     if not demo:
         unused({"--members": members is not None, "--rate": rate is not None, "--json": json}, "--demo")
@@ -261,7 +261,7 @@ def serve(
     The nodes of several roles share the process: they start and end together, and what one sends another goes through
     memory. Each registers by itself, as NAME-ROLE.
     """
-    from control.cli.serve import serve as run
+    from muster_server.control.cli.serve import serve as run
 
     wanted = {"serve.cluster": cluster, "serve.partition": partition, "serve.name": name}
     flags = {key: (value, "--" + key.rpartition(".")[2]) for key, value in wanted.items() if value is not None}
@@ -298,7 +298,7 @@ def token(
     config: ConfigFile = None,
 ) -> int:
     """Print a token for a user, signed with `cluster.jwt_secret_file` or with the local instance's secret."""
-    from control.cli.token import Wanted, show
+    from muster_server.control.cli.token import Wanted, show
 
     return show(config, Wanted(user, rights, expires, cap or (), token_id, device, send or ()))
 
@@ -315,9 +315,9 @@ def url(
     config: ConfigFile = None,
 ) -> int:
     """Print muster://HOST:PORT/KEY?token=…, for muster.connect and --url of other words, here or elsewhere."""
-    from control.cli.token import Wanted
-    from control.cli.url import show
-    from control.console.found import Target
+    from muster_server.control.cli.token import Wanted
+    from muster_server.control.cli.url import show
+    from muster_server.control.terminal.found import Target
 
     return show(Target(config, registry), Wanted(user, rights, expires) if user is not None else None)
 
@@ -330,8 +330,8 @@ def status(
 
     Exit code 1 if a node does not serve, or if a partition of brokers or routers has no node that serves.
     """
-    from control.cli.status import show
-    from control.console.found import Target
+    from muster_server.control.cli.status import show
+    from muster_server.control.terminal.found import Target
 
     return show(Target(config, registry, node=node), json)
 
@@ -371,9 +371,9 @@ def links(
 
     With --probe, also every path of a proxy, a broker and a gateway.
     """
-    from control.cli.links import Wanted, show
-    from control.console import common
-    from control.console.found import Target
+    from muster_server.control.terminal import common
+    from muster_server.control.terminal.found import Target
+    from muster_server.systems.probes.cli.links import Wanted, show
 
     if watch and (check or probe is not None):
         raise UserError(f"--watch excludes {'--check' if check else '--probe'}", USAGE)
@@ -390,8 +390,8 @@ def doctor(json: Json = False, registry: RegistryUrl = None, config: ConfigFile 
 
     Each finding comes with its fix. Exit code 1 if a check fails; warnings do not count.
     """
-    from control.cli.doctor import show
-    from control.console.found import Target
+    from muster_server.control.cli.doctor import show
+    from muster_server.control.terminal.found import Target
 
     return show(Target(config, registry), json)
 
@@ -405,9 +405,9 @@ def cluster_show(
     config: ConfigFile = None,
 ) -> int:
     """Show every node by layer and partition: state, epoch, rooms, members, traffic, and the growth that is due."""
-    from control.cli.cluster import show
-    from control.console import common
-    from control.console.found import Target
+    from muster_server.control.cli.cluster import show
+    from muster_server.control.terminal import common
+    from muster_server.control.terminal.found import Target
 
     return common.run(show(Target(config, registry, node=node), json, watch), endless=watch, streams=watch)
 
@@ -425,9 +425,9 @@ def replica_add(
 
     For nodes of muster serve, print what to start on its host, and wait until it runs.
     """
-    from control.cli import hosted
-    from control.cli.replica import add
-    from control.console import common
+    from muster_server.control.cli import hosted
+    from muster_server.control.cli.replica import add
+    from muster_server.control.terminal import common
 
     of = layer_of(role, cluster)
     where = hosted.registry(config, registry, of)
@@ -449,9 +449,9 @@ def replica_remove(
 
     For nodes of muster serve, print what to end on its host, and wait until it is gone.
     """
-    from control.cli import hosted
-    from control.cli.replica import remove
-    from control.console import common
+    from muster_server.control.cli import hosted
+    from muster_server.control.cli.replica import remove
+    from muster_server.control.terminal import common
 
     of = layer_of(role, cluster)
     where = hosted.registry(config, registry, of)
@@ -483,9 +483,9 @@ def cluster_grow(
     Prints the nodes it waits for. An interrupted growth stays as it is: --resume goes on, --abort undoes it before the
     switch.
     """
-    from control.cli import grow as growing
-    from control.console import common
-    from control.console.found import Target
+    from muster_server.control.cli import grow as growing
+    from muster_server.control.terminal import common
+    from muster_server.control.terminal.found import Target
 
     if abort and (resume or to is not None):
         raise UserError("--abort excludes --resume and --to", USAGE)
@@ -506,8 +506,8 @@ def cluster_grow(
 @cluster_app.command("add", epilog="Example: muster cluster add gateway")
 def cluster_add(role: Addable, json: Json = False, config: ConfigFile = None) -> int:
     """Start one more gateway or proxy, and wait until it runs."""
-    from control.cli.replica import add
-    from control.console import common
+    from muster_server.control.cli.replica import add
+    from muster_server.control.terminal import common
 
     return common.run(add(config, role.value, 0, json))
 
@@ -515,8 +515,8 @@ def cluster_add(role: Addable, json: Json = False, config: ConfigFile = None) ->
 @cluster_app.command("remove", epilog="Example: muster cluster remove gateway-1")
 def cluster_remove(node: Node, json: Json = False, config: ConfigFile = None) -> int:
     """Drain and end a gateway or proxy. The last running one stays."""
-    from control.cli.replica import remove
-    from control.console import common
+    from muster_server.control.cli.replica import remove
+    from muster_server.control.terminal import common
 
     return common.run(remove(config, node, None, 0, json))
 
@@ -524,7 +524,7 @@ def cluster_remove(node: Node, json: Json = False, config: ConfigFile = None) ->
 @cluster_app.command("node-key", epilog="Example: muster cluster node-key /etc/muster/node.key")
 def cluster_node_key(file: Annotated[Path, typer.Argument(metavar="FILE", help="File of the private key.")]) -> int:
     """Print a node's public key, as cluster.nodes_file lists it. A missing private key is made."""
-    from control.cli.keys import node_key
+    from muster_server.control.cli.keys import node_key
 
     return node_key(file)
 
@@ -532,7 +532,7 @@ def cluster_node_key(file: Annotated[Path, typer.Argument(metavar="FILE", help="
 @cluster_app.command("signing-key", epilog="Example: muster cluster signing-key /etc/muster/signing.key")
 def cluster_signing_key(file: Annotated[Path, typer.Argument(metavar="FILE", help="File of the private key.")]) -> int:
     """Print the public key that certifies servers, for cluster.signing_keys. A missing private key is made."""
-    from control.cli.keys import signing_key
+    from muster_server.control.cli.keys import signing_key
 
     return signing_key(file)
 
@@ -553,7 +553,7 @@ def cluster_certify(
 
     A node without one logs these words.
     """
-    from control.cli.keys import certify
+    from muster_server.control.cli.keys import certify
 
     return certify(config, role.value, number, address, key, cluster, hours)
 
@@ -562,7 +562,7 @@ def cluster_certify(
 def cluster_probe_token(config: ConfigFile = None) -> int:
     """Print the prober's own token, for probes.token_file. It follows from the shared one, and opens the rooms of probes
     alone."""
-    from control.cli.keys import probe_token
+    from muster_server.control.cli.keys import probe_token
 
     return probe_token(config)
 
@@ -582,9 +582,9 @@ def top(
     config: ConfigFile = None,
 ) -> int:
     """Watch every node: CPU, memory, rooms, members, messages, repairs, drops, delay. End it with q or Ctrl-C."""
-    from control.cli.top import show
-    from control.console import common
-    from control.console.found import Target
+    from muster_server.control.cli.top import show
+    from muster_server.control.terminal import common
+    from muster_server.control.terminal.found import Target
 
     single = once or (json and for_ is None)
     work = show(Target(config, registry, node=node), sort, single=single, seconds=for_, as_json=json)
@@ -594,7 +594,7 @@ def top(
 @config_app.command("check", epilog="Example: muster config check --config muster.toml")
 def config_check(config: ConfigFile = None) -> int:
     """Read file and environment, and name the mistake if there is one. Exit code 78 then."""
-    from control.cli.config import check
+    from muster_server.control.cli.config import check
 
     return check(config)
 
@@ -606,7 +606,7 @@ def config_show(
     config: ConfigFile = None,
 ) -> int:
     """Show every key with the value that `muster up` uses."""
-    from control.cli.config import show
+    from muster_server.control.cli.config import show
 
     return show(config, origin, json)
 
@@ -614,7 +614,7 @@ def config_show(
 @config_app.command("docs", epilog="Example: muster config docs > configuration.md")
 def config_docs() -> int:
     """Print the page of all keys as Markdown."""
-    from control.cli.config import docs
+    from muster_server.control.cli.config import docs
 
     return docs()
 
@@ -622,7 +622,7 @@ def config_docs() -> int:
 @config_app.command("unit", epilog="Example: muster config unit gateway > muster-gateway@.service")
 def config_unit(roles: Roles) -> int:
     """Print the systemd unit of a role, as in deploy/systemd, or of several that share a process."""
-    from control.cli.config import unit
+    from muster_server.control.cli.config import unit
 
     return unit(roles)
 
@@ -630,7 +630,7 @@ def config_unit(roles: Roles) -> int:
 @config_app.command("manifest", epilog="Example: muster config manifest gateway > gateway.yaml")
 def config_manifest(role: Role) -> int:
     """Print the Kubernetes manifest of a role, as in deploy/kubernetes."""
-    from control.cli.config import manifest
+    from muster_server.control.cli.config import manifest
 
     return manifest(role.value)
 
@@ -667,8 +667,8 @@ def bench(context: typer.Context) -> int:
 
 def layer_of(role: Layer, cluster: str) -> "LayerRef":
     """Return the layer of these arguments. Raises `UserError`."""
-    from control.cli.grow import LayerRef
-    from control.registry.places import NAME
+    from muster_server.control.cli.grow import LayerRef
+    from muster_server.control.registry.places import NAME
 
     if cluster != "main" and not kind(role.value).clustered:
         plurals = " and ".join(of.plural for of in kinds().values() if of.clustered and of.partitioned)

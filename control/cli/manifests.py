@@ -5,7 +5,7 @@ Owns the text of a manifest. It must not know any role: sizes and ports of a rol
 
 from typing import Any, Final
 
-from plane.kind import RoleKind, Secret
+from muster_server.plane.kind import RoleKind, Secret
 
 FILES: Final[dict[Secret, str]] = {
     "cluster": "cluster.secret",
@@ -43,7 +43,7 @@ def _head(of: RoleKind[Any, Any]) -> str:
         ]
     if of.door:
         lines.append(f"In the network of their host, one on a host: clients reach UDP port {pods.port} of the host.")
-    if of.process == "edge":
+    if of.process == "face":
         lines.append(f"Clients reach TCP port {pods.port} of the Service.")
     if pods.replicas == 1:
         lines.append("One is enough.")
@@ -67,13 +67,13 @@ def _ports(of: RoleKind[Any, Any]) -> list[tuple[str, int, str]]:
         return [("client", pods.port, "UDP"), ("link", pods.port + 1, "UDP"), *found]
     if of.linked:
         return [("link", pods.port, "UDP"), *found]
-    if of.process == "edge":
+    if of.process == "face":
         return [(of.name, pods.port, "TCP"), *found]
     return found
 
 
 def _service(of: RoleKind[Any, Any]) -> str:
-    edge = of.process == "edge"
+    edge = of.process == "face"
     headless = "" if edge else "  clusterIP: None\n  publishNotReadyAddresses: true\n"
     ports = [port for port in _ports(of) if port[0] != "admin-local" and not (edge and port[0] == "admin")]
     listed = "".join(

@@ -1,4 +1,4 @@
-"""Writes `docs/metrics.md` from the metrics of a running instance: `python -m control.cli.metrics_docs`.
+"""Writes `docs/metrics.md` from the metrics of a running instance: `python -m muster_server.control.cli.metrics_docs`.
 
 The instance must have a registry, a database and a node of every role (`--with all`, `[probes] every_ms`), so that no metric
 is missing.
@@ -12,14 +12,14 @@ from typing import Final
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from control.console import common
-from control.console.readings import REASON
-from plane.kinds import kinds
+from muster_server.control.terminal import common
+from muster_server.control.terminal.readings import REASON
+from muster_server.plane.kinds import kinds
 
 HEAD: Final = """\
 # Metrics
 
-<!-- Written by `python -m control.cli.metrics_docs` while `muster up --with all` runs; edit core/ and control/. -->
+<!-- Written by `python -m muster_server.control.cli.metrics_docs` while `muster up --with all` runs; edit core/ and control/. -->
 
 Every node serves `/metrics` for Prometheus on its admin port, on loopback; `muster status` names the ports. Counters count
 from the start of the process and are 0 where nothing happened. The meaning names the unit of a count that has none here.

@@ -10,12 +10,12 @@ from typing import Final
 
 import msgspec
 
-from control.cluster import requests
-from control.cluster.requests import Add, Look, Remove, Seated
-from control.console import common
-from control.console.words import say
-from control.errors import FAILURE, TRY_LATER, UserError
-from plane.kinds import partitioned
+from muster_server.control.cluster import requests
+from muster_server.control.cluster.requests import Add, Look, Remove, Seated
+from muster_server.control.errors import FAILURE, TRY_LATER, UserError
+from muster_server.control.terminal import common
+from muster_server.control.terminal.words import say
+from muster_server.plane.kinds import partitioned
 
 LOOK_S: Final = 0.2
 ADD_S: Final = 60.0

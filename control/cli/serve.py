@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from control.config import load as config
-from control.errors import USAGE, UserError
-from control.host.openfiles import enough_files
-from plane.kinds import kind, kinds
+from muster_server.control.config import load as config
+from muster_server.control.errors import USAGE, UserError
+from muster_server.control.host.openfiles import enough_files
+from muster_server.plane.kinds import kind, kinds
 
 
 def serve(config_file: Path | None, roles: str, flags: Mapping[str, tuple[Any, str]]) -> int:
     """Run the nodes. SIGTERM and SIGINT drain them, SIGHUP reads the configuration again."""
-    from control.cluster.daemon import run
+    from muster_server.control.cluster.daemon import run
 
     wanted = parsed(roles)
     if "serve.cluster" in flags and not any(kind(role).clustered for role in wanted):

@@ -6,14 +6,14 @@ from typing import Any, Final
 from rich.table import Table
 from rich.text import Text
 
-from control.cluster.instance import Record
-from control.console import common, tables
-from control.console.found import Target, once
-from control.console.readings import releases, silent, uncovered
-from control.console.words import say
-from control.errors import UserError
-from control.host.addresses import address_text
-from plane.kinds import kind, kinds, partitioned, system_of
+from muster_server.control.cluster.instance import Record
+from muster_server.control.errors import UserError
+from muster_server.control.host.addresses import address_text
+from muster_server.control.terminal import common, tables
+from muster_server.control.terminal.found import Target, once
+from muster_server.control.terminal.readings import releases, silent, uncovered
+from muster_server.control.terminal.words import say
+from muster_server.plane.kinds import kind, kinds, partitioned, system_of
 
 LEAST: Final = ("epoch", "node", "pid", "partition", "admin")
 """Columns of the table that may be left out, the first of them first."""

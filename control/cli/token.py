@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, cast, get_args
 
-from control.cluster import instance, specs
-from control.config import load as config
-from control.errors import USAGE, ConfigError, UserError
 from muster import _core
-from plane.auth import VALID_S_MAX, Patterns, Words, mint
-from plane.kind import Right
-from plane.spec import SpecError
-from plane.trust import signing_secrets
-from plane.users import check_recipient, check_user
+from muster_server.control.cluster import instance, specs
+from muster_server.control.config import load as config
+from muster_server.control.errors import USAGE, ConfigError, UserError
+from muster_server.plane.auth import VALID_S_MAX, Patterns, Words, mint
+from muster_server.plane.kind import Right
+from muster_server.plane.spec import SpecError
+from muster_server.plane.trust import signing_secrets
+from muster_server.plane.users import check_recipient, check_user
 
 CREDENTIAL_BYTES_MAX: Final = 1_000
 """A credential is one record of a session."""

@@ -1,6 +1,6 @@
 """`muster top`: the activity of every node per second, as a live table or as samples.
 
-`control/console/readings.py` computes the figures. A node that does not answer keeps its line, without figures.
+`control/terminal/readings.py` computes the figures. A node that does not answer keeps its line, without figures.
 """
 
 import asyncio
@@ -19,13 +19,13 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from control.cluster.instance import Process
-from control.console import common, tables
-from control.console.choices import Column
-from control.console.found import Target, found
-from control.console.readings import BEGAN, CPU, NO_ANSWER, RSS, Reading, Readings, follow, name_silent
-from control.errors import TRY_LATER, UserError
-from plane.kinds import kind, kinds, partitioned
+from muster_server.control.cluster.instance import Process
+from muster_server.control.errors import TRY_LATER, UserError
+from muster_server.control.terminal import common, tables
+from muster_server.control.terminal.choices import Column
+from muster_server.control.terminal.found import Target, found
+from muster_server.control.terminal.readings import BEGAN, CPU, NO_ANSWER, RSS, Reading, Readings, follow, name_silent
+from muster_server.plane.kinds import kind, kinds, partitioned
 
 MEMBERS: Final = "muster_members"
 """Members of rooms add up over nodes; each index node knows all clients of a fleet."""

@@ -13,23 +13,23 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from control.cluster.instance import Folder
-from control.cluster.specs import warn_of_secrets
-from control.cluster.supervisor import Supervisor
-from control.config import load as config
-from control.config.layout import seats
-from control.config.options import UP
-from control.console.common import verdict_after
-from control.console.words import say
-from control.host.addresses import address_text
-from control.host.openfiles import enough_files
-from control.node import logs
-from control.rooms.system import DEMO_ROOM
 from muster.instance import VARIABLE, default_folder
-from plane.kinds import kind
+from muster_server.control.cluster.instance import Folder
+from muster_server.control.cluster.specs import warn_of_secrets
+from muster_server.control.cluster.supervisor import Supervisor
+from muster_server.control.config import load as config
+from muster_server.control.config.layout import seats
+from muster_server.control.config.options import UP
+from muster_server.control.host.addresses import address_text
+from muster_server.control.host.openfiles import enough_files
+from muster_server.control.node import logs
+from muster_server.control.terminal.common import verdict_after
+from muster_server.control.terminal.words import say
+from muster_server.plane.kinds import kind
+from muster_server.systems.rooms.system import DEMO_ROOM
 
 if TYPE_CHECKING:  # loaded only with a demo: NumPy is a third of a start
-    from control.rooms.demo import DemoRoom, Figures
+    from muster_server.systems.rooms.cli.demo import DemoRoom, Figures
 
 COLUMNS: Final = ("seconds", "published", "delivered", "repaired", "lost", "p50_ms", "p99_ms")
 HEADER_EVERY: Final = 20
@@ -83,7 +83,7 @@ def reloads(reload: Callable[[], None], terminal: bool) -> None:
 
 async def run_demo(supervisor: Supervisor, seconds: float | None, as_json: bool) -> int:
     """Publish, and print a line a second, until the time is over or a signal cancels this; then print the summary."""
-    from control.rooms.demo import DemoRoom, spoken
+    from muster_server.systems.rooms.cli.demo import DemoRoom, spoken
 
     room = DemoRoom(supervisor.config.section("demo"))
     async with room.opened(supervisor.folder), spoken(room, supervisor.folder):

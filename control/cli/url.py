@@ -3,11 +3,11 @@
 import sys
 from typing import Final
 
-from control.cli import token
-from control.console.found import Target, client_of, once
-from control.console.words import say
-from control.errors import UNAVAILABLE, UserError
 from muster import url
+from muster_server.control.cli import token
+from muster_server.control.errors import UNAVAILABLE, UserError
+from muster_server.control.terminal.found import Target, client_of, once
+from muster_server.control.terminal.words import say
 
 GATEWAYS_MAX: Final = 3
 """An end client learns the others from the first."""

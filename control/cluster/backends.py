@@ -14,17 +14,17 @@ from typing import Any, Final
 import structlog
 
 import muster
-from control.cluster import specs
-from control.config import load as configuration
-from control.config.options import Config
-from control.errors import ConfigError
-from control.node.enrolment import judge, tree
-from control.registry import Directory, Snapshot
 from muster.instance import Endpoint, read_token
-from plane.engine import Server
-from plane.kind import Right
-from plane.kinds import listed
-from plane.spec import SpecError
+from muster_server.control.cluster import specs
+from muster_server.control.config import load as configuration
+from muster_server.control.config.options import Config
+from muster_server.control.errors import ConfigError
+from muster_server.control.node.enrolment import judge, tree
+from muster_server.control.registry import Directory, Snapshot
+from muster_server.plane.engine import Server
+from muster_server.plane.kind import Right
+from muster_server.plane.kinds import listed
+from muster_server.plane.spec import SpecError
 
 TIMEOUT_S: Final = 10.0
 LOG: Final = "muster.backends"

@@ -11,11 +11,11 @@ from typing import Final
 import msgspec
 import structlog
 
-from control.cluster.instance import Folder
-from control.registry.places import Certificate
-from plane.certificate import Claim, is_due, issue
-from plane.files import write_atomically
-from plane.spec import Spec
+from muster_server.control.cluster.instance import Folder
+from muster_server.control.registry.places import Certificate
+from muster_server.plane.certificate import Claim, is_due, issue
+from muster_server.plane.files import write_atomically
+from muster_server.plane.spec import Spec
 
 LOOK_S: Final = 5.0
 """Time between two looks for certificates that are due: the clock may have jumped, as after a sleep."""

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, Protocol
 import msgspec
 import structlog
 
-from control.errors import BAD_CONFIG, UserError
+from muster_server.control.errors import BAD_CONFIG, UserError
 
 BACKOFF_MIN_S: Final = 0.05
 BACKOFF_MAX_S: Final = 5.0

@@ -20,27 +20,27 @@ from typing import Any, Final
 import msgspec
 import structlog
 
-from control.cluster import instance, specs
-from control.cluster.instance import Folder
-from control.config.load import Loaded
-from control.config.options import Config
-from control.errors import FAILURE, ConfigError, UserError
-from control.host import hangup
-from control.host.addresses import split_address
-from control.host.notify import Notify
-from control.host.ports import Ports
-from control.node import logs, memory
-from control.node import process as node
-from control.node.life import Life
-from control.node.live import Again, Live, Now, needing_restart
-from control.registry import Snapshot
-from control.registry.places import MAIN, NAME, Count, layer
 from muster import _core
-from plane.keys import ClusterKeys, cluster_keys
-from plane.kinds import command_keys, kind, kinds, partitioned
-from plane.server import Others
-from plane.spec import Registration, Spec, SpecError, secret
-from plane.trust import shared_token, trust_of
+from muster_server.control.cluster import instance, specs
+from muster_server.control.cluster.instance import Folder
+from muster_server.control.config.load import Loaded
+from muster_server.control.config.options import Config
+from muster_server.control.errors import FAILURE, ConfigError, UserError
+from muster_server.control.host import hangup
+from muster_server.control.host.addresses import split_address
+from muster_server.control.host.notify import Notify
+from muster_server.control.host.ports import Ports
+from muster_server.control.node import logs, memory
+from muster_server.control.node import process as node
+from muster_server.control.node.life import Life
+from muster_server.control.node.live import Again, Live, Now, needing_restart
+from muster_server.control.registry import Snapshot
+from muster_server.control.registry.places import MAIN, NAME, Count, layer
+from muster_server.plane.keys import ClusterKeys, cluster_keys
+from muster_server.plane.kinds import command_keys, kind, kinds, partitioned
+from muster_server.plane.server import Others
+from muster_server.plane.spec import Registration, Spec, SpecError, secret
+from muster_server.plane.trust import shared_token, trust_of
 
 END_S: Final = 15.0
 """A draining node is killed after this time: longer than all that a drain waits for."""
@@ -89,7 +89,7 @@ def spec(config: Config, role: str, place: Folder, ports: Ports, index: int = 0)
         link_bind = ports.udp(f"{of.key}.link_bind", *split_address(section.link_bind))
     elif of.linked:
         link_bind = ports.udp(f"{of.key}.bind", *split_address(section.bind))
-    elif of.process == "edge":
+    elif of.process == "face":
         bind = ports.tcp(f"{of.key}.bind", *split_address(section.bind))
     admin_host, admin_port = split_address(config.serve.admin)
     own = specs.Own(
@@ -198,7 +198,7 @@ def _check_shared(config: Config, roles: Sequence[str]) -> None:
 
 
 def _together() -> Others:
-    from plane.together import Together
+    from muster_server.plane.together import Together
 
     return Together()
 

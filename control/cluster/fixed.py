@@ -1,10 +1,10 @@
 """A fixed map: without a registry, nodes get all addresses at their start, for good."""
 
-from control.cluster.instance import Endpoint, Process, Record
-from control.config.layout import instance_name
-from control.registry import Node, Snapshot
-from control.registry.places import Count, layer
-from plane.kinds import partitioned
+from muster_server.control.cluster.instance import Endpoint, Process, Record
+from muster_server.control.config.layout import instance_name
+from muster_server.control.registry import Node, Snapshot
+from muster_server.control.registry.places import Count, layer
+from muster_server.plane.kinds import partitioned
 
 
 class Fixed:

@@ -16,9 +16,9 @@ from typing import Final, Protocol
 
 import msgspec
 
-from control.errors import FAILURE, TRY_LATER, UserError
-from control.registry import Directory, Node
-from control.registry.places import (
+from muster_server.control.errors import FAILURE, TRY_LATER, UserError
+from muster_server.control.registry import Directory, Node
+from muster_server.control.registry.places import (
     COUNT,
     MAIN,
     ROOT,
@@ -32,7 +32,7 @@ from control.registry.places import (
     layer,
     read_count,
 )
-from control.registry.tree import TRANSACTION_MAX, BadVersion, NoNode, Refused, Set, Tree, Unavailable
+from muster_server.control.registry.tree import TRANSACTION_MAX, BadVersion, NoNode, Refused, Set, Tree, Unavailable
 
 GRACE_S: Final = 5.0
 PATIENCE_S: Final = 300.0

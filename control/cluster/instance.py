@@ -16,17 +16,17 @@ from typing import Final, Self
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from control.config.options import Config
-from control.errors import TRY_LATER, ConfigError, NotRunning, UserError
-from control.host.addresses import address_text
-from control.host.files import absolute, create_once, foreign
-from control.registry.places import Node
 from muster.errors import Unavailable
 from muster.instance import FILE, LOCK, check_default, default_folder, lives
-from plane.files import write_atomically
-from plane.kinds import kind, kinds, listed
-from plane.spec import AdminAccess, SpecError, secret
-from plane.trust import PROBE_TOKEN, probe_token, shared_token, signing_secrets
+from muster_server.control.config.options import Config
+from muster_server.control.errors import TRY_LATER, ConfigError, NotRunning, UserError
+from muster_server.control.host.addresses import address_text
+from muster_server.control.host.files import absolute, create_once, foreign
+from muster_server.control.registry.places import Node
+from muster_server.plane.files import write_atomically
+from muster_server.plane.kinds import kind, kinds, listed
+from muster_server.plane.spec import AdminAccess, SpecError, secret
+from muster_server.plane.trust import PROBE_TOKEN, probe_token, shared_token, signing_secrets
 
 FORMAT: Final = 1
 
@@ -114,7 +114,7 @@ def registered(node: Node, access: AdminAccess, name: str = "") -> Process:
         admin=node.admin or ("", 0),
         access=access,
         registered=node.state,
-        bind=node.client if node.client is not None and kind(node.role).process == "edge" else UNSET,
+        bind=node.client if node.client is not None and kind(node.role).process == "face" else UNSET,
     )
 
 

@@ -17,14 +17,14 @@ from typing import Final
 
 import structlog
 
-from control import systems
-from control.cluster.child import Backoff
-from control.cluster.instance import Beside, Folder
-from control.config.options import Config
-from control.errors import UNAVAILABLE, UserError
-from control.host.addresses import split_address
-from control.host.ports import Ports
-from plane.kind import Berth, Program, named
+from muster_server.control.cluster.child import Backoff
+from muster_server.control.cluster.instance import Beside, Folder
+from muster_server.control.config.options import Config
+from muster_server.control.errors import UNAVAILABLE, UserError
+from muster_server.control.host.addresses import split_address
+from muster_server.control.host.ports import Ports
+from muster_server.plane import systems
+from muster_server.plane.kind import Berth, Program, named
 
 STARTS_S: Final = 10.0
 STOPS_S: Final = 5.0
@@ -116,7 +116,7 @@ class Running:
     async def _begin(self) -> asyncio.subprocess.Process:
         """One start. Raises `UserError`."""
         arguments = self.prepare(self._berth)
-        tied = (sys.executable, "-m", "control.cluster.tied", str(os.getpid()))
+        tied = (sys.executable, "-m", "muster_server.control.cluster.tied", str(os.getpid()))
         with (self._berth.folder / "log").open("ab") as log:
             process = await asyncio.create_subprocess_exec(
                 *tied,

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias
 import msgspec
 import structlog
 
-from control.config.layout import PARTITIONS_MAX
-from control.config.options import SERVED
-from control.errors import FAILURE, TRY_LATER, NotRunning, UserError
-from control.host.sockets import address, listen
-from plane.kinds import partitioned
+from muster_server.control.config.layout import PARTITIONS_MAX
+from muster_server.control.config.options import SERVED
+from muster_server.control.errors import FAILURE, TRY_LATER, NotRunning, UserError
+from muster_server.control.host.sockets import address, listen
+from muster_server.plane.kinds import partitioned
 
 SOCKET: Final = "requests.sock"
 FORMAT: Final = 1

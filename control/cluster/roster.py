@@ -3,11 +3,11 @@
 from collections import Counter
 from collections.abc import Callable
 
-from control.config.layout import REPLICAS_MAX, Seat, seats, wanted
-from control.config.options import Config
-from control.errors import TRY_LATER, UserError
-from plane.kind import PLACES_MAX
-from plane.kinds import kind, partitioned
+from muster_server.control.config.layout import REPLICAS_MAX, Seat, seats, wanted
+from muster_server.control.config.options import Config
+from muster_server.control.errors import TRY_LATER, UserError
+from muster_server.plane.kind import PLACES_MAX
+from muster_server.plane.kinds import kind, partitioned
 
 
 class Roster:

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Final, Protocol, TypeAlias, TypeGuard
 
 import muster
-from control.cluster import instance
-from control.cluster.instance import Endpoint, Folder
-from control.errors import FAILURE, TRY_LATER, UNAVAILABLE, USAGE, UserError
 from muster.client import check_name as check_room_name
+from muster_server.control.cluster import instance
+from muster_server.control.cluster.instance import Endpoint, Folder
+from muster_server.control.errors import FAILURE, TRY_LATER, UNAVAILABLE, USAGE, UserError
 
 EXIT_CODES: Final[Mapping[str, int]] = {
     "unavailable": UNAVAILABLE,

@@ -12,10 +12,10 @@ from typing import Any, Final
 import msgspec
 import structlog
 
-from control.cluster.child import LINE_BYTES_MAX
-from control.cluster.template import Node
-from control.errors import FAILURE
-from control.node.shared import Order
+from muster_server.control.cluster.child import LINE_BYTES_MAX
+from muster_server.control.cluster.template import Node
+from muster_server.control.errors import FAILURE
+from muster_server.control.node.shared import Order
 
 END_S: Final = 2.0
 """A process without nodes is killed if it has not ended by then."""

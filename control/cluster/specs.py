@@ -13,17 +13,17 @@ from typing import Any, Final
 
 import structlog
 
-from control.cluster.instance import Folder, check, folder
-from control.config.options import Config
-from control.errors import ConfigError
-from control.host import files
-from control.registry import Snapshot
-from control.registry.places import MAIN
-from plane.kind import Around
-from plane.kinds import kind
-from plane.options import MachineOptions
-from plane.spec import AdminAccess, Fault, Registration, Spec, SpecError, secret
-from plane.trust import URLS, revoked, shared_token, signing_secrets
+from muster_server.control.cluster.instance import Folder, check, folder
+from muster_server.control.config.options import Config
+from muster_server.control.errors import ConfigError
+from muster_server.control.host import files
+from muster_server.control.registry import Snapshot
+from muster_server.control.registry.places import MAIN
+from muster_server.plane.kind import Around
+from muster_server.plane.kinds import kind
+from muster_server.plane.options import MachineOptions
+from muster_server.plane.spec import AdminAccess, Fault, Registration, Spec, SpecError, secret
+from muster_server.plane.trust import URLS, revoked, shared_token, signing_secrets
 
 DRAIN_MS: Final = 1_000
 SECRETS: Final = ("password_file", "users_file", "tls_key_file", "token_file")
@@ -271,7 +271,7 @@ def certifying_key(config: Config, place: Folder) -> bytes:
 
 
 def _public_half(file: str) -> str:
-    from plane.certificate import public_half  # loads a library
+    from muster_server.plane.certificate import public_half  # loads a library
 
     try:
         return public_half(secret(file, 32))

@@ -18,39 +18,39 @@ import msgspec
 import structlog
 from msgspec import UNSET
 
-from control.cluster import instance, requests, specs
-from control.cluster.child import Backoff, Child
-from control.cluster.instance import Endpoint, Process, Record
-from control.cluster.programs import Programs
-from control.cluster.requests import Add, Counted, Look, Provide, Remove, Request, Seated, Withdraw
-from control.cluster.roster import Roster
-from control.cluster.shared import SharedProcess, Tenant
-from control.cluster.template import Node as Forked
-from control.cluster.template import Template
-from control.config.layout import NODES_MAX, Seat, of_instance, seat_name, together, wanted
-from control.config.load import Loaded
-from control.config.options import LINKS, Config, Faults
-from control.errors import TRY_LATER, ConfigError, UserError
-from control.host.addresses import split_address
-from control.host.openfiles import enough_files
-from control.host.ports import Ports
-from control.node.enrolment import tree
-from control.node.live import Live, Now, merged, needing_restart, reloading
-from control.registry import Directory, Node, Snapshot
-from control.registry.epoch import next_epoch
-from control.registry.places import ROOT, Count, layer
-from control.registry.server import RegistryServer
-from control.registry.tree import Tree, TreeError
 from muster import __version__, _core
 from muster.instance import pid_namespace, start_time
-from plane.files import write_atomically
-from plane.kinds import command_keys, doors, kind, kinds, system_of
-from plane.spec import Fault, Registration, Spec, SpecError, secret
+from muster_server.control.cluster import instance, requests, specs
+from muster_server.control.cluster.child import Backoff, Child
+from muster_server.control.cluster.instance import Endpoint, Process, Record
+from muster_server.control.cluster.programs import Programs
+from muster_server.control.cluster.requests import Add, Counted, Look, Provide, Remove, Request, Seated, Withdraw
+from muster_server.control.cluster.roster import Roster
+from muster_server.control.cluster.shared import SharedProcess, Tenant
+from muster_server.control.cluster.template import Node as Forked
+from muster_server.control.cluster.template import Template
+from muster_server.control.config.layout import NODES_MAX, Seat, of_instance, seat_name, together, wanted
+from muster_server.control.config.load import Loaded
+from muster_server.control.config.options import LINKS, Config, Faults
+from muster_server.control.errors import TRY_LATER, ConfigError, UserError
+from muster_server.control.host.addresses import split_address
+from muster_server.control.host.openfiles import enough_files
+from muster_server.control.host.ports import Ports
+from muster_server.control.node.enrolment import tree
+from muster_server.control.node.live import Live, Now, merged, needing_restart, reloading
+from muster_server.control.registry import Directory, Node, Snapshot
+from muster_server.control.registry.epoch import next_epoch
+from muster_server.control.registry.places import ROOT, Count, layer
+from muster_server.control.registry.server import RegistryServer
+from muster_server.control.registry.tree import Tree, TreeError
+from muster_server.plane.files import write_atomically
+from muster_server.plane.kinds import command_keys, doors, kind, kinds, system_of
+from muster_server.plane.spec import Fault, Registration, Spec, SpecError, secret
 
 if TYPE_CHECKING:  # loaded only where there is a registry
-    from control.cluster.certifier import Certifier
+    from muster_server.control.cluster.certifier import Certifier
 
-NODE_COMMAND: Final = (sys.executable, "-m", "control.node")
+NODE_COMMAND: Final = (sys.executable, "-m", "muster_server.control.node")
 """The program of a node, and of the template from which nodes are forked."""
 READY_S: Final = 20.0
 READY_EACH_S: Final = 1.0
@@ -185,7 +185,7 @@ class Supervisor:
 
     def _certify(self) -> None:
         """Nodes get certificates; the key stays in this process. Raises `ConfigError`."""
-        from control.cluster.certifier import Certifier  # loads a library
+        from muster_server.control.cluster.certifier import Certifier  # loads a library
 
         self._certifier = Certifier(self.folder, specs.certifying_key(self.config, self.folder), self._log)
         certifying = asyncio.create_task(self._certifier.run(), name="renews certificates")
@@ -483,7 +483,7 @@ class Supervisor:
             link=self._link(seat),
             admin=self._admins[seat],
             access=specs.admin_access(self.config),
-            bind=self._reached(seat) if kind(seat.role).process == "edge" else UNSET,
+            bind=self._reached(seat) if kind(seat.role).process == "face" else UNSET,
             waits=child.error or UNSET if child.state == "waiting" else UNSET,
         )
 

@@ -15,9 +15,9 @@ from typing import IO, Final
 
 import msgspec
 
-from control.cluster.child import LINE_BYTES_MAX
-from control.errors import FAILURE, UserError
-from control.node.template import OPTION, Start
+from muster_server.control.cluster.child import LINE_BYTES_MAX
+from muster_server.control.errors import FAILURE, UserError
+from muster_server.control.node.template import OPTION, Start
 
 PR_SET_CHILD_SUBREAPER: Final = 36
 ANSWER_S: Final = 30.0

@@ -1,4 +1,4 @@
-"""Runs a program that dies with its parent: `python -m control.cluster.tied PARENT PROGRAM ARGUMENT…`.
+"""Runs a program that dies with its parent: `python -m muster_server.control.cluster.tied PARENT PROGRAM ARGUMENT…`.
 
 The kernel's signal at a parent's end outlives the change of program; so a killed `muster up` leaves none behind. It also may
 open as many files as the machine allows, since few programs raise their own limit.

@@ -7,10 +7,10 @@ epochs, keys and logs stay where they are when other nodes come or go, and when 
 from dataclasses import dataclass
 from typing import Any, Final
 
-from control import systems
-from control.config.options import Config
-from plane.kind import LATER, RoleKind
-from plane.kinds import kind, kinds
+from muster_server.control.config.options import Config
+from muster_server.plane import systems
+from muster_server.plane.kind import LATER, RoleKind
+from muster_server.plane.kinds import kind, kinds
 
 PARTITIONS_MAX: Final = 256
 REPLICAS_MAX: Final = 16

@@ -17,15 +17,15 @@ from typing import Annotated, Any, Final, Literal, get_args, get_origin
 
 import msgspec
 
-from control import systems
-from control.config import layout
-from control.config.options import LINKS, SERVED, Config, Registry, whole
-from control.errors import ConfigError
-from control.host.addresses import NO_ADDRESS, PORT_MAX, split_address
-from control.host.files import foreign
-from plane.kind import RoleKind, named
-from plane.kinds import kind, partitioned
-from plane.options import DoorOptions
+from muster_server.control.config import layout
+from muster_server.control.config.options import LINKS, SERVED, Config, Registry, whole
+from muster_server.control.errors import ConfigError
+from muster_server.control.host.addresses import NO_ADDRESS, PORT_MAX, split_address
+from muster_server.control.host.files import foreign
+from muster_server.plane import systems
+from muster_server.plane.kind import RoleKind, named
+from muster_server.plane.kinds import kind, partitioned
+from muster_server.plane.options import DoorOptions
 
 PREFIX: Final = "MUSTER_"
 FILE_VARIABLE: Final = "MUSTER_CONFIG"
@@ -358,7 +358,7 @@ def _wrong_admin(address: str) -> str | None:
 def _fault_of(registry: Registry) -> tuple[str, str] | None:
     """Returns the wrong key and its mistake."""
     if registry.url.startswith("zk://"):
-        from control.config.zookeeper import servers  # imports kazoo, here only
+        from muster_server.control.config.zookeeper import servers  # imports kazoo, here only
 
         try:
             servers(registry.url)

@@ -11,10 +11,10 @@ from typing import Annotated, Any, Final, Literal, cast
 
 import msgspec
 
-from control import systems
-from plane.kind import O, RoleKind
-from plane.kinds import clustered, kind, kinds, linked, partitioned
-from plane.options import Section, key
+from muster_server.plane import systems
+from muster_server.plane.kind import O, RoleKind
+from muster_server.plane.kinds import clustered, kind, kinds, linked, partitioned
+from muster_server.plane.options import Section, key
 
 Chance = Annotated[float, key("", "faults are off unless asked for", "fraction", ge=0.0, le=1.0)]
 

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from control.config.options import Cluster
-from control.doctor.finding import Finding, fail, ok, warn
-from plane.keys import listed
-from plane.spec import SpecError
+from muster_server.control.config.options import Cluster
+from muster_server.control.doctor.finding import Finding, fail, ok, warn
+from muster_server.plane.keys import listed
+from muster_server.plane.spec import SpecError
 
 CHECK = "identity"
 

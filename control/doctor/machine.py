@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from control.doctor.finding import Finding, fail, mib, ok, warn
+from muster_server.control.doctor.finding import Finding, fail, mib, ok, warn
 
 NODE_MIB: Final = 60
 """Memory of a node beside its rings, as `NODES_MAX` of control/config/layout.py counts it."""

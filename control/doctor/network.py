@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from control.doctor.finding import Finding, fail, mib, ok, warn
+from muster_server.control.doctor.finding import Finding, fail, mib, ok, warn
 
 ENOUGH_BYTES: Final = 8 << 20
 LOST_MAX: Final = 1e-4

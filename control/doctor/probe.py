@@ -12,10 +12,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
-from control.doctor.machine import Place
-from control.doctor.network import Offload
-from control.errors import UserError
-from control.host.ports import Ports
+from muster_server.control.doctor.machine import Place
+from muster_server.control.doctor.network import Offload
+from muster_server.control.errors import UserError
+from muster_server.control.host.ports import Ports
 
 SO_SNDBUFFORCE: Final = 32
 SO_RCVBUFFORCE: Final = 33

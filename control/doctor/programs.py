@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from control.doctor.finding import Finding, ok
+from muster_server.control.doctor.finding import Finding, ok
 
 
 class Program(NamedTuple):

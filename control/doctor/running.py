@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from control.cluster.instance import Process, Record
-from control.console import common
-from control.console.readings import NO_ANSWER, Readings, uncovered
-from control.doctor.finding import Finding, fail, mib, ok, warn
-from control.doctor.network import ENOUGH_BYTES, sysctl
+from muster_server.control.cluster.instance import Process, Record
+from muster_server.control.doctor.finding import Finding, fail, mib, ok, warn
+from muster_server.control.doctor.network import ENOUGH_BYTES, sysctl
+from muster_server.control.terminal import common
+from muster_server.control.terminal.readings import NO_ANSWER, Readings, uncovered
 
 
 class Trouble(NamedTuple):

@@ -5,8 +5,8 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path
 
-from control.errors import ConfigError
-from plane.files import write_atomically
+from muster_server.control.errors import ConfigError
+from muster_server.plane.files import write_atomically
 
 
 def create_once(file: Path, content: bytes, mode: int = 0o600) -> None:

@@ -1,6 +1,6 @@
 """SIGHUP before a loop runs: it must not end a starting process, and its request is kept until a loop can serve it.
 
-Owns the signal from the first lines of the process (`control/cli/start.py`) until a loop takes it
+Owns the signal from the first lines of the process (`systems/start.py`) until a loop takes it
 (`control/cluster/daemon.py`). Imports nothing that takes time to load.
 """
 

@@ -3,7 +3,7 @@
 import resource
 from typing import Final
 
-from control.errors import UserError
+from muster_server.control.errors import UserError
 
 FILES: Final = 32
 FILES_EACH: Final = 8

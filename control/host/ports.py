@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 from typing import Final, Self
 
-from control.errors import UserError
-from control.host.addresses import address_text
+from muster_server.control.errors import UserError
+from muster_server.control.host.addresses import address_text
 
 KERNELS: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 OWN: Final = range(20_000, 65_536)

@@ -1,6 +1,6 @@
 """Ids that no two processes give: dense ones, from segments, and snowflakes, from leased workers."""
 
-from control.ids.dense import DenseIds, RegistrySegments, Segments
-from control.ids.snowflake import Parts, Snowflakes, parts
+from muster_server.control.ids.dense import DenseIds, RegistrySegments, Segments
+from muster_server.control.ids.snowflake import Parts, Snowflakes, parts
 
 __all__ = ["DenseIds", "Parts", "RegistrySegments", "Segments", "Snowflakes", "parts"]

@@ -6,7 +6,7 @@ Owns the order in which segments are taken and given. A segment whose taker ende
 import asyncio
 from typing import Final, Protocol
 
-from control.registry.tree import BadVersion, NodeExists, Tree
+from muster_server.control.registry.tree import BadVersion, NodeExists, Tree
 
 SEGMENT: Final = 1 << 16
 """Ids of one segment: one container of a roaring bitmap."""

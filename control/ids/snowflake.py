@@ -18,8 +18,8 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from control.ids.dense import ROOT
-from control.registry.tree import BadVersion, NodeExists, Tree
+from muster_server.control.ids.dense import ROOT
+from muster_server.control.registry.tree import BadVersion, NodeExists, Tree
 
 EPOCH_MS: Final = 1_767_225_600_000
 """2026-01-01, in milliseconds since 1970."""

@@ -21,19 +21,19 @@ import msgspec
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from control.node import metrics
-from control.node.hosts import is_ours
-from control.node.links import Links
-from control.node.pace import Pace
-from plane.kind import named
-from plane.kinds import kind
-from plane.server import Server
-from plane.service import Figure, Service
-from plane.spec import AdminAccess, SpecError
-from plane.users import Texts
+from muster_server.control.node import metrics
+from muster_server.control.node.hosts import is_ours
+from muster_server.control.node.links import Links
+from muster_server.control.node.pace import Pace
+from muster_server.plane.kind import named
+from muster_server.plane.kinds import kind
+from muster_server.plane.server import Server
+from muster_server.plane.service import Figure, Service
+from muster_server.plane.spec import AdminAccess, SpecError
+from muster_server.plane.users import Texts
 
 if TYPE_CHECKING:  # loaded only where there is a registry
-    from control.node.enrolment import Enrolment
+    from muster_server.control.node.enrolment import Enrolment
 
 OPEN: Final = AdminAccess()
 CONNECTIONS_MAX: Final = 64

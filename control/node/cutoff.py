@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final, cast
 
 import structlog
 
-from plane.engine import DoorEngine
-from plane.server import Server
+from muster_server.plane.engine import DoorEngine
+from muster_server.plane.server import Server
 
 if TYPE_CHECKING:
-    from control.node.enrolment import Enrolment
+    from muster_server.control.node.enrolment import Enrolment
 
 LOOK_S: Final = 0.5
 BACK_S: Final = 5.0

@@ -15,22 +15,22 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import structlog
 
-from control.errors import ConfigError
-from control.registry import Directory, Node, Snapshot
-from control.registry.directory import SPREAD_S
-from control.registry.identities import IdentityTaken
-from control.registry.number import NumberFile
-from control.registry.places import COUNT, Ack, Count, State, concerns, layer
-from control.registry.server import STATE
-from control.registry.steps import Steps
-from control.registry.tree import Denied, Tree, TreeError
-from control.registry.view import Judge
 from muster import __version__
-from plane.engine import Placement
-from plane.keys import KEY_BYTES
-from plane.kinds import clustered, kind, partitioned
-from plane.role import Servers
-from plane.spec import Registration, Spec, SpecError, secret
+from muster_server.control.errors import ConfigError
+from muster_server.control.registry import Directory, Node, Snapshot
+from muster_server.control.registry.directory import SPREAD_S
+from muster_server.control.registry.identities import IdentityTaken
+from muster_server.control.registry.number import NumberFile
+from muster_server.control.registry.places import COUNT, Ack, Count, State, concerns, layer
+from muster_server.control.registry.server import STATE
+from muster_server.control.registry.steps import Steps
+from muster_server.control.registry.tree import Denied, Tree, TreeError
+from muster_server.control.registry.view import Judge
+from muster_server.plane.engine import Placement
+from muster_server.plane.keys import KEY_BYTES
+from muster_server.plane.kinds import clustered, kind, partitioned
+from muster_server.plane.role import Servers
+from muster_server.plane.spec import Registration, Spec, SpecError, secret
 
 PATIENCE_S: Final = 1.0
 """After this time the wait for the registry is reported."""
@@ -57,7 +57,7 @@ SETTLED_S: Final = 0.1
 """Time between two questions whether the engine has done its part of a growth."""
 
 if TYPE_CHECKING:  # loaded only where a server is certified
-    from control.registry.certified import Source
+    from muster_server.control.registry.certified import Source
 
 Take = Callable[[Placement], None]
 """A role's `place`."""
@@ -68,19 +68,19 @@ Name = Callable[[Servers], None]
 def load(where: Registration) -> None:
     """Load the library that `tree` needs."""
     if where.url == "embedded":
-        import control.registry.embedded
+        import muster_server.control.registry.embedded
     else:
-        import control.registry.zookeeper  # noqa: F401
+        import muster_server.control.registry.zookeeper  # noqa: F401
 
 
 def tree(where: Registration) -> Tree:
     """The client of the registry that the spec names; no other library is loaded. Raises `SpecError`."""
     if where.url == "embedded":
-        from control.registry.embedded import EmbeddedTree
+        from muster_server.control.registry.embedded import EmbeddedTree
 
         return EmbeddedTree(Path(where.folder), session_s=where.session_ms / 1000)
-    from control.config.zookeeper import servers
-    from control.registry.zookeeper import ZooKeeperTree
+    from muster_server.control.config.zookeeper import servers
+    from muster_server.control.registry.zookeeper import ZooKeeperTree
 
     try:
         return ZooKeeperTree(servers(where.url, session_s=where.session_ms / 1000, **_credentials(where)))
@@ -112,14 +112,14 @@ def judge(where: Registration) -> Judge | None:
     """The judge of the servers in the registry; None where this process shows them no credential."""
     if not where.signing_keys:
         return None
-    from control.registry.certified import Certified  # loads a library
+    from muster_server.control.registry.certified import Certified  # loads a library
 
     return Certified(where.signing_keys)
 
 
 def _source(where: Registration, log: structlog.typing.FilteringBoundLogger) -> "Source":
     """The source of this server's certificate. Raises `SpecError`."""
-    from control.registry.certified import Delivered, Signer  # loads a library
+    from muster_server.control.registry.certified import Delivered, Signer  # loads a library
 
     if where.signing_key_file:
         return Signer(secret(where.signing_key_file, KEY_BYTES))

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
-from control.errors import FAILURE, UserError
-from control.node import memory
-from control.node.process import Parent, run
-from control.node.shared import Shared
-from control.node.template import die_with
-from plane.kinds import kind
-from plane.spec import Spec, SpecError, content, decoded
+from muster_server.control.errors import FAILURE, UserError
+from muster_server.control.node import memory
+from muster_server.control.node.process import Parent, run
+from muster_server.control.node.shared import Shared
+from muster_server.control.node.template import die_with
+from muster_server.plane.kinds import kind
+from muster_server.plane.spec import Spec, SpecError, content, decoded
 
 
 def load(words: Sequence[str]) -> None:
@@ -23,7 +23,7 @@ def load(words: Sequence[str]) -> None:
         if kind(spec.role).linked:
             import_module(kind(spec.role).build.partition(":")[0])
         if spec.registry is not None:
-            from control.node import enrolment
+            from muster_server.control.node import enrolment
 
             enrolment.load(spec.registry)
 
@@ -33,7 +33,7 @@ def main(words: Sequence[str]) -> int:
 
     Exit codes: 0 ended as told, 1 failed, 78 must not be restarted.
     """
-    parser = argparse.ArgumentParser(prog="control.node")
+    parser = argparse.ArgumentParser(prog="muster_server.control.node")
     parser.add_argument("--spec", type=Path, required=True)
     parser.add_argument("--shared", action="store_true")
     parser.add_argument("--parent", type=int, required=True)

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from control.node.ages import Histogram, histograms
+from muster_server.control.node.ages import Histogram, histograms
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,17 +11,17 @@ from typing import Any, Final
 import msgspec
 import structlog
 
-from control.config.load import values
-from control.config.options import Config
-from control.errors import UserError
-from control.node import logs
-from plane.engine import Engine
-from plane.keys import ClusterKeys, check_number, cluster_keys
-from plane.kinds import kind, kinds
-from plane.main import settings
-from plane.service import TakeTrust
-from plane.spec import Spec, SpecError
-from plane.trust import Trust, trust_of
+from muster_server.control.config.load import values
+from muster_server.control.config.options import Config
+from muster_server.control.errors import UserError
+from muster_server.control.node import logs
+from muster_server.plane.engine import Engine
+from muster_server.plane.keys import ClusterKeys, check_number, cluster_keys
+from muster_server.plane.kinds import kind, kinds
+from muster_server.plane.main import settings
+from muster_server.plane.service import TakeTrust
+from muster_server.plane.spec import Spec, SpecError
+from muster_server.plane.trust import Trust, trust_of
 
 LEVEL: Final = "log.level"
 FIELDS: Final[Mapping[str, str]] = {

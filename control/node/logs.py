@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 import structlog
 
-from control.host.shown import shown, shown_json
+from muster_server.control.host.shown import shown, shown_json
 
 PIECE_BYTES: Final = 4_096
 """Bytes that a writable pipe takes at once."""

@@ -19,8 +19,8 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from control.node import logs
-from control.node.ages import Histogram
+from muster_server.control.node import logs
+from muster_server.control.node.ages import Histogram
 
 NAME: Final = re.compile(r"(?P<name>[a-z][a-z0-9_]*)(?:\{(?P<labels>.*)\})?")
 LABEL: Final = re.compile(r'([a-z_]+)="([^"]*)"')

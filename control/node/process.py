@@ -21,25 +21,25 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 import msgspec
 import structlog
 
-from control.config.layout import instance_name
-from control.errors import FAILURE, ConfigError, UserError
-from control.node import admin, logs, memory
-from control.node.admin import Companion
-from control.node.cutoff import CutOff
-from control.node.live import Again, Live, Now
 from muster import __version__
 from muster._core import PROTOCOLS
-from plane import main as plane
-from plane.kind import named
-from plane.kinds import kind
-from plane.server import Others, Server
-from plane.service import Context, Service
-from plane.spec import Spec, SpecError, content, decoded
-from plane.trust import shared_token
+from muster_server.control.config.layout import instance_name
+from muster_server.control.errors import FAILURE, ConfigError, UserError
+from muster_server.control.node import admin, logs, memory
+from muster_server.control.node.admin import Companion
+from muster_server.control.node.cutoff import CutOff
+from muster_server.control.node.live import Again, Live, Now
+from muster_server.plane import main as plane
+from muster_server.plane.kind import named
+from muster_server.plane.kinds import kind
+from muster_server.plane.server import Others, Server
+from muster_server.plane.service import Context, Service
+from muster_server.plane.spec import Spec, SpecError, content, decoded
+from muster_server.plane.trust import shared_token
 
 if TYPE_CHECKING:  # loaded only where there is a registry
-    from control.host.ports import Ports
-    from control.node.enrolment import Enrolment
+    from muster_server.control.host.ports import Ports
+    from muster_server.control.node.enrolment import Enrolment
 
 SUPERSEDED: Final = (
     "{name} is registered by a later process, so this one has ended; each needs a name of its own: see serve.name, "
@@ -182,7 +182,7 @@ async def serve_enrolled(
     Raises `UserError` when the registry gave its number to another node: a restart takes another number, unless one is
     prescribed.
     """
-    from control.node.enrolment import enrolled
+    from muster_server.control.node.enrolment import enrolled
 
     about = {
         "instance": spec.instance,
@@ -223,7 +223,11 @@ async def serve_enrolled(
 def made(spec: Spec, log: structlog.typing.FilteringBoundLogger, enrolment: "Enrolment | None" = None) -> Service:
     """Build the role or service of the spec. Raises `SpecError`, and `OSError` when an address is taken."""
     of = kind(spec.role)
-    return plane.server(of, spec, log) if of.linked else plane.service(of, spec, context(spec, log, enrolment))
+    return (
+        muster_server.plane.server(of, spec, log)
+        if of.linked
+        else muster_server.plane.service(of, spec, context(spec, log, enrolment))
+    )
 
 
 def name_of(spec: Spec) -> str:

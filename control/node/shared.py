@@ -1,4 +1,4 @@
-"""The process of several nodes: `python -m control.node --shared --spec FILE --parent PID`, run by the supervisor.
+"""The process of several nodes: `python -m muster_server.control.node --shared --spec FILE --parent PID`, run by the supervisor.
 
 Each node has all that it has in a process of its own (`process.py`): spec, number, administration, registration, end. They
 share the loop, and machines send each other datagrams through memory (`plane/together.py`). The supervisor gives orders
@@ -16,13 +16,13 @@ from typing import Any, Final, Literal
 import msgspec
 import structlog
 
-from control.errors import FAILURE, UserError
-from control.node import logs
-from control.node.life import Life
-from control.node.live import Live
-from control.node.process import FileOwner, live, names_of
-from plane.spec import SpecError
-from plane.together import Together
+from muster_server.control.errors import FAILURE, UserError
+from muster_server.control.node import logs
+from muster_server.control.node.life import Life
+from muster_server.control.node.live import Live
+from muster_server.control.node.process import FileOwner, live, names_of
+from muster_server.plane.spec import SpecError
+from muster_server.plane.together import Together
 
 ORDER_MAX: Final = 1 << 14
 """Bytes of an order: a name and a file's."""

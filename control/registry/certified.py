@@ -12,11 +12,11 @@ from typing import Final, Protocol
 import msgspec
 import structlog
 
-from control.host.addresses import address_text
-from control.registry.places import Certificate, Node
-from plane import certificate as certificates
-from plane.certificate import Claim, is_genuine, issue
-from plane.kinds import kind
+from muster_server.control.host.addresses import address_text
+from muster_server.control.registry.places import Certificate, Node
+from muster_server.plane import certificate as certificates
+from muster_server.plane.certificate import Claim, is_genuine, issue
+from muster_server.plane.kinds import kind
 
 NONE: Final = "has no certificate: a stranger registered it, or a node of a version before 0.2"
 FALSE: Final = "no key of cluster.signing_keys certified this address and key for clients"

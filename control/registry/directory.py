@@ -17,10 +17,10 @@ from typing import Final, Self
 import msgspec
 import structlog
 
-from control.config.layout import PARTITIONS_MAX
-from control.registry.epoch import EPOCH_MAX
-from control.registry.identities import Identities, IdentityTaken
-from control.registry.places import (
+from muster_server.control.config.layout import PARTITIONS_MAX
+from muster_server.control.registry.epoch import EPOCH_MAX
+from muster_server.control.registry.identities import Identities, IdentityTaken
+from muster_server.control.registry.places import (
     CLUSTERS_MAX,
     COUNT,
     NAME,
@@ -41,18 +41,9 @@ from control.registry.places import (
     read_count,
     read_identity,
 )
-from control.registry.tree import (
-    BadVersion,
-    Check,
-    Entry,
-    NodeExists,
-    NoNode,
-    Session,
-    Tree,
-    Unavailable,
-)
-from control.registry.view import HOLD_S, Judge, View
-from plane.kinds import clustered, kinds, partitioned
+from muster_server.control.registry.tree import BadVersion, Check, Entry, NodeExists, NoNode, Session, Tree, Unavailable
+from muster_server.control.registry.view import HOLD_S, Judge, View
+from muster_server.plane.kinds import clustered, kinds, partitioned
 
 POLL_S: Final = 5.0
 READS_S: Final = 20_000

@@ -11,13 +11,13 @@ from typing import Final
 
 import msgspec
 
-from control.config.zookeeper import check_path
-from control.host.sockets import address
-from control.registry import frames, tree
-from control.registry.read_cache import ReadCache
-from control.registry.server import SOCKET
-from control.registry.signals import Signals
-from control.registry.tree import CALL_S, Entry, Operation, Result, Session, Tree, TreeError, Unavailable
+from muster_server.control.config.zookeeper import check_path
+from muster_server.control.host.sockets import address
+from muster_server.control.registry import frames, tree
+from muster_server.control.registry.read_cache import ReadCache
+from muster_server.control.registry.server import SOCKET
+from muster_server.control.registry.signals import Signals
+from muster_server.control.registry.tree import CALL_S, Entry, Operation, Result, Session, Tree, TreeError, Unavailable
 
 SESSION_S: Final = 5.0
 CONNECT_S: Final = 2.0

@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 from typing import Final
 
-from control.errors import UserError
-from plane.files import write_atomically
+from muster_server.control.errors import UserError
+from muster_server.plane.files import write_atomically
 
 EPOCH_MAX: Final = (1 << 32) - 1
 """It travels as u32; unix seconds reach that in 2106."""

@@ -5,8 +5,8 @@ from typing import Final
 
 import msgspec
 
-from control.config.zookeeper import PATH_MAX
-from control.registry.tree import DATA_MAX, TRANSACTION_MAX, TREE_BYTES_MAX, Entry, Operation, Result
+from muster_server.control.config.zookeeper import PATH_MAX
+from muster_server.control.registry.tree import DATA_MAX, TRANSACTION_MAX, TREE_BYTES_MAX, Entry, Operation, Result
 
 REQUEST_MAX: Final = TRANSACTION_MAX * (DATA_MAX + PATH_MAX + 32)
 ANSWER_MAX: Final = 2 * TREE_BYTES_MAX

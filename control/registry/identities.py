@@ -11,10 +11,10 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from typing import Final
 
-from control.config.layout import FIRST_NUMBERS
-from control.registry.epoch import EPOCH_MAX
-from control.registry.places import ROOT, Identity, Wrong, encode, read_identity
-from control.registry.tree import (
+from muster_server.control.config.layout import FIRST_NUMBERS
+from muster_server.control.registry.epoch import EPOCH_MAX
+from muster_server.control.registry.places import ROOT, Identity, Wrong, encode, read_identity
+from muster_server.control.registry.tree import (
     TRANSACTION_MAX,
     BadVersion,
     Create,

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import structlog
 
-from control.registry.places import Identity, Wrong, encode, read_identity
-from plane.files import write_atomically
-from plane.spec import SpecError
+from muster_server.control.registry.places import Identity, Wrong, encode, read_identity
+from muster_server.plane.files import write_atomically
+from muster_server.plane.spec import SpecError
 
 
 class NumberFile:

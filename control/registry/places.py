@@ -14,9 +14,9 @@ from typing import Annotated, Final, Literal, TypeVar
 
 import msgspec
 
-from control.config.layout import PARTITIONS_MAX
-from plane import engine
-from plane.kinds import clustered, doors, kinds, linked, partitioned, peers, system_of
+from muster_server.control.config.layout import PARTITIONS_MAX
+from muster_server.plane import engine
+from muster_server.plane.kinds import clustered, doors, kinds, linked, partitioned, peers, system_of
 
 ROOT: Final = "/pubsub"
 MAIN: Final = "main"

@@ -7,7 +7,7 @@ kept only if no change was reported since its question; a later report drops it.
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, TypeVar, cast
 
-from control.registry.tree import parent
+from muster_server.control.registry.tree import parent
 
 T = TypeVar("T")
 KEPT_MAX: Final = 1 << 16

@@ -15,14 +15,14 @@ from typing import Final, Self
 import msgspec
 import structlog
 
-from control.config.zookeeper import check_path
-from control.errors import UserError
-from control.host.sockets import listen
-from control.registry import frames
-from control.registry.frames import Frame
-from control.registry.store import Store
-from control.registry.tree import Operation, Result, TreeError, check
-from plane.files import write_atomically
+from muster_server.control.config.zookeeper import check_path
+from muster_server.control.errors import UserError
+from muster_server.control.host.sockets import listen
+from muster_server.control.registry import frames
+from muster_server.control.registry.frames import Frame
+from muster_server.control.registry.store import Store
+from muster_server.control.registry.tree import Operation, Result, TreeError, check
+from muster_server.plane.files import write_atomically
 
 SOCKET: Final = "registry.sock"
 STATE: Final = "registry.state"

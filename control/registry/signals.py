@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 
 import structlog
 
-from control.registry.tree import Session, covers
+from muster_server.control.registry.tree import Session, covers
 
 
 class Signals:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from control.registry.places import Count
+from muster_server.control.registry.places import Count
 
 STANDS_S: Final = 600.0
 """By then a working command has taken the next step, or has given up: `PATIENCE_S` of growth.py, and a grace time."""

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from control.registry.tree import (
+from muster_server.control.registry.tree import (
     ANY,
     NODES_MAX,
     TREE_BYTES_MAX,

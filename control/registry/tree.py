@@ -9,7 +9,7 @@ from typing import Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
-from control.config.zookeeper import check_path
+from muster_server.control.config.zookeeper import check_path
 
 ANY: Final = -1
 """A version that matches any node."""

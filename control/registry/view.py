@@ -16,9 +16,9 @@ from typing import Final, Protocol
 import msgspec
 import structlog
 
-from control.config.layout import PARTITIONS_MAX
-from control.config.zookeeper import PATH_MAX
-from control.registry.places import (
+from muster_server.control.config.layout import PARTITIONS_MAX
+from muster_server.control.config.zookeeper import PATH_MAX
+from muster_server.control.registry.places import (
     COUNT,
     Ack,
     Count,
@@ -31,7 +31,7 @@ from control.registry.places import (
     read_count,
     read_node,
 )
-from plane.kinds import partitioned
+from muster_server.plane.kinds import partitioned
 
 HOLD_S: Final = 10.0
 

@@ -24,11 +24,11 @@ from kazoo.protocol.states import EventType, KazooState, WatchedEvent
 from kazoo.retry import KazooRetry
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
-from control.config.zookeeper import Servers, check_path
-from control.registry import tree
-from control.registry.read_cache import ReadCache
-from control.registry.signals import Signals
-from control.registry.tree import (
+from muster_server.control.config.zookeeper import Servers, check_path
+from muster_server.control.registry import tree
+from muster_server.control.registry.read_cache import ReadCache
+from muster_server.control.registry.signals import Signals
+from muster_server.control.registry.tree import (
     CALL_S,
     BadVersion,
     Check,
@@ -401,7 +401,7 @@ def _tls(where: Servers) -> ssl.SSLContext:
     return context
 
 
-_SILENT: Final = logging.getLogger("control.registry.zookeeper.kazoo")
+_SILENT: Final = logging.getLogger("muster_server.control.registry.zookeeper.kazoo")
 """Drops kazoo's logs: the tree reports by its session."""
 _SILENT.addHandler(logging.NullHandler())
 _SILENT.propagate = False

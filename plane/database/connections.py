@@ -16,11 +16,11 @@ from sqlalchemy import Connection, Insert, Table
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from plane.database import migrate
-from plane.database.dialects import DIALECTS
-from plane.database.errors import Busy, DatabaseError, translated
-from plane.database.migrate import Schema
-from plane.database.url import Location
+from muster_server.plane.database import migrate
+from muster_server.plane.database.dialects import DIALECTS
+from muster_server.plane.database.errors import Busy, DatabaseError, translated
+from muster_server.plane.database.migrate import Schema
+from muster_server.plane.database.url import Location
 
 CALL_S: Final = 15.0
 BUSY_MAX: Final = 8

@@ -15,8 +15,8 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from plane.database.errors import Busy
-from plane.database.url import Kind, Location
+from muster_server.plane.database.errors import Busy
+from muster_server.plane.database.url import Kind, Location
 
 CONNECTIONS: Final = 2
 """One writes, one loads."""

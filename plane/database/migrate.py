@@ -12,8 +12,8 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection
 
-from plane.database.dialects import Dialect
-from plane.database.errors import Refused
+from muster_server.plane.database.dialects import Dialect
+from muster_server.plane.database.errors import Refused
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Durable logs that systems share: the words, an embedded version and one over Kafka."""
 
-from plane.log.place import connect
-from plane.log.words import (
+from muster_server.plane.log.place import connect
+from muster_server.plane.log.words import (
     BATCH_BYTES_MAX,
     Batch,
     Beyond,

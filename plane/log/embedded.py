@@ -10,7 +10,18 @@ from pathlib import Path
 from typing import Final
 
 from muster._core import Journal
-from plane.log.words import BATCH_BYTES_MAX, Batch, Beyond, Damaged, Failed, Fenced, Full, LogError, TooLarge, Trimmed
+from muster_server.plane.log.words import (
+    BATCH_BYTES_MAX,
+    Batch,
+    Beyond,
+    Damaged,
+    Failed,
+    Fenced,
+    Full,
+    LogError,
+    TooLarge,
+    Trimmed,
+)
 
 SEGMENT_BYTES: Final = 32 << 20
 """Of one file: eight of the largest batches. A log takes up to two files more than its records need."""

@@ -15,9 +15,9 @@ from typing import Final, TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
-from plane.log.producer import DELIVERY_S, KafkaProducer, common, text
-from plane.log.shared import HEAD, SharedLog
-from plane.log.words import BATCH_BYTES_MAX, Failed
+from muster_server.plane.log.producer import DELIVERY_S, KafkaProducer, common, text
+from muster_server.plane.log.shared import HEAD, SharedLog
+from muster_server.plane.log.words import BATCH_BYTES_MAX, Failed
 
 T = TypeVar("T")
 

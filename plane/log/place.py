@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 from typing import Final
 
-from plane.log.embedded import EmbeddedLogs
-from plane.log.words import Logs
+from muster_server.plane.log.embedded import EmbeddedLogs
+from muster_server.plane.log.words import Logs
 
 FORM: Final = "kafka://HOST:PORT[,HOST:PORT…][/PREFIX]"
 URL: Final = r"kafka://([^/@,: ]+:\d+(?:,[^/@,: ]+:\d+)*)(?:/([A-Za-z0-9._-]{1,100}))?"
@@ -27,7 +27,7 @@ def connect(url: str, folder: Path, *, partitions: int = 1, replicas: int = 1) -
     """
     if not url:
         return EmbeddedLogs(folder)
-    from plane.log.kafka import KafkaLogs  # its library is an extra
+    from muster_server.plane.log.kafka import KafkaLogs  # its library is an extra
 
     servers, prefix = parse(url)
     return KafkaLogs(servers, prefix, partitions=partitions, replicas=replicas)

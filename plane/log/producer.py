@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from plane.log.words import Failed, TooLarge
+from muster_server.plane.log.words import Failed, TooLarge
 
 DELIVERY_S: Final = 30.0
 """A message that is not acknowledged by then has an unknown fate: longer than a broker's restart (4 s to 13 s)."""

@@ -21,7 +21,17 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol, Self
 
-from plane.log.words import BATCH_BYTES_MAX, Batch, Beyond, Damaged, Failed, Fenced, LogError, TooLarge, Trimmed
+from muster_server.plane.log.words import (
+    BATCH_BYTES_MAX,
+    Batch,
+    Beyond,
+    Damaged,
+    Failed,
+    Fenced,
+    LogError,
+    TooLarge,
+    Trimmed,
+)
 
 HEAD: Final = struct.Struct("<2sBxIQQ")
 """Magic, kind, number of records, epoch, offset of the first record."""

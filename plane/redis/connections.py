@@ -12,8 +12,8 @@ from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
 
-from plane.redis.endings import tell_endings
-from plane.redis.where import Where
+from muster_server.plane.redis.endings import tell_endings
+from muster_server.plane.redis.where import Where
 
 NO_RETRY: Final = {"retry": Retry(NoBackoff(), 0)}
 """A call that was cut off may have been done: its caller decides."""

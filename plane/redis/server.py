@@ -6,8 +6,8 @@ Owns what every one of them is told. It must not know what is kept there.
 import secrets
 from typing import Final
 
-from plane.files import write_atomically
-from plane.kind import Berth
+from muster_server.plane.files import write_atomically
+from muster_server.plane.kind import Berth
 
 SECRET: Final = "password"
 """The file with its password, in its folder."""

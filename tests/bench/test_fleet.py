@@ -3,7 +3,7 @@
 import pytest
 
 from bench import fleet_load, fleet_picks
-from tests.plane.fleet.mosquitto import needs_mosquitto
+from tests.fleet.mosquitto import needs_mosquitto
 
 
 def test_picks_are_measured_beside_their_peers(monkeypatch: pytest.MonkeyPatch) -> None:

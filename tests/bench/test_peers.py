@@ -12,7 +12,7 @@ import pytest
 from bench.peers import ALL, Missing, Peer
 from bench.peers._generator import Generator
 from bench.targets import Load
-from pyext.histogram import Histogram
+from muster_server.pyext.histogram import Histogram
 
 PAYLOAD_BYTES = 40
 FRAME_BYTES = len(b"[") + PAYLOAD_BYTES + len(b"]\r\n")

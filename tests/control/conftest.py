@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from control.cluster.growth import Coordinator
+from muster_server.control.cluster.growth import Coordinator
 from tests.control.command import Command
 from tests.control.fleet import PATIENT_S, Fallible, Fleet, Make, directory
 from tests.fakes.memory import Memory

@@ -8,13 +8,13 @@ from typing import Any
 
 import structlog
 
-from control.cluster.growth import Coordinator
-from control.errors import UserError
-from control.node.enrolment import Enrolment
-from control.registry.directory import Directory
-from control.registry.places import COUNT, ROOT, Count, layer, read_count
-from control.registry.tree import Check, Operation, Result, Unavailable
-from plane.spec import SpecError
+from muster_server.control.cluster.growth import Coordinator
+from muster_server.control.errors import UserError
+from muster_server.control.node.enrolment import Enrolment
+from muster_server.control.registry.directory import Directory
+from muster_server.control.registry.places import COUNT, ROOT, Count, layer, read_count
+from muster_server.control.registry.tree import Check, Operation, Result, Unavailable
+from muster_server.plane.spec import SpecError
 from tests.control.players import Player, spec
 from tests.fakes.memory import Memory, MemoryTree
 

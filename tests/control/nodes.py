@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from control.cluster.instance import Process
-from control.config.layout import seats
-from control.config.options import Config, counted, whole
-from control.registry import Snapshot
-from control.registry.places import MAIN
+from muster_server.control.cluster.instance import Process
+from muster_server.control.config.layout import seats
+from muster_server.control.config.options import Config, counted, whole
+from muster_server.control.registry import Snapshot
+from muster_server.control.registry.places import MAIN
 
 
 def configured(**counts: int | str) -> Config:

@@ -4,12 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from control.node.enrolment import Enrolment
-from plane.engine import Placement
-from plane.role import Servers
-from plane.rooms.broker import BrokerSettings
-from plane.rooms.router import RouterSettings
-from plane.spec import Registration, Spec
+from muster_server.control.node.enrolment import Enrolment
+from muster_server.plane.engine import Placement
+from muster_server.plane.role import Servers
+from muster_server.plane.spec import Registration, Spec
+from muster_server.systems.rooms.broker import BrokerSettings
+from muster_server.systems.rooms.router import RouterSettings
 
 SETTINGS: Final = {
     "router": RouterSettings(memberships_max=2),

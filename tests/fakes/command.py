@@ -3,8 +3,8 @@
 import sys
 
 import muster
-from control.cli import main as cli
-from control.cluster import supervisor
+from muster_server.control.cli import main as cli
+from muster_server.control.cluster import supervisor
 from tests.fakes import library
 
 supervisor.NODE_COMMAND = (sys.executable, "-m", "tests.fakes.node")  # type: ignore[misc]

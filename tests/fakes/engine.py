@@ -9,7 +9,7 @@ from collections.abc import Sequence, Set
 from typing import Any
 
 from muster._core import Mailboxes
-from plane.engine import EVENTS, MORE, Event, Node, OtherCluster
+from muster_server.plane.engine import EVENTS, MORE, Event, Node, OtherCluster
 
 
 class FakeEngine:

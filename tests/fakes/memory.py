@@ -5,10 +5,10 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from control.config.zookeeper import check_path
-from control.registry.signals import Signals
-from control.registry.store import Store
-from control.registry.tree import Entry, Operation, Result, Session, Tree, Unavailable, check
+from muster_server.control.config.zookeeper import check_path
+from muster_server.control.registry.signals import Signals
+from muster_server.control.registry.store import Store
+from muster_server.control.registry.tree import Entry, Operation, Result, Session, Tree, Unavailable, check
 
 
 class Memory:

@@ -2,9 +2,9 @@
 
 import sys
 
-from control.node import entry
-from control.node.template import started
 from muster import _core
+from muster_server.control.node import entry
+from muster_server.control.node.template import started
 from tests.fakes.engine import FakeEngine
 
 for name in ("Gateway", "Proxy", "Broker", "Router"):

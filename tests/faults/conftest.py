@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 import structlog
 
-from control.registry.server import RegistryServer
+from muster_server.control.registry.server import RegistryServer
 from tests.faults.hosts import Hosts
 from tests.faults.instance import Instance, configuration
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import muster
-from plane.trust import probe_token
+from muster_server.plane.trust import probe_token
 from tests import forked, strikes
 from tests.faults.instance import COMMAND, MUSTER, ROOT, configuration, samples
 from tests.waiting import until

@@ -24,13 +24,13 @@ from urllib.parse import quote
 import msgspec
 import pytest
 
-from control.cluster.instance import Endpoint, Folder, Process, Record, find
-from control.errors import UserError
+from muster_server.control.cluster.instance import Endpoint, Folder, Process, Record, find
+from muster_server.control.errors import UserError
 from tests import forked, strikes
 from tests.waiting import until
 
 ROOT: Final = Path(__file__).parents[2]
-COMMAND: Final = "control.cli.main"
+COMMAND: Final = "muster_server.control.cli.main"
 MUSTER: Final = (sys.executable, "-m", COMMAND)
 ROLES: Final = ("router", "broker", "gateway", "proxy")
 """Also the names of the nodes where there is one of each."""

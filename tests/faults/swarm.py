@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from control.cluster.instance import Beside
 from muster.errors import MusterError
 from muster.fleet import Agent
-from plane.fleet.broker import NAME, enroll
+from muster_server.control.cluster.instance import Beside
+from muster_server.systems.fleet.broker import NAME, enroll
 from tests.faults.instance import Instance
 from tests.waiting import until
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import muster
-from control.cluster import backends
-from plane.certificate import public_half
+from muster_server.control.cluster import backends
+from muster_server.plane.certificate import public_half
 from tests.control.registry.zookeeper import ZooKeeper
 from tests.faults.hosts import Hosts
 from tests.faults.load import PATIENT_S

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 import pytest
 
 import muster
-from control.rooms.demo import DemoRoom, Figures, spoken
-from control.rooms.system import Demo
+from muster_server.systems.rooms.cli.demo import DemoRoom, Figures, spoken
+from muster_server.systems.rooms.system import Demo
 from tests.faults.conftest import Make
 from tests.faults.instance import Instance
 from tests.faults.load import PATIENT_S

@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 
-from control.errors import UNAVAILABLE
-from control.http import keys
-from control.http.face import actions
-from control.http.system import KEYS
 from muster.fleet import Agent
-from plane.redis.server import SECRET
+from muster_server.control.errors import UNAVAILABLE
+from muster_server.plane.redis.server import SECRET
+from muster_server.systems.http import keys
+from muster_server.systems.http.face import actions
+from muster_server.systems.http.system import KEYS
 from tests import strikes
 from tests.control.registry.zookeeper import ZooKeeper
 from tests.documents import ROOT, fenced
 from tests.faults.conftest import Make
 from tests.faults.instance import Instance
 from tests.faults.swarm import broker, swarm
-from tests.plane.fleet.mosquitto import Mosquitto, needs_mosquitto
-from tests.plane.fleet.test_sessions import Server
+from tests.fleet.mosquitto import Mosquitto, needs_mosquitto
+from tests.fleet.test_sessions import Server
 from tests.waiting import until_asked
 
 if TYPE_CHECKING:

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from control.cluster.instance import find
-from control.fleet.asking import Asking
-from plane.calls import CallError, key_of
-from plane.fleet.questions import Event, Explain, Explained, RunNow
-from plane.spec import secret
+from muster_server.control.cluster.instance import find
+from muster_server.plane.calls import CallError, key_of
+from muster_server.plane.spec import secret
+from muster_server.systems.fleet.asking import Asking
+from muster_server.systems.fleet.questions import Event, Explain, Explained, RunNow
 from tests import strikes
 from tests.control.registry.zookeeper import ZooKeeper
 from tests.faults.conftest import Make
 from tests.faults.instance import Instance
 from tests.faults.swarm import Swarm, broker, program, swarm
 from tests.faults.test_fleet import FLEET, online
-from tests.plane.fleet.mosquitto import needs_mosquitto
+from tests.fleet.mosquitto import needs_mosquitto
 from tests.waiting import until, until_asked
 
 if TYPE_CHECKING:

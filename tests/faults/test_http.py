@@ -9,12 +9,12 @@ from typing import Any
 import httpx2
 import pytest
 
-from control.http import keys
-from control.http.face import actions
-from control.http.system import KEYS
-from tests.control.http.streams import Event, Reader, stream
+from muster_server.systems.http import keys
+from muster_server.systems.http.face import actions
+from muster_server.systems.http.system import KEYS
 from tests.faults.conftest import Make
 from tests.faults.instance import APART, Instance
+from tests.http.streams import Event, Reader, stream
 from tests.waiting import until
 
 ROOM = "sports:final"

@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 import muster
-from control.cluster.instance import make_key
-from plane.keys import public_key
+from muster_server.control.cluster.instance import make_key
+from muster_server.plane.keys import public_key
 from tests.faults.hosts import Hosts, Node
 from tests.faults.ledger import Ledger
 from tests.faults.load import PATIENT_S, came, loaded, nothing_lost

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import muster
-from control.host.addresses import address_text
-from control.host.ports import Ports
+from muster_server.control.host.addresses import address_text
+from muster_server.control.host.ports import Ports
 from tests import strikes
 from tests.faults.conftest import Make
 from tests.faults.instance import APART, Instance

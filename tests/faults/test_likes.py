@@ -16,12 +16,12 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 import muster
-from tests.control.likes.crowd import Crowd
 from tests.faults.conftest import Make
 from tests.faults.instance import Instance, configuration
 from tests.kafka import Kafka
-from tests.plane.likes.load import Load
-from tests.plane.likes.test_mirror import Server
+from tests.likes.crowd import Crowd
+from tests.likes.load import Load
+from tests.likes.test_mirror import Server
 from tests.redis_server import client_of
 from tests.waiting import until_asked
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from plane.messages.shapes import Change, Changed, Refused, Send, Sent
+from muster_server.systems.messages.shapes import Change, Changed, Refused, Send, Sent
 from tests.faults.hooks import Hooks, hooks
 from tests.faults.instance import Instance, configuration
 from tests.faults.test_messages import said, topic

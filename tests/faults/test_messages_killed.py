@@ -13,11 +13,11 @@ from typing import Any, Final
 
 import pytest
 
-from control.messages.link import Link
-from control.messages.refusal import Refusal
 from muster.instance import read_token
-from plane.messages.receiver import Unreachable
-from plane.messages.shapes import Change, Changed, Refused, Send, Sent
+from muster_server.systems.messages.link import Link
+from muster_server.systems.messages.receiver import Unreachable
+from muster_server.systems.messages.refusal import Refusal
+from muster_server.systems.messages.shapes import Change, Changed, Refused, Send, Sent
 from tests import strikes
 from tests.faults.conftest import Make
 from tests.faults.hooks import Hooks, hooks

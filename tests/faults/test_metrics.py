@@ -5,10 +5,10 @@ import re
 from collections import Counter
 from typing import Final
 
-from control.cli.metrics_docs import markdown
-from control.config.layout import instance_name
-from control.console import common
-from plane.kinds import kind, kinds
+from muster_server.control.cli.metrics_docs import markdown
+from muster_server.control.config.layout import instance_name
+from muster_server.control.terminal import common
+from muster_server.plane.kinds import kind, kinds
 from tests.documents import ROOT, spans
 from tests.faults.conftest import Make
 from tests.faults.instance import Instance
@@ -49,5 +49,5 @@ async def test_every_metric_of_every_role_is_in_the_documents_and_no_other(make:
             assert mine or name.startswith(("muster_process_", "muster_build_info{")), name
     assert PAGE.read_text() == markdown(pages), (
         "while MUSTER_PROBES__EVERY_MS=200 muster up --with all runs: "
-        ".venv/bin/python -m control.cli.metrics_docs > docs/metrics.md"
+        ".venv/bin/python -m muster_server.control.cli.metrics_docs > docs/metrics.md"
     )

@@ -5,7 +5,7 @@ import json
 import subprocess
 
 import muster
-from control.host.shown import shown
+from muster_server.control.host.shown import shown
 from tests.faults.conftest import Make
 from tests.faults.instance import MUSTER, ROOT, Instance
 from tests.faults.test_mistakes import run

@@ -18,12 +18,12 @@ import httpx2
 import pytest
 
 import muster
-from control.http import keys
-from control.http.face import actions
-from control.http.system import KEYS
 from muster.presence import Presence, Sent
-from plane.auth import mint
-from plane.trust import signing_secrets
+from muster_server.plane.auth import mint
+from muster_server.plane.trust import signing_secrets
+from muster_server.systems.http import keys
+from muster_server.systems.http.face import actions
+from muster_server.systems.http.system import KEYS
 from tests import strikes
 from tests.control.registry.zookeeper import ZooKeeper
 from tests.faults.conftest import Make

@@ -13,13 +13,13 @@ import msgspec
 import pytest
 import structlog
 
-from control.cluster.instance import Process
-from control.cluster.supervisor import Supervisor
-from control.config.layout import Seat
-from control.config.load import load
-from control.console import common
-from control.errors import UserError
-from plane.spec import Spec
+from muster_server.control.cluster.instance import Process
+from muster_server.control.cluster.supervisor import Supervisor
+from muster_server.control.config.layout import Seat
+from muster_server.control.config.load import load
+from muster_server.control.errors import UserError
+from muster_server.control.terminal import common
+from muster_server.plane.spec import Spec
 from tests import forked, strikes
 from tests.faults.conftest import Make
 from tests.faults.instance import APART, COMMAND, samples

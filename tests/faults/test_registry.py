@@ -17,10 +17,10 @@ import msgspec
 import pytest
 
 import muster
-from control.registry import frames
-from control.registry.embedded import EmbeddedTree
-from control.registry.server import STATE
-from control.registry.tree import Refused
+from muster_server.control.registry import frames
+from muster_server.control.registry.embedded import EmbeddedTree
+from muster_server.control.registry.server import STATE
+from muster_server.control.registry.tree import Refused
 from tests.control.registry.services import connected
 from tests.control.registry.zookeeper import ZooKeeper
 from tests.faults.conftest import Make

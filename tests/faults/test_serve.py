@@ -14,9 +14,9 @@ import pytest
 import structlog
 
 import muster
-from control.host.addresses import address_text
-from control.host.ports import Ports
-from control.registry.server import RegistryServer
+from muster_server.control.host.addresses import address_text
+from muster_server.control.host.ports import Ports
+from muster_server.control.registry.server import RegistryServer
 from tests import strikes
 from tests.certificates import certificates
 from tests.control.registry.zookeeper import ZooKeeper
@@ -215,9 +215,9 @@ async def test_who_waits_for_the_registry_keeps_its_ports(tmp_path: Path) -> Non
 
 ENDLESS = """
 import asyncio, sys
-from control.cli import main as cli
-from control.cluster import daemon
-from control.node import process as node
+from muster_server.control.cli import main as cli
+from muster_server.control.cluster import daemon
+from muster_server.control.node import process as node
 async def serve_enrolled(spec, log, owner, *_):
     owner.watch(asyncio.Event(), asyncio.Event(), lambda _made: None)
     log.info("registered")

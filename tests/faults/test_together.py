@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 import muster
-from control.host.addresses import address_text
-from control.host.ports import Ports
+from muster_server.control.host.addresses import address_text
+from muster_server.control.host.ports import Ports
 from tests.faults.conftest import Make
 from tests.faults.hosts import Hosts, Node
 from tests.faults.instance import ROLES, Instance

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import muster
-from plane.users import HASHED
+from muster_server.plane.users import HASHED
 from tests.faults.conftest import Make
 from tests.faults.hosts import Hosts
 from tests.faults.instance import Instance

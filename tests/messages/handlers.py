@@ -35,7 +35,7 @@ from muster.database.rows import OUTCOMES, insert_once
 from muster.database.transactions import Transaction, Transactions
 from muster.errors import Refused
 from muster.messages import Messages
-from plane.database.url import location
+from muster_server.plane.database.url import location
 from tests.documents import ROOT
 
 for name in ("psycopg", "pymysql"):

@@ -10,7 +10,7 @@ from muster.checks import Answer, Prepared
 from muster.effects import Effect, Effects, Reply
 from muster.errors import Invalid, Unavailable
 from muster.messages import Messages
-from plane.messages.topics import new_secret
+from muster_server.systems.messages.topics import new_secret
 from tests.fakes.face import Face, face
 from tests.messages.handlers import CHECKS
 from tests.messages.test_transactions import SECRET, signed

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from muster import _core
-from plane.messages.shapes import Envelope, Fire, Result
+from muster_server.systems.messages.shapes import Envelope, Fire, Result
 from tests.ports import free_ports
 
 LIMIT = 20.0

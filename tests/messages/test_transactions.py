@@ -31,7 +31,7 @@ from muster.database.rows import EFFECTS, OUTCOMES, create, create_sync, forget,
 from muster.database.transactions import SyncTransaction, Transaction, Transactions
 from muster.errors import Invalid, Refused, Unavailable
 from muster.messages import Messages
-from plane.messages.topics import new_secret
+from muster_server.systems.messages.topics import new_secret
 from tests.databases import Database, plain
 from tests.fakes.face import Face, face
 from tests.messages.handlers import (

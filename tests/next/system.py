@@ -8,13 +8,13 @@ import os
 from pathlib import Path
 from typing import Any, Final
 
-import plane.main
-from plane.kind import RoleKind, System
-from plane.server import Server
-from plane.spec import Spec
+import muster_server.plane.main
+from muster_server.plane.kind import RoleKind, System
+from muster_server.plane.server import Server
+from muster_server.plane.spec import Spec
 
 NEXT: Final = (1, 2)
-_server = plane.main.server
+_server = muster_server.plane.main.server
 
 
 def server(kind: RoleKind[Any, Any], spec: Spec, log: Any) -> Server:
@@ -26,6 +26,6 @@ def server(kind: RoleKind[Any, Any], spec: Spec, log: Any) -> Server:
     return made
 
 
-plane.main.server = server
+muster_server.plane.main.server = server
 
 SYSTEM: Final = System(name="next", kinds=(), always=True)

@@ -10,8 +10,8 @@ import jwt
 import pytest
 
 from muster import _core
-from plane import users
-from plane.auth import (
+from muster_server.plane import users
+from muster_server.plane.auth import (
     LEEWAY_S,
     VALID_S_MAX,
     Admitted,
@@ -21,9 +21,9 @@ from plane.auth import (
     mint,
     token_number,
 )
-from plane.spec import SpecError
-from plane.trust import Trust, probe_token, revoked, signing_secrets
-from plane.users import EMBEDDED_USER, HASHED, Texts, user_of
+from muster_server.plane.spec import SpecError
+from muster_server.plane.trust import Trust, probe_token, revoked, signing_secrets
+from muster_server.plane.users import EMBEDDED_USER, HASHED, Texts, user_of
 
 SECRET, OTHER = b"s" * 64, b"o" * 32
 TOKEN = b"the shared one"

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from muster import fleet
-from plane.calls import NONCE, CallError, Peer, Server, key_of
+from muster_server.plane.calls import NONCE, CallError, Peer, Server, key_of
 from tests.ports import free_ports
 
 PATIENT_S = 20

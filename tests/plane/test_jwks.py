@@ -12,10 +12,10 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
-from plane.auth import Admitted, TokenAuthenticator
-from plane.jwks import FRESH_S, PAUSE_S, FetchedKeys, NotYet
-from plane.spec import SpecError
-from plane.trust import Trust
+from muster_server.plane.auth import Admitted, TokenAuthenticator
+from muster_server.plane.jwks import FRESH_S, PAUSE_S, FetchedKeys, NotYet
+from muster_server.plane.spec import SpecError
+from muster_server.plane.trust import Trust
 from tests.waiting import until
 
 HOUR = 3_600

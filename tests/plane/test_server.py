@@ -9,10 +9,10 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from plane.auth import TokenAuthenticator, answering
-from plane.role import Role
-from plane.server import Server
-from plane.users import Texts
+from muster_server.plane.auth import TokenAuthenticator, answering
+from muster_server.plane.role import Role
+from muster_server.plane.server import Server
+from muster_server.plane.users import Texts
 from tests.fakes.engine import FakeEngine
 from tests.waiting import until
 

@@ -10,9 +10,9 @@ import pytest
 import structlog
 
 from muster._core import Mailboxes, RouterEngine
-from plane.role import Role
-from plane.server import Server
-from plane.together import ROUNDS_MAX, Together
+from muster_server.plane.role import Role
+from muster_server.plane.server import Server
+from muster_server.plane.together import ROUNDS_MAX, Together
 from tests.fakes.engine import FakeEngine
 from tests.waiting import until
 
@@ -112,7 +112,7 @@ class Process:
 @pytest.fixture
 def boxes(monkeypatch: pytest.MonkeyPatch) -> Boxes:
     made = Boxes()
-    monkeypatch.setattr("plane.together.Mailboxes", lambda: made)
+    monkeypatch.setattr("muster_server.plane.together.Mailboxes", lambda: made)
     return made
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from plane.log import connect
+from muster_server.plane.log import connect
 
 
 async def changes(folder: Path, site: int, shards: int = 1, url: str = "") -> list[dict[str, Any]]:

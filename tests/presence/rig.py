@@ -20,11 +20,11 @@ import msgspec
 from redis.asyncio import from_url
 
 from bench.presence_nodes import SECRET, Gateway, settings, spec
-from control.presence.asking import Readers
-from plane.calls import CallError, key_of
-from plane.kinds import kind
-from plane.presence.options import PresenceSettings
-from plane.presence.questions import ShardStats
+from muster_server.plane.calls import CallError, key_of
+from muster_server.plane.kinds import kind
+from muster_server.systems.presence.asking import Readers
+from muster_server.systems.presence.options import PresenceSettings
+from muster_server.systems.presence.questions import ShardStats
 from tests.documents import ROOT
 from tests.ports import free_ports
 from tests.presence.cut import Way
@@ -292,7 +292,7 @@ class Rig:
             )
             file.write_bytes(msgspec.json.encode(made))
 
-        words = [sys.executable, "-m", "control.node", "--spec", str(file), "--parent", str(os.getpid())]
+        words = [sys.executable, "-m", "muster_server.control.node", "--spec", str(file), "--parent", str(os.getpid())]
         process = Process(words, self.folder / f"{name}.log", prepare, self._environment)
         return process
 

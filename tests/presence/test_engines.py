@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from control.presence.compensation import Compensation, CompensationSettings
 from muster import _core
+from muster_server.systems.presence.compensation import Compensation, CompensationSettings
 from tests.reference import presence
 
 SECOND = 1_000_000

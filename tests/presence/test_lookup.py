@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster._core import PresenceLookup
-from plane.presence.questions import Found
-from plane.presence.store import BUCKETS
+from muster_server.systems.presence.questions import Found
+from muster_server.systems.presence.store import BUCKETS
 from tests.reference import presence
 
 NUMBERS = st.one_of(st.integers(0, 200), st.integers(0, (1 << 64) - 1))

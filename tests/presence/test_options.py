@@ -6,14 +6,14 @@ import msgspec
 import pytest
 
 from bench.presence_nodes import settings, spec
-from control.console.found import Target
-from control.errors import UserError
-from control.presence.commands import asked
-from plane.presence.options import Presence, shards, stores
-from plane.presence.place import Place, place_of, site_of
-from plane.redis.connections import opened
-from plane.redis.where import parsed
-from plane.spec import Spec, SpecError
+from muster_server.control.errors import UserError
+from muster_server.control.terminal.found import Target
+from muster_server.plane.redis.connections import opened
+from muster_server.plane.redis.where import parsed
+from muster_server.plane.spec import Spec, SpecError
+from muster_server.systems.presence.cli.commands import asked
+from muster_server.systems.presence.options import Presence, shards, stores
+from muster_server.systems.presence.place import Place, place_of, site_of
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from plane.log.place import parse
+from muster_server.plane.log.place import parse
 from tests.documents import ROOT, fenced
 from tests.kafka import Kafka
 from tests.presence.feed import changes

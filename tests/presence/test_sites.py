@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from control.presence.asking import Readers
-from plane.calls import CallError
+from muster_server.plane.calls import CallError
+from muster_server.systems.presence.asking import Readers
+from tests.fleet.redises import WORD, Cluster, Redis, Sentinels
 from tests.kafka import Kafka
-from tests.plane.fleet.redises import WORD, Cluster, Redis, Sentinels
 from tests.presence.feed import changes, followed
 from tests.presence.rig import Place, Rig
 from tests.stepped import SteppedClock

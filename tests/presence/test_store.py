@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from muster import _core
-from plane.log import Batch
-from plane.presence.scripts import FEED_MAX
-from plane.presence.store import BUCKETS, NOBODY, Packed, Shard, WentBack
+from muster_server.plane.log import Batch
+from muster_server.systems.presence.scripts import FEED_MAX
+from muster_server.systems.presence.store import BUCKETS, NOBODY, Packed, Shard, WentBack
 from tests.presence.rig import Redis
 
 pytestmark = pytest.mark.skipif(not shutil.which("redis-server"), reason="needs redis-server")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pyroaring import BitMap
 
-from pyext import bits
+from muster_server.pyext import bits
 
 WORDS = 4096
 BITS = 64 * WORDS

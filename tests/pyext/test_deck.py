@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from numpy.typing import NDArray
 
-from pyext import bits
-from pyext.deck import BITS_MAX, Deck
-from pyext.weights import Weights
+from muster_server.pyext import bits
+from muster_server.pyext.deck import BITS_MAX, Deck
+from muster_server.pyext.weights import Weights
 from tests.reference import deck as model
 
 WORDS = 3

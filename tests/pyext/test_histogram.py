@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from pyext.histogram import Histogram
+from muster_server.pyext.histogram import Histogram
 
 HOUR_US = 3_600_000_000
 HOUR_NS = HOUR_US * 1000

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from pyext import tops
+from muster_server.pyext import tops
 
 ITEMS = st.one_of(st.integers(0, 30), st.sampled_from([2**64 - 1, 2**64 - 2, 2**63]))
 parts = st.lists(st.dictionaries(ITEMS, st.integers(-5, 5).map(float), max_size=20), max_size=6)

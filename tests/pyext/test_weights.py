@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from numpy.typing import NDArray
 
-from pyext import bits
-from pyext.weights import CAPACITY_MAX, PUNISHMENT_MAX, Weights, punishment
+from muster_server.pyext import bits
+from muster_server.pyext.weights import CAPACITY_MAX, PUNISHMENT_MAX, Weights, punishment
 from tests.reference import weights as model
 
 CLIENTS = 70

@@ -1,4 +1,4 @@
-"""The schedule of messages as two dicts: slow, and obvious. Answers are those of `plane.messages.schedule.Schedule`."""
+"""The schedule of messages as two dicts: slow, and obvious. Answers are those of `systems.messages.schedule.Schedule`."""
 
 from dataclasses import dataclass, replace
 from typing import Any

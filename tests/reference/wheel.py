@@ -1,4 +1,4 @@
-"""Slow, obvious model of `plane/fleet/wheel.py`: each sample of an hour is placed by hand."""
+"""Slow, obvious model of `systems/fleet/wheel.py`: each sample of an hour is placed by hand."""
 
 from functools import cache
 from hashlib import blake2b

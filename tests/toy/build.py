@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 from muster._core import Mailboxes
-from plane.engine import EVENTS, Event, Placement
-from plane.role import Role
-from plane.service import Context, Figure
-from plane.spec import Spec
+from muster_server.plane.engine import EVENTS, Event, Placement
+from muster_server.plane.role import Role
+from muster_server.plane.service import Context, Figure
+from muster_server.plane.spec import Spec
 from tests.toy.system import Steps, ToySettings
 
 

@@ -5,7 +5,7 @@ import sys
 
 os.environ["MUSTER_SYSTEMS"] = "tests.toy"
 
-from control.cli import main as cli
+from muster_server.control.cli import main as cli
 
 if __name__ == "__main__":
     sys.exit(cli.main())

@@ -4,8 +4,8 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from plane.kind import Around, RoleKind, System, numbers
-from plane.options import EdgeOptions, MachineOptions, Section, key
+from muster_server.plane.kind import Around, RoleKind, System, numbers
+from muster_server.plane.options import FaceOptions, MachineOptions, Section, key
 
 MODULE: Final = "tests.toy.build"
 
@@ -16,7 +16,7 @@ class Counter(MachineOptions, frozen=True):
     step: Annotated[int, key("What each count adds", "one by one", ge=1, le=100)] = 1
 
 
-class Window(EdgeOptions, frozen=True):
+class Window(FaceOptions, frozen=True):
     """Shows what the toy counts."""
 
     greeting: Annotated[str, key("The first word that it says", "")] = "hello"
@@ -70,7 +70,7 @@ COUNTER: Final = RoleKind(
 )
 WINDOW: Final = RoleKind(
     name="window",
-    process="edge",
+    process="face",
     numbers=numbers(1_001),
     about="shows what the toy counts",
     options=Window,

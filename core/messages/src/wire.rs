@@ -1,7 +1,7 @@
 //! Arrays that nodes of the system send each other, in MessagePack: fires, results, new messages.
 //!
 //! Owns: the order of the fields, and arrays of them as they are built and read. Must not know: how they travel, the
-//! store, callbacks. The same shapes stand in `plane/messages/shapes.py`.
+//! store, callbacks. The same shapes stand in `systems/messages/shapes.py`.
 
 use rmp::{decode, encode, Marker};
 

@@ -1,4 +1,4 @@
-//! The bytes that a store's scripts take and give (`control/presence/scripts.py`).
+//! The bytes that a store's scripts take and give (`systems/presence/scripts.py`).
 //!
 //! Owns their layouts: lists that one command takes are MessagePack, which scripts read by compiled code; elsewhere numbers are big-endian, a user is
 //! its decimal digits behind a length of 1 B, since scripts have no integers of 64 bits; what is longer stands behind a length of 4 B. Changes
@@ -168,7 +168,7 @@ impl Lookup {
         (names, found)
     }
 
-    /// The whole answer of a site in MessagePack, as `plane/presence/questions.py` reads it: `[site, [[user, [[device, gateway,
+    /// The whole answer of a site in MessagePack, as `systems/presence/questions.py` reads it: `[site, [[user, [[device, gateway,
     /// since_ms], …], last_seen_ms or nil], …]]`, users as in the question. A user whose last device may still come back has a record, and
     /// was seen now. `None`: a part is malformed or of no shard, or a user is in none.
     pub fn found(&self, site: u16, parts: &[Part<'_>]) -> Option<Vec<u8>> {

@@ -574,7 +574,7 @@ class ScheduleKeeper:
     # Of an array of (id, topic, due_at, expires_at, body) in MessagePack. A "packed": an array of replies as of `insert`,
     # without numbers; how many are new by topic; whether some are to be asked again.
     def insert_packed(self, number: int, messages: bytes) -> None: ...
-    # Of an array of results in MessagePack, as `Result` in `plane/messages/shapes.py`. A "settled": one byte for each.
+    # Of an array of results in MessagePack, as `Result` in `systems/messages/shapes.py`. A "settled": one byte for each.
     # d: delivered, r: retrying, b: buried, l: released, x: the claim is not the live one, n: tell it again later.
     def settle(self, number: int, results: bytes) -> None: ...
     # Number, id, verb, version, time. With a version expected, or None: "cancel", "due_at" (time), "due_by" (ms later),
@@ -587,7 +587,7 @@ class ScheduleKeeper:
     def put_ahead(self, asked: Sequence[tuple[int, _Asked]]) -> None: ...
     def get(self, messages: Sequence[tuple[int, int]]) -> None: ...  # number, id
     # The worker takes `credit` messages of the topic more. They come as "fires" with this number, in arrays in MessagePack
-    # of `Fire` in `plane/messages/shapes.py`.
+    # of `Fire` in `systems/messages/shapes.py`.
     def serve(self, number: int, topic: int, worker: int, lease_ms: int, attempts_max: int, credit: int) -> None: ...
     def leave(self, worker: int) -> None: ...  # credits of the worker are void; not answered
     # Topic (None: all), times of the next attempt, states ("scheduled", "firing", "done", "dead", "withdrawn"), messages
@@ -631,7 +631,7 @@ class CallbackClient:
     def close(self) -> None: ...  # cuts off the calls on their way
 
 # The callbacks of a worker, in a thread of their own. Fires and results are arrays in MessagePack, of `Fire` and `Result` in
-# `plane/messages/shapes.py`.
+# `systems/messages/shapes.py`.
 @final
 class FiringEngine:
     def __new__(
@@ -915,7 +915,7 @@ class PresenceWriter:
     def sources(self) -> list[tuple[int, int, bool, int, int, int]]: ...
     def counters(self) -> dict[str, int]: ...
 
-# An online proxy's node, as `plane.engine.Engine`.
+# An online proxy's node, as `muster_server.plane.engine.Engine`.
 @final
 class OnlineProxyEngine(_Engine):
     def __new__(
@@ -959,7 +959,7 @@ class UnicastEngine(_Engine):
     def readers(self, known: bool) -> None: ...
     def routed(self, found: list[tuple[int, list[int] | None]]) -> None: ...  # gateways; None: nobody could say
 
-# An online writer's node, as `plane.engine.Engine`, and what its keeper does with it.
+# An online writer's node, as `muster_server.plane.engine.Engine`, and what its keeper does with it.
 @final
 class OnlineWriterEngine(_Engine):
     def __new__(

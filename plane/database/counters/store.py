@@ -10,9 +10,9 @@ from typing import Final
 from sqlalchemy import BigInteger, Column, Integer, MetaData, String, Table, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from plane.database.connections import CALL_S, Connections
-from plane.database.migrate import Schema
-from plane.database.url import Location
+from muster_server.plane.database.connections import CALL_S, Connections
+from muster_server.plane.database.migrate import Schema
+from muster_server.plane.database.url import Location
 
 VERSION_TABLE: Final = "muster_counters_schema"
 STEPS: Final = Path(__file__).parent / "migrations"

@@ -22,12 +22,12 @@ from typing import Any, Final
 
 import pytest
 
-from control.cli import main as cli
-from control.cluster import instance
-from control.cluster.instance import Folder
-from control.config.load import load
-from control.probes import report as paths
 from muster import _core
+from muster_server.control.cli import main as cli
+from muster_server.control.cluster import instance
+from muster_server.control.cluster.instance import Folder
+from muster_server.control.config.load import load
+from muster_server.systems.probes.cli import report as paths
 from tests import strikes
 from tests.control.command import Command, Running
 from tests.documents import ROOT
@@ -580,9 +580,9 @@ def test_what_was_found_out_is_the_exit_code_whoever_reads_to_the_end(
 COMMANDED = """
 import asyncio, sys
 import muster
-from control.cli import main as cli
-from control.rooms import command
-from control.errors import UserError
+from muster_server.control.cli import main as cli
+from muster_server.systems.rooms import command
+from muster_server.control.errors import UserError
 from tests.fakes import library
 async def answered(*_, **__):
     if "raises" in sys.argv:
@@ -614,10 +614,10 @@ import os, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # who starts tests in the background has it ignored
 class Interrupting:
     def find_spec(self, name, *_):
-        if name == "control.console.choices":
+        if name == "muster_server.control.terminal.choices":
             os.kill(os.getpid(), signal.SIGINT)
 sys.meta_path.insert(0, Interrupting())
-from control.cli.start import main
+from muster_server.systems.start import main
 sys.exit(main())
 """
 
@@ -633,12 +633,12 @@ TERMINATED = """
 import os, signal, sys
 class Ending:
     def find_spec(self, name, *_):
-        if name == "control.console.choices":
+        if name == "muster_server.control.terminal.choices":
             os.kill(os.getpid(), signal.SIGTERM)
             os.write(1, b"goes on")
             os._exit(0)
 sys.meta_path.insert(0, Ending())
-from control.cli.start import main
+from muster_server.systems.start import main
 sys.exit(main())
 """
 
@@ -646,11 +646,11 @@ HOLDING = """
 import os, signal, sys
 class Looking:
     def find_spec(self, name, *_):
-        if name == "control.console.choices":
+        if name == "muster_server.control.terminal.choices":
             os.write(1, b"left" if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL else b"held")
             os._exit(0)
 sys.meta_path.insert(0, Looking())
-from control.cli.start import main
+from muster_server.systems.start import main
 main()
 """
 
@@ -677,9 +677,9 @@ def test_only_a_node_takes_sigterm_before_its_loop(word: str, held: bool) -> Non
 
 def test_the_command_begins_where_it_is_said_to() -> None:
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-    assert scripts["muster"] == "control.cli.start:main"
+    assert scripts["muster"] == "muster_server.systems.start:main"
     done = subprocess.run(
-        [sys.executable, "-c", "import sys; from control.cli.start import main; sys.exit(main())", "version"],
+        [sys.executable, "-c", "import sys; from muster_server.systems.start import main; sys.exit(main())", "version"],
         cwd=ROOT,
         capture_output=True,
         timeout=60,

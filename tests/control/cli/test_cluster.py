@@ -5,12 +5,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from control.cli.cluster import Load, arranged, due, growing
-from control.console.readings import CPU, Reading, releases
-from control.errors import UserError
-from control.registry.places import Count, Growth
-from control.registry.steps import STANDS_S
-from plane.kinds import kind, kinds
+from muster_server.control.cli.cluster import Load, arranged, due, growing
+from muster_server.control.errors import UserError
+from muster_server.control.registry.places import Count, Growth
+from muster_server.control.registry.steps import STANDS_S
+from muster_server.control.terminal.readings import CPU, Reading, releases
+from muster_server.plane.kinds import kind, kinds
 from tests.control.nodes import processes
 from tests.documents import ROOT, spans
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from control.cli import doctor
-from control.cli.doctor import Examination, examined
-from control.config.options import whole
-from control.console.found import Target
-from control.doctor import probe, programs
-from control.doctor.finding import Finding, ok
-from control.errors import UserError
-from plane.rooms.gateway import Gateway
-from plane.rooms.proxy import Proxy
+from muster_server.control.cli import doctor
+from muster_server.control.cli.doctor import Examination, examined
+from muster_server.control.config.options import whole
+from muster_server.control.doctor import probe, programs
+from muster_server.control.doctor.finding import Finding, ok
+from muster_server.control.errors import UserError
+from muster_server.control.terminal.found import Target
+from muster_server.systems.rooms.gateway import Gateway
+from muster_server.systems.rooms.proxy import Proxy
 from tests import strikes
 from tests.control.command import Command
 from tests.ports import free_ports

@@ -13,9 +13,9 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from control.cli import up
-from control.cluster.instance import Folder
-from control.registry import Directory
+from muster_server.control.cli import up
+from muster_server.control.cluster.instance import Folder
+from muster_server.control.registry import Directory
 from tests.control.command import COMMAND, Command
 from tests.documents import ROOT
 from tests.fakes.memory import Memory

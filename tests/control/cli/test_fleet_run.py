@@ -2,8 +2,8 @@
 
 import pytest
 
-from control.fleet.run import _summary
-from plane.fleet.questions import Event
+from muster_server.systems.fleet.cli.run import _summary
+from muster_server.systems.fleet.questions import Event
 
 
 def test_the_summary_names_the_silent_and_those_asked_instead(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import pytest
 
-from control.cluster import instance
-from control.cluster.instance import Folder
+from muster_server.control.cluster import instance
+from muster_server.control.cluster.instance import Folder
 from tests import strikes
 from tests.control.command import Command
 

@@ -9,7 +9,7 @@ import pytest
 import typer
 
 import bench.cli
-from control.cli import main as cli
+from muster_server.control.cli import main as cli
 
 NotUnderstood: Final[Any] = typer.BadParameter.__base__
 """Raised by typer, which does not name it."""

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from muster import _core
-from plane.keys import cluster_keys
-from plane.spec import Spec, SpecError
+from muster_server.plane.keys import cluster_keys
+from muster_server.plane.spec import Spec, SpecError
 from tests.control import players
 
 OWN = "5e" * 32

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from control.cli.token import Wanted, show
-from control.console.found import Target
-from control.errors import BAD_CONFIG, UNAVAILABLE, USAGE, UserError
-from control.presence.reach import user_of
-from plane.auth import Admitted, TokenAuthenticator
-from plane.kind import Right
-from plane.trust import Trust
-from plane.users import HASHED
+from muster_server.control.cli.token import Wanted, show
+from muster_server.control.errors import BAD_CONFIG, UNAVAILABLE, USAGE, UserError
+from muster_server.control.terminal.found import Target
+from muster_server.plane.auth import Admitted, TokenAuthenticator
+from muster_server.plane.kind import Right
+from muster_server.plane.trust import Trust
+from muster_server.plane.users import HASHED
+from muster_server.systems.presence.cli.reach import user_of
 
 SECRET, FORMER = "n" * 32, "f" * 40
 
@@ -105,7 +105,7 @@ def test_a_token_ends_when_it_was_said(
     now = time.time()
     checks = TokenAuthenticator(b"shared", "read", Trust((SECRET.encode(),)))
     for expires, ago_s, good in (("90s", 60, True), ("90s", 120, False), ("1h", 3_000, True), ("1d", 90_000, False)):
-        monkeypatch.setattr("control.cli.token.time.time", lambda ago_s=ago_s: now - ago_s)
+        monkeypatch.setattr("muster_server.control.cli.token.time.time", lambda ago_s=ago_s: now - ago_s)
         show(configured(tmp_path), Wanted("7", "read", expires))
         monkeypatch.undo()
         made = capsys.readouterr().out.strip().encode()

@@ -14,10 +14,10 @@ from typing import Final, Self
 
 import pytest
 
-from control.cli.top import BYTES_OUT, KEYS, LAG, METRICS, TRAFFIC, Row, ordered, short, taken
-from control.console.choices import Column
-from control.console.readings import CPU, NO_ANSWER, RSS, Reading
-from control.errors import UserError
+from muster_server.control.cli.top import BYTES_OUT, KEYS, LAG, METRICS, TRAFFIC, Row, ordered, short, taken
+from muster_server.control.errors import UserError
+from muster_server.control.terminal.choices import Column
+from muster_server.control.terminal.readings import CPU, NO_ANSWER, RSS, Reading
 from tests.control.command import COMMAND, Command
 from tests.control.nodes import processes
 from tests.documents import ROOT, spans

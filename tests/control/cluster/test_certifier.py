@@ -8,12 +8,12 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from control.cluster.certifier import Certifier
-from control.cluster.instance import Folder
-from control.registry.certified import ENDED, FALSE, Certified, Delivered
-from control.registry.places import Certificate, Node
-from plane.certificate import LIFE_S, RENEW_S, public_half
-from plane.spec import Registration, Spec
+from muster_server.control.cluster.certifier import Certifier
+from muster_server.control.cluster.instance import Folder
+from muster_server.control.registry.certified import ENDED, FALSE, Certified, Delivered
+from muster_server.control.registry.places import Certificate, Node
+from muster_server.plane.certificate import LIFE_S, RENEW_S, public_half
+from muster_server.plane.spec import Registration, Spec
 
 LOG = structlog.get_logger()
 KEY, OTHER = b"\x05" * 32, b"\x06" * 32

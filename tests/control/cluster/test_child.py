@@ -8,8 +8,8 @@ from asyncio.subprocess import PIPE
 
 import structlog
 
-from control.cluster.child import BACKOFF_MAX_S, HEALTHY_S, Backoff, Child
-from control.errors import UserError
+from muster_server.control.cluster.child import BACKOFF_MAX_S, HEALTHY_S, Backoff, Child
+from muster_server.control.errors import UserError
 from tests.waiting import until
 
 LOG = structlog.get_logger()

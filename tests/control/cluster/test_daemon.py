@@ -9,13 +9,13 @@ import structlog
 import uvloop
 from structlog.testing import capture_logs
 
-from control.cli import start
-from control.cluster.daemon import Daemon, Hosted, Work
-from control.errors import ConfigError
-from control.host import hangup
-from control.host.notify import Notify
-from control.node.live import Again, Live, Now
-from control.node.process import Owner
+from muster_server.control.cluster.daemon import Daemon, Hosted, Work
+from muster_server.control.errors import ConfigError
+from muster_server.control.host import hangup
+from muster_server.control.host.notify import Notify
+from muster_server.control.node.live import Again, Live, Now
+from muster_server.control.node.process import Owner
+from muster_server.systems import start
 from tests.waiting import until
 
 STAYS = "not reloaded, the old configuration stays"
@@ -90,7 +90,7 @@ def test_a_sighup_that_came_before_the_loop_is_a_reload_once_that_turns() -> Non
 
 def test_a_sigterm_once_the_loop_turns_drains_and_ends_nobody_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["muster", "serve"])
-    monkeypatch.setattr("control.cli.main.main", lambda: 0)
+    monkeypatch.setattr("muster_server.control.cli.main.main", lambda: 0)
     before = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)}
     systemd = FakeNotify()
 

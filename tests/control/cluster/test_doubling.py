@@ -13,11 +13,11 @@ from typing import Any, Final
 
 import pytest
 
-from control.cluster.growth import Coordinator, Report
-from control.errors import UserError
-from control.rooms.database.keeper import Keeper, Late
-from control.rooms.database.records import Change, Membership, Partition
-from plane.database.errors import Unavailable as DatabaseAway
+from muster_server.control.cluster.growth import Coordinator, Report
+from muster_server.control.errors import UserError
+from muster_server.plane.database.errors import Unavailable as DatabaseAway
+from muster_server.systems.rooms.database.keeper import Keeper, Late
+from muster_server.systems.rooms.database.records import Change, Membership, Partition
 from tests.control.fleet import EVERY, LOG, PATIENT_S, Fallible, Fleet, Make, steps
 from tests.control.players import Player
 from tests.fakes.memory import Memory

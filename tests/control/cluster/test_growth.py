@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from control.cli.grow import OperatedHosts
-from control.cluster.growth import Coordinator, Report
-from control.errors import UserError
-from control.registry.places import Ack, Count, Growth, Node, encode
-from control.registry.tree import Refused
+from muster_server.control.cli.grow import OperatedHosts
+from muster_server.control.cluster.growth import Coordinator, Report
+from muster_server.control.errors import UserError
+from muster_server.control.registry.places import Ack, Count, Growth, Node, encode
+from muster_server.control.registry.tree import Refused
 from tests.control.fleet import EVERY, PATIENT_S, RECORD, Fallible, Fleet, Make, directory, steps
 from tests.waiting import until
 
@@ -384,7 +384,7 @@ async def test_a_registry_that_is_away_or_forgets_everything_only_delays(
 async def test_a_step_whose_answer_was_lost_is_found_done(
     fleet: Fleet, make: Make, lost: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("control.cluster.growth.AGAIN_S", 0.01)
+    monkeypatch.setattr("muster_server.control.cluster.growth.AGAIN_S", 0.01)
     assert await make(lost_answers=lost).grow(2) == 2
     assert fleet.record() == Count(2, serial=4)
 

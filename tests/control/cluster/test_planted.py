@@ -13,19 +13,19 @@ import pytest
 import structlog
 from sqlalchemy import true
 
-from control.cluster.growth import Coordinator
-from control.registry import Directory, view
-from control.registry.places import Count, Growth, Node, read_count
-from control.registry.tree import Check
-from control.registry.view import View
-from control.rooms.database.records import Change, Membership
-from control.rooms.database.writer import Writer
-from plane.database import dialects
+from muster_server.control.cluster.growth import Coordinator
+from muster_server.control.registry import Directory, view
+from muster_server.control.registry.places import Count, Growth, Node, read_count
+from muster_server.control.registry.tree import Check
+from muster_server.control.registry.view import View
+from muster_server.plane.database import dialects
+from muster_server.systems.rooms.database.records import Change, Membership
+from muster_server.systems.rooms.database.writer import Writer
 from tests.control.cluster import test_growth
 from tests.control.fleet import Fleet, Make
 from tests.control.registry import test_view
-from tests.control.rooms.database import test_store, test_writer
 from tests.databases import File
+from tests.rooms.database import test_store, test_writer
 from tests.waiting import until
 
 Plant = Callable[[Any, str, Any], None]

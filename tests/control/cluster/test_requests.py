@@ -11,8 +11,8 @@ import msgspec
 import pytest
 import structlog
 
-from control.cluster import instance, requests
-from control.cluster.requests import (
+from muster_server.control.cluster import instance, requests
+from muster_server.control.cluster.requests import (
     REQUEST_MAX,
     SOCKET,
     Add,
@@ -24,16 +24,16 @@ from control.cluster.requests import (
     Withdraw,
     answered,
 )
-from control.cluster.supervisor import Supervisor
-from control.cluster.template import Template
-from control.config.layout import NODES_MAX, REPLICAS_MAX
-from control.config.load import load
-from control.errors import FAILURE, TRY_LATER, NotRunning, UserError
-from control.host.sockets import address
-from control.registry.certified import Certified
-from control.registry.places import Certificate, Node
-from plane.certificate import public_half
-from plane.spec import read, secret
+from muster_server.control.cluster.supervisor import Supervisor
+from muster_server.control.cluster.template import Template
+from muster_server.control.config.layout import NODES_MAX, REPLICAS_MAX
+from muster_server.control.config.load import load
+from muster_server.control.errors import FAILURE, TRY_LATER, NotRunning, UserError
+from muster_server.control.host.sockets import address
+from muster_server.control.registry.certified import Certified
+from muster_server.control.registry.places import Certificate, Node
+from muster_server.plane.certificate import public_half
+from muster_server.plane.spec import read, secret
 from tests.waiting import until
 
 LOG = structlog.get_logger()
@@ -57,7 +57,9 @@ async def supervisor(tmp_path: Path) -> AsyncIterator[Supervisor]:
 
 async def runs(supervisor: Supervisor, program: str) -> None:
     """Nodes that start from now on run this program."""
-    begins = "import sys; from control.node.template import started; started(sys.argv[1:], lambda words: None)"
+    begins = (
+        "import sys; from muster_server.control.node.template import started; started(sys.argv[1:], lambda words: None)"
+    )
     await supervisor._template.close()
     supervisor._template = Template((sys.executable, "-c", f"{begins}; {program}"))
 
@@ -110,10 +112,10 @@ async def test_what_cannot_be_added_or_removed_is_said_in_one_line(
         await ask(supervisor, Add(role="broker", partition=2))
     with pytest.raises(UserError, match="the instance has no node 99"):
         await ask(supervisor, Remove(node=99))
-    monkeypatch.setattr("control.cluster.roster.REPLICAS_MAX", 1)
+    monkeypatch.setattr("muster_server.control.cluster.roster.REPLICAS_MAX", 1)
     with pytest.raises(UserError, match="partition 0 of router has 1 replicas, which are the most"):
         await ask(supervisor, Add(role="router"))
-    monkeypatch.setattr("control.cluster.supervisor.NODES_MAX", len(names(supervisor)))
+    monkeypatch.setattr("muster_server.control.cluster.supervisor.NODES_MAX", len(names(supervisor)))
     with pytest.raises(UserError, match="nodes are the most in one instance"):
         await ask(supervisor, Add(role="proxy"))
     assert all(names(supervisor).values())
@@ -207,7 +209,7 @@ async def test_one_that_does_not_begin_or_that_ends_does_not_keep_the_next_one_f
     supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch, program: str, turn_s: float
 ) -> None:
     supervisor._turns = asyncio.Semaphore(1)
-    monkeypatch.setattr("control.cluster.supervisor.TURN_S", turn_s)
+    monkeypatch.setattr("muster_server.control.cluster.supervisor.TURN_S", turn_s)
     await runs(supervisor, program)
     await ask(supervisor, Provide(role="broker", partitions=4))
     children = [supervisor._children[seat] for seat in supervisor._roster.beyond("broker", 2)]

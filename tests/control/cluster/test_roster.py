@@ -2,10 +2,10 @@
 
 import pytest
 
-from control.cluster.roster import Roster
-from control.config.layout import FIRST_NUMBERS
-from control.errors import UserError
-from plane.kind import PLACES_MAX
+from muster_server.control.cluster.roster import Roster
+from muster_server.control.config.layout import FIRST_NUMBERS
+from muster_server.control.errors import UserError
+from muster_server.plane.kind import PLACES_MAX
 from tests.control.nodes import configured
 
 

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from control.cluster import instance
-from control.cluster.instance import Folder
-from control.errors import ConfigError
-from control.host import files
 from muster.errors import Unavailable
 from muster.instance import read_token
-from plane import trust
-from plane.spec import SpecError
+from muster_server.control.cluster import instance
+from muster_server.control.cluster.instance import Folder
+from muster_server.control.errors import ConfigError
+from muster_server.control.host import files
+from muster_server.plane import trust
+from muster_server.plane.spec import SpecError
 from tests.control.command import Command
 
 OF_THE_FOLDER = (

@@ -12,15 +12,15 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from control.cluster import instance
-from control.cluster.instance import Folder
-from control.cluster.shared import SharedProcess
-from control.cluster.supervisor import Supervisor
-from control.cluster.template import Node
-from control.config.layout import groups
-from control.config.load import Loaded
-from control.errors import ConfigError
-from control.node.shared import Order
+from muster_server.control.cluster import instance
+from muster_server.control.cluster.instance import Folder
+from muster_server.control.cluster.shared import SharedProcess
+from muster_server.control.cluster.supervisor import Supervisor
+from muster_server.control.cluster.template import Node
+from muster_server.control.config.layout import groups
+from muster_server.control.config.load import Loaded
+from muster_server.control.errors import ConfigError
+from muster_server.control.node.shared import Order
 from tests import strikes
 from tests.control.cluster.test_supervisor import FAKE, LOG, PATIENT_S, alive, settings
 from tests.waiting import until
@@ -278,7 +278,7 @@ async def test_a_node_that_starts_while_its_process_dies_is_in_the_old_one_or_th
 async def test_a_process_that_does_not_end_without_nodes_is_killed(
     hosts: Hosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("control.cluster.shared.END_S", 0.01)
+    monkeypatch.setattr("muster_server.control.cluster.shared.END_S", 0.01)
     monkeypatch.setattr(Host, "close", lambda self: None)
     shared = SharedProcess(hosts.start, structlog.get_logger())
     node = await shared.start("one", "1.json")

@@ -19,17 +19,17 @@ from structlog.testing import capture_logs
 
 import muster
 import muster.testing
-from control.cluster import instance, sdk, specs
-from control.cluster.instance import Endpoint, Folder, Record
-from control.cluster.supervisor import Supervisor, fault_rules
-from control.config.layout import FIRST_NUMBERS, seats
-from control.config.load import load
-from control.config.options import LINKS, ROLES, Config
-from control.errors import ConfigError, NotRunning, UserError
-from control.host.ports import Ports
-from control.registry import Directory
-from control.registry.places import Identity, encode
 from muster.instance import start_time
+from muster_server.control.cluster import instance, sdk, specs
+from muster_server.control.cluster.instance import Endpoint, Folder, Record
+from muster_server.control.cluster.supervisor import Supervisor, fault_rules
+from muster_server.control.config.layout import FIRST_NUMBERS, seats
+from muster_server.control.config.load import load
+from muster_server.control.config.options import LINKS, ROLES, Config
+from muster_server.control.errors import ConfigError, NotRunning, UserError
+from muster_server.control.host.ports import Ports
+from muster_server.control.registry import Directory
+from muster_server.control.registry.places import Identity, encode
 from tests import strikes
 from tests.control.nodes import configured
 from tests.fakes.memory import Memory
@@ -41,14 +41,14 @@ PATIENT_S = 30.0
 ROOT = Path(__file__).parents[3]
 DIES = """
 import sys
-from control.node.template import started
+from muster_server.control.node.template import started
 started(sys.argv[1:], lambda words: None)
 raise SystemExit(3)
 """
 RUN = """
 import asyncio, structlog, sys
-from control.config.load import load
-from control.cluster.supervisor import Supervisor
+from muster_server.control.config.load import load
+from muster_server.control.cluster.supervisor import Supervisor
 async def main():
     config = load(flags={"instance.dir": (sys.argv[1], "--dir"), "probes.every_ms": (0, "flag")}).config
     async with Supervisor(config, structlog.get_logger(), command=(sys.executable, "-m", "tests.fakes.node")):
@@ -399,8 +399,8 @@ async def test_a_record_that_cannot_be_written_is_said_once_and_so_is_that_it_ca
             raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(supervisor, "record", lambda: None)
-    monkeypatch.setattr("control.cluster.supervisor.instance.write", write)
-    monkeypatch.setattr("control.cluster.supervisor.WRITE_AGAIN_S", 0.01)
+    monkeypatch.setattr("muster_server.control.cluster.supervisor.instance.write", write)
+    monkeypatch.setattr("muster_server.control.cluster.supervisor.WRITE_AGAIN_S", 0.01)
     with capture_logs() as logged:
         supervisor._write_record()
         await until(lambda: not left)

@@ -11,14 +11,14 @@ from typing import IO
 
 import pytest
 
-from control.cluster.template import Node, Template
-from control.errors import UserError
+from muster_server.control.cluster.template import Node, Template
+from muster_server.control.errors import UserError
 from tests import strikes
 from tests.waiting import until
 
 PROGRAM = """
 import os, sys, threading
-from control.node.template import started
+from muster_server.control.node.template import started
 words = started(sys.argv[1:], lambda words: None)
 exec(words[0])
 """

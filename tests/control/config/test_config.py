@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from control.cli.config_docs import markdown
-from control.config.layout import seats
-from control.config.load import find_file, load, values
-from control.config.options import ROLES, UP
-from control.errors import BAD_CONFIG, ConfigError
-from control.host.addresses import address_text, split_address
-from plane.kind import Around
-from plane.rooms.broker import BROKER
-from plane.rooms.gateway import GATEWAY
-from plane.rooms.proxy import PROXY
+from muster_server.control.cli.config_docs import markdown
+from muster_server.control.config.layout import seats
+from muster_server.control.config.load import find_file, load, values
+from muster_server.control.config.options import ROLES, UP
+from muster_server.control.errors import BAD_CONFIG, ConfigError
+from muster_server.control.host.addresses import address_text, split_address
+from muster_server.plane.kind import Around
+from muster_server.systems.rooms.broker import BROKER
+from muster_server.systems.rooms.gateway import GATEWAY
+from muster_server.systems.rooms.proxy import PROXY
 from tests.control.nodes import configured
 
 ROOT = Path(__file__).parents[3]

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from control.config.load import load
-from control.fleet.doctor import examined, files, nodes
+from muster_server.control.config.load import load
+from muster_server.systems.fleet.doctor import examined, files, nodes
 
 MINUTE = 29_700_000
 INDEX: dict[str, Any] = {"broker": "connected", "clients": 1_000, "sessions": "kept"}

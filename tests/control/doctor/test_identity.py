@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Literal
 
-from control.config.options import Cluster
-from control.doctor.finding import Finding
-from control.doctor.identity import judged
 from muster import _core
+from muster_server.control.config.options import Cluster
+from muster_server.control.doctor.finding import Finding
+from muster_server.control.doctor.identity import judged
 
 KEY, OTHER = (bytes(_core.public_key(bytes([number]) * 32)).hex() for number in (1, 2))
 

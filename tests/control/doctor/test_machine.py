@@ -7,12 +7,12 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from control.cluster.specs import secret_files, warn_of_secrets
-from control.config.load import load
-from control.doctor import machine
-from control.doctor.finding import Level
-from control.doctor.machine import Group, Place, read_group
-from control.host.files import open_to_all
+from muster_server.control.cluster.specs import secret_files, warn_of_secrets
+from muster_server.control.config.load import load
+from muster_server.control.doctor import machine
+from muster_server.control.doctor.finding import Level
+from muster_server.control.doctor.machine import Group, Place, read_group
+from muster_server.control.host.files import open_to_all
 
 
 def place(**other: Any) -> Place:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from control.doctor.finding import Level
-from control.doctor.network import (
+from muster_server.control.doctor.finding import Level
+from muster_server.control.doctor.network import (
     Offload,
     backlog,
     buffers,

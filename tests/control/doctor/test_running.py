@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from control.cluster.instance import Record
-from control.console.readings import NO_ANSWER, Reading
-from control.doctor.running import CONNECTED, LAG, TROUBLE, buffers, judged, nodes, troubles
+from muster_server.control.cluster.instance import Record
+from muster_server.control.doctor.running import CONNECTED, LAG, TROUBLE, buffers, judged, nodes, troubles
+from muster_server.control.terminal.readings import NO_ANSWER, Reading
 from tests.control.nodes import processes
 from tests.documents import ROOT, spans
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from plane.files import write_atomically
+from muster_server.plane.files import write_atomically
 
 
 def test_a_disk_that_is_full_is_said_with_the_file_and_leaves_what_was_there(

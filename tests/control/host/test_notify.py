@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from control.host.notify import Notify
+from muster_server.control.host.notify import Notify
 from tests.waiting import until
 
 
@@ -76,7 +76,7 @@ async def test_what_found_no_room_is_said_again_as_soon_as_there_is(
     systemd: socket.socket, monkeypatch: pytest.MonkeyPatch, watchdog: str
 ) -> None:
     """systemd ends a service without READY=1 as one that does not start."""
-    monkeypatch.setattr("control.host.notify.AGAIN_S", 0.02)
+    monkeypatch.setattr("muster_server.control.host.notify.AGAIN_S", 0.02)
     notify = Notify({"NOTIFY_SOCKET": systemd.getsockname(), "WATCHDOG_USEC": watchdog})
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as others, contextlib.suppress(BlockingIOError):
         others.setblocking(False)
@@ -123,7 +123,7 @@ async def test_a_loop_that_stands_still_is_not_said_to_turn(systemd: socket.sock
 
 
 async def test_without_a_watchdog_nothing_beats(systemd: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("control.host.notify.AGAIN_S", 0.001)
+    monkeypatch.setattr("muster_server.control.host.notify.AGAIN_S", 0.001)
     await Notify({"WATCHDOG_USEC": "20000"}).beat()
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(Notify({"NOTIFY_SOCKET": systemd.getsockname()}).beat(), 0.05)

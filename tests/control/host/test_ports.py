@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from control.errors import UserError
-from control.host import ports
-from control.host.ports import Ports
+from muster_server.control.errors import UserError
+from muster_server.control.host import ports
+from muster_server.control.host.ports import Ports
 
 
 def kernels() -> range:

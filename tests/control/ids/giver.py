@@ -10,9 +10,9 @@ from pathlib import Path
 
 import uvloop
 
-from control.ids import DenseIds, RegistrySegments, Snowflakes
-from control.ids.snowflake import wall_ms
-from control.registry.embedded import EmbeddedTree
+from muster_server.control.ids import DenseIds, RegistrySegments, Snowflakes
+from muster_server.control.ids.snowflake import wall_ms
+from muster_server.control.registry.embedded import EmbeddedTree
 from tests.control.registry.services import connected
 
 TAKEN = 1_000

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import structlog
 
-from control.ids import DenseIds, RegistrySegments, Snowflakes, parts
-from control.ids.snowflake import EPOCH_MS, SEQUENCES, WORKERS
-from control.registry.server import RegistryServer
-from control.registry.tree import ANY, Entry, Tree, Unavailable
-from plane.database.counters import SqlSegments
-from plane.database.url import location
+from muster_server.control.ids import DenseIds, RegistrySegments, Snowflakes, parts
+from muster_server.control.ids.snowflake import EPOCH_MS, SEQUENCES, WORKERS
+from muster_server.control.registry.server import RegistryServer
+from muster_server.control.registry.tree import ANY, Entry, Tree, Unavailable
+from muster_server.plane.database.counters import SqlSegments
+from muster_server.plane.database.url import location
 from tests.control.registry.services import SESSION_S, Embedded, Service, connected
 from tests.databases import Database
 from tests.fakes.memory import Memory, MemoryTree

@@ -13,13 +13,13 @@ import pytest_asyncio
 import structlog
 from prometheus_client import generate_latest
 
-from control.cluster.instance import Process
-from control.console import common
-from control.errors import UserError
-from control.node import admin, metrics, pace
-from plane.role import Role
-from plane.server import Server
-from plane.spec import AdminAccess
+from muster_server.control.cluster.instance import Process
+from muster_server.control.errors import UserError
+from muster_server.control.node import admin, metrics, pace
+from muster_server.control.terminal import common
+from muster_server.plane.role import Role
+from muster_server.plane.server import Server
+from muster_server.plane.spec import AdminAccess
 from tests.certificates import certificates
 from tests.control.nodes import processes
 from tests.fakes.engine import FakeEngine
@@ -341,8 +341,8 @@ async def test_answers_take_a_small_share_of_the_loop_and_probes_do_not_wait_for
 
     loop = asyncio.get_running_loop()
     monkeypatch.setattr(loop, "time", lambda: now, raising=False)
-    monkeypatch.setattr("control.node.pace.asyncio.sleep", sleep)
-    monkeypatch.setattr("control.node.pace.time.thread_time", lambda: now)
+    monkeypatch.setattr("muster_server.control.node.pace.asyncio.sleep", sleep)
+    monkeypatch.setattr("muster_server.control.node.pace.time.thread_time", lambda: now)
     pages = pace.Pace(100.0)
     worked, began = 0.0, now
     for _ in range(200):  # each takes 10 ms

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import structlog
 
-from control.node.cutoff import CutOff
-from control.node.enrolment import Enrolment
-from control.registry.directory import Directory
+from muster_server.control.node.cutoff import CutOff
+from muster_server.control.node.enrolment import Enrolment
+from muster_server.control.registry.directory import Directory
 from tests.control.players import spec
 from tests.fakes.memory import Memory
 from tests.waiting import until

@@ -11,13 +11,13 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from control.errors import ConfigError
-from control.node import enrolment
-from control.node.enrolment import Enrolment, enrolled, tree
-from control.registry.directory import Directory
-from control.registry.places import Count, Growth, Node, Step, encode, grown
-from control.registry.tree import Create, Delete, Denied
-from plane.spec import SpecError
+from muster_server.control.errors import ConfigError
+from muster_server.control.node import enrolment
+from muster_server.control.node.enrolment import Enrolment, enrolled, tree
+from muster_server.control.registry.directory import Directory
+from muster_server.control.registry.places import Count, Growth, Node, Step, encode, grown
+from muster_server.control.registry.tree import Create, Delete, Denied
+from muster_server.plane.spec import SpecError
 from tests.control.players import Player, spec
 from tests.fakes.memory import Memory, MemoryTree
 from tests.waiting import until

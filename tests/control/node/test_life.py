@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from control.node.life import Life
-from plane.spec import SpecError
+from muster_server.control.node.life import Life
+from muster_server.plane.spec import SpecError
 
 
 class Node:

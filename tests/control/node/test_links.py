@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from control.cli.links import Wanted, aged
-from control.config.options import Links as Limits
-from control.console.lines import seen
-from control.console.readings import NO_ANSWER, Reading
-from control.errors import UserError
-from control.node.links import Links, links
-from control.probes.report import Probed, name_unknown
+from muster_server.control.config.options import Links as Limits
+from muster_server.control.errors import UserError
+from muster_server.control.node.links import Links, links
+from muster_server.control.terminal.lines import seen
+from muster_server.control.terminal.readings import NO_ANSWER, Reading
+from muster_server.systems.probes.cli.links import Wanted, aged
+from muster_server.systems.probes.cli.report import Probed, name_unknown
 from tests.control.nodes import processes
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 LOGS = """
-from control.node import logs
+from muster_server.control.node import logs
 log = logs.configure("info", "json", role="broker")
 for number in range(3_000):
     log.info("something happened", number=number, text="\\udcff" + "x" * number)
@@ -19,7 +19,7 @@ print(logs.lost(), "lost", flush=True)
 
 LIBRARIES = """
 import asyncio, logging
-from control.node import logs
+from muster_server.control.node import logs
 logs.configure("info", "json", role="proxy")
 logs.configure("info", "json", role="broker")
 async def fail():
@@ -87,7 +87,7 @@ def test_what_libraries_say_need_nobody_take_either() -> None:
 BEGINS = """
 import runpy, sys
 try:
-    runpy.run_module("control.node", run_name="__main__")
+    runpy.run_module("muster_server.control.node", run_name="__main__")
 except SystemExit:  # it is told no spec
     print(*sys.modules)
 """
@@ -97,5 +97,5 @@ def test_a_node_begins_without_what_shows_tracebacks_in_colour() -> None:
     read_in = subprocess.run(
         [sys.executable, "-c", BEGINS], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True
     ).stdout.split()
-    assert "control.node.process" in read_in
+    assert "muster_server.control.node.process" in read_in
     assert not {"rich", "pygments"} & set(read_in)

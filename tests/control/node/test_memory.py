@@ -8,12 +8,12 @@ import time
 
 import pytest
 
-from control.node import memory
+from muster_server.control.node import memory
 
 BLOCK, BLOCKS, EACH_KEPT = 2_000, 10_000, 50
 PROGRAM = f"""
 import asyncio, ctypes, sys
-from control.node import memory
+from muster_server.control.node import memory
 
 memory.TRIM_S = float(sys.argv[1])
 libc = ctypes.CDLL(None)

@@ -7,14 +7,14 @@ from typing import Any
 import msgspec
 import structlog
 
-from control.node.enrolment import Enrolment
-from control.node.process import serve
-from control.registry.directory import Directory
-from control.rooms.database.keeper import Late, keeper
-from plane.role import Role
-from plane.rooms.router import DatabaseSettings
-from plane.server import Server
-from plane.spec import Spec
+from muster_server.control.node.enrolment import Enrolment
+from muster_server.control.node.process import serve
+from muster_server.control.registry.directory import Directory
+from muster_server.plane.role import Role
+from muster_server.plane.server import Server
+from muster_server.plane.spec import Spec
+from muster_server.systems.rooms.database.keeper import Late, keeper
+from muster_server.systems.rooms.router import DatabaseSettings
 from tests.control.players import spec
 from tests.fakes.engine import FakeEngine
 from tests.fakes.memory import Memory

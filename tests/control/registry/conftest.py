@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from control.registry.tree import Tree
+from muster_server.control.registry.tree import Tree
 from tests.control.registry.services import SESSION_S, Embedded, InMemory, Service
 from tests.control.registry.zookeeper import ZooKeeper
 

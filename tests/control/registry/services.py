@@ -8,9 +8,9 @@ from typing import Protocol
 
 import structlog
 
-from control.registry.embedded import EmbeddedTree
-from control.registry.server import STATE, RegistryServer
-from control.registry.tree import Session, Tree
+from muster_server.control.registry.embedded import EmbeddedTree
+from muster_server.control.registry.server import STATE, RegistryServer
+from muster_server.control.registry.tree import Session, Tree
 from tests.fakes.memory import Memory, MemoryTree
 from tests.waiting import until
 

@@ -12,19 +12,19 @@ import pytest
 import structlog
 
 import muster
-from control.cluster.backends import Servers
-from control.node import enrolment
-from control.node.enrolment import Enrolment, judge
-from control.probes.prober import Prober, Source
-from control.probes.system import Probes
-from control.registry.certified import ENDED, FALSE, NONE, Certified, certificate, is_due
-from control.registry.directory import Directory
-from control.registry.places import Node, Snapshot, encode, read_node
-from control.registry.view import View
 from muster import _core
 from muster.turns import Turns
-from plane.certificate import LIFE_S, RENEW_S, public_half
-from plane.trust import probe_token
+from muster_server.control.cluster.backends import Servers
+from muster_server.control.node import enrolment
+from muster_server.control.node.enrolment import Enrolment, judge
+from muster_server.control.registry.certified import ENDED, FALSE, NONE, Certified, certificate, is_due
+from muster_server.control.registry.directory import Directory
+from muster_server.control.registry.places import Node, Snapshot, encode, read_node
+from muster_server.control.registry.view import View
+from muster_server.plane.certificate import LIFE_S, RENEW_S, public_half
+from muster_server.plane.trust import probe_token
+from muster_server.systems.probes.prober import Prober, Source
+from muster_server.systems.probes.system import Probes
 from tests.control.players import Player, spec
 from tests.fakes.memory import Memory
 from tests.waiting import until
@@ -188,7 +188,7 @@ async def test_a_server_renews_its_certificate_in_the_registry(
 ) -> None:
     monkeypatch.setattr(enrolment, "CERTIFIES_S", 0.01)
     began, ahead = time.time(), [0.0]
-    monkeypatch.setattr("control.node.enrolment.time.time", lambda: began + ahead[0])
+    monkeypatch.setattr("muster_server.control.node.enrolment.time.time", lambda: began + ahead[0])
     directory = await opened()
 
     async def until_end() -> int:

@@ -10,10 +10,10 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from control.registry.directory import MEND_S, POLL_S, Directory
-from control.registry.identities import LONG_GONE_S, IdentityTaken, numbers
-from control.registry.places import Ack, Count, Growth, Identity, Node, Snapshot, encode, read_identity
-from control.registry.tree import Delete, Operation, Refused, Result, Tree, Unavailable
+from muster_server.control.registry.directory import MEND_S, POLL_S, Directory
+from muster_server.control.registry.identities import LONG_GONE_S, IdentityTaken, numbers
+from muster_server.control.registry.places import Ack, Count, Growth, Identity, Node, Snapshot, encode, read_identity
+from muster_server.control.registry.tree import Delete, Operation, Refused, Result, Tree, Unavailable
 from tests.control.nodes import growth, partitions
 from tests.control.registry.services import Service, connected
 from tests.fakes.memory import Memory, MemoryTree
@@ -184,7 +184,7 @@ async def test_names_that_nobody_goes_by_any_more_make_room_for_new_ones_once_th
         await tree.create(f"/pubsub/ids/late-{at}", encode(Identity(30 + at, now - 9)))
     await directory.identity("first")
     assert len(await tree.children("/pubsub/ids")) == 11, "there are few"
-    monkeypatch.setattr("control.registry.identities.NAMES_ENOUGH", 8)
+    monkeypatch.setattr("muster_server.control.registry.identities.NAMES_ENOUGH", 8)
     await directory.identity("second")
     stay = {"running", "spoilt", "first", "second", *(f"late-{at}" for at in range(4))}
     left = set(await tree.children("/pubsub/ids"))

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import structlog
 
-from control.errors import UserError
-from control.host.sockets import address
-from control.registry import frames, server
-from control.registry.embedded import EmbeddedTree
-from control.registry.server import SOCKET, STATE, RegistryServer
-from control.registry.tree import Entry, Unavailable
+from muster_server.control.errors import UserError
+from muster_server.control.host.sockets import address
+from muster_server.control.registry import frames, server
+from muster_server.control.registry.embedded import EmbeddedTree
+from muster_server.control.registry.server import SOCKET, STATE, RegistryServer
+from muster_server.control.registry.tree import Entry, Unavailable
 from tests import strikes
 from tests.control.registry.services import connected, until_session
 
@@ -22,7 +22,7 @@ LOG = structlog.get_logger()
 SERVE = """
 import asyncio, sys, structlog
 from pathlib import Path
-from control.registry.server import RegistryServer
+from muster_server.control.registry.server import RegistryServer
 async def main():
     async with RegistryServer(Path(sys.argv[1]), structlog.get_logger()):
         print("serves", flush=True)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from control.errors import UserError
-from control.registry.epoch import EPOCH_MAX, next_epoch
+from muster_server.control.errors import UserError
+from muster_server.control.registry.epoch import EPOCH_MAX, next_epoch
 
 
 def test_the_clock_leads_and_the_disk_holds_when_it_goes_back(tmp_path: Path) -> None:

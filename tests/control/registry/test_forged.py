@@ -10,10 +10,10 @@ from typing import Any, Final
 import pytest
 import structlog
 
-from control.registry.directory import Directory
-from control.registry.epoch import EPOCH_MAX
-from control.registry.places import CLUSTERS_MAX, Count, Growth, Node, encode
-from control.registry.tree import Create, Tree
+from muster_server.control.registry.directory import Directory
+from muster_server.control.registry.epoch import EPOCH_MAX
+from muster_server.control.registry.places import CLUSTERS_MAX, Count, Growth, Node, encode
+from muster_server.control.registry.tree import Create, Tree
 from tests.control.registry.services import PATIENT_S, Service, connected
 from tests.control.registry.zookeeper import ZooKeeper
 from tests.waiting import until

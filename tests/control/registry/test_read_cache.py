@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control.registry import read_cache as module
-from control.registry.read_cache import ReadCache
+from muster_server.control.registry import read_cache as module
+from muster_server.control.registry.read_cache import ReadCache
 
 
 class Asked:

@@ -1,7 +1,7 @@
 """The time of a growth in its step: since the step was first seen, by layer, and not after its end."""
 
-from control.registry.places import Count, Growth
-from control.registry.steps import Steps
+from muster_server.control.registry.places import Count, Growth
+from muster_server.control.registry.steps import Steps
 
 
 def growing(serial: int, step: str = "prepare") -> Count:

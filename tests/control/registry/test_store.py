@@ -4,8 +4,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from control.registry.store import Store
-from control.registry.tree import ANY, TREE_BYTES_MAX, Check, Create, Delete, Operation, Refused, Set, TreeError, parent
+from muster_server.control.registry.store import Store
+from muster_server.control.registry.tree import (
+    ANY,
+    TREE_BYTES_MAX,
+    Check,
+    Create,
+    Delete,
+    Operation,
+    Refused,
+    Set,
+    TreeError,
+    parent,
+)
 
 PATHS = st.sampled_from(["/a", "/a/b", "/a/b/c", "/a/d", "/e", "/e/f"])
 VERSIONS = st.sampled_from([ANY, 0, 1, 2])

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from control.registry.tree import (
+from muster_server.control.registry.tree import (
     DATA_MAX,
     TRANSACTION_MAX,
     BadVersion,

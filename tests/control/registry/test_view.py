@@ -7,8 +7,8 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from control.registry.places import VALUE_MAX, Ack, Node, encode
-from control.registry.view import HOLD_S, SAID_MAX, View
+from muster_server.control.registry.places import VALUE_MAX, Ack, Node, encode
+from muster_server.control.registry.view import HOLD_S, SAID_MAX, View
 from tests.control.nodes import growth, partitions
 
 COUNTS = {"router/partition_num": b'{"partitions": 1}', "broker/main/partition_num": b'{"partitions": 2}'}

@@ -14,12 +14,12 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionDropped
 from kazoo.security import make_acl
 
-from control.config.zookeeper import Servers, servers
-from control.registry.directory import Directory
-from control.registry.identities import numbers
-from control.registry.places import Node, Snapshot
-from control.registry.tree import Create, Entry, NoNode, Refused, Session, Unavailable
-from control.registry.zookeeper import ZooKeeperTree
+from muster_server.control.config.zookeeper import Servers, servers
+from muster_server.control.registry.directory import Directory
+from muster_server.control.registry.identities import numbers
+from muster_server.control.registry.places import Node, Snapshot
+from muster_server.control.registry.tree import Create, Entry, NoNode, Refused, Session, Unavailable
+from muster_server.control.registry.zookeeper import ZooKeeperTree
 from tests.certificates import certificates
 from tests.control.nodes import partitions
 from tests.control.registry.services import PATIENT_S, connected, until_session
@@ -34,10 +34,10 @@ Server { org.apache.zookeeper.server.auth.DigestLoginModule required user_muster
 
 GATEWAY = """
 import asyncio, sys, structlog
-from control.registry.directory import Directory
-from control.registry.places import Node
-from control.config.zookeeper import Servers
-from control.registry.zookeeper import ZooKeeperTree
+from muster_server.control.registry.directory import Directory
+from muster_server.control.registry.places import Node
+from muster_server.control.config.zookeeper import Servers
+from muster_server.control.registry.zookeeper import ZooKeeperTree
 structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 async def main():
     servers = Servers(sys.argv[1], sys.argv[2], session_s=60.0)

@@ -18,9 +18,9 @@ from typing import Final, Self
 import msgspec
 import pytest
 
-from control.config.zookeeper import Servers
-from control.registry.tree import Tree
-from control.registry.zookeeper import ZooKeeperTree
+from muster_server.control.config.zookeeper import Servers
+from muster_server.control.registry.tree import Tree
+from muster_server.control.registry.zookeeper import ZooKeeperTree
 from tests import strikes
 from tests.control.registry.services import SESSION_S, until_expired
 from tests.ports import free_ports

@@ -6,8 +6,8 @@ from typing import Final
 
 import pytest
 
-from plane.log import Log, Logs, connect
-from plane.log.embedded import EmbeddedLogs
+from muster_server.plane.log import Log, Logs, connect
+from muster_server.plane.log.embedded import EmbeddedLogs
 from tests.kafka import Kafka
 
 SEGMENT_BYTES: Final = 8 << 20

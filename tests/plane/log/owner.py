@@ -10,7 +10,7 @@ from pathlib import Path
 
 import uvloop
 
-from plane.log import Batch, Fenced, connect
+from muster_server.plane.log import Batch, Fenced, connect
 
 RECORDS = 3
 

@@ -7,10 +7,10 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from plane.log import Batch, Failed, Fenced, Log
-from plane.log.kafka import KafkaLogs
-from plane.log.place import parse
-from plane.log.shared import BATCH, Head
+from muster_server.plane.log import Batch, Failed, Fenced, Log
+from muster_server.plane.log.kafka import KafkaLogs
+from muster_server.plane.log.place import parse
+from muster_server.plane.log.shared import BATCH, Head
 from tests.kafka import Kafka
 from tests.plane.log.test_log import read
 from tests.waiting import until
@@ -135,7 +135,7 @@ async def test_topic_with_other_partitions_is_refused(make: Make) -> None:
 
 
 async def test_kafka_that_is_away_is_told(make: Make, kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plane.log.kafka.ASK_S", 0.5)
+    monkeypatch.setattr("muster_server.plane.log.kafka.ASK_S", 0.5)
     kafka.kill()
     with pytest.raises(Failed, match=f"topic {make.topic}: "):
         await make.owner(1)

@@ -6,7 +6,7 @@ from asyncio.subprocess import PIPE, Process
 
 import pytest
 
-from plane.log import BATCH_BYTES_MAX, Batch, Beyond, Fenced, Log, TooLarge, Trimmed
+from muster_server.plane.log import BATCH_BYTES_MAX, Batch, Beyond, Fenced, Log, TooLarge, Trimmed
 from tests import strikes
 from tests.plane.log.conftest import Place
 from tests.plane.log.owner import RECORDS

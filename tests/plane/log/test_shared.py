@@ -10,8 +10,8 @@ from random import Random
 import pytest
 import uvloop
 
-from plane.log import Batch, Damaged, Failed, Fenced
-from plane.log.shared import BATCH, CLAIM, Fold, Head, SharedLog, Verdict
+from muster_server.plane.log import Batch, Damaged, Failed, Fenced
+from muster_server.plane.log.shared import BATCH, CLAIM, Fold, Head, SharedLog, Verdict
 
 OWNERS, TURNS = 3, 12
 
@@ -138,7 +138,7 @@ class EveryClaimCounts(Fold):
 
 @pytest.mark.parametrize("planted", [StaleCounts, RepeatCounts])
 def test_planted_rule_is_found(planted: type[Fold], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plane.log.shared.Fold", planted)
+    monkeypatch.setattr("muster_server.plane.log.shared.Fold", planted)
     assert found(300)
 
 
@@ -163,7 +163,7 @@ async def test_second_claim_of_an_epoch_is_void(monkeypatch: pytest.MonkeyPatch)
 
     with pytest.raises(Fenced, match="epoch 5"):
         await SharedLog.open(Twin(Random(1)), 5)
-    monkeypatch.setattr("plane.log.shared.Fold", EveryClaimCounts)
+    monkeypatch.setattr("muster_server.plane.log.shared.Fold", EveryClaimCounts)
     await SharedLog.open(Twin(Random(1)), 5)  # so the check above can fail
 
 

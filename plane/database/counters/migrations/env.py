@@ -1,5 +1,5 @@
 """Run by alembic: the steps of counters."""
 
-from plane.database.migrate import run
+from muster_server.plane.database.migrate import run
 
 run()

@@ -1,1 +1,0 @@
-"""The fleet as a system: its roles, its program, its words of the command and its routes over HTTP."""

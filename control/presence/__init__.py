@@ -1,1 +1,0 @@
-"""Presence: what the control plane does for it."""

@@ -1,1 +1,0 @@
-"""The room plane's commands, demo, and database of memberships."""

@@ -1,0 +1,47 @@
+"""Options shared by many words of the command, and common mistakes."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from muster_server.control.errors import USAGE, UserError
+
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE", help="The TOML file [$MUSTER_CONFIG, ./muster.toml, …].")
+]
+RegistryUrl = Annotated[
+    str | None,
+    typer.Option("--registry", metavar="URL", help="Use this registry instead of the local instance."),
+]
+NodeAddress = Annotated[
+    str | None,
+    typer.Option(
+        "--node", metavar="HOST:PORT", help="Use the map of the node at this admin address; needs no registry."
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
+Url = Annotated[
+    str | None,
+    typer.Option(
+        "--url", metavar="URL", help="Be an end client of muster://HOST:PORT/KEY?token=…; muster url prints it."
+    ),
+]
+Gateways = Annotated[
+    list[str] | None,
+    typer.Option("--gateway", metavar="HOST:PORT:KEY", help="Be an end client of this gateway; repeat it for more."),
+]
+Token = Annotated[
+    str | None,
+    typer.Option("--token", metavar="TOKEN", help="Be the user of this token, which others on this machine may see."),
+]
+TokenFile = Annotated[
+    Path | None, typer.Option("--token-file", metavar="FILE", help="Be the user of the token in this file.")
+]
+
+
+def unused(given: Mapping[str, bool], without: str) -> None:
+    """Raise `UserError` for a given flag that needs another one."""
+    if flag := next((flag for flag, is_given in given.items() if is_given), None):
+        raise UserError(f"{flag} needs {without}", USAGE)

@@ -1,0 +1,1 @@
+"""The systems of Muster: one package each."""

@@ -1,0 +1,148 @@
+"""mosquitto's files: the broker of an installation that has none. `muster up` runs it as a program beside its nodes.
+
+Owns what it is told. It must not know clients beyond their names and passwords, nor what they say. Each client reads and
+writes only its own topics; the plane's users write the clients' down topics and read their up topics. A connection without a
+password is refused.
+"""
+
+import base64
+import fcntl
+import hashlib
+import os
+import secrets
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from muster_server.plane.files import write_atomically
+from muster_server.plane.kind import Berth, Program
+from muster_server.systems.fleet.schema import NAME as CLIENT
+from muster_server.systems.fleet.schema import PREFIX, UP_BYTES_MAX
+
+NAME: Final = "mosquitto"
+SECRET: Final = "plane.secret"
+"""The file with the password of the plane's own users."""
+USERS: Final = "users"
+NODES_MAX: Final = 16
+"""Users of the plane for each role: of the nodes with the same place modulo this, one runs at a time."""
+ITERATIONS: Final = 101  # of PBKDF2 for each connect, as mosquitto's own: words are random, and 20,000 come at once
+QUEUED_MAX: Final = 1_000  # orders for a client that does not read; further ones are dropped by the broker, and missed
+
+
+class BrokerError(Exception):
+    """A client cannot be enrolled. One line."""
+
+
+def plane_user(role: str, place: int) -> str:
+    """The user of a node: no client's name has a dot, and each has a connection of its own."""
+    return f"plane.{role}.{place % NODES_MAX}"
+
+
+def prepare(berth: Berth) -> list[str]:
+    """Write its files, and give its arguments. Clients that were enrolled stay."""
+    folder = berth.folder
+    secret = folder / SECRET
+    if not secret.exists():
+        write_atomically(secret, f"{secrets.token_urlsafe(32)}\n".encode())
+    word = secret.read_text(encoding="ascii").strip()
+    with _users(folder) as lines:
+        lines.update({user: _hashed(user, word) for user in _own_users() if user not in lines})
+    write_atomically(folder / "acl", access().encode())
+    write_atomically(folder / "mosquitto.conf", configuration(folder, berth.host, berth.port).encode())
+    return ["-c", str(folder / "mosquitto.conf")]
+
+
+def enroll(folder: Path, names: Iterable[str]) -> dict[str, str]:
+    """New passwords for these clients, in force once mosquitto has a SIGHUP. Raises `BrokerError` for a bad name."""
+    words = {name: secrets.token_urlsafe(18) for name in names}
+    made = {name: password_line(name, word) for name, word in words.items()}
+    with _users(folder) as lines:
+        lines.update(made)
+    return words
+
+
+def configuration(folder: Path, host: str, port: int) -> str:
+    """mosquitto.conf. Without the three limits its defaults lose orders in a burst, without a word."""
+    lines = [
+        f"listener {port} {host}",
+        "protocol mqtt",
+        "allow_anonymous false",
+        f"password_file {folder / USERS}",
+        f"acl_file {folder / 'acl'}",
+        "persistence false",
+        "max_inflight_messages 0",
+        f"max_queued_messages {QUEUED_MAX}",
+        f"message_size_limit {UP_BYTES_MAX}",
+        f"max_packet_size {UP_BYTES_MAX + 1024}",
+        "max_keepalive 600",
+        "set_tcp_nodelay true",
+        "allow_zero_length_clientid false",
+        "use_username_as_clientid true",
+        "sys_interval 0",
+        "connection_messages false",
+        "log_dest stderr",
+        "log_type error",
+        "log_type warning",
+    ]
+    if os.geteuid() == 0:
+        lines.append("user root")  # else it becomes a user that may not enter the private folder
+    return "\n".join(lines) + "\n"
+
+
+def access() -> str:
+    """The list of access: `%u` is the name that a client proved."""
+    lines: list[str] = []
+    for user in _own_users():
+        lines += [f"user {user}", f"topic read {PREFIX}/+/up/+", f"topic write {PREFIX}/+/down/+", ""]
+    lines += [f"pattern write {PREFIX}/%u/up/+", f"pattern read {PREFIX}/%u/down/+", ""]
+    return "\n".join(lines)
+
+
+def password_line(name: str, word: str) -> str:
+    """A line of mosquitto's password file (PBKDF2 with SHA-512). Raises `BrokerError` for a bad name."""
+    if not CLIENT.fullmatch(name):
+        raise BrokerError(f"bad client name {name[:80]!r}: 1 to 64 letters, digits, '_' and '-' expected")
+    return _hashed(name, word)
+
+
+def _hashed(name: str, word: str) -> str:
+    salt = os.urandom(12)
+    digest = hashlib.pbkdf2_hmac("sha512", word.encode(), salt, ITERATIONS, 64)
+    return f"{name}:$7${ITERATIONS}${base64.b64encode(salt).decode()}${base64.b64encode(digest).decode()}\n"
+
+
+def _own_users() -> list[str]:
+    return [plane_user(role, place) for role in ("index", "scheduler") for place in range(NODES_MAX)]
+
+
+@contextmanager
+def _users(folder: Path) -> Iterator[dict[str, str]]:
+    """The lines of the password file by user, written back at the end; one writer at a time, over all processes."""
+    file = folder / USERS
+    with (folder / ".users.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        known = file.read_text(encoding="ascii").splitlines(keepends=True) if file.exists() else []
+        lines = {line.partition(":")[0]: line for line in known}
+        yield lines
+        write_atomically(file, "".join(lines.values()).encode())
+
+
+def _wanted(section: Any) -> bool:
+    return not section("fleet").mqtt
+
+
+def _bind(section: Any) -> str:
+    bind: str = section("fleet").bind
+    return bind
+
+
+PROGRAM: Final = Program(
+    name=NAME,
+    about="clients of the fleet connect to it",
+    binary="mosquitto",
+    mend="to mend: apt-get install mosquitto, or name another MQTT broker: fleet.mqtt = mqtt://USER@HOST:PORT",
+    wanted=_wanted,
+    bind=_bind,
+    prepare="muster_server.systems.fleet.broker:prepare",
+)

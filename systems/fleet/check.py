@@ -1,0 +1,42 @@
+"""What one key's type cannot say of the section of the fleet."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from muster_server.control.config.options import Config
+from muster_server.control.host.addresses import NO_ADDRESS, split_address
+from muster_server.plane.spec import SpecError
+from muster_server.systems.fleet.options import NONE, Fleet, redis_url, url
+from muster_server.systems.fleet.system import INDEX, SCHEDULER
+
+Path = tuple[str, ...]
+
+
+def wrong(config: Config, roles: Sequence[str], stands: Callable[[Path], bool]) -> Iterator[tuple[Path, str]]:
+    """Keys that are wrong, and what is."""
+    fleet: Fleet = config.section("fleet")
+    if fleet.mqtt:
+        try:
+            user = url(fleet.mqtt).user
+        except SpecError as error:
+            yield ("fleet", "mqtt"), str(error).partition(": ")[2]
+        else:
+            if not user:
+                yield ("fleet", "mqtt"), "names no user: mqtt://USER@HOST:PORT"
+    if fleet.redis not in {"", NONE}:
+        try:
+            redis_url(fleet.redis)
+        except SpecError as error:
+            yield ("fleet", "redis"), str(error).partition(": ")[2]
+    try:
+        split_address(fleet.bind)
+    except ValueError:
+        yield ("fleet", "bind"), f"{fleet.bind!r} {NO_ADDRESS}"
+    if fleet.hint_ms > fleet.lease_ms:
+        yield ("fleet", "hint_ms"), f"{fleet.hint_ms} ms are more than the lease, {fleet.lease_ms} ms"
+    if 2 * fleet.beat_ms > fleet.lease_ms:
+        yield ("fleet", "lease_ms"), f"a lease of {fleet.lease_ms} ms is less than two beats of {fleet.beat_ms} ms"
+    if fleet.receipt_ms > fleet.result_ms:
+        yield ("fleet", "receipt_ms"), f"{fleet.receipt_ms} ms are more than the result's {fleet.result_ms} ms"
+    served = bool({INDEX.name, SCHEDULER.name} & set(roles)) and len(roles) == 1
+    if not config.registry.url and (config.runs("fleet") or served):
+        yield ("registry", "url"), "nodes of the fleet find each other there: embedded, or zk://…"

@@ -1,0 +1,53 @@
+"""How a word reaches the fleet: finds its nodes, proves the cluster's secret, and turns their refusals into one line."""
+
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from muster_server.control.cluster import instance, specs
+from muster_server.control.errors import FAILURE, TRY_LATER, UNAVAILABLE, USAGE, UserError
+from muster_server.control.terminal import common
+from muster_server.control.terminal.found import LocalNodes, Target, found
+from muster_server.plane.calls import CallError, key_of
+from muster_server.plane.spec import SpecError, secret
+from muster_server.systems.fleet.asking import INDEX, SCHEDULER, Asking, asking
+
+CODES: Final = {"selector": USAGE, "pick": USAGE, "task": USAGE, "order": USAGE, "away": UNAVAILABLE, "late": TRY_LATER}
+CODES_LATER: Final = frozenset({"busy", "follows", "moved", "slow", "store"})
+
+
+def reaching(config: Path | None, registry: str | None, work: Callable[[Asking], Awaitable[int]]) -> int:
+    """Run a word's work and return its exit code. Raises `UserError`."""
+    return common.run(_reaching(Target(config, registry), work))
+
+
+async def _reaching(where: Target, work: Callable[[Asking], Awaitable[int]]) -> int:
+    settings = where.config()
+    async with found(where) as nodes:
+        record = await nodes.record()
+        if not {INDEX, SCHEDULER} <= {each.role for each in record.processes}:
+            raise UserError("no fleet runs here; start one: muster up --with fleet", UNAVAILABLE)
+        file = specs.absolute(settings.cluster.secret_file) or str(instance.folder(settings).cluster_secret)
+        try:
+            key = key_of(secret(file, 32))
+        except SpecError as error:
+            raise UserError(str(error)) from None
+        place = instance.folder(settings)
+
+        def look() -> list[instance.Process]:
+            return instance.find(place).processes if isinstance(nodes, LocalNodes) else record.processes
+
+        async with asking(look, key) as opened:
+            with in_one_line():
+                return await work(opened)
+
+
+@contextlib.contextmanager
+def in_one_line() -> Iterator[None]:
+    """A refusal as an error of the user, with its exit code."""
+    try:
+        yield
+    except CallError as error:
+        code = CODES.get(error.code, TRY_LATER if error.code in CODES_LATER else FAILURE)
+        raise UserError(str(error), code) from None

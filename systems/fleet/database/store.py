@@ -1,0 +1,344 @@
+"""The store of a fleet in SQL: a `systems.fleet.records.Store`.
+
+The first call opens it, and a call after an error opens it again, so the database may come late. Every call ends within its
+time. Whoever writes about runs locks the lead's row first: two leads never write beside each other.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+from sqlalchemy import ColumnElement, and_, delete, func, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from muster_server.plane.database.connections import Connections
+from muster_server.plane.database.errors import DatabaseError
+from muster_server.plane.database.migrate import Schema
+from muster_server.plane.database.url import Location
+from muster_server.systems.fleet.database import schema
+from muster_server.systems.fleet.questions import Draw, TaskRow
+from muster_server.systems.fleet.records import OPEN, Fenced, Lead, ResultRow, RunRow, StoreError
+from muster_server.systems.fleet.runs import RunName
+from muster_server.systems.fleet.wheel import MissedRuns
+
+CALL_S: Final = 5.0
+IDLE_S: Final = 3
+DELETED_AT_ONCE: Final = 500
+
+
+class _Detail(msgspec.Struct, frozen=True, array_like=True):
+    options: dict[str, Any]
+    delay_ms: int
+    draws: list[Draw]
+    asked: list[list[tuple[str, int]]]
+    replaced: list[str] | None
+
+
+class SqlStore:
+    """Connections are opened when needed, until `close`."""
+
+    def __init__(self, location: Location, instance: str, *, call_s: float = CALL_S) -> None:
+        self.where = str(location)
+        self._database = Connections(location, Schema(schema.STEPS, schema.VERSION_TABLE), call_s=call_s)
+        self._instance, self._kind = instance, location.kind
+        self._put_run = self._database.upsert(schema.runs, schema.RUN_ORDER)
+        self._put_result = self._database.upsert(schema.results, schema.ORDER)
+        self._put_missed = self._database.upsert(schema.missed, schema.ORDER)
+
+    async def close(self) -> None:
+        await self._database.close()
+
+    # --- the lead -----------------------------------------------------------------------------------------------------
+
+    async def lead(self) -> Lead | None:
+        async with self._read() as connection:
+            return await self._lead(connection)
+
+    async def take(self, seen: Lead | None, holder: str) -> Lead | None:
+        taken: list[Lead] = []
+
+        async def take(connection: AsyncConnection) -> None:
+            taken.clear()
+            now = await self._lead(connection, lock=True)
+            if now != seen:
+                return
+            epoch, last_minute = (1, 0) if now is None else (now.epoch + 1, now.last_minute)
+            row = {"epoch": epoch, "beat": 0, "holder": holder, "last_minute": last_minute}
+            if now is None:
+                await connection.execute(insert(schema.lead).values(instance=self._instance, **row))
+            else:
+                await connection.execute(update(schema.lead).where(self._here(schema.lead)).values(**row))
+            taken.append(Lead(epoch, 0, holder, last_minute))
+
+        await self._write(take)
+        return taken[0] if taken else None
+
+    async def beat(self, epoch: int) -> None:
+        async def beat(connection: AsyncConnection) -> None:
+            await connection.execute(
+                update(schema.lead).where(self._here(schema.lead)).values(beat=schema.lead.c.beat + 1)
+            )
+
+        await self._fenced(epoch, beat)
+
+    async def resign(self, epoch: int) -> None:
+        async def resign(connection: AsyncConnection) -> None:
+            await connection.execute(update(schema.lead).where(self._here(schema.lead)).values(holder=""))
+
+        await self._fenced(epoch, resign)
+
+    # --- tasks --------------------------------------------------------------------------------------------------------
+
+    async def tasks(self) -> list[TaskRow]:
+        table = schema.tasks
+        async with self._read() as connection:
+            rows = (await connection.execute(select(table).where(self._here(table)).order_by(table.c.name))).all()
+        return [_task(row) for row in rows]
+
+    async def put_task(self, task: TaskRow, new: bool) -> bool:
+        table = schema.tasks
+        row = msgspec.structs.asdict(task) | {"options": msgspec.json.encode(task.options).decode()}
+        key = and_(self._here(table), table.c.name == task.name)
+        done: list[bool] = []
+
+        async def put(connection: AsyncConnection) -> None:
+            done.clear()
+            there = (await connection.execute(select(table.c.name).where(key).with_for_update())).first()
+            if there is None:
+                await connection.execute(insert(table).values(instance=self._instance, **row))
+            elif not new:
+                await connection.execute(update(table).where(key).values(**row))
+            done.append(there is None or not new)
+
+        await self._write(put)
+        return done[0]
+
+    async def drop_task(self, name: str) -> bool:
+        table = schema.tasks
+        dropped: list[int] = []
+
+        async def drop(connection: AsyncConnection) -> None:
+            found = await connection.execute(delete(table).where(self._here(table), table.c.name == name))
+            dropped[:] = [found.rowcount]
+
+        await self._write(drop)
+        return dropped[0] > 0
+
+    # --- runs ---------------------------------------------------------------------------------------------------------
+
+    async def turn(
+        self, epoch: int, before: int, after: int, runs: Sequence[RunRow], missed: Sequence[MissedRuns]
+    ) -> None:
+        async def turn(connection: AsyncConnection) -> None:
+            await connection.execute(update(schema.lead).where(self._here(schema.lead)).values(last_minute=after))
+            if runs:
+                await connection.execute(self._put_run, [self._run_row(epoch, run) for run in runs])
+            if missed:
+                await connection.execute(self._put_missed, [self._missed_row(epoch, each) for each in missed])
+
+        await self._fenced(epoch, turn, before)
+
+    async def write(self, epoch: int, runs: Sequence[RunRow], results: Sequence[ResultRow]) -> None:
+        async def write(connection: AsyncConnection) -> None:
+            if runs:
+                await connection.execute(self._put_run, [self._run_row(epoch, run) for run in runs])
+            if results:
+                await connection.execute(self._put_result, [self._result_row(epoch, each) for each in results])
+
+        await self._fenced(epoch, write)
+
+    async def open_runs(self) -> list[RunRow]:
+        table = schema.runs
+        wanted = select(table).where(self._here(table), table.c.state.in_(OPEN)).order_by(table.c.minute, table.c.task)
+        async with self._read() as connection:
+            return [_run(row) for row in (await connection.execute(wanted)).all()]
+
+    async def run(self, task: str, minute: int | None) -> RunRow | None:
+        table = schema.runs
+        wanted = select(table).where(self._here(table), table.c.task == task)
+        if minute is not None:
+            wanted = wanted.where(table.c.minute == minute)
+        async with self._read() as connection:
+            row = (await connection.execute(wanted.order_by(table.c.minute.desc()).limit(1))).first()
+        return None if row is None else _run(row)
+
+    async def results_of(self, run: RunName) -> list[ResultRow]:
+        table = schema.results
+        columns = [table.c[name] for name in ResultRow.__struct_fields__]
+        mine = (self._here(table), table.c.task == run[0], table.c.minute == run[1])
+        async with self._read() as connection:
+            rows = (await connection.execute(select(*columns).where(*mine).order_by(table.c.at_ms))).all()
+        return [_result(row) for row in rows]
+
+    async def sent(self, first: int, last: int) -> Mapping[int, int]:
+        table = schema.runs
+        asked = func.sum(table.c.asked)
+        wanted = select(table.c.minute, asked).where(self._here(table), table.c.minute.between(first, last))
+        async with self._read() as connection:
+            rows = (await connection.execute(wanted.group_by(table.c.minute))).all()
+        return {int(minute): int(count) for minute, count in rows}
+
+    async def prune(self, before_ms: int) -> None:
+        runs, results = schema.runs, schema.results
+        old = (self._here(runs), runs.c.started_ms < before_ms, runs.c.state.not_in(OPEN))
+        while True:
+            async with self._read() as connection:
+                wanted = select(runs.c.task, runs.c.minute).where(*old).limit(DELETED_AT_ONCE)
+                keys = [(row.task, row.minute) for row in (await connection.execute(wanted)).all()]
+
+            async def gone(connection: AsyncConnection, keys: Sequence[tuple[str, int]] = keys) -> None:
+                for task, minute in keys:
+                    for table in (results, runs):
+                        mine = (self._here(table), table.c.task == task, table.c.minute == minute)
+                        await connection.execute(delete(table).where(*mine))
+
+            if keys:
+                await self._write(gone)
+            if len(keys) < DELETED_AT_ONCE:
+                return
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    async def _lead(self, connection: AsyncConnection, *, lock: bool = False) -> Lead | None:
+        table = schema.lead
+        wanted = select(*(table.c[name] for name in Lead.__struct_fields__)).where(self._here(table))
+        row = (await connection.execute(wanted.with_for_update() if lock else wanted)).first()
+        return None if row is None else Lead(*row)
+
+    async def _fenced(self, epoch: int, work: Callable[[AsyncConnection], Any], last_minute: int | None = None) -> None:
+        """Raises `Fenced`, with nothing written, unless this epoch leads and, if it is given, this is the last minute."""
+        seen: list[Lead | None] = []
+
+        async def guarded(connection: AsyncConnection) -> None:
+            await self._hasten(connection)
+            seen[:] = [await self._lead(connection, lock=True)]
+            if _leads(seen[0], epoch, last_minute):
+                await work(connection)
+
+        await self._write(guarded)
+        if not _leads(seen[0], epoch, last_minute):
+            raise Fenced(f"{self.where}: {seen[0]} leads, not epoch {epoch}")
+
+    async def _hasten(self, connection: AsyncConnection) -> None:
+        """Have the server end this transaction if this process stands still in it: its lock would hold up the next lead."""
+        if self._kind == "postgresql":
+            await connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_S}s'")
+        elif self._kind == "mysql" and getattr(connection.dialect, "is_mariadb", False):  # MySQL has no such word
+            await connection.exec_driver_sql(f"SET SESSION idle_transaction_timeout = {IDLE_S}")
+
+    async def _write(self, work: Callable[[AsyncConnection], Any]) -> None:
+        with _ours():
+            await self._database.open()
+            await self._database.again(work, writes=True)
+
+    @contextlib.asynccontextmanager
+    async def _read(self) -> Any:
+        with _ours():
+            await self._database.open()
+            async with self._database.transaction() as connection:
+                yield connection
+
+    def _here(self, table: Any) -> ColumnElement[bool]:
+        here: ColumnElement[bool] = table.c.instance == self._instance
+        return here
+
+    def _run_row(self, epoch: int, run: RunRow) -> dict[str, Any]:
+        detail = _Detail(run.options, run.delay_ms, run.draws, run.asked, run.replaced)
+        return {
+            "instance": self._instance,
+            "task": run.task,
+            "minute": run.minute,
+            "kind": run.kind,
+            "target": run.target,
+            "selector": run.selector,
+            "wanted": run.wanted,
+            "state": run.state,
+            "asked": sum(map(len, run.asked)),
+            "done": run.done,
+            "replaced": len(run.replaced or ()),
+            "missed": run.missed,
+            "started_ms": run.started_ms,
+            "reason": run.reason,
+            "epoch": epoch,
+            "stage": _stage(run),
+            "detail": msgspec.msgpack.encode(detail),
+        }
+
+    def _result_row(self, epoch: int, row: ResultRow) -> dict[str, Any]:
+        return {
+            "instance": self._instance,
+            "epoch": epoch,
+            "task": row.task,
+            "minute": row.minute,
+            "client": row.client,
+            "ok": row.ok,
+            "value": row.value.decode(errors="replace"),
+            "error": row.error,
+            "at_ms": row.at_ms,
+        }
+
+    def _missed_row(self, epoch: int, missed: MissedRuns) -> dict[str, Any]:
+        return {
+            "instance": self._instance,
+            "task": missed.task,
+            "first_minute": missed.first,
+            "last_minute": missed.last,
+            "runs": missed.runs,
+            "samples": missed.samples,
+            "epoch": epoch,
+        }
+
+
+def _leads(lead: Lead | None, epoch: int, last_minute: int | None) -> bool:
+    return lead is not None and lead.epoch == epoch and last_minute in {None, lead.last_minute}
+
+
+@contextlib.contextmanager
+def _ours() -> Iterator[None]:
+    try:
+        yield
+    except DatabaseError as error:
+        raise StoreError(str(error)) from None
+
+
+def _stage(run: RunRow) -> int:
+    """How far it is: due, running, its replacements drawn, over."""
+    return 3 if run.state not in OPEN else 0 if run.state == "due" else 1 if run.replaced is None else 2
+
+
+def _task(row: Any) -> TaskRow:
+    """A row that a web side wrote; what cannot be read makes a task that cannot be scheduled."""
+    try:
+        options = msgspec.json.decode(row.options or "{}", type=dict[str, Any])
+    except msgspec.MsgspecError:
+        options = {}
+    values = {name: getattr(row, name) for name in TaskRow.__struct_fields__} | {"options": options}
+    return TaskRow(**values)
+
+
+def _result(row: Any) -> ResultRow:
+    value = (row.value or "null").encode()
+    return ResultRow(row.task, row.minute, row.client, row.ok, value, row.error or "", row.at_ms)
+
+
+def _run(row: Any) -> RunRow:
+    detail = msgspec.msgpack.decode(row.detail, type=_Detail)
+    return RunRow(
+        task=row.task,
+        minute=row.minute,
+        kind=row.kind,
+        target=row.target,
+        selector=row.selector,
+        options=detail.options,
+        wanted=row.wanted,
+        delay_ms=detail.delay_ms,
+        state=row.state,
+        started_ms=row.started_ms,
+        draws=detail.draws,
+        asked=detail.asked,
+        replaced=detail.replaced,
+        done=row.done,
+        missed=row.missed,
+        reason=row.reason or "",
+    )

@@ -1,0 +1,456 @@
+"""The fleet's routes over HTTP: the instant measurement, runs and their results, tasks, clients.
+
+Keys, limits and idempotency are the base's (`systems/http/`); the questions are those of the commands. A web side that
+writes the table of tasks itself calls `refresh`.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from typing import Annotated, Any, Final, TypeVar
+
+import msgspec
+from litestar import MediaType, Response, Router, delete, get, post, put
+from litestar.di import NamedDependency, Provide
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import HeaderParameter, PathParameter, QueryParameter
+from litestar.types import ControllerRouterHandler
+
+import muster
+from muster_server.plane.calls import CallError
+from muster_server.systems.fleet.asking import AWAY, Asking
+from muster_server.systems.fleet.http.streams import RunStream
+from muster_server.systems.fleet.questions import (
+    ClientPage,
+    Clients,
+    DropTask,
+    Event,
+    Explain,
+    Explained,
+    PutTask,
+    Refresh,
+    Refreshed,
+    ResultsOf,
+    RunNow,
+    TaskRow,
+    Tasks,
+    Watch,
+)
+from muster_server.systems.fleet.records import ResultRow
+from muster_server.systems.fleet.selector import SelectorError
+from muster_server.systems.fleet.watching import Told
+from muster_server.systems.http.access import Action, Caller
+from muster_server.systems.http.face import AnyRequest, Base
+from muster_server.systems.http.idempotency import Answer, Nothing
+from muster_server.systems.http.lookout import Lookout
+from muster_server.systems.http.problems import CONTENT_TYPE, Problem
+from muster_server.systems.http.streams import EventStream
+
+ACTIONS: Final = (
+    Action("measure", "ask clients of the fleet for measurements of these kinds, and see these runs", None),
+    Action("tasks", "see, write and remove these continuous tasks of the fleet", None),
+    Action("clients", "see the clients of the fleet", None),
+)
+WAIT_S: Final = 600.0
+AGAIN_S: Final = 0.5
+TRIES_MAX: Final = 5
+"""So often in a row nothing comes before a stream of a run is given up; each looks for the lead for some seconds."""
+MOVES: Final = AWAY | {"moved", "store", "slow"}
+CODES: Final = {
+    "selector": "bad_request",
+    "pick": "bad_request",
+    "task": "bad_request",
+    "order": "too_long",
+    "unknown": "not_found",
+    "busy": "busy",
+    "late": "timeout",
+}
+A = TypeVar("A")
+
+
+class Measure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An instant measurement."""
+
+    kind: str
+    pick: int
+    where: str = ""
+    target: str = ""
+    options: dict[str, Any] = {}
+
+
+class Begun(msgspec.Struct, frozen=True):
+    """It runs."""
+
+    run: str
+
+
+class Said(msgspec.Struct, frozen=True):
+    """A client's result."""
+
+    client: str
+    ok: bool
+    value: Any
+    error: str
+
+
+class Account(msgspec.Struct, frozen=True):
+    """A run: each client that was asked is done, replaced or missed, or still open."""
+
+    run: str
+    state: str
+    wanted: int
+    done: list[str]
+    replaced: list[str]
+    missed: list[str]
+    results: list[Said]
+    reason: str = ""
+
+
+class TaskBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A continuous task: `every_minutes` with `pick`, or `per_hour`."""
+
+    kind: str
+    target: str = ""
+    where: str = ""
+    every_minutes: int | None = None
+    pick: int | None = None
+    per_hour: int | None = None
+    customer: str = "ordinary"
+    slip_ms: int = 0
+    options: dict[str, Any] = {}
+    paused: bool = False
+
+
+def _problems(*codes: int) -> dict[int, ResponseSpec]:
+    return {
+        code: ResponseSpec(dict[str, Any], generate_examples=False, media_type=CONTENT_TYPE, description="A problem")
+        for code in codes
+    }
+
+
+def _said(shape: Any, text: str) -> ResponseSpec:
+    return ResponseSpec(shape, generate_examples=False, description=text)
+
+
+Key = Annotated[
+    str | None,
+    HeaderParameter(
+        name="Idempotency-Key", description="The same request with the same key gets the same answer", max_length=255
+    ),
+]
+TaskName = Annotated[str, PathParameter(description="The task's name")]
+
+
+@post(
+    "/runs",
+    status_code=200,
+    responses={
+        200: _said(Account, "With `wait`: the run has ended"),
+        202: _said(Begun, "It runs; its account is at /api/v1/fleet/runs/RUN"),
+        **_problems(400, 401, 403, 409, 413, 422, 429, 503, 504),
+    },
+)
+async def measure(
+    request: AnyRequest,
+    caller: NamedDependency[Caller],
+    fleet: NamedDependency["FleetFace"],
+    wait: Annotated[bool, QueryParameter(description="Answer once the run has ended, with all results")] = False,
+    idempotency_key: Key = None,
+) -> Response[bytes]:
+    """Ask clients at once: `{"kind": "ping", "target": "example.org", "where": "province=520000", "pick": 100}`."""
+    body = await request.body()
+    asked = _body(body, Measure)
+    caller.need("measure", asked.kind)
+    if wait:
+        fleet.base.ongoing(request).extend(WAIT_S)
+
+    async def do() -> Answer:
+        _spend(caller, asked.pick)
+        question = RunNow(asked.kind, asked.target, asked.where, asked.pick, asked.options, wait)
+        name = ""
+        try:
+            async for event in (await fleet.asking()).follow(question, Event):
+                name = event.run
+        except CallError as error:
+            raise Nothing(_problem(error)) from None
+        if not wait:
+            return Answer(202, msgspec.json.encode(Begun(name)))
+        return Answer(200, msgspec.json.encode(await fleet.account(name, caller)))
+
+    return await _once(fleet, request, caller, body, do)
+
+
+@get("/runs/{run:str}", responses={200: _said(Account, "The run"), **_problems(400, 401, 403, 404, 429, 503)})
+async def run_account(
+    run: Annotated[str, PathParameter(description="A run's name, or a task's for its last run")],
+    caller: NamedDependency[Caller],
+    fleet: NamedDependency["FleetFace"],
+) -> Response[bytes]:
+    """A run's account and results, while it runs and afterwards."""
+    return _json(msgspec.json.encode(await fleet.account(run, caller)))
+
+
+@get(
+    "/runs/{run:str}/events",
+    responses={200: _said(str, "Events as they come: `text/event-stream`"), **_problems(400, 401, 403, 404, 429, 503)},
+)
+async def run_events(
+    run: Annotated[str, PathParameter(description="A run's name, or a task's for its last run")],
+    caller: NamedDependency[Caller],
+    fleet: NamedDependency["FleetFace"],
+) -> Response[Any]:
+    """Events of a run, from its beginning on: `asked`, `result`, `replaced`, and `ended`, which is the last one.
+
+    `goodbye` says why a stream ends before the run; one that is opened again begins anew.
+    """
+    explained = await fleet.ask(Explain(run), Explained)
+    caller.need("measure", explained.kind)
+    return fleet.stream(explained, caller)
+
+
+@get(
+    "/runs/{run:str}/draws",
+    responses={200: _said(Explained, "Why these clients"), **_problems(401, 403, 404, 429, 503)},
+)
+async def run_draws(
+    run: Annotated[str, PathParameter(description="A run's name, or a task's for its last run")],
+    caller: NamedDependency[Caller],
+    fleet: NamedDependency["FleetFace"],
+) -> Response[bytes]:
+    """The draws of a run's clients, and whether they give the same clients again."""
+    explained = await fleet.ask(Explain(run), Explained)
+    caller.need("measure", explained.kind)
+    return _json(msgspec.json.encode(explained))
+
+
+@get("/tasks", responses={200: _said(list[TaskRow], "The tasks"), **_problems(401, 403, 429, 503)})
+async def tasks(caller: NamedDependency[Caller], fleet: NamedDependency["FleetFace"]) -> Response[bytes]:
+    """The tasks that the key may see, by name."""
+    rows = await fleet.ask(Tasks(), list[TaskRow])
+    mine = [row for row in rows if caller.may("tasks", row.name)]
+    if not mine:
+        caller.need("tasks", "*")
+    return _json(msgspec.json.encode(mine))
+
+
+@put(
+    "/tasks/{task:str}",
+    status_code=200,
+    responses={200: _said(TaskRow, "It runs from the next minute on"), **_problems(400, 401, 403, 413, 429, 503)},
+)
+async def put_task(
+    request: AnyRequest, task: TaskName, caller: NamedDependency[Caller], fleet: NamedDependency["FleetFace"]
+) -> Response[bytes]:
+    """Write a task, new or not."""
+    caller.need("tasks", task)
+    said = _body(await request.body(), TaskBody)
+    values = {
+        "selector": said.where,
+        **{name: getattr(said, name) for name in said.__struct_fields__ if name != "where"},
+    }
+    try:
+        row = msgspec.convert({"name": task, **values}, TaskRow)
+    except msgspec.ValidationError as error:
+        raise Problem("bad_request", str(error)) from None
+    return _json(msgspec.json.encode(await fleet.ask(PutTask(row, False), TaskRow)))
+
+
+@delete(
+    "/tasks/{task:str}",
+    status_code=200,
+    responses={200: _said(dict[str, bool], "It is gone"), **_problems(401, 403, 404, 429, 503)},
+)
+async def drop_task(
+    task: TaskName, caller: NamedDependency[Caller], fleet: NamedDependency["FleetFace"]
+) -> Response[bytes]:
+    """Remove a task. Its runs and results stay."""
+    caller.need("tasks", task)
+    if not await fleet.ask(DropTask(task), bool):
+        raise Problem("not_found", f"there is no task {task}"[:400])
+    return _json(b'{"removed":true}')
+
+
+@post(
+    "/refresh",
+    status_code=200,
+    responses={200: _said(Refreshed, "The table is in force"), **_problems(401, 403, 429, 503)},
+)
+async def refresh(caller: NamedDependency[Caller], fleet: NamedDependency["FleetFace"]) -> Response[bytes]:
+    """Read the table of tasks, after a web side wrote it."""
+    caller.need("tasks", "*")
+    return _json(msgspec.json.encode(await fleet.ask(Refresh(), Refreshed)))
+
+
+@get("/clients", responses={200: _said(ClientPage, "A page of clients, by name"), **_problems(400, 401, 403, 429, 503)})
+async def clients(
+    caller: NamedDependency[Caller],
+    fleet: NamedDependency["FleetFace"],
+    where: Annotated[str, QueryParameter(description="A selector: `province=520000 and not carrier in (1, 2)`")] = "",
+    limit: Annotated[int, QueryParameter(ge=1, le=10_000, description="Clients to tell")] = 100,
+    after: Annotated[str, QueryParameter(description="Begin after this client")] = "",
+) -> Response[bytes]:
+    """The clients that a selector means."""
+    caller.need("clients", "*")
+    try:
+        page = await (await fleet.asking()).owner(where, Clients(where, limit, after), ClientPage)
+    except SelectorError as error:
+        raise Problem("bad_request", str(error)) from None
+    except CallError as error:
+        raise _problem(error) from None
+    return _json(msgspec.json.encode(page))
+
+
+class FleetFace:
+    """The fleet's part of the HTTP face. It is ready also where no fleet runs: its routes say so."""
+
+    ready: Final = True
+
+    def __init__(self, base: Base) -> None:
+        self.base = base
+        self._lookout = Lookout(base)
+        self._asking: Asking | None = None
+        self._streams: set[RunStream] = set()
+        self.draining = False
+
+    def routes(self) -> Sequence[ControllerRouterHandler]:
+        """As `Face.routes`."""
+
+        def fleet(caller: NamedDependency[Caller]) -> FleetFace:  # after it: at once costs a group of tasks a request
+            return self
+
+        handlers = [measure, run_account, run_events, run_draws, tasks, put_task, drop_task, refresh, clients]
+        provided = {"fleet": Provide(fleet, sync_to_thread=False)}
+        return [Router("/api/v1/fleet", route_handlers=handlers, dependencies=provided, tags=["fleet"])]
+
+    async def start(self) -> None:
+        """Nodes are looked for with the first request."""
+
+    def redirect(self, address: muster.Address) -> None:
+        """Look for the nodes again."""
+        self._lookout.forget()
+
+    def access_changed(self) -> None:
+        """Streams look again."""
+        for stream in self._streams:
+            stream.wake()
+
+    def drain(self) -> None:
+        """Streams end."""
+        self.draining = True
+        self.access_changed()
+
+    async def stop(self) -> None:
+        """Close all."""
+        if self._asking is not None:
+            await self._asking.close()
+
+    def status(self) -> dict[str, Any]:
+        """Streams of runs."""
+        return {"run_streams": len(self._streams)}
+
+    def stream(self, run: Explained, caller: Caller) -> EventStream:
+        """A run's events for one reader. Raises `Problem`."""
+        options = self.base.options
+        if len(self._streams) >= options.streams_max:
+            raise Problem("busy", "too many streams at once")
+        return EventStream(
+            RunStream(self, self._events(run.run), run.kind, caller, options.heartbeat_s, options.stall_s)
+        )
+
+    def open(self, stream: RunStream) -> None:
+        """As `systems.fleet.http.streams.Face`."""
+        self._streams.add(stream)
+
+    def close(self, stream: RunStream) -> None:
+        """As `systems.fleet.http.streams.Face`."""
+        self._streams.discard(stream)
+
+    async def _events(self, run: str) -> AsyncGenerator[Event]:
+        """All events of a run, each once; of another scheduler if the one that leads goes. Raises `Problem`."""
+        told, tries = Told(), 0
+        while not told.over:
+            try:
+                async with contextlib.aclosing((await self.asking()).follow(Watch(run), Event)) as events:
+                    async for event in events:
+                        if (new := told.new(event)) is not None:
+                            tries = 0
+                            yield new
+            except CallError as error:
+                tries += 1
+                if error.code not in MOVES or tries >= TRIES_MAX:
+                    raise _problem(error) from None
+                await asyncio.sleep(AGAIN_S)
+
+    async def asking(self) -> Asking:
+        """Raises `Problem`."""
+        await self._lookout.look()
+        if self._asking is None:
+            self._asking = Asking(lambda: self._lookout.nodes, self._lookout.key())
+        return self._asking
+
+    async def ask(self, question: msgspec.Struct, answer: type[A]) -> A:
+        """Of the scheduler that leads. Raises `Problem`."""
+        try:
+            return await (await self.asking()).lead(question, answer)
+        except CallError as error:
+            raise _problem(error) from None
+
+    async def account(self, run: str, caller: Caller) -> Account:
+        """Raises `Problem`."""
+        explained = await self.ask(Explain(run), Explained)
+        caller.need("measure", explained.kind)
+        rows = await self.ask(ResultsOf(explained.run), list[ResultRow])
+        results = [Said(row.client, row.ok, msgspec.Raw(row.value), row.error) for row in rows]
+        return Account(
+            explained.run,
+            explained.state,
+            explained.wanted,
+            explained.done,
+            explained.replaced,
+            explained.missed,
+            results,
+            explained.reason,
+        )
+
+
+def face(base: Base) -> FleetFace:
+    """As `systems.http.face.Module`."""
+    return FleetFace(base)
+
+
+def _problem(error: CallError) -> Problem:
+    return Problem(CODES.get(error.code, "unavailable"), str(error)[:400])
+
+
+def _body(body: bytes, shape: type[A]) -> A:
+    try:
+        return msgspec.json.decode(body, type=shape)
+    except msgspec.MsgspecError as error:
+        raise Problem("bad_body", str(error)) from None
+
+
+def _spend(caller: Caller, samples: int) -> None:
+    if samples < 1:
+        raise Nothing(Problem("bad_request", "pick: at least 1"))
+    try:
+        caller.spend(samples)
+    except Problem as problem:
+        raise Nothing(problem) from None
+
+
+async def _once(
+    fleet: FleetFace,
+    request: AnyRequest,
+    caller: Caller,
+    body: bytes,
+    do: Callable[[], Coroutine[Any, Any, Answer]],
+) -> Response[bytes]:
+    try:
+        answer = await fleet.base.once(request, caller.name, body, do)
+    except Nothing as nothing:
+        raise nothing.problem from None
+    return _json(answer.body, answer.status, {"idempotency-replayed": "true"} if answer.replayed else {})
+
+
+def _json(body: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> Response[bytes]:
+    return Response(body + b"\n", status_code=status, media_type=MediaType.JSON, headers=dict(headers or {}))

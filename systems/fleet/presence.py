@@ -1,0 +1,197 @@
+"""Which clients are there and what they are: hellos, beats and byes, joined to the index and its leases.
+
+Owns the order in which these are asked, and the moment a client is forgotten. It must not know runs, a broker, a socket or a
+clock: messages come in as topic and bytes, notices go out through `send`; times in ms of a steady clock come in. One message
+in, two notices out at most; a malformed message is counted by reason and dropped. Of several index nodes, which all hear
+all, one tells a client something: `speaks` says whether this one does. Only a node that lacks a client asks for itself.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Final
+
+from muster_server.systems.fleet import schema
+from muster_server.systems.fleet.floods import Floods
+from muster_server.systems.fleet.index import Index, Update, UpdateError
+from muster_server.systems.fleet.leases import Leases, Renewal
+from muster_server.systems.fleet.picks import Picks
+from muster_server.systems.fleet.schema import Beat, Bye, Hello, Notice, SchemaError
+
+Send = Callable[[str, bytes, int], None]
+"""(topic, payload, quality of service)."""
+
+Changed = Callable[[Update, bool | None, dict[str, list[str]]], None]
+"""(record, whether the client came, went or neither, its attributes)."""
+
+KNOWN_MAX: Final = 1 << 21
+"""Clients, there or not; the hello of a further one is refused: about 2 GB."""
+MESSAGES_MAX: Final = 20
+"""Of one client and kind in a second; the shortest beat makes 10."""
+
+
+class Presence:
+    def __init__(
+        self,
+        index: Index,
+        leases: Leases,
+        picks: Picks,
+        *,
+        beat_ms: int,
+        forget_ms: int,
+        send: Send,
+        speaks: Callable[[str], bool] = lambda client: True,
+        changed: Changed = lambda update, came, attributes: None,
+        known_max: int = KNOWN_MAX,
+    ) -> None:
+        """A client that is gone for `forget_ms` is forgotten: it is new when it comes again.
+
+        `changed` is called when a client for which this node speaks came (True), went (False) or has other attributes.
+        """
+        self.dropped: Counter[str] = Counter()
+        """Messages of clients that changed nothing: flood, topic, size, form, refused."""
+        self.came = self.went = 0
+        self._index = index
+        self._leases = leases
+        self._picks = picks
+        self._beat_ms = beat_ms
+        self._forget_ms = forget_ms
+        self._send = send
+        self._speaks = speaks
+        self._changed = changed
+        self._known_max = known_max
+        self._floods = Floods(MESSAGES_MAX)
+        self._said: dict[str, tuple[int, int]] = {}
+        """(epoch, version) of each client's last hello."""
+        self._left: deque[tuple[int, str, int]] = deque()
+        """(when, client, epoch), the first that went first."""
+        self._absent: dict[str, tuple[int, dict[str, list[str]]]] = {}
+        """(epoch, attributes) of clients whose leases ended; a beat brings them back."""
+
+    def receive(self, now_ms: int, topic: str, payload: bytes) -> None:
+        """A message from the broker."""
+        if self._floods.over(now_ms, topic):
+            self.dropped["flood"] += 1
+            return
+        try:
+            client, message = schema.read(topic, payload)
+        except SchemaError as error:
+            self.dropped[error.reason] += 1
+            return
+        match message:
+            case Hello():
+                self._hello(now_ms, client, message)
+            case Beat():
+                self._beat(now_ms, client, message)
+            case Bye():
+                self._leases.hint(now_ms, client, message.epoch)
+            case _:
+                self.dropped["topic"] += 1
+
+    def tick(self, now_ms: int) -> None:
+        """Handles leases that ended, and forgets those gone for long."""
+        for client, epoch in self._leases.expire(now_ms):
+            self._gone(now_ms, client, epoch)
+        for _ in range(len(self._left)):
+            when, client, epoch = self._left[0]
+            if when + self._forget_ms > now_ms:
+                return
+            self._left.popleft()
+            self._forget(now_ms, client, epoch)
+
+    def restored(self, now_ms: int) -> None:
+        """Gives every client of the index, which is a copy, a whole lease: it is gone only if it does not beat."""
+        for client in self._index.names():
+            record = self._index.record(client)
+            assert record is not None
+            if record.attributes is not None:
+                self._leases.renew(now_ms, client, record.epoch)
+            else:
+                self._left.append((now_ms, client, record.epoch))
+
+    def _hello(self, now_ms: int, client: str, hello: Hello) -> None:
+        if len(self._said) >= self._known_max and client not in self._said:
+            self.dropped["refused"] += 1
+            self._notify(client, Notice("refused", hello.epoch, f"{self._known_max} clients are known, and no more"))
+            return
+        before = self._leases.epoch(client)
+        heard = self._leases.renew(now_ms, client, hello.epoch)
+        if heard is Renewal.STALE:
+            self._notify(client, Notice("superseded", hello.epoch))
+            return
+        if before is not None and before < hello.epoch:
+            self._notify(client, Notice("superseded", before))
+        known = self._index.record(client)
+        there = known is not None and known.epoch == hello.epoch and known.attributes is not None
+        if there and (hello.epoch, hello.version) <= self._said.get(client, (0, 0)):
+            self._notify(client, Notice("beat", hello.epoch, beat_ms=self._beat_ms))  # it may have missed the first
+            return
+        update = Update(client, hello.epoch, self._next_version(client, hello.epoch), hello.attributes)
+        try:
+            self._index.apply(update)
+        except UpdateError as error:
+            self.dropped["refused"] += 1
+            self._notify(client, Notice("refused", hello.epoch, str(error)))
+            return
+        self.came += not there
+        self._absent.pop(client, None)
+        if self._speaks(client):
+            self._changed(update, None if there else True, hello.attributes)
+        self._said[client] = (hello.epoch, hello.version)
+        self._notify(client, Notice("beat", hello.epoch, beat_ms=self._beat_ms))
+
+    def _beat(self, now_ms: int, client: str, beat: Beat) -> None:
+        known = self._index.record(client)
+        if known is None:  # no lease without a hello: a stranger's beats leave nothing behind
+            self._send_notice(client, Notice("unknown", beat.epoch))  # the node that speaks may know it well
+            return
+        if self._leases.renew(now_ms, client, beat.epoch) is Renewal.STALE:
+            self._notify(client, Notice("superseded", beat.epoch))
+            return
+        if known.epoch != beat.epoch or known.attributes is None:
+            self._notify(client, Notice("unknown", beat.epoch))
+            self._back(client, known, beat.epoch)
+
+    def _back(self, client: str, known: Update, epoch: int) -> None:
+        """A client that only seemed to be gone, as while this node stood still, is as it was until its hello comes."""
+        was, attributes = self._absent.pop(client, (0, {}))
+        if was == epoch == known.epoch:
+            update = Update(client, epoch, known.version + 1, attributes)
+            self._index.apply(update)
+            self.came += 1
+            if self._speaks(client):
+                self._changed(update, True, attributes)
+
+    def _gone(self, now_ms: int, client: str, epoch: int) -> None:
+        known = self._index.record(client)
+        if known is not None and known.epoch == epoch and known.attributes is not None:
+            update = Update(client, epoch, known.version + 1, None)
+            self._index.apply(update)
+            self.went += 1
+            if self._speaks(client):
+                self._changed(update, False, known.attributes)
+            self._left.append((now_ms, client, epoch))
+            self._absent[client] = (epoch, known.attributes)
+
+    def _forget(self, now_ms: int, client: str, epoch: int) -> None:
+        known = self._index.record(client)
+        if known is None or known.epoch != epoch or known.attributes is not None:
+            return  # it came back
+        if self._picks.in_flight(client) or self._leases.epoch(client) is not None:
+            self._left.append((now_ms, client, epoch))
+            return
+        self._picks.forget(self._index.forget(client))  # index, picks and leases together: the number is another's next
+        self._leases.forget(client)
+        self._said.pop(client, None)
+        self._absent.pop(client, None)
+
+    def _next_version(self, client: str, epoch: int) -> int:
+        """Of the index's record: a client's own version does not count its comings and goings."""
+        known = self._index.record(client)
+        return known.version + 1 if known is not None and known.epoch == epoch else 1
+
+    def _notify(self, client: str, notice: Notice) -> None:
+        if self._speaks(client):
+            self._send_notice(client, notice)
+
+    def _send_notice(self, client: str, notice: Notice) -> None:
+        self._send(schema.down(client, "notice"), schema.written(notice), schema.QOS["notice"])

@@ -1,0 +1,861 @@
+"""The scheduler of a fleet: hands out what is due, asks clients over MQTT, counts and keeps what comes back.
+
+Joins the wheel, runs and the store to the broker, the index nodes and those who ask. It must not know how clients are
+picked, nor a database. Of several schedulers one leads: which one stands in the store, where the lead's beat moves. One that
+sees it stand still for `TAKE_S`, by its own steady clock, takes over and goes on with all open runs. Each write about runs
+carries the lead's epoch, so that a lead that was only asleep can write, and pick, nothing more.
+"""
+
+import asyncio
+import contextlib
+import os
+import secrets
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from muster.instance import start_time
+from muster_server.plane.calls import CallError, Server, key_of
+from muster_server.plane.service import Context, Figure
+from muster_server.plane.spec import Spec, password, secret
+from muster_server.systems.fleet import replay, schema
+from muster_server.systems.fleet.dispatcher import SEED_STEP, Answer, Dispatcher
+from muster_server.systems.fleet.index_nodes import IndexNodes, running
+from muster_server.systems.fleet.mqtt import Link, LinkError
+from muster_server.systems.fleet.options import FleetSettings
+from muster_server.systems.fleet.questions import (
+    Averages,
+    DropTask,
+    Event,
+    Explain,
+    Explained,
+    Hour,
+    Picked,
+    PickOne,
+    Ping,
+    Pong,
+    PutTask,
+    Refresh,
+    Refreshed,
+    Release,
+    ResultsOf,
+    RunNow,
+    Slot,
+    TaskRow,
+    Tasks,
+    Watch,
+    WheelShown,
+)
+from muster_server.systems.fleet.records import (
+    OPEN,
+    VALUE_BYTES_MAX,
+    Fenced,
+    Lead,
+    ResultRow,
+    RunRow,
+    Store,
+    StoreError,
+    handed_out,
+    scheduled,
+)
+from muster_server.systems.fleet.runs import Replacement, RunEnd, RunName, Runs, RunsError
+from muster_server.systems.fleet.schema import NAME, SchemaError
+from muster_server.systems.fleet.selector import SelectorError, parse
+from muster_server.systems.fleet.watching import WATCHED_MAX, Queue, Told, Watching
+from muster_server.systems.fleet.wheel import PICK_MAX, Task, TaskError, Turn, Wheel
+
+ROLE: Final = "scheduler"
+LOOK_S: Final = 0.5
+BEAT_S: Final = 1.0
+TAKE_S: Final = 3.0
+TAKE_CALL_S: Final = 1.5
+TICK_S: Final = 0.1
+WRITE_S: Final = 0.02
+"""Results that come within it are written together."""
+WRITE_S_MAX: Final = 0.1
+"""The pause before a write is as long as the last one took: under load writes are fewer and larger."""
+PRUNE_S: Final = 600.0
+ANSWERS_MAX: Final = 200_000
+"""That wait for the store; further ones are dropped, and their clients are missed: 20 s of the largest load."""
+INSTANT: Final = 0
+"""The minute of an instant run."""
+
+
+class Leading:
+    """One life as the lead: from taking over to being fenced. `work` runs until then."""
+
+    def __init__(
+        self,
+        lead: Lead,
+        store: Store,
+        nodes: IndexNodes,
+        settings: FleetSettings,
+        link: Callable[[Callable[[str, bytes], None]], Link],
+        log: Any,
+    ) -> None:
+        fleet = settings.fleet
+        self.lead, self.fleet = lead, fleet
+        self.link = link(self._heard)
+        self.runs = Runs(receipt_ms=fleet.receipt_ms, result_ms=fleet.result_ms)
+        self.dispatcher = Dispatcher(
+            self.runs,
+            receipt_ms=fleet.receipt_ms,
+            result_ms=fleet.result_ms,
+            send=self.link.send,
+            answered=self._answered,
+            ended=self._ended,
+        )
+        self.table: dict[str, TaskRow] = {}
+        self.wheel = Wheel(lead.last_minute)
+        self.handed_out = self.missed = self.taken_up = 0
+        self._store, self._nodes, self._log = store, nodes, log
+        self._rows: dict[RunName, RunRow] = {}
+        self.watching = Watching()
+        self.refused: dict[str, str] = {}
+        """Tasks of the table that cannot be scheduled, and why."""
+        self.overflowed = 0
+        """Messages of clients that were dropped because the store is too slow."""
+        self._answers: list[ResultRow] = []
+        self._puts: dict[RunName, RunRow] = {}
+        self._written: list[asyncio.Future[None]] = []
+        self._some = asyncio.Event()
+        self._starting: set[asyncio.Task[None]] = set()
+        self._refreshing = asyncio.Lock()
+        self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    async def work(self, began: Callable[[], None]) -> None:
+        """Lead until another one does. Raises `StoreError` then, or when the store does not answer."""
+        await self.refresh()
+        self._nodes.on_alive = self.tell_averages
+        await self._connect()
+        opened = await self._store.open_runs()
+        began()
+        for row in opened:
+            self._spawn(self._take_up(row))
+        loops = [
+            asyncio.create_task(each)
+            for each in (self._beat(), self._turns(), self._ticks(), self._write(), self._prune())
+        ]
+        try:
+            await asyncio.wait([*loops, self._failed], return_when=asyncio.FIRST_COMPLETED)
+            for task in (*loops, self._failed):
+                if task.done():
+                    await task
+        finally:
+            for each in (*loops, *self._starting):
+                each.cancel()
+            await asyncio.gather(*loops, *self._starting, return_exceptions=True)
+            self._failed.cancel()
+            for written in self._written:
+                if not written.done():
+                    written.set_exception(Fenced("it leads no more"))
+            self.watching.end()
+            await self.link.close()
+
+    async def end(self) -> None:
+        """Write what waits, and let another one lead at once; open runs are its own."""
+        with contextlib.suppress(StoreError):
+            await self._flush()
+            await self._store.resign(self.lead.epoch)
+
+    async def _connect(self) -> None:
+        said = ""
+        while True:
+            try:
+                await self.link.open()
+                return
+            except LinkError as error:
+                if str(error) != said:
+                    self._log.warning("waits for the MQTT broker", cause=str(error))
+                    said = str(error)
+                await self._store.beat(self.lead.epoch)
+                await asyncio.sleep(BEAT_S)
+
+    async def _beat(self) -> None:
+        while True:
+            await self._store.beat(self.lead.epoch)
+            await asyncio.sleep(BEAT_S)
+
+    async def _ticks(self) -> None:
+        while True:
+            for each in self.dispatcher.tick(_now()):
+                self._spawn(self._replace(each))
+            await asyncio.sleep(TICK_S)
+
+    async def _prune(self) -> None:
+        while True:
+            await self._store.prune(_wall_ms() - self.fleet.keep_h * 3_600_000)
+            await asyncio.sleep(PRUNE_S)
+
+    def _spawn(self, work: Any) -> None:
+        """Run beside the rest; a store that fails ends the lead."""
+
+        async def guarded() -> None:
+            try:
+                await work
+            except Exception as error:  # a defect ends the process, as one of the loops would
+                if not self._failed.done():
+                    self._failed.set_exception(error)
+
+        task = asyncio.create_task(guarded())
+        self._starting.add(task)
+        task.add_done_callback(self._starting.discard)
+
+    # --- tasks --------------------------------------------------------------------------------------------------------
+
+    async def refresh(self) -> Refreshed:
+        """Read the table. A task that cannot be scheduled does not run, and is named."""
+        async with self._refreshing:
+            table = {row.name: row for row in await self._store.tasks()}
+            self.refused = {}
+            for row in table.values():
+                try:
+                    check(row)
+                except CallError as error:
+                    self.refused[row.name] = str(error)
+            if self.refused:
+                self._log.warning("tasks cannot be scheduled", refused=self.refused)
+            self.table = table
+            self.wheel.refresh(self._running())
+        self.tell_averages()
+        return Refreshed(len(table), self.refused)
+
+    def _running(self) -> list[Task]:
+        rows = self.table.values()
+        return [scheduled(row) for row in rows if not row.paused and row.name not in self.refused]
+
+    def tell_averages(self) -> None:
+        """To the index nodes, for the punishment."""
+        averages = self.wheel.averages()
+        self._nodes.tell(Averages(self.lead.epoch, averages.picked_per_task, averages.tasks_per_minute))
+
+    async def _turns(self) -> None:
+        """Hand out each minute once, in one transaction, before anything of it starts."""
+        said = 0
+        while True:
+            minute = int(time.time() // 60)
+            if minute > self.wheel.last_minute:
+                async with self._refreshing:
+                    before = self.wheel.last_minute
+                    turn = self.wheel.advance(minute) if before else self._first(minute)
+                    rows = [handed_out(due, self.table[due.task]) for due in turn.runs]
+                    await self._store.turn(self.lead.epoch, before, self.wheel.last_minute, rows, turn.missed)
+                self.handed_out += len(rows)
+                for missed in turn.missed:
+                    self.missed += missed.runs
+                    self._log.warning("runs are missed: no scheduler was there", **msgspec.to_builtins(missed))
+                self._spawn(self._start_all(rows))
+                self.tell_averages()  # also to nodes that came since
+            elif (ahead := self.wheel.minutes_ahead(minute)) > 1 and ahead != said:
+                said = ahead
+                self._log.warning("the clock went back: nothing runs until it has caught up", minutes=ahead)
+            await asyncio.sleep(min(1.0, 60 - time.time() % 60 + 0.001))
+
+    def _first(self, minute: int) -> Turn:
+        """Nothing ever was handed out: tasks begin with the next minute."""
+        self.wheel = Wheel(minute)
+        self.wheel.refresh(self._running())
+        return Turn([], [])
+
+    # --- runs ---------------------------------------------------------------------------------------------------------
+
+    async def instant(self, question: RunNow) -> tuple[RunName, Queue]:
+        """Begin an instant run. Raises `CallError`."""
+        try:
+            parse(question.selector)
+        except SelectorError as error:
+            raise CallError("selector", str(error)) from None
+        if not 1 <= question.pick <= PICK_MAX:
+            raise CallError("pick", f"{question.pick} clients; 1 to {PICK_MAX} are possible")
+        if self.watching.full:
+            raise CallError("busy", f"{WATCHED_MAX} runs are watched")
+        row = RunRow(
+            task=f"run-{secrets.token_hex(6)}",
+            minute=INSTANT,
+            kind=question.kind,
+            target=question.target,
+            selector=question.selector,
+            options=question.options,
+            wanted=question.pick,
+        )
+        try:
+            self.dispatcher.order(row.name, row.kind, row.target, row.options)
+        except SchemaError as error:
+            raise CallError("order", str(error)) from None
+        queue = self.watching.open(row.name)
+        self._spawn(self._start(row, 0.0))
+        return row.name, queue
+
+    async def _start_all(self, rows: Sequence[RunRow]) -> None:
+        """Those of a turn, in the order of their classes; a run that slips does so by itself."""
+        for row in rows:
+            wait_s = row.minute * 60 + row.delay_ms / 1000 - time.time()
+            if wait_s > 0:
+                self._spawn(self._start(row, wait_s))
+            else:
+                await self._draw(row)
+
+    async def _start(self, row: RunRow, wait_s: float) -> None:
+        await asyncio.sleep(max(0.0, wait_s))
+        await self._draw(row)
+
+    async def _draw(self, row: RunRow) -> None:
+        """Pick its clients; what follows needs no order."""
+        try:
+            order = self.dispatcher.order(row.name, row.kind, row.target, row.options)
+            self.runs.check(row.name, row.wanted)
+            picked = await self._nodes.pick(self._pick(row, row.wanted, secrets.randbits(64)))
+        except (CallError, RunsError, SchemaError, SelectorError) as error:
+            self._spawn(self._miss(row, str(error)))
+            return
+        self._spawn(self._ask(row, order, picked))
+
+    async def _ask(self, row: RunRow, order: bytes, picked: Picked) -> None:
+        """Write down which clients are asked, and only then ask them."""
+        begun = msgspec.structs.replace(
+            row, state="running", started_ms=_wall_ms(), draws=[picked.draw], asked=[picked.clients]
+        )
+        await self._put(begun)
+        self._rows[row.name] = begun
+        names, text = [client for client, _ in picked.clients], _text(row.name)
+        self.watching.say(row.name, Event("asked", text, names, wanted=row.wanted, members=picked.draw.members))
+        self.dispatcher.begin(_now(), row.name, order, picked.clients, row.wanted)
+
+    async def _miss(self, row: RunRow, reason: str) -> None:
+        missed = msgspec.structs.replace(row, state="missed", started_ms=_wall_ms(), reason=reason)
+        self.missed += 1
+        self._log.warning("a run is missed", run=_text(row.name), cause=reason)
+        await self._put(missed)
+        self.watching.say(row.name, Event("ended", _text(row.name), wanted=row.wanted, error=reason))
+        self.watching.over(row.name)
+
+    async def _take_up(self, row: RunRow) -> None:
+        """A run of the lead before: begin it, or ask again for what is missing."""
+        self.taken_up += 1
+        if row.state == "due":
+            if row.minute == INSTANT or row.minute < int(time.time() // 60) - 1:
+                await self._miss(row, "its scheduler died before it began")
+                return
+            await self._start(row, row.minute * 60 + row.delay_ms / 1000 - time.time())
+            return
+        results = await self._store.results_of(row.name)
+        replaced = row.replaced
+        gone = set(replaced or ())
+        asked = [each for draw in row.asked for each in draw if each[0] not in gone]
+        self._rows[row.name] = row
+        try:
+            order = self.dispatcher.order(row.name, row.kind, row.target, row.options)
+            self.dispatcher.begin(
+                _now(), row.name, order, asked, row.wanted, replaced=replaced, done=[each.client for each in results]
+            )
+        except (RunsError, SchemaError) as error:
+            await self._miss(row, str(error))
+
+    async def _replace(self, wanted: Replacement) -> None:
+        row = self._rows[wanted.run]
+        seed = (row.draws[0].seed + SEED_STEP) % (1 << 64)
+        try:
+            picked = await self._nodes.pick(self._pick(row, len(wanted.silent), seed, wanted.asked))
+            found, draws = picked.clients, [*row.draws, picked.draw]
+        except CallError as error:
+            self._log.warning("silent clients are not replaced", run=_text(wanted.run), cause=str(error))
+            found, draws = [], row.draws
+        silent = wanted.silent[: len(found)]
+        row = self._rows[wanted.run] = msgspec.structs.replace(
+            row, draws=draws, asked=[*row.asked, found], replaced=silent
+        )
+        await self._put(row)
+        self.watching.say(wanted.run, Event("replaced", _text(wanted.run), silent))
+        if found:
+            self.watching.say(wanted.run, Event("asked", _text(wanted.run), [client for client, _ in found]))
+        self.dispatcher.replaced(_now(), wanted.run, found)
+
+    def _pick(self, row: RunRow, wanted: int, seed: int, without: Sequence[str] = ()) -> PickOne:
+        hold = self.fleet.receipt_ms + self.fleet.result_ms + 5_000
+        return PickOne(self.lead.epoch, _text(row.name), row.selector, wanted, seed, hold, list(without))
+
+    def _heard(self, topic: str, payload: bytes) -> None:
+        if len(self._answers) >= ANSWERS_MAX:
+            self.overflowed += 1
+            return
+        self.dispatcher.receive(_now(), topic, payload)
+
+    def _answered(self, answer: Answer) -> None:
+        result = answer.result
+        value = bytes(result.value)
+        value = value if len(value) <= VALUE_BYTES_MAX else b"null"
+        error = result.error[:1_000]
+        row = ResultRow(*answer.run, answer.client, result.ok, value, error, _wall_ms())
+        self._answers.append(row)
+        self._some.set()
+        if self.watching.anyone(answer.run):
+            event = Event("result", _text(answer.run), client=row.client, ok=row.ok, value=value, error=error)
+            self.watching.say(answer.run, event)
+
+    def _ended(self, ended: RunEnd) -> None:
+        row = self._rows.pop(ended.run)
+        self._nodes.tell(Release(self.lead.epoch, _text(ended.run)))
+        over = msgspec.structs.replace(row, state="done", done=len(ended.done), missed=len(ended.missed))
+        self._spawn(self._finish(over, ended))
+
+    async def _finish(self, row: RunRow, ended: RunEnd) -> None:
+        """Whoever waits hears of the end once it is written, with all results."""
+        await self._put(row)
+        over = Event(
+            "ended",
+            _text(ended.run),
+            wanted=ended.wanted,
+            done=ended.done,
+            replaced=ended.replaced,
+            missed=ended.missed,
+        )
+        self.watching.say(ended.run, over)
+        self.watching.over(ended.run)
+
+    async def _put(self, row: RunRow) -> None:
+        """Written when this returns."""
+        self._puts[row.name] = row
+        await self.settled()
+
+    async def settled(self) -> None:
+        """All that came so far is written when this returns."""
+        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._written.append(written)
+        self._some.set()
+        await written
+
+    async def _write(self) -> None:
+        """What comes in a short time is written together."""
+        took = 0.0
+        while True:
+            await self._some.wait()
+            await asyncio.sleep(min(WRITE_S_MAX, max(WRITE_S, took)))
+            began = time.monotonic()
+            await self._flush()
+            took = time.monotonic() - began
+
+    async def _flush(self) -> None:
+        self._some.clear()
+        answers, self._answers = self._answers, []
+        puts, self._puts = self._puts, {}
+        written, self._written = self._written, []
+        try:
+            if answers or puts:
+                await self._store.write(self.lead.epoch, list(puts.values()), answers)
+        except BaseException:
+            self._written += written
+            raise
+        for each in written:
+            if not each.done():
+                each.set_result(None)
+
+
+class Scheduler:
+    """A `plane.service.Service`."""
+
+    take_trust: Final = None
+
+    def __init__(
+        self, spec: Spec, settings: FleetSettings, context: Context, user: str, opened: Callable[[], Store]
+    ) -> None:
+        """`opened` makes the store, in a thread: loading its library takes a second. Raises `SpecError`."""
+        assert spec.bind is not None
+        self.ready = self.draining = self.closed = False
+        self.on_ready: Callable[[bool], None] = lambda ready: None
+        self._bind, self._settings, self._opened = spec.bind, settings, opened
+        self._made: Store | None = None
+        self._log = context.log
+        # The same node of the same installation, of which one process runs at a time.
+        self._place = f"{spec.instance}/{spec.node}/{socket.gethostname()}:{settings.folder}"[:200]
+        self._holder = f"{self._place}#{os.getpid()}.{start_time(os.getpid())}"
+        self._in_file = settings.database.startswith("sqlite")
+        self._user, self._password, self._node = user, password(settings.password_file), spec.node
+        self._name = f"muster-{ROLE}-{spec.node}" if settings.user else ""
+        key = key_of(secret(spec.cluster_secret_file, 32))
+        self._nodes = IndexNodes(running(context.snapshot), key, context.log)
+        serve: dict[type[msgspec.Struct], Any] = {
+            Ping: self._ping,
+            RunNow: self._run_now,
+            Watch: self._watch,
+            Refresh: self._refresh,
+            PutTask: self._put_task,
+            DropTask: self._drop_task,
+            Tasks: self._tasks,
+            Hour: self._hour,
+            Explain: self._explain,
+            ResultsOf: self._results_of,
+        }
+        self._server = Server(key, serve)
+        self._leading: Leading | None = None
+        self._leads = 0
+        self._trouble = ""
+
+    async def run(self, stop: asyncio.Event, drain_s: float) -> None:
+        """Until `stop` is set."""
+        await self._server.start(*self._bind)
+        await self._nodes.start()
+        work = asyncio.create_task(self._contend())
+        stopped = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait([work, stopped], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self.draining = True
+            leading = self._leading
+            for task in (work, stopped):
+                task.cancel()
+            await asyncio.wait([work, stopped])
+            if leading is not None:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(max(0.5, drain_s)):
+                        await leading.end()
+            await self._server.stop()
+            await self._nodes.stop()
+            if self._made is not None:
+                await self._made.close()
+            self.closed = True
+        if not work.cancelled():
+            work.result()
+
+    async def _contend(self) -> None:
+        """Lead whenever no other scheduler does."""
+        store = self._made = await asyncio.to_thread(self._opened)
+        seen: Lead | None = None
+        since = time.monotonic()
+        while True:
+            try:
+                lead = await store.lead()
+                if lead != seen:
+                    seen, since = lead, time.monotonic()
+                self._is_ready()
+                mine = lead is None or lead.holder.partition("#")[0] in {"", self._place}
+                if mine or time.monotonic() - since >= TAKE_S:
+                    taken = await self._take(store, lead)
+                    if taken is not None:
+                        await self._lead(taken, store)
+                    seen, since = None, time.monotonic()
+            except StoreError as error:
+                self._is_troubled(error)
+            await asyncio.sleep(LOOK_S)
+
+    async def _take(self, store: Store, lead: Lead | None) -> Lead | None:
+        """Take over. A lead that stands still while it has the lock of the database's file is ended: nobody could write."""
+        try:
+            async with asyncio.timeout(TAKE_CALL_S):
+                return await store.take(lead, self._holder)
+        except (StoreError, TimeoutError) as error:
+            life = (lead.holder if lead is not None and self._in_file else "").rpartition("#")[2]
+            pid, _, started = life.partition(".")
+            if pid.isdigit() and int(pid) != os.getpid() and str(start_time(int(pid))) == started:
+                self._log.warning("ends the scheduler that led, which stands still", pid=int(pid), cause=str(error))
+                os.kill(int(pid), signal.SIGKILL)
+            raise StoreError(str(error) or "the database did not answer in time") from None
+
+    async def _lead(self, lead: Lead, store: Store) -> None:
+        self._leads += 1
+        self._log.info("leads", epoch=lead.epoch, last_minute=lead.last_minute)
+        leading = Leading(lead, store, self._nodes, self._settings, self._link, self._log)
+        try:
+            await leading.work(lambda: setattr(self, "_leading", leading))
+        except Fenced:
+            self._log.warning("another scheduler leads", epoch=lead.epoch)
+        finally:
+            self._leading = None
+
+    def _link(self, heard: Callable[[str, bytes], None]) -> Link:
+        settings = self._settings
+        return Link(
+            settings.brokers,
+            self._user,
+            self._password,
+            schema.ANSWERS,
+            heard,
+            name=self._name,
+            tls=settings.tls,
+            first=self._node,
+        )
+
+    def _is_ready(self) -> None:
+        self._trouble = ""
+        if not self.ready:
+            self.ready = True
+            self.on_ready(True)
+
+    def _is_troubled(self, error: StoreError) -> None:
+        if str(error) != self._trouble:
+            self._log.warning("the store does not answer; nothing is handed out", cause=str(error))
+        self._trouble = str(error)
+        if self.ready:
+            self.ready = False
+            self.on_ready(False)
+
+    # --- questions ----------------------------------------------------------------------------------------------------
+
+    @property
+    def _store(self) -> Store:
+        """Raises `CallError` before it is loaded."""
+        if self._made is None:
+            raise CallError("store", "the store is not open yet")
+        return self._made
+
+    def _lead_or_refuse(self) -> Leading:
+        if self._leading is None:
+            raise CallError("follows", self._trouble or "another scheduler leads")
+        return self._leading
+
+    async def _ping(self, _: Ping) -> Pong:
+        return Pong(self._lead_or_refuse()._nodes.online)
+
+    def _run_now(self, question: RunNow) -> AsyncIterator[Event]:
+        async def events() -> AsyncIterator[Event]:
+            leading = self._lead_or_refuse()
+            run, queue = await leading.instant(question)
+            try:
+                while (event := await queue.get()) is not None:
+                    yield event
+                    if event.what == "ended" or not question.wait:
+                        return
+            finally:
+                leading.watching.close(run, queue)
+            raise CallError("moved", f"another scheduler goes on with {_text(run)}; muster fleet explain {run[0]}")
+
+        return events()
+
+    def _watch(self, question: Watch) -> AsyncIterator[Event]:
+        async def events() -> AsyncIterator[Event]:
+            leading, told = self._lead_or_refuse(), Told()
+            run = (await self._run_of(question.run)).name
+            if leading.watching.full:
+                raise CallError("busy", f"{WATCHED_MAX} runs are watched")
+            queue = leading.watching.open(run)
+            try:
+                with _told():
+                    await leading.settled()
+                for past in await self._past(run):
+                    if (new := told.new(past)) is not None:
+                        yield new
+                while not told.over and (event := await queue.get()) is not None:
+                    if (new := told.new(event)) is not None:
+                        yield new
+            finally:
+                leading.watching.close(run, queue)
+            if not told.over:
+                raise CallError("moved", f"another scheduler goes on with {_text(run)}")
+
+        return events()
+
+    async def _past(self, run: RunName) -> list[Event]:
+        """The store's part of a run, as events."""
+        with _told():
+            row, rows = await self._store.run(*run), await self._store.results_of(run)
+        if row is None or row.state == "due":
+            return []
+        name = _text(run)
+        past = [
+            Event("asked", name, [client for client, _ in asked], wanted=row.wanted, members=draw.members)
+            for draw, asked in zip(row.draws, row.asked, strict=False)
+        ]
+        past.append(Event("replaced", name, row.replaced or []))
+        past += [
+            Event("result", name, client=each.client, ok=each.ok, value=each.value, error=each.error) for each in rows
+        ]
+        if row.state not in OPEN:
+            done, replaced, missed = outcomes(row, rows)
+            past.append(
+                Event("ended", name, wanted=row.wanted, done=done, replaced=replaced, missed=missed, error=row.reason)
+            )
+        return past
+
+    async def _refresh(self, _: Refresh) -> Refreshed:
+        with _told():
+            return await self._lead_or_refuse().refresh()
+
+    async def _put_task(self, question: PutTask) -> TaskRow:
+        leading, task = self._lead_or_refuse(), question.task
+        check(task)
+        known = leading.table.get(task.name)
+        since = known.since_minute if known is not None and not question.new else int(time.time() // 60) + 1
+        task = msgspec.structs.replace(task, since_minute=since)
+        with _told():
+            if not await self._store.put_task(task, question.new):
+                raise CallError("exists", f"there is a task {task.name} already")
+            await leading.refresh()
+        return task
+
+    async def _drop_task(self, question: DropTask) -> bool:
+        leading = self._lead_or_refuse()
+        with _told():
+            there = await self._store.drop_task(question.name)
+            await leading.refresh()
+        return there
+
+    async def _tasks(self, _: Tasks) -> list[TaskRow]:
+        self._lead_or_refuse()
+        with _told():
+            return await self._store.tasks()
+
+    async def _hour(self, _: Hour) -> WheelShown:
+        leading = self._lead_or_refuse()
+        wheel = leading.wheel
+        last, averages = wheel.last_minute, wheel.averages()
+        with _told():
+            sent = await self._store.sent(last - 59, last)
+        slots = [Slot(minute, wheel.samples(minute), sent.get(minute, 0), {}) for minute in range(last - 59, last + 1)]
+        for minute, by_class in wheel.hour():
+            tasks = {customer.name.lower(): names for customer, names in by_class.items()}
+            slots.append(Slot(minute, wheel.samples(minute), 0, tasks))
+        return WheelShown(last, slots, averages.picked_per_task, averages.tasks_per_minute)
+
+    async def _run_of(self, name: str) -> RunRow:
+        """A run by its name, or a task's last run. Raises `CallError`."""
+        task, at, minute = name.rpartition("@")
+        with _told():
+            if at and minute.isascii() and minute.isdigit():
+                row = await self._store.run(task, int(minute))
+            else:
+                row = await self._store.run(name, None)
+        if row is None:
+            raise CallError("unknown", f"there is no run {name[:100]}")
+        return row
+
+    async def _results_of(self, question: ResultsOf) -> list[ResultRow]:
+        row = await self._run_of(question.run)
+        with _told():
+            return await self._store.results_of(row.name)
+
+    async def _explain(self, question: Explain) -> Explained:
+        row = await self._run_of(question.run)
+        with _told():
+            results = await self._store.results_of(row.name)
+        done, replaced, missed = outcomes(row, results)
+        asked = [[client for client, _ in draw] for draw in row.asked]
+        kept = [draw for draw in row.draws if draw.replay]
+        replayed = all(replay.again(draw.replay, draw.seed) for draw in kept) if kept else None
+        draws = [msgspec.structs.replace(draw, replay=b"") for draw in row.draws]
+        return Explained(
+            _text(row.name),
+            row.kind,
+            row.target,
+            row.selector,
+            row.state,
+            row.wanted,
+            row.started_ms,
+            draws,
+            asked,
+            done,
+            replaced,
+            missed,
+            replayed,
+            row.reason,
+        )
+
+    # --- what it says -------------------------------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """For `muster status`."""
+        leading = self._leading
+        said: dict[str, Any] = {
+            "state": "draining" if self.draining else "ready" if self.ready else "not ready",
+            "leads": leading is not None,
+            "index_nodes": list(self._nodes.alive),
+            "store": self._trouble or "answers",
+        }
+        if leading is not None:
+            said |= {
+                "lead_epoch": leading.lead.epoch,
+                "broker": "connected" if leading.link.connected else "away",
+                "tasks": len(leading.table),
+                "in_flight": leading.runs.in_flight,
+                "last_minute": leading.wheel.last_minute,
+            }
+        return said
+
+    def counters(self) -> list[Figure]:
+        """Since it leads."""
+        leading = self._leading
+        counts = {} if leading is None else {str(each): count for each, count in leading.runs.counts.items()}
+        handed = (0, 0, 0) if leading is None else (leading.handed_out, leading.missed, leading.taken_up)
+        dropped = {} if leading is None else {**leading.dispatcher.dropped, "overflow": leading.overflowed}
+        outcomes = [
+            (f'fleet_outcomes{{outcome="{each}"}}', "Clients asked, by what came of it", counts.get(each, 0))
+            for each in ("done", "replaced", "missed")
+        ]
+        return [
+            ("fleet_runs_handed_out", "Runs of tasks that were due", handed[0]),
+            ("fleet_runs_missed", "Runs that nobody was asked for", handed[1]),
+            ("fleet_runs_taken_up", "Open runs of a scheduler before", handed[2]),
+            ("fleet_orders_sent", "Orders to clients", 0 if leading is None else leading.link.sent),
+            ("fleet_orders_lost", "Orders while the broker was away", 0 if leading is None else leading.link.lost),
+            ("fleet_answers_received", "Receipts and results", 0 if leading is None else leading.link.received),
+            *outcomes,
+            *(
+                (
+                    f'fleet_answers_dropped{{reason="{reason}"}}',
+                    "Answers of clients that changed nothing",
+                    dropped.get(reason, 0),
+                )
+                for reason in ("flood", "topic", "size", "form", "epoch", "double", "late", "stranger", "overflow")
+            ),
+        ]
+
+    def gauges(self) -> list[Figure]:
+        """Now."""
+        leading = self._leading
+        return [
+            ("fleet_leads", "1 while it leads", float(leading is not None)),
+            ("fleet_index_nodes", "Index nodes that answer", len(self._nodes.alive)),
+            ("fleet_runs_in_flight", "Runs in flight", 0 if leading is None else leading.runs.in_flight),
+            ("fleet_tasks", "Continuous tasks", 0 if leading is None else len(leading.table)),
+        ]
+
+    def addresses(self) -> list[tuple[str, int]]:
+        """Where it is asked."""
+        return [self._bind]
+
+    def take(self, settings: FleetSettings) -> None:
+        """Nothing of its settings changes while it runs."""
+
+
+@contextlib.contextmanager
+def _told() -> Any:
+    """A store's errors for the one who asks."""
+    try:
+        yield
+    except StoreError as error:
+        raise CallError("store", str(error)) from None
+
+
+def outcomes(row: RunRow, results: Sequence[ResultRow]) -> tuple[list[str], list[str], list[str]]:
+    """Clients that are done, replaced and missed; while it runs, none is missed yet."""
+    done, replaced = [each.client for each in results], row.replaced or []
+    over = {*done, *replaced}
+    missed = [client for draw in row.asked for client, _ in draw if client not in over] if row.state == "done" else []
+    return done, replaced, missed
+
+
+def check(task: TaskRow) -> None:
+    """Raises `CallError` for a task that cannot be scheduled."""
+    if not NAME.fullmatch(task.name):
+        raise CallError("task", f"bad name of a task {task.name[:80]!r}: 1 to 64 letters, digits, '_' and '-' expected")
+    try:
+        parse(task.selector)
+        Wheel(0, [scheduled(task)])
+    except (SelectorError, TaskError) as error:
+        raise CallError("task", str(error)) from None
+
+
+def _text(run: RunName) -> str:
+    return schema.run_name(*run)
+
+
+def _now() -> int:
+    return int(time.monotonic() * 1000)
+
+
+def _wall_ms() -> int:
+    return int(time.time() * 1000)

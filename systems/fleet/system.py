@@ -1,0 +1,77 @@
+"""The system of the fleet: index nodes, schedulers, and mosquitto beside them; their words and routes."""
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any, Final
+
+from muster_server.plane.kind import Pods, RoleKind, System, numbers
+from muster_server.systems.fleet import broker, keeper, options
+from muster_server.systems.fleet.options import Fleet, FleetSettings, Index, Scheduler
+
+MQTT: Final = {"fleet.mqtt": "mqtts://muster@mqtt:8883"}
+"""On Kubernetes: a broker of the operator's, under this name."""
+PASSWORD: Final = {"fleet.password_file": "mqtt.password"}
+MISSING: Final = "the fleet needs more libraries; to mend: pip install 'muster-server[fleet]'"
+
+
+def lacks(section: Callable[[str], Any]) -> str | None:
+    """Why no node of a fleet can be served."""
+    if not section("fleet").mqtt:
+        return "fleet.mqtt: missing; nodes of muster serve need an MQTT broker: mqtt://USER@HOST:PORT"
+    return None if find_spec("gmqtt") and find_spec("pyroaring") else MISSING
+
+
+INDEX: Final = RoleKind(
+    name="index",
+    process="face",
+    numbers=numbers(4),
+    about="knows a fleet's clients and picks among them",
+    options=Index,
+    settings=FleetSettings,
+    settle=options.settle,
+    build="muster_server.systems.fleet.build:index",
+    secrets=frozenset({"cluster"}),
+    registers="serving",
+    plural="index",
+    count_why="each knows all clients; marks spread over them, and one that dies is replaced by the others",
+    ends=10,
+    row=70,
+    pods=Pods(port=7450, memory_max="2Gi", keys=MQTT, files=PASSWORD),
+    received="muster_fleet_messages_received_total",
+    sent="muster_fleet_notices_sent_total",
+    carried="muster_fleet_picks_total",
+    members="muster_fleet_clients",
+    check=lacks,
+)
+SCHEDULER: Final = RoleKind(
+    name="scheduler",
+    process="face",
+    numbers=numbers(5),
+    about="runs a fleet's tasks, and keeps what comes back",
+    options=Scheduler,
+    settings=FleetSettings,
+    settle=options.settle,
+    build="muster_server.systems.fleet.build:schedules",
+    secrets=frozenset({"cluster"}),
+    registers="serving",
+    plural="schedulers",
+    count_why="one leads, the others take over within 4 s",
+    ends=5,
+    row=71,
+    pods=Pods(port=7451, memory_max="2Gi", keys=MQTT, files=PASSWORD),
+    received="muster_fleet_answers_received_total",
+    sent="muster_fleet_orders_sent_total",
+    carried="muster_fleet_orders_sent_total",
+    check=lacks,
+)
+
+SYSTEM: Final = System(
+    name="fleet",
+    kinds=(INDEX, SCHEDULER),
+    sections={"fleet": Fleet},
+    programs=(broker.PROGRAM, keeper.PROGRAM),
+    commands="muster_server.systems.fleet.cli.words:add",
+    check="muster_server.systems.fleet.check:wrong",
+    doctor="muster_server.systems.fleet.doctor:examined",
+    http="muster_server.systems.fleet.http.routes",
+)

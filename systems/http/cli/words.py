@@ -1,0 +1,63 @@
+"""The words of the HTTP face: `muster key create | ls | revoke`."""
+
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from muster_server.control.terminal.options import ConfigFile, Json
+
+key_app: Final = typer.Typer(
+    help="API keys of the HTTP face.",
+    epilog="Example: muster key create web --scope 'publish:sports:*'",
+    no_args_is_help=True,
+)
+KeysFile = Annotated[
+    Path | None,
+    typer.Option("--file", metavar="FILE", help="File of the keys [http.keys_file, or of the instance here]."),
+]
+
+
+def add(app: typer.Typer) -> None:
+    """Add the words to the command."""
+    app.add_typer(key_app, name="key")
+
+
+@key_app.command("create", epilog="Example: muster key create web --scope 'publish:sports:*' --scope 'read:*'")
+def create(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A name for people; two keys cannot share it.")],
+    scope: Annotated[
+        list[str],
+        typer.Option("--scope", metavar="ACTION:ROOMS", help="An action and a pattern of rooms; may be repeated."),
+    ],
+    json: Json = False,
+    file: KeysFile = None,
+    config: ConfigFile = None,
+) -> int:
+    """Make a key and print it, this once. Running faces take it within two seconds."""
+    from muster_server.systems.http.cli.commands import create as run
+    from muster_server.systems.http.cli.commands import file_of
+
+    return run(file_of(config, file), name, scope, json)
+
+
+@key_app.command("ls", epilog="Example: muster key ls --json")
+def ls(json: Json = False, file: KeysFile = None, config: ConfigFile = None) -> int:
+    """List the keys, without their secrets."""
+    from muster_server.systems.http.cli.commands import file_of
+    from muster_server.systems.http.cli.commands import ls as run
+
+    return run(file_of(config, file), json)
+
+
+@key_app.command("revoke", epilog="Example: muster key revoke web")
+def revoke(
+    key: Annotated[str, typer.Argument(metavar="KEY", help="Its name or its id.")],
+    file: KeysFile = None,
+    config: ConfigFile = None,
+) -> int:
+    """End a key. Running faces refuse it within two seconds."""
+    from muster_server.systems.http.cli.commands import file_of
+    from muster_server.systems.http.cli.commands import revoke as run
+
+    return run(file_of(config, file), key)

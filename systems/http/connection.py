@@ -1,0 +1,140 @@
+"""One TCP connection: bounds on unread input, and on its time.
+
+Bounds the head of a request in bytes and seconds, and connections in number. Knows no route and no caller.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from muster_server.systems.http.counts import Counts
+from muster_server.systems.http.problems import CONTENT_TYPE, Problem
+
+LINE_BYTES: Final = 4
+"""`: ` and the end of the line, of each header."""
+
+
+class Connection(HttpToolsProtocol):
+    """Made by `connection` with the limits of one server."""
+
+    head_bytes_max: int
+    head_s_max: float
+    connections_max: int
+    counts: Counts
+
+    _due: asyncio.TimerHandle | None = None
+    _in_head = True
+    _unread = _head = 0
+    _refused = ""
+    on_lost: Callable[[], None] | None = None
+    """Called once the peer is gone."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take it in, if there is a place."""
+        super().connection_made(transport)
+        if len(self.connections) > self.connections_max:
+            self.counts.rejected("connections")
+            transport.abort()
+            return
+        self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Inform its writer."""
+        self._stop_waiting()
+        super().connection_lost(exc)
+        if self.on_lost is not None:
+            self.on_lost()
+
+    @property
+    def gone(self) -> bool:
+        """Whether nothing can be written any more."""
+        return self.transport.is_closing()
+
+    def abort(self) -> None:
+        """Give it up, with all that its peer did not read."""
+        self.transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """Parse; a head that does not end is cut."""
+        if self.transport.is_closing():
+            return
+        super().data_received(data)
+        if self._in_head and not self.transport.is_closing():
+            self._unread += len(data)
+            if self._unread > self.head_bytes_max:
+                self._refuse("head_too_long")
+
+    def on_message_begin(self) -> None:
+        """A new head."""
+        self._in_head, self._unread, self._head = True, 0, 0
+        super().on_message_begin()
+        self.scope["state"]["connection"] = self
+
+    def on_url(self, url: bytes) -> None:
+        """Count it."""
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Count it."""
+        self._count(len(name) + len(value) + LINE_BYTES)
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """The request begins."""
+        self._in_head, self._unread = False, 0
+        self._stop_waiting()
+        super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next one."""
+        super().on_response_complete()
+        if not self.transport.is_closing() and (self.cycle is None or self.cycle.response_complete):
+            self._wait()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer input that is not HTTP, or is beyond the bounds."""
+        self._refuse(self._refused or "bad_request", msg)
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Input of strangers is not worth a line."""
+
+    def _count(self, length: int) -> None:
+        self._head += length
+        if self._head > self.head_bytes_max:
+            self._refused = "head_too_long"
+            raise ValueError(self._refused)  # ends the parser, and comes back as `send_400_response`
+
+    def _refuse(self, code: str, detail: str = "") -> None:
+        problem = Problem(code, "" if code == "head_too_long" else detail)
+        body = problem.body("")
+        self.counts.rejected(code)
+        lines = [STATUS_LINE[problem.kind.status], b"content-type: ", CONTENT_TYPE.encode(), b"\r\n"]
+        lines += [b"content-length: ", str(len(body)).encode(), b"\r\nconnection: close\r\n\r\n", body]
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.write(b"".join(lines))
+        self.transport.close()
+
+    def _wait(self) -> None:
+        self._stop_waiting()
+        self._due = self.loop.call_later(self.head_s_max, self.abort)
+
+    def _stop_waiting(self) -> None:
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+
+
+def connection(
+    counts: Counts, *, head_bytes_max: int, head_s_max: float, connections_max: int
+) -> type[asyncio.Protocol]:
+    """The class of connections with these limits."""
+    limits: dict[str, Any] = {
+        "counts": counts,
+        "head_bytes_max": head_bytes_max,
+        "head_s_max": head_s_max,
+        "connections_max": connections_max,
+    }
+    return type("LimitedConnection", (Connection,), limits)

@@ -1,0 +1,108 @@
+"""What a system gives to the HTTP face, and what it gets. `System.http` names its module.
+
+Knows no system but by name.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, Protocol, cast
+
+import structlog
+from litestar import Request
+from litestar.types import ControllerRouterHandler
+
+import muster
+from muster_server.control.cluster.instance import Process
+from muster_server.plane import systems
+from muster_server.systems.http.access import Action
+from muster_server.systems.http.counts import Counts
+from muster_server.systems.http.front import Ongoing, ongoing
+from muster_server.systems.http.idempotency import Answer, Idempotency
+from muster_server.systems.http.options import HttpOptions
+
+AnyRequest = Request[Any, Any, Any]
+Nodes = Callable[[], Awaitable[Sequence[Process]]]
+Where = str | muster.Address
+"""The folder of an instance, or the addresses of its servers."""
+
+
+@dataclass(slots=True)
+class Base:
+    """The common parts for a system's routes."""
+
+    options: HttpOptions
+    """The present ones: a reload replaces them."""
+    where: Where
+    nodes: Nodes
+    """The nodes that run, with their admin addresses. Raises `UserError`."""
+    counts: Counts
+    idempotency: Idempotency
+    log: structlog.typing.FilteringBoundLogger
+    cluster_secret_file: str
+    """The secret that nodes share, for systems whose nodes ask for a proof of it."""
+    told: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    """By system, what its `System.http_settings` said."""
+
+    def ongoing(self, request: AnyRequest) -> Ongoing:
+        """The request in its own words."""
+        return ongoing(request.scope)
+
+    async def once(self, request: AnyRequest, caller: str, body: bytes, do: Callable[[], Awaitable[Answer]]) -> Answer:
+        """Do it once for each `Idempotency-Key`; without that header, do it. Raises `Problem`."""
+        key = request.headers.get("idempotency-key")
+        if key is None:
+            return await do()
+        path, query = str(request.scope["path"]), request.scope["query_string"]
+        kind = request.headers.get("content-type", "").encode()
+        scope = (caller, request.method, path)
+        return await self.idempotency.once(scope, key, b"\0".join([kind, query, body]), do)
+
+
+class Face(Protocol):
+    """One system's part of the HTTP face."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether its servers can be reached."""
+
+    def routes(self) -> Sequence[ControllerRouterHandler]:
+        """Its handlers, with whole paths."""
+
+    async def start(self) -> None:
+        """Begin to reach its servers; returns at once, also where none answers yet."""
+
+    def redirect(self, address: muster.Address) -> None:
+        """Go by these servers from now on."""
+
+    def access_changed(self) -> None:
+        """Look again whether who is served may still be."""
+
+    def drain(self) -> None:
+        """End what would last: streams say goodbye."""
+
+    async def stop(self) -> None:
+        """Close all."""
+
+    def status(self) -> dict[str, Any]:
+        """For `muster status`."""
+
+
+class Module(Protocol):
+    """`control/SYSTEM/http.py`."""
+
+    ACTIONS: Sequence[Action]
+    """What scopes can allow."""
+
+    def face(self, base: Base) -> Face:
+        """Its part in one process."""
+
+
+def modules() -> list[Module]:
+    """Those of all systems."""
+    return [cast(Module, import_module(system.http)) for system in systems.named().values() if system.http]
+
+
+def actions() -> dict[str, Action]:
+    """All that scopes can allow, by name."""
+    return {action.name: action for module in modules() for action in module.ACTIONS}

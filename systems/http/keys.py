@@ -1,0 +1,204 @@
+"""API keys: a file with their hashes and scopes, how it is written, and how a running process follows it.
+
+A key is `mk_ID_SECRET`. The file has the SHA-256 of the secret, which has 256 random bits: nothing slower is needed. A scope
+is `ACTION:PATTERN`; the actions are those of the systems. Knows no route and no HTTP.
+"""
+
+import fcntl
+import hashlib
+import hmac
+import os
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+import structlog
+from msgspec import Meta
+
+from muster_server.control.errors import USAGE, ConfigError, UserError
+from muster_server.control.host.files import open_to_all
+from muster_server.plane.files import write_atomically
+
+FORMAT: Final = 1
+KEYS_MAX: Final = 10_000
+SCOPES_MAX: Final = 100
+PREFIX: Final = "mk_"
+ID_BYTES, SECRET_BYTES = 6, 32
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+DEFAULT_NAMESPACE: Final = "default:"
+ANYTHING: Final = "*"
+_KEY: Final = re.compile(r"mk_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
+_NOBODY: Final = b"\0" * 32
+
+
+class Key(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One key, without its secret."""
+
+    id: Annotated[str, Meta(pattern=r"^[0-9a-f]{12}$")]
+    name: str
+    sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
+    scopes: tuple[str, ...]
+    created: int
+    """Seconds since 1970."""
+
+    def allows(self, action: str, room: str) -> bool:
+        """Whether one of its scopes covers this."""
+        return any(covers(scope, action, room) for scope in self.scopes)
+
+
+class Keys(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The file."""
+
+    format: int = FORMAT
+    keys: Annotated[tuple[Key, ...], Meta(max_length=KEYS_MAX)] = ()
+
+
+def full_name(room: str) -> str:
+    """With its namespace: `lobby` is `default:lobby`."""
+    return room if ":" in room else DEFAULT_NAMESPACE + room
+
+
+def covers(scope: str, action: str, room: str) -> bool:
+    """Whether a scope allows an action on a room. `*` alone is every room, else it stands for the rest of a name."""
+    its, _, pattern = scope.partition(":")
+    if its != action:
+        return False
+    if pattern == ANYTHING:
+        return True
+    pattern = full_name(pattern)
+    if pattern.endswith(ANYTHING):
+        return full_name(room).startswith(pattern[:-1])
+    return full_name(room) == pattern
+
+
+def check_scope(scope: str, actions: Mapping[str, str]) -> str:
+    """The scope as it is kept: `members` and `members:` are `members:*`. Raises `UserError`."""
+    action, _, pattern = scope.partition(":")
+    if action not in actions:
+        raise UserError(f"--scope: {action!r:.40} is none of {', '.join(actions)}", USAGE)
+    if ANYTHING in pattern[:-1]:
+        raise UserError(f"--scope: {scope!r:.80}: a * stands at the end of a pattern, or alone", USAGE)
+    if not pattern.isprintable() or len(pattern.encode()) > 200:
+        raise UserError(f"--scope: {scope!r:.80}: no room has such a name", USAGE)
+    return f"{action}:{pattern or ANYTHING}"
+
+
+def read(file: Path) -> Keys:
+    """The content of the file; without a file there are no keys. Raises `ConfigError`."""
+    try:
+        found = msgspec.json.decode(file.read_bytes(), type=Keys)
+    except FileNotFoundError:
+        return Keys()
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
+    except msgspec.MsgspecError as error:
+        raise ConfigError(f"{file}: not written by this version of muster key: {error}") from None
+    if found.format != FORMAT:
+        raise ConfigError(f"{file}: has format {found.format}, this version reads {FORMAT}")
+    return found
+
+
+def create(file: Path, name: str, scopes: Sequence[str], actions: Mapping[str, str]) -> tuple[Key, str]:
+    """Add a key. Gives it and its secret form, which is nowhere else. Raises `UserError`."""
+    if not NAME.fullmatch(name):
+        raise UserError(f"NAME: {name!r:.80} is not 1 to 64 letters, digits, dots, dashes and underscores", USAGE)
+    if not 1 <= len(scopes) <= SCOPES_MAX:
+        raise UserError(f"--scope: a key has 1 to {SCOPES_MAX} scopes", USAGE)
+    checked = tuple(dict.fromkeys(check_scope(scope, actions) for scope in scopes))
+    secret = secrets.token_urlsafe(SECRET_BYTES)
+    key = Key(
+        id=secrets.token_hex(ID_BYTES), name=name, sha256=_hash(secret).hex(), scopes=checked, created=int(time.time())
+    )
+    with _changing(file) as (before, write):
+        if any(each.name == name for each in before.keys):
+            raise UserError(f"NAME: there is a key {name!r} already; muster key revoke {name} ends it")
+        if len(before.keys) >= KEYS_MAX:
+            raise UserError(f"{file}: has {KEYS_MAX} keys, and takes no more")
+        write(Keys(keys=(*before.keys, key)))
+    return key, f"{PREFIX}{key.id}_{secret}"
+
+
+def revoke(file: Path, which: str) -> Key:
+    """Remove the key of this name or id. Raises `UserError`."""
+    with _changing(file) as (before, write):
+        found = [key for key in before.keys if which in {key.name, key.id}]
+        if not found:
+            raise UserError(f"no key {which!r:.80}; muster key ls shows them")
+        write(Keys(keys=tuple(key for key in before.keys if key is not found[0])))
+    return found[0]
+
+
+@contextmanager
+def _changing(file: Path) -> Iterator[tuple[Keys, Callable[[Keys], None]]]:
+    """One writer at a time, over all processes."""
+    try:
+        with (file.parent / f".{file.name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield (
+                read(file),
+                lambda keys: write_atomically(file, msgspec.json.format(msgspec.json.encode(keys)) + b"\n"),
+            )
+    except OSError as error:
+        raise UserError(f"{error.filename or file}: cannot be written: {error.strerror}") from None
+
+
+class Keyring:
+    """The keys in force. `look` takes up a changed file; one that cannot be read leaves the keys as they are."""
+
+    def __init__(self, file: Path, log: structlog.typing.FilteringBoundLogger) -> None:
+        self._file, self._log = file, log
+        self._seen: tuple[int, int, int] | None = None
+        self._by_id: Mapping[str, Key] = {}
+        self.changes = 0
+        """How often other keys came into force."""
+        self.failures = 0
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def look(self) -> bool:
+        """Read the file if it is another one than before. Tells whether other keys are in force."""
+        seen = self._stamp()
+        if seen == self._seen and self.changes:
+            return False
+        self._seen = seen
+        try:
+            keys = read(self._file)
+        except ConfigError as error:
+            self.failures += 1
+            self._log.error("the keys stay as they are", why=str(error))
+            return False
+        if open_to_all([str(self._file)]):
+            self._log.warning("everybody on this machine may read or write the file of keys", file=str(self._file))
+        self._by_id = {key.id: key for key in keys.keys}
+        self.changes += 1
+        return True
+
+    def find(self, credential: str) -> Key | None:
+        """The key of this credential. Takes as long whether there is such an id or not."""
+        match = _KEY.fullmatch(credential)
+        if match is None:
+            return None
+        key = self._by_id.get(match[1])
+        wanted = _NOBODY if key is None else bytes.fromhex(key.sha256)
+        return key if hmac.compare_digest(_hash(match[2]), wanted) else None
+
+    def current(self, key_id: str) -> Key | None:
+        """The key as it is now, None once it is revoked."""
+        return self._by_id.get(key_id)
+
+    def _stamp(self) -> tuple[int, int, int] | None:
+        try:
+            info = os.stat(self._file)
+        except OSError:
+            return None
+        return info.st_mtime_ns, info.st_ino, info.st_size
+
+
+def _hash(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode()).digest()

@@ -1,0 +1,348 @@
+"""The HTTP face of one process: its port, its routes, its life. Runs in the process's own loop, without a thread.
+
+Puts together what the other files here own. Knows systems by what `system.py` says of them.
+"""
+
+import asyncio
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import structlog
+import uvicorn
+from litestar import Litestar, Request, Response, get
+from litestar.config.cors import CORSConfig
+from litestar.di import Provide
+from litestar.exceptions import HTTPException
+from litestar.openapi import OpenAPIConfig
+from litestar.openapi.plugins import JsonRenderPlugin
+from litestar.openapi.spec import Components, SecurityScheme
+from litestar.routes import HTTPRoute
+from litestar.types import ControllerRouterHandler
+
+import muster
+from muster_server.control.errors import UserError
+from muster_server.control.node.admin import HttpServer
+from muster_server.plane.trust import Trust
+from muster_server.systems.http import docs
+from muster_server.systems.http.access import Access, Caller
+from muster_server.systems.http.connection import connection
+from muster_server.systems.http.counts import Counts
+from muster_server.systems.http.descriptors import connections_possible
+from muster_server.systems.http.face import AnyRequest, Base, Face, Nodes, Where, actions, modules
+from muster_server.systems.http.front import Front, ongoing
+from muster_server.systems.http.idempotency import Idempotency
+from muster_server.systems.http.keys import Keyring
+from muster_server.systems.http.options import RELOADS, HttpOptions
+from muster_server.systems.http.problems import CONTENT_TYPE, Problem
+
+LOOK_S: Final = 1.0
+"""How often the file of keys is looked at."""
+BACKLOG: Final = 1_024
+CORS_HEADERS: Final = ("Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID", "X-API-Key", "X-Request-Id")
+CORS_SHOWN: Final = ("Retry-After", "X-Request-Id", "Idempotency-Replayed")
+CODES: Final = {404: "not_found", 405: "method_not_allowed", 413: "too_long", 415: "unsupported_media_type"}
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What one process needs, resolved."""
+
+    options: HttpOptions
+    bind: tuple[str, int]
+    keys_file: Path
+    trust: Trust
+    """The secrets and keys that judge users' tokens."""
+    where: Where
+    """The folder of the instance, or the addresses of its servers with the token that programs share."""
+    nodes: Nodes
+    """The nodes that run, for what is asked of their admin ports."""
+    version: str
+    cluster_secret_file: str = ""
+    """The secret that nodes share."""
+    told: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    """By system, what its routes are told."""
+
+
+class HttpFace:
+    """Call `start`, then `drain` and `stop`. `ready` says whether requests can be done."""
+
+    def __init__(self, settings: Serving, log: structlog.typing.FilteringBoundLogger) -> None:
+        options = settings.options
+        self._settings, self._log = settings, log
+        self._options = options
+        """The present ones: a reload replaces them."""
+        self.counts = Counts()
+        self._keyring = Keyring(settings.keys_file, log)
+        self._access = Access(
+            self._keyring,
+            settings.trust,
+            actions(),
+            requests_rate=options.requests_rate,
+            messages_rate=options.messages_rate,
+            look=self._look,
+        )
+        idempotency = Idempotency(options.idempotency_s, options.idempotency_max)
+        base = Base(
+            options,
+            settings.where,
+            settings.nodes,
+            self.counts,
+            idempotency,
+            log,
+            settings.cluster_secret_file,
+            settings.told,
+        )
+        self._base = base
+        self._faces: list[Face] = [module.face(base) for module in modules()]
+        application = self._routes = self._application()
+        for route in application.routes:
+            if isinstance(route, HTTPRoute):
+                for method in sorted(route.methods - {"OPTIONS"}):
+                    self.counts.expect(route.path_format, method)
+        self._front = Front(application, self.counts, log, hosts=self._hosts(), request_s_max=options.request_s_max)
+        self._address = settings.bind
+        self._server: HttpServer | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        gauge = self.counts.gauge
+        gauge("http_connections", "Connections that are open", self._connections)
+        gauge("http_requests_running", "Requests and streams that run", lambda: self._front.running)
+        gauge("http_keys", "API keys in force", lambda: len(self._keyring))
+        gauge("http_idempotency_keys", "Answers that are kept for an Idempotency-Key", lambda: len(idempotency))
+
+    # --- life ---------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Listen and serve. Raises `UserError` when the port is taken."""
+        options, (host, port) = self._settings.options, self._settings.bind
+        self._keyring.look()
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            listening = socket.create_server((host, port), family=family, backlog=BACKLOG)
+        except OSError as error:
+            raise UserError(f"http.bind: {host}:{port}: {error.strerror}; set another one") from None
+        self._address = host, int(listening.getsockname()[1])
+        for face in self._faces:
+            await face.start()
+        self._server = HttpServer(
+            uvicorn.Config(
+                self._front,
+                loop="none",
+                http=connection(
+                    self.counts,
+                    head_bytes_max=options.head_bytes_max,
+                    head_s_max=options.head_s_max,
+                    connections_max=connections_possible(options.connections_max, options.sessions_max, self._log),
+                ),
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                log_level="error",
+                access_log=False,
+                interface="asgi3",
+                server_header=False,
+                date_header=False,
+                backlog=BACKLOG,
+                timeout_keep_alive=int(options.head_s_max) + 1,
+                timeout_graceful_shutdown=int(options.drain_s) + 1,
+            )
+        )
+        self._tasks = [
+            asyncio.create_task(self._server.serve(sockets=[listening])),
+            asyncio.create_task(self._follow_keys()),
+        ]
+        self._log.info("listens", url=self.url, keys=len(self._keyring))
+
+    def drain(self) -> None:
+        """Take nothing new, have streams say goodbye, let what runs finish. `stop` waits for it."""
+        if self._front.draining:
+            return
+        self._front.draining = True
+        for face in self._faces:
+            face.drain()
+        if self._server is not None:
+            self._server.end()
+
+    async def stop(self) -> None:
+        """Wait until what runs has finished, at most `drain_s`, and close all."""
+        self.drain()
+        for task in self._tasks[1:]:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for face in self._faces:
+            await face.stop()
+        if self._server is not None:
+            for each in list(self._server.server_state.connections):
+                each.transport.abort()
+
+    def reload(self, trust: Trust) -> None:
+        """Judge users' tokens by this from now on, and look at the file of keys. Raises `SpecError`."""
+        self._access.take_trust(trust)
+        self._look()
+
+    def take(self, options: HttpOptions) -> None:
+        """Use the `RELOADS` of these for new requests."""
+        before = self._options
+        now = msgspec.structs.replace(before, **{name: getattr(options, name) for name in RELOADS})
+        self._options = self._base.options = now
+        self._access.set_rates(now.requests_rate, now.messages_rate)
+        if (before.cors_origins, before.body_bytes_max) != (now.cors_origins, now.body_bytes_max):
+            self._routes = self._application()
+        self._front.take(self._routes, self._hosts(), now.request_s_max)
+
+    def redirect(self, address: muster.Address) -> None:
+        """Go by these servers from now on, as a registry says."""
+        for face in self._faces:
+            face.redirect(address)
+
+    # --- what it says -------------------------------------------------------------------------------------------
+
+    @property
+    def ready(self) -> bool:
+        """Whether requests can be done."""
+        return self._server is not None and not self._front.draining and all(face.ready for face in self._faces)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens, once it has started."""
+        return self._address
+
+    @property
+    def url(self) -> str:
+        """The same as clients write it."""
+        host, port = self.address
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    def status(self) -> dict[str, Any]:
+        """For `/api/v1/status` of the process."""
+        said: dict[str, Any] = {"ready": self.ready, "draining": self._front.draining, "url": self.url}
+        said |= {"connections": self._connections(), "running": self._front.running, "keys": len(self._keyring)}
+        said |= self.counts.totals()
+        for face in self._faces:
+            said |= face.status()
+        return said
+
+    # --- inside -------------------------------------------------------------------------------------------------
+
+    def _connections(self) -> int:
+        return 0 if self._server is None else len(self._server.server_state.connections)
+
+    def _hosts(self) -> tuple[str, ...]:
+        return (*self._options.hosts, socket.gethostname().lower())
+
+    async def _follow_keys(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            self._look()
+
+    def _look(self) -> None:
+        if self._keyring.look():
+            self._log.info("other keys are in force", keys=len(self._keyring))
+            for face in self._faces:
+                face.access_changed()
+
+    def _application(self) -> Litestar:
+        options = self._options
+
+        async def caller(request: AnyRequest) -> Caller:
+            found = self._access.caller(request.headers.get("authorization"), request.headers.get("x-api-key"))
+            ongoing(request.scope).caller = found.name
+            return found
+
+        @get("/healthz", include_in_schema=False, sync_to_thread=False)
+        def healthz() -> dict[str, str]:
+            return {"status": "ok"}
+
+        @get("/readyz", include_in_schema=False, sync_to_thread=False)
+        def readyz() -> Response[dict[str, bool]]:
+            return Response({"ready": self.ready}, status_code=200 if self.ready else 503)
+
+        handlers: list[ControllerRouterHandler] = [healthz, readyz]
+        handlers += [route for face in self._faces for route in face.routes()]
+        if options.docs:
+            handlers += docs.HANDLERS
+        return Litestar(
+            handlers,
+            dependencies={"caller": Provide(caller)},
+            exception_handlers={Problem: self._problem, HTTPException: self._http, Exception: self._defect},
+            request_max_body_size=options.body_bytes_max,
+            cors_config=_cors(options),
+            openapi_config=OpenAPIConfig(
+                title="Muster HTTP API",
+                version=self._settings.version,
+                description="Rooms for every language that has an HTTP client. Errors are problem details (RFC 9457).",
+                path="/openapi",
+                render_plugins=[JsonRenderPlugin()],
+                use_handler_docstrings=True,
+                components=Components(
+                    security_schemes={
+                        "key": SecurityScheme(type="apiKey", name="X-API-Key", security_scheme_in="header"),
+                        "token": SecurityScheme(type="http", scheme="bearer", bearer_format="JWT"),
+                    }
+                ),
+                security=[{"key": []}, {"token": []}],
+            )
+            if options.docs
+            else None,
+            logging_config=None,
+            debug=False,
+        )
+
+    def _problem(self, request: AnyRequest, problem: Problem) -> Response[bytes]:
+        self.counts.rejected(problem.code)
+        return Response(
+            problem.body(ongoing(request.scope).id),
+            status_code=problem.kind.status,
+            headers=problem.headers,
+            media_type=CONTENT_TYPE,
+        )
+
+    def _http(self, request: AnyRequest, error: HTTPException) -> Response[bytes]:
+        """What the framework refuses by itself."""
+        code = CODES.get(error.status_code, "bad_request" if error.status_code < 500 else "internal")
+        extra = error.extra if isinstance(error.extra, list) else []
+        wrong = [f"{each['key']}: {each['message']}" for each in extra if isinstance(each, dict) and "key" in each]
+        detail = "; ".join(wrong) if wrong else f"at most {self._options.body_bytes_max} bytes"
+        response = self._problem(request, Problem(code, detail if wrong or code == "too_long" else ""))
+        if error.status_code == 405:
+            response.headers["allow"] = ", ".join(_methods(request.app, request.scope["path"]))
+        return response
+
+    def _defect(self, request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+        self._log.error("a request failed", request_id=ongoing(request.scope).id, exc_info=error)
+        return self._problem(request, Problem("internal"))
+
+
+def _methods(app: Litestar, path: str) -> list[str]:
+    """What a path takes."""
+    found: set[str] = set()
+    for route in app.routes:
+        pattern = re.sub(r"\{[^}]*\}", "[^/]+", route.path_format)
+        if isinstance(route, HTTPRoute) and re.fullmatch(pattern, path):
+            found |= {str(method) for method in route.methods}
+    return sorted(found)
+
+
+def _cors(options: HttpOptions) -> CORSConfig | None:
+    if not options.cors_origins:
+        return None
+    return CORSConfig(
+        allow_origins=list(options.cors_origins),
+        allow_methods=["GET", "POST"],
+        allow_headers=list(CORS_HEADERS),
+        expose_headers=list(CORS_SHOWN),
+    )
+
+
+async def serve(settings: Serving, log: structlog.typing.FilteringBoundLogger, stop: asyncio.Event) -> None:
+    """Serve until `stop` is set, then drain. Raises `UserError` when the port is taken."""
+    edge = HttpFace(settings, log)
+    await edge.start()
+    try:
+        await stop.wait()
+    finally:
+        await edge.stop()

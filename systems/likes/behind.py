@@ -1,0 +1,195 @@
+"""Write-behind: in passes, items that changed go to the database, now and then with a snapshot, then the log is trimmed.
+
+Owns when and in which order. An item's mark goes only if the item has not changed since its row was taken. Without its
+database a node goes on: marks stay, and the log keeps all that the database lacks. Knows no SQL.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any, Final, Protocol
+
+import structlog
+
+from muster._core import LikesEngine
+from muster_server.plane.database.errors import DatabaseError
+from muster_server.plane.service import Figure
+from muster_server.systems.likes.options import LikesOptions
+from muster_server.systems.likes.records import Kept, Row, User
+
+ROWS: Final = 500
+ROW_BYTES: Final = 1 << 20
+"""Rows of one transaction: their making holds up the loop for about 2 ms."""
+USERS: Final = 5_000
+SLICE_BYTES: Final = 128 << 10
+"""A slice of a snapshot: it holds up the loop for below 1 ms on an idle core."""
+
+
+class Store(Protocol):
+    """The database of one log; see `systems/likes/database/store.py`. All raise `DatabaseError`."""
+
+    where: str
+
+    async def load(self) -> Kept:
+        """What it holds."""
+
+    async def claim(self, epoch: int) -> None:
+        """Write for the owner of this epoch from now on; earlier owners are refused."""
+
+    async def write_users(self, new: Sequence[User], total: int) -> None:
+        """Write users who are new; `total` users are there then."""
+
+    async def write(self, rows: Sequence[Row], offset: int | None) -> None:
+        """Write rows that are newer; with an offset, rows hold all changes below it from now on."""
+
+    async def keep_snapshot(self, offset: int, data: bytes) -> None:
+        """Keep a snapshot of all records below this offset, in the place of the former one."""
+
+    async def close(self) -> None:
+        """Close its connections."""
+
+
+class Behind:
+    """Writes behind while `run` runs; `last` writes once more at the end. `kept`: None if the database was away."""
+
+    def __init__(
+        self,
+        engine: LikesEngine,
+        store: Store,
+        options: LikesOptions,
+        log: structlog.typing.FilteringBoundLogger,
+        kept: Kept | None,
+    ) -> None:
+        self._engine, self._store, self._options = engine, store, options
+        self._log = log.bind(database=store.where)
+        self._kept = None if kept is None else replace(kept, snapshot=None)
+        self._claimed = False
+        self.trim: Callable[[int], Awaitable[None]] = self._trim
+        """Drops records of the log that a snapshot holds."""
+        self.passes = self.failed = self.rows = self.snapshots = 0
+        self.error = ""
+        """The error of the last attempt; empty after a success."""
+        self._since = time.monotonic()
+        """The beginning of the last pass that was whole."""
+        if kept is not None:
+            engine.written_below(kept.offset)
+
+    async def _trim(self, offset: int) -> None:
+        self._engine.trim(offset)
+
+    async def run(self) -> None:
+        """Pass after pass, until cancelled."""
+        every_s = self._options.write_behind_ms / 1000
+        loop = asyncio.get_running_loop()
+        due = loop.time() + every_s
+        while True:
+            await asyncio.sleep(max(0.0, due - loop.time()))
+            due = loop.time() + every_s
+            await self.tried()
+
+    async def close(self) -> None:
+        """Close the database's connections."""
+        await self._store.close()
+
+    async def tried(self) -> bool:
+        """One pass; False if it failed, which is told."""
+        try:
+            await self._pass()
+        except DatabaseError as error:
+            self.failed += 1
+            if not self.error:
+                self._log.warning("likes are not written behind; the log keeps them", reason=str(error))
+            self.error = str(error)
+            return False
+        if self.error:
+            self._log.info("likes are written behind again")
+        self.error = ""
+        return True
+
+    async def _pass(self) -> None:
+        began, engine, store = time.monotonic(), self._engine, self._store
+        kept = self._kept or await store.load()
+        if not self._claimed:
+            await store.claim(engine.epoch())
+            self._claimed = True
+        offset: int = engine.offset()
+        kept = await self._write_users(kept)
+        cursor: int | None = 0
+        while cursor is not None:
+            cursor, rows = engine.rows(cursor, ROWS, ROW_BYTES)
+            last = cursor is None
+            if rows or (last and offset != kept.offset):
+                await store.write(rows, offset if last else None)
+            for key, modification, _ in rows:
+                engine.written(key, modification)
+            self.rows += len(rows)
+        kept = self._kept = replace(kept, offset=offset)
+        if engine.offset() - kept.snapshot_offset >= self._options.snapshot_records:
+            await self._keep_snapshot(kept)
+        self.passes += 1
+        self._since = began
+
+    async def _write_users(self, kept: Kept) -> Kept:
+        """Before the rows that name their dense ids."""
+        while new := self._engine.users(kept.users, USERS):
+            await self._store.write_users(new, kept.users + len(new))
+            kept = self._kept = replace(kept, users=kept.users + len(new))
+        return kept
+
+    async def _keep_snapshot(self, kept: Kept) -> None:
+        offset = self._engine.begin_snapshot()
+        parts: list[bytes] = []
+        while part := self._engine.snapshot_part(SLICE_BYTES):
+            parts.append(part)
+            await asyncio.sleep(0)
+        await self._store.keep_snapshot(offset, b"".join(parts))
+        self._kept = replace(kept, snapshot_offset=offset)
+        await self.trim(offset)
+        self.snapshots += 1
+
+    # --- what it says -------------------------------------------------------------------------------------------
+
+    @property
+    def behind_s(self) -> float:
+        """Seconds since the beginning of the last pass that was whole; 0 if nothing waits."""
+        return round(time.monotonic() - self._since, 3) if self._engine.dirty() else 0.0
+
+    def status(self) -> dict[str, Any]:
+        """For `/api/v1/status`."""
+        kept = self._kept or Kept()
+        return {
+            "url": self._store.where,
+            "connected": self._claimed and not self.error,
+            "error": self.error,
+            "items_behind": self._engine.dirty(),
+            "seconds_behind": self.behind_s,
+            "offset": kept.offset,
+            "snapshot_offset": kept.snapshot_offset,
+            "passes": self.passes,
+        }
+
+    def note(self) -> str:
+        """The same in words, for `muster status`."""
+        behind = self._engine.dirty()
+        if self.error:
+            return f"database {self._store.where}: {behind} items not written for {self.behind_s:.0f} s: {self.error}"
+        return f"database {self._store.where}: {behind} items wait for the next pass"
+
+    def counters(self) -> list[Figure]:
+        """As those of a service."""
+        return [
+            ("likes_passes", "Passes of the write-behind that were whole", self.passes),
+            ("likes_passes_failed", "Passes of the write-behind that failed", self.failed),
+            ("likes_rows_written", "Rows of items written behind", self.rows),
+            ("likes_snapshots", "Snapshots written behind", self.snapshots),
+        ]
+
+    def gauges(self) -> list[Figure]:
+        """As those of a service."""
+        kept = self._kept or Kept()
+        return [
+            ("likes_items_behind", "Items that changed since they were written behind", self._engine.dirty()),
+            ("likes_seconds_behind", "Age of the last whole pass while items wait", self.behind_s),
+            ("likes_offset_behind", "Offset of the log up to which the database has everything", kept.offset),
+        ]

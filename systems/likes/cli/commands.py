@@ -1,0 +1,218 @@
+"""The work of the words of likes. Data on stdout; a node's refusal is one line and an exit code."""
+
+import contextlib
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from rich.table import Table
+
+from muster_server.control.cluster.instance import Record
+from muster_server.control.cluster.specs import absolute
+from muster_server.control.config.options import Config
+from muster_server.control.errors import FAILURE, TRY_LATER, UNAVAILABLE, USAGE, UserError
+from muster_server.control.host.shown import one_line
+from muster_server.control.terminal import common
+from muster_server.control.terminal.common import typed
+from muster_server.control.terminal.found import Target, found
+from muster_server.systems.likes.options import LikesOptions
+from muster_server.systems.likes.reach import MISSING, USER_MAX, WINDOWS, Away, LikesError, Reach, account
+
+if TYPE_CHECKING:  # loaded only where it is used: it takes a fifth of a second
+    from muster_server.systems.likes.cli.importing import Moving
+    from muster_server.systems.likes.client import Likes
+
+NONE_RUNS: Final = "no node of likes runs here; start one: muster up --with likes"
+
+
+def reach(record: Record, config: Config) -> Reach:
+    """The nodes of likes, and how they let this program in. Raises `UserError`."""
+    doors = [each.bind for each in record.of("likes") if each.bind]
+    if not doors:
+        raise UserError(NONE_RUNS, UNAVAILABLE)
+    options: LikesOptions = config.section("likes")
+    try:
+        user, password = account(absolute(options.users_file)) or (None, None)
+    except OSError as error:
+        raise UserError(f"likes.users_file: {error}") from None
+    return Reach(doors, user, password, absolute(options.tls_cert_file))
+
+
+@contextlib.asynccontextmanager
+async def client(where: Target) -> AsyncIterator["Likes"]:
+    """A client of a node. Raises `UserError`, also for what the node refuses while the block lasts."""
+    if find_spec("redis") is None:
+        raise UserError(MISSING, UNAVAILABLE)
+    from muster_server.systems.likes.client import Likes
+
+    async with found(where) as nodes:
+        reached = reach(await nodes.record(), where.config())
+    try:
+        async with Likes(reached) as likes:
+            yield likes
+    except LikesError as error:
+        code = UNAVAILABLE if isinstance(error, Away) else TRY_LATER if error.later else FAILURE
+        raise UserError(f"likes: {error}", code) from None
+
+
+def user_of(text: str) -> int:
+    """Raise `UserError` unless it is a user."""
+    if not (text.isascii() and text.isdigit() and int(text) <= USER_MAX):
+        raise UserError(f"{text!r} is not a user: a number from 0 to 2^64-1", USAGE)
+    return int(text)
+
+
+async def toggle(where: Target, item: str, user: str, likes: bool, as_json: bool) -> int:
+    """Like, or take it back."""
+    number = user_of(user)
+    async with client(where) as node:
+        was = await node.put(typed(item), number, likes)
+        (count,) = await node.counts([typed(item)])
+    if as_json:
+        common.print_json({"item": item, "user": str(number), "likes": likes, "before": was, "count": count})
+    else:
+        outcomes = {
+            (True, False): "likes it",
+            (True, True): "liked it already",
+            (False, True): "likes it no more",
+            (False, False): "did not like it",
+        }
+        print(f"{one_line(item)}: {number} {outcomes[likes, was]}; {common.counted(count, 'like')}")
+    return 0
+
+
+async def show(where: Target, item: str, as_json: bool) -> int:
+    """All that is known of one item."""
+    async with client(where) as node:
+        shown = await node.show(typed(item))
+    with common.verdict_after():
+        if as_json:
+            ranks = [{"field": each.field, "rank": each.place, "of": each.of} for each in shown.ranks]
+            newest = [str(user) for user in shown.newest]
+            common.print_json(
+                {"item": item, "count": shown.count, "newest": newest, "ranks": ranks, "windows": shown.trends}
+            )
+        else:
+            console = common.out()
+            console.print(f"{item}: {common.counted(shown.count, 'like')}")
+            if shown.newest:
+                console.print(f"newest: {', '.join(map(str, shown.newest))}")
+            for each in shown.ranks:
+                console.print(f"rank {each.place + 1} of {each.of} in {each.field or 'all items'}")
+            console.print(", ".join(f"{name} {worth:.3f}" for name, worth in shown.trends.items()))
+    return 0
+
+
+async def both(where: Target, items: Sequence[str], user: str | None, as_json: bool) -> int:
+    """The users who like all, or whether one does."""
+    if len(items) < 2:
+        raise UserError("two items or more are needed; see muster likes both --help", USAGE)
+    keys = [typed(item) for item in items]
+    if user is not None:
+        number = user_of(user)
+        async with client(where) as node:
+            likes = all([await node.likes(key, number) for key in keys])
+        with common.verdict_after():
+            if as_json:
+                common.print_json({"items": items, "user": str(number), "likes": likes})
+            else:
+                print("yes" if likes else "no")
+        return 0 if likes else FAILURE
+    async with client(where) as node:
+        users = await node.both(keys)
+    with common.verdict_after():
+        if as_json:
+            common.print_json({"items": items, "users": [str(each) for each in users]})
+        else:
+            print("\n".join(map(str, users)), end="\n" if users else "")
+    return 0
+
+
+async def of(where: Target, user: str, limit: int, as_json: bool) -> int:
+    """What a user likes."""
+    number = user_of(user)
+    async with client(where) as node:
+        items = [item.decode(errors="surrogateescape") for item in await node.items(number, 0, limit)]
+    with common.verdict_after():
+        if as_json:
+            common.print_json({"user": str(number), "items": items})
+        else:
+            print("\n".join(items if not sys.stdout.isatty() else map(one_line, items)), end="\n" if items else "")
+    return 0
+
+
+async def ranking(where: Target, field: str, top: int, window: str, as_json: bool) -> int:
+    """The top of a ranking."""
+    if window and window not in WINDOWS:
+        raise UserError(f"--window: {window!r} is not one of {', '.join(WINDOWS)}", USAGE)
+    async with client(where) as node:
+        page = [(item.decode(errors="replace"), score) for item, score in await node.top(field, 0, top, window)]
+    with common.verdict_after():
+        if as_json:
+            ranked = [{"rank": place, "item": item, "score": score} for place, (item, score) in enumerate(page)]
+            common.print_json({"field": field, "window": window, "top": ranked})
+        elif page:
+            table = Table("rank", "item", "score", box=None, pad_edge=False)
+            for place, (item, score) in enumerate(page, 1):
+                table.add_row(str(place), item, f"{score:g}" if not window else f"{score:.3f}")
+            common.out().print(table)
+    return 0
+
+
+async def bring(where: Target, url: str, pattern: str, file: Path, as_json: bool) -> int:
+    """Move the bitmaps of a Redis."""
+    async with client(where) as node:
+        from redis.asyncio import Redis
+        from redis.exceptions import RedisError
+
+        from muster_server.plane.redis.endings import tell_endings
+        from muster_server.systems.likes.cli.importing import Done, Moving
+
+        try:
+            source, done = Redis.from_url(url), Done(file)
+        except ValueError as error:
+            raise UserError(f"{error}: use redis://HOST:PORT/DB", USAGE) from None
+        except OSError as error:
+            raise UserError(f"--done {file}: {error.strerror}") from None
+        tell_endings(source)
+        moving = Moving(source, node, done)
+        try:
+            with _bar(moving) as progress:
+                await moving.run(pattern, progress)
+        except RedisError as error:
+            raise UserError(f"the Redis to import from: {error}; the same command goes on", UNAVAILABLE) from None
+        finally:
+            done.close()
+            await source.aclose()
+    with common.verdict_after():
+        if as_json:
+            names = ("keys", "before", "likes", "new")
+            common.print_json({name: getattr(moving, name) for name in names})
+        else:
+            print(
+                f"{common.counted(moving.keys, 'key')} moved with {common.counted(moving.likes, 'like')}, "
+                f"{moving.new:,} new; {moving.before:,} moved before"
+            )
+    return 0
+
+
+@contextlib.contextmanager
+def _bar(moving: "Moving") -> Iterator[Callable[[], None]]:
+    """A bar on stderr, on a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.completed:,.0f} of {task.total:,.0f} keys"),
+        BarColumn(),
+        TextColumn("{task.fields[likes]:,} likes"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=0, likes=0)
+        yield lambda: bar.update(task, total=moving.of, completed=moving.keys + moving.before, likes=moving.likes)

@@ -1,0 +1,134 @@
+"""The words of likes: `muster like`, `unlike`, `likes show | both | of`, `rank`. Their work is in `commands.py`."""
+
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from muster_server.control.terminal.options import ConfigFile, Json, RegistryUrl
+
+short_app: Final = typer.Typer()
+likes_app: Final = typer.Typer(
+    help="Likes: an item's count and likers, what two items share, what a user likes.",
+    epilog="Example: muster likes show share:1000",
+    no_args_is_help=True,
+)
+Item = Annotated[str, typer.Argument(metavar="ITEM", help="KIND:ID, as share:1000.")]
+User = Annotated[str, typer.Argument(metavar="USER", help="A number from 0 to 2^64-1.")]
+Limit = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="Entries to show.")]
+
+
+def add(app: typer.Typer) -> None:
+    """Add the words to the command."""
+    app.add_typer(short_app)
+    app.add_typer(likes_app, name="likes")
+
+
+@short_app.command("like", epilog="Example: muster like share:1000 2017")
+def like(item: Item, user: User, json: Json = False, registry: RegistryUrl = None, config: ConfigFile = None) -> int:
+    """Have a user like an item. It is durable when the command ends with 0; twice counts once."""
+    from muster_server.control.terminal import common
+    from muster_server.control.terminal.found import Target
+    from muster_server.systems.likes.cli.commands import toggle
+
+    return common.run(toggle(Target(config, registry), item, user, True, json))
+
+
+@short_app.command("unlike", epilog="Example: muster unlike share:1000 2017")
+def unlike(item: Item, user: User, json: Json = False, registry: RegistryUrl = None, config: ConfigFile = None) -> int:
+    """Take a user's like of an item back."""
+    from muster_server.control.terminal import common
+    from muster_server.control.terminal.found import Target
+    from muster_server.systems.likes.cli.commands import toggle
+
+    return common.run(toggle(Target(config, registry), item, user, False, json))
+
+
+@short_app.command("rank", epilog="Example: muster rank agriculture --top 100 --window 24h")
+def rank(
+    field: Annotated[
+        str, typer.Argument(metavar="[FIELD]", help="A field, as an item's kind; none: all items.", show_default=False)
+    ] = "",
+    top: Annotated[int, typer.Option("--top", min=1, max=10_000, help="Items to show.")] = 10,
+    window: Annotated[
+        str, typer.Option("--window", metavar="TIME", help="1h, 24h or 7d: newer likes count more [by count].")
+    ] = "",
+    json: Json = False,
+    registry: RegistryUrl = None,
+    config: ConfigFile = None,
+) -> int:
+    """Show the top of a ranking."""
+    from muster_server.control.terminal import common
+    from muster_server.control.terminal.found import Target
+    from muster_server.systems.likes.cli.commands import ranking
+
+    return common.run(ranking(Target(config, registry), field, top, window, json))
+
+
+@likes_app.command("show", epilog="Example: muster likes show share:1000 --json")
+def show(item: Item, json: Json = False, registry: RegistryUrl = None, config: ConfigFile = None) -> int:
+    """Show an item's count, its newest likers, and its place in each ranking."""
+    from muster_server.control.terminal import common
+    from muster_server.control.terminal.found import Target
+    from muster_server.systems.likes.cli.commands import show as run
+
+    return common.run(run(Target(config, registry), item, json))
+
+
+@likes_app.command("both", epilog="Example: muster likes both share:1000 share:1001 --user 2017")
+def both(
+    items: Annotated[list[str], typer.Argument(metavar="ITEM ITEM…", help="Two items or more.")],
+    user: Annotated[
+        str | None, typer.Option("--user", metavar="USER", help="Only whether this user likes them all.")
+    ] = None,
+    json: Json = False,
+    registry: RegistryUrl = None,
+    config: ConfigFile = None,
+) -> int:
+    """List the users who like all of these items, at most 10,000.
+
+    With --user, exit code 0 if that user does, 1 if not.
+    """
+    from muster_server.control.terminal import common
+    from muster_server.control.terminal.found import Target
+    from muster_server.systems.likes.cli.commands import both as run
+
+    return common.run(run(Target(config, registry), items, user, json))
+
+
+@likes_app.command("of", epilog="Example: muster likes of 2017 --limit 20")
+def of(
+    user: User,
+    limit: Limit = 100,
+    json: Json = False,
+    registry: RegistryUrl = None,
+    config: ConfigFile = None,
+) -> int:
+    """List what a user likes, newest first."""
+    from muster_server.control.terminal import common
+    from muster_server.control.terminal.found import Target
+    from muster_server.systems.likes.cli.commands import of as run
+
+    return common.run(run(Target(config, registry), user, limit, json))
+
+
+@likes_app.command("import", epilog="Example: muster likes import redis://10.0.0.5:6379/0 'share:*'")
+def import_(
+    url: Annotated[str, typer.Argument(metavar="URL", help="The Redis: redis://[USER:PASSWORD@]HOST:PORT/DB.")],
+    pattern: Annotated[str, typer.Argument(metavar="PATTERN", help="Keys to move, as of SCAN: 'share:*'.")],
+    done: Annotated[
+        Path, typer.Option("--done", metavar="FILE", help="Keys that are moved; another run goes on with the rest.")
+    ] = Path("likes-import.done"),
+    json: Json = False,
+    registry: RegistryUrl = None,
+    config: ConfigFile = None,
+) -> int:
+    """Move bitmaps of a Redis: each bit of 1 becomes a like of the item that has the key's name.
+
+    The Redis is only read. An interrupted import goes on with the keys that are left.
+    """
+    from muster_server.control.terminal import common
+    from muster_server.control.terminal.found import Target
+    from muster_server.systems.likes.cli.commands import bring
+
+    return common.run(bring(Target(config, registry), url, pattern, done, json))

@@ -1,0 +1,199 @@
+"""A typed client of likes nodes, over Redis's protocol: for the commands, and for the routes over HTTP.
+
+Owns which commands answer which question, and how the answers of several nodes become one. Knows neither words nor HTTP.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from types import TracebackType
+from typing import Any, Final, Self
+
+from muster_server.systems.likes.reach import NEWEST, PAGE, LikesError, Reach
+from muster_server.systems.likes.routes import Routes
+
+RANKING: Final = b"rank"
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """An item's place in one ranking: 0 is the top."""
+
+    field: str
+    place: int
+    of: int
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """An item: its count, newest likers, ranks and trends."""
+
+    count: int
+    newest: list[int]
+    ranks: list[Ranked]
+    trends: dict[str, float]
+
+
+class Likes:
+    """A client of all nodes, with a pool of connections to each; `async with` closes it. Raises `LikesError`."""
+
+    def __init__(self, reach: Reach, *, connections: int = 16) -> None:
+        self._routes = Routes(reach, connections)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        trace: TracebackType | None = None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._routes.close()
+
+    async def put(self, item: bytes, user: int, likes: bool) -> bool:
+        """Like, or take it back; whether the user liked the item before. It is durable once this returns."""
+        (said,) = await self.put_all([(item, user, likes)])
+        return bool(_raised(said))
+
+    async def put_all(self, changes: Sequence[tuple[bytes, int, bool]]) -> list[bool | LikesError]:
+        """Many at once, in this order; each with its answer."""
+        return [
+            said if isinstance(said, LikesError) else bool(said)
+            for said in await self._routes.ask(
+                [("SETBIT", item, user, int(likes)) for item, user, likes in changes], changes=True
+            )
+        ]
+
+    async def likes(self, item: bytes, user: int) -> bool:
+        """Whether the user likes the item."""
+        return bool(await self._ask("GETBIT", item, user))
+
+    async def counts(self, items: Sequence[bytes]) -> list[int]:
+        """How many like each item."""
+        return [int(_raised(said)) for said in await self._ask_all([("BITCOUNT", item) for item in items])]
+
+    async def show(self, item: bytes, newest: int = 10) -> Shown:
+        """Count, newest likers, places in the rankings, worth of the windows."""
+        count, likers, fields, trends = map(
+            _raised,
+            await self._ask_all(
+                [("BITCOUNT", item), ("LIKE.NEWEST", item, newest), ("LIKE.FIELDSOF", item), ("LIKE.TREND", item)]
+            ),
+        )
+        rankings = [RANKING, *(RANKING + b":" + field for field in fields)]
+        ranks = await (self._ranks(item, rankings) if await self._routes.alone() else self._places(item, rankings))
+        pairs = trends.items() if isinstance(trends, dict) else zip(trends[::2], trends[1::2], strict=True)
+        return Shown(
+            int(count), [int(user) for user in likers], ranks, {_text(name): float(said) for name, said in pairs}
+        )
+
+    async def _ranks(self, item: bytes, rankings: Sequence[bytes]) -> list[Ranked]:
+        """An item's places where one node has all items."""
+        asked = [(word, key, item) for key in rankings for word in ("ZREVRANK", "ZSCORE")]
+        said = list(map(_raised, await self._ask_all([*asked, *(("ZCARD", key) for key in rankings)])))
+        return [
+            Ranked(_field(key), int(place), int(of), float(score))
+            for key, place, score, of in zip(
+                rankings, said[0 : len(asked) : 2], said[1 : len(asked) : 2], said[len(asked) :], strict=True
+            )
+            if place is not None
+        ]
+
+    async def _places(self, item: bytes, rankings: Sequence[bytes]) -> list[Ranked]:
+        """The same over all nodes: each counts its own items that stand above this one."""
+        (count,) = await self.counts([item])
+        if not count:
+            return []
+        said = await asyncio.gather(*(self._routes.everywhere(("LIKE.ABOVE", key, count, item)) for key in rankings))
+        ranks: list[Ranked] = []
+        for key, answers in zip(rankings, said, strict=True):
+            pairs = [(int(above), int(of)) for above, of in map(_raised, answers)]
+            above, of = (sum(each) for each in zip(*pairs, strict=True))
+            ranks.append(Ranked(_field(key), above, of, float(count)))
+        return ranks
+
+    async def likers(self, item: bytes, start: int, limit: int) -> list[int]:
+        """Users who like the item, in an order that stays."""
+        return [int(user) for user in await self._ask("LIKE.LIKERS", item, start, limit)]
+
+    async def newest(self, item: bytes, limit: int) -> list[int]:
+        """The newest of them, newest first."""
+        return [int(user) for user in await self._ask("LIKE.NEWEST", item, min(limit, NEWEST))]
+
+    async def both(self, items: Sequence[bytes]) -> list[int]:
+        """Users who like all of these, at most `PAGE`.
+
+        Over several nodes: the likers of the item that has the fewest, each asked for at the others.
+        """
+        if await self._routes.alone():
+            return [int(user) for user in await self._ask("LIKE.BOTH", *items)]
+        counts = await self.counts(items)
+        fewest, *others = sorted(items, key=lambda item: counts[items.index(item)])
+        found: list[int] = []
+        start = 0
+        while len(found) < PAGE and (page := await self.likers(fewest, start, PAGE)):
+            start += len(page)
+            asked = [("GETBIT", other, user) for user in page for other in others]
+            said = list(map(_raised, await self._ask_all(asked)))
+            found += [user for at, user in enumerate(page) if all(said[at * len(others) : (at + 1) * len(others)])]
+        return found[:PAGE]
+
+    async def items(self, user: int, start: int, limit: int) -> list[bytes]:
+        """The items that a user likes, newest first; of several nodes, the newest of each partition first."""
+        if await self._routes.alone():
+            return list(await self._ask("LIKE.ITEMS", user, start, limit))
+        said = [_raised(each) for each in await self._routes.everywhere(("LIKE.ITEMS", user, 0, start + limit))]
+        turns = (item for turn in zip_longest(*said) for item in turn if item is not None)
+        return [bytes(item) for item in turns][start : start + limit]
+
+    async def top(self, field: str, start: int, limit: int, window: str = "") -> list[tuple[bytes, float]]:
+        """Items of a ranking with their scores, best first. An empty field: of all items."""
+        key = RANKING + (b":" + _bytes(field) if field else b"") + (b"@" + window.encode() if window else b"")
+        last = start + limit - 1
+        if await self._routes.alone():
+            return _scored(await self._ask("ZREVRANGE", key, start, last, "WITHSCORES"))
+        said = [_scored(_raised(each)) for each in await self._routes.everywhere(("LIKE.TOP", key, 0, last))]
+        merged = sorted(((score, item) for each in said for item, score in each), reverse=True)
+        return [(item, score) for score, item in merged[start : start + limit]]
+
+    async def put_fields(self, item: bytes, fields: Sequence[str]) -> None:
+        """Rank the item in these fields too, beside the one that its kind names."""
+        (said,) = await self._routes.ask([("LIKE.FIELDS", item, *map(_bytes, fields))], changes=True)
+        _raised(said)
+
+    async def _ask(self, *words: Any) -> Any:
+        (said,) = await self._ask_all([words])
+        return _raised(said)
+
+    async def _ask_all(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        return await self._routes.ask(commands)
+
+
+def _scored(said: Any) -> list[tuple[bytes, float]]:
+    pairs = said if said and isinstance(said[0], (list, tuple)) else zip(said[::2], said[1::2], strict=True)
+    return [(bytes(item), float(score)) for item, score in pairs]
+
+
+def _field(ranking: bytes) -> str:
+    return _text(ranking[len(RANKING) + 1 :])
+
+
+def _raised(said: Any) -> Any:
+    if isinstance(said, LikesError):
+        raise said
+    return said
+
+
+def _text(raw: bytes | str) -> str:
+    return raw if isinstance(raw, str) else raw.decode(errors="surrogateescape")
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode(errors="surrogateescape")

@@ -1,0 +1,134 @@
+"""One log's likes in one database: rows of items and users, and the snapshot, in parts.
+
+Every transaction that writes first checks that its owner is still the one that may: an earlier owner that comes late
+changes nothing. Raises `DatabaseError`: one line, without the password.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, Table, and_, delete, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from muster_server.plane.database.connections import CALL_S, Connections
+from muster_server.plane.database.errors import Refused, Unavailable
+from muster_server.plane.database.migrate import Schema
+from muster_server.plane.database.url import Location
+from muster_server.systems.likes.database import schema
+from muster_server.systems.likes.database.schema import items, logs, snapshots, users
+from muster_server.systems.likes.records import Kept, Row, User
+
+PART_BYTES: Final = 1 << 20
+"""Of a snapshot: below every server's limit of one packet."""
+LOAD_S: Final = 300.0
+"""A snapshot of 10^7 likes is 60 MB."""
+
+
+class Fenced(Refused):
+    """A later owner of the log writes there."""
+
+
+class SqlStore:
+    """A `systems.likes.behind.Store`. Connections are opened when needed."""
+
+    def __init__(self, location: Location, instance: str, number: int, *, call_s: float = CALL_S) -> None:
+        self._database = Connections(location, Schema(schema.STEPS, schema.VERSION_TABLE), call_s=call_s)
+        self.where = self._database.where
+        self._log = {"instance": instance, "log_number": number}
+        self._epoch = 0
+        self._upsert_item = self._database.upsert(items, schema.ORDER)
+        self._upsert_user = self._database.upsert(users, ("dense_id",))
+
+    async def close(self) -> None:
+        """As `Connections.close`."""
+        await self._database.close()
+
+    async def load(self) -> Kept:
+        """As `Store.load`."""
+        await self._database.open()
+        async with self._database.transaction(call_s=LOAD_S) as connection:
+            found = (await connection.execute(select(logs).where(self._here(logs)))).one_or_none()
+            if found is None:
+                return Kept()
+            parts: list[bytes] = []
+            for part in range(found.snapshot_parts):  # one by one: memory holds it once
+                at = and_(snapshots.c.snapshot_offset == found.snapshot_offset, snapshots.c.part == part)
+                parts += (await connection.execute(select(snapshots.c.data).where(self._here(snapshots), at))).scalars()
+            if len(parts) != found.snapshot_parts:
+                raise Unavailable(f"{self.where}: a part of the snapshot at {found.snapshot_offset} is missing")
+        snapshot = b"".join(parts) if parts else None
+        return Kept(found.log_offset, found.users, found.snapshot_offset, snapshot)
+
+    async def claim(self, epoch: int) -> None:
+        """As `Store.claim`."""
+        await self._database.open()
+        self._epoch = epoch
+        new = {"epoch": epoch, "log_offset": 0, "users": 0, "snapshot_offset": 0, "snapshot_parts": 0, "writes": 0}
+
+        async def claim(connection: AsyncConnection) -> None:
+            known = (await connection.execute(select(logs.c.epoch).where(self._here(logs)))).scalar_one_or_none()
+            if known is None:
+                await connection.execute(insert(logs).values(**self._log, **new))
+            await self._own(connection, epoch=epoch)
+
+        await self._database.again(claim, writes=True)
+
+    async def write_users(self, new: Sequence[User], total: int) -> None:
+        """As `Store.write_users`."""
+        rows = [self._log | schema.user_row(user) for user in new]
+
+        async def write(connection: AsyncConnection) -> None:
+            await self._own(connection, users=total)
+            await connection.execute(self._upsert_user, rows)
+
+        await self._written(write)
+
+    async def write(self, rows: Sequence[Row], offset: int | None) -> None:
+        """As `Store.write`."""
+        # Always in one order, so that two writers do not block each other.
+        told = [self._log | schema.item_row(row) for row in sorted(rows, key=lambda row: row[0])]
+
+        async def write(connection: AsyncConnection) -> None:
+            await self._own(connection, **({} if offset is None else {"log_offset": offset}))
+            if told:
+                await connection.execute(self._upsert_item, told)
+
+        await self._written(write)
+
+    async def keep_snapshot(self, offset: int, data: bytes) -> None:
+        """As `Store.keep_snapshot`. Items that were deleted before it need no row any more."""
+        parts = [data[at : at + PART_BYTES] for at in range(0, len(data), PART_BYTES)]
+        for number, part in enumerate(parts):
+            row = self._log | {"snapshot_offset": offset, "part": number, "data": part}
+            same = and_(self._here(snapshots), snapshots.c.snapshot_offset == offset, snapshots.c.part == number)
+
+            async def add(connection: AsyncConnection, row: Any = row, same: ColumnElement[bool] = same) -> None:
+                await self._own(connection)
+                await connection.execute(delete(snapshots).where(same))  # of an attempt that was cut short
+                await connection.execute(insert(snapshots), [row])
+
+            await self._written(add)
+
+        async def finish(connection: AsyncConnection) -> None:
+            await self._own(connection, snapshot_offset=offset, snapshot_parts=len(parts))
+            await connection.execute(
+                delete(snapshots).where(self._here(snapshots), snapshots.c.snapshot_offset != offset)
+            )
+            gone = and_(items.c.likers.is_(None), items.c.modification <= offset)
+            await connection.execute(delete(items).where(self._here(items), gone))
+
+        await self._written(finish)
+
+    async def _written(self, work: Any) -> None:
+        await self._database.open()
+        await self._database.again(work, writes=True)
+
+    async def _own(self, connection: AsyncConnection, **values: Any) -> None:
+        """Lock the log's row for this owner. Raises `Fenced`."""
+        mine = update(logs).where(self._here(logs), logs.c.epoch <= self._epoch)
+        done = await connection.execute(mine.values(writes=logs.c.writes + 1, **values))
+        if done.rowcount != 1:
+            raise Fenced(f"{self.where}: a later owner of the log writes there")
+
+    def _here(self, table: Table) -> ColumnElement[bool]:
+        return and_(*(table.c[name] == value for name, value in self._log.items()))

@@ -1,0 +1,328 @@
+"""The partitions that a node serves: opens those that are its own, hands others over, and sends clients after them.
+
+Owns what happens to one partition, from its opening until its last client has gone. Which partitions are the node's is
+decided in `node.py`; what the others know is on the board.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import structlog
+
+from muster._core import LikesEngine
+from muster_server.control.registry.tree import TreeError
+from muster_server.systems.likes.board import Board, Evicted, Part, later
+from muster_server.systems.likes.listener import Listener
+from muster_server.systems.likes.means import Means, Mine
+from muster_server.systems.likes.partition import Partition
+from muster_server.systems.likes.served import Served
+from muster_server.systems.likes.slots import Node, partition_of, slots_of
+
+OPENINGS: Final = 4
+"""Partitions that are opened at once."""
+AGAIN_S: Final = 0.5
+HOLD_S: Final = 5.0
+"""Clients of a partition that moves wait for its next owner for at most this long."""
+LINGER_S: Final = 60.0
+"""So long is a port open that a partition has left: its clients are told where it is."""
+FIXED: Final = 100
+"""With a fixed port, partition N has the port that is so much higher, and N, where it is free."""
+
+
+@dataclass(slots=True)
+class Held:
+    """A partition that is served here."""
+
+    served: Served
+    epoch: int
+    host: str
+    port: int
+    gone: bool = False
+    """Its clients are sent to the next owner."""
+
+
+class Holdings:
+    """Call `close` at the end. `host`: where clients reach this node; `fixed`: its port if that was configured."""
+
+    def __init__(
+        self, means: Means, number: int, bind: tuple[str, int], host: str, fixed: int, stir: Callable[[], None]
+    ) -> None:
+        self.held: dict[int, Held] = {}
+        self.moved = self.taken = self.lost = 0
+        """Partitions handed over, opened, and lost to others."""
+        self.trouble: dict[int, str] = {}
+        """Why a partition could not be opened, by number."""
+        self._means, self._number, self._bind, self._host, self._fixed = means, number, bind, host, fixed
+        self._log: structlog.typing.FilteringBoundLogger = means.log
+        self._stir = stir
+        self._partitions = means.settings.partitions
+        self._opening: dict[int, asyncio.Task[None]] = {}
+        self._going: dict[int, asyncio.Task[None]] = {}
+        self._parting: list[Held] = []
+        """Served no more, until their clients have gone."""
+        self._ending = set[asyncio.Task[None]]()
+        self._room = asyncio.Semaphore(OPENINGS)
+        self._told: tuple[list[Node], int] = ([], 0)
+        engine = LikesEngine(folder=None, passwords=means.passwords)
+        self.door = Listener(engine, means.settings.options.connections_max, keeps=False)
+        """The port that clients find first: it has no slots, and knows who has which."""
+
+    async def open_door(self) -> tuple[str, int]:
+        """Listen for clients. Raises `OSError` when the address is taken."""
+        self.tell([], {}, 0)
+        self._bind = await self.door.start(self._bind, self._means.tls)
+        self.tell([], {}, 0)
+        return self._bind
+
+    @property
+    def busy(self) -> bool:
+        """Whether a partition is on its way here or elsewhere, or clients wait for its next owner."""
+        return bool(self._opening or self._going) or any(not held.gone for held in self._parting)
+
+    @property
+    def shut(self) -> int:
+        """The number of partitions of this node that are not open, or not yet."""
+        return len({*self.trouble, *self._opening})
+
+    @property
+    def moving(self) -> bool:
+        """Whether a partition is on its way elsewhere."""
+        return bool(self._going)
+
+    def has(self, partition: int) -> bool:
+        """Whether it is here, or on its way here or elsewhere."""
+        return partition in self.held or partition in self._opening or partition in self._going
+
+    # --- a partition comes --------------------------------------------------------------------------------------
+
+    def open(self, board: Board, partition: int, epoch: int) -> None:
+        """Begin to open a partition that this node owns since this epoch."""
+        self._opening[partition] = self._task(self._open(board, partition, epoch))
+        self._opening[partition].add_done_callback(lambda _: self._opened(partition))
+
+    def _opened(self, partition: int) -> None:
+        self._opening.pop(partition, None)
+        self._stir()
+
+    async def _open(self, board: Board, partition: int, epoch: int) -> None:
+        try:
+            async with self._room:
+                opened = await self._means.opened(partition, epoch)
+        except OSError as error:
+            if self.trouble.get(partition) != str(error):
+                self._log.warning("a partition could not be opened", partition=partition, reason=str(error))
+            self.trouble[partition] = str(error)
+            await asyncio.sleep(AGAIN_S)
+            await self._renew(board, partition, epoch)
+            return
+        self.trouble.pop(partition, None)
+        served = Served(self._means, opened, self._keys(partition), board.lease)
+        self._tell(served, partition, ("", 0))
+        try:
+            _, port = await self._listen(served, partition)
+        except BaseException:
+            await self._shut(served, opened)
+            raise
+        self.held[partition] = Held(served, epoch, self._host, port)
+        self.taken += 1
+        offset = served.engine.offset()
+        self._log.info("serves a partition", partition=partition, port=port, epoch=epoch, offset=offset)
+
+    def _keys(self, partition: int) -> Mine:
+        return lambda key: partition_of(key, self._partitions) == partition
+
+    async def _listen(self, served: Served, partition: int) -> tuple[str, int]:
+        if self._fixed:
+            try:
+                return await served.start((self._bind[0], self._fixed + FIXED + partition), self._means.tls)
+            except OSError as error:
+                self._log.info("a partition's port is taken", partition=partition, reason=str(error))
+        return await served.start((self._bind[0], 0), self._means.tls)
+
+    @staticmethod
+    async def _shut(served: Served, opened: Partition) -> None:
+        served.close()
+        await opened.behind.close()
+        if opened.logged is not None:
+            await opened.logged.close()
+        opened.close()
+
+    @staticmethod
+    async def _renew(board: Board, partition: int, epoch: int) -> None:
+        """A log takes each epoch once."""
+
+        def edit(parts: list[Part]) -> bool:
+            mine = parts[partition].owner == board.name and parts[partition].epoch == epoch
+            if mine:
+                parts[partition] = Part(board.name, later(epoch))
+            return mine
+
+        try:
+            await board.change(edit)
+        except (TreeError, Evicted):
+            return
+
+    # --- a partition goes ---------------------------------------------------------------------------------------
+
+    def hand_over(self, board: Board, partition: int, target: str) -> None:
+        """Begin to hand a partition over to another node."""
+        held = self._parts_from(partition)
+        self._go(partition, self._hand_over(board, partition, held, target))
+
+    def drop(self, partition: int) -> None:
+        """Another node has it."""
+        self.lost += 1
+        held = self._parts_from(partition)
+        self._go(partition, self._drop(partition, held))
+
+    def _parts_from(self, partition: int) -> Held:
+        held = self.held.pop(partition)
+        self._parting.append(held)
+        return held
+
+    def _go(self, partition: int, work: Coroutine[Any, Any, None]) -> None:
+        self._going[partition] = self._task(work)
+        self._going[partition].add_done_callback(lambda _: self._gone(partition))
+
+    def _gone(self, partition: int) -> None:
+        self._going.pop(partition, None)
+        self._stir()
+
+    async def _hand_over(self, board: Board, partition: int, held: Held, target: str) -> None:
+        whole = await held.served.give_up(lost=False)
+        self._means.tell_no_more(self._keys(partition))
+
+        def edit(parts: list[Part]) -> bool:
+            mine = parts[partition].owner == board.name and parts[partition].epoch == held.epoch
+            if mine:
+                parts[partition] = Part(target, later(held.epoch))
+            return mine
+
+        while True:
+            try:
+                self.moved += await board.change(edit)
+                break
+            except TreeError:
+                await asyncio.sleep(AGAIN_S)
+            except Evicted:
+                break
+        self._log.info("handed a partition over", partition=partition, to=target)
+        self._send_away(partition, held, whole)
+
+    async def _drop(self, partition: int, held: Held) -> None:
+        self._log.warning("another node has a partition that was served here", partition=partition)
+        whole = await held.served.give_up(lost=True)
+        self._means.tell_no_more(self._keys(partition))
+        self._send_away(partition, held, whole)
+
+    def _send_away(self, partition: int, held: Held, whole: bool) -> None:
+        if whole:
+            self._task(self._follow(partition, held))
+        else:
+            self._parting.remove(held)
+            held.served.close()
+
+    async def _follow(self, partition: int, held: Held) -> None:
+        """Clients wait until the next owner serves, and are told where."""
+        try:
+            async with asyncio.timeout(HOLD_S):
+                while not self._is_elsewhere(partition, held):  # noqa: ASYNC110 - the table tells no one
+                    await asyncio.sleep(0.01)
+            nodes, version = self._told
+            held.served.tell(nodes, self._door, version)
+            held.served.send_away()
+            held.gone = True
+            await asyncio.sleep(LINGER_S)
+        except TimeoutError:
+            self._log.warning("a partition that left has no next owner yet", partition=partition)
+        finally:
+            self._parting.remove(held)
+            held.served.close()
+
+    def _is_elsewhere(self, partition: int, held: Held) -> bool:
+        name = _id("partition", partition)
+        return any(node[0] == name and node[1:3] != (held.host, held.port) for node in self._told[0])
+
+    # --- what clients are told ----------------------------------------------------------------------------------
+
+    def tell(self, parts: Sequence[Part], doors: Mapping[int, tuple[str, int]], version: int) -> None:
+        """Tell all clients who has which slots: what is held here, and of the rest what the table says."""
+        nodes: list[Node] = []
+        for partition, part in enumerate(parts):
+            held = self.held.get(partition)
+            host, port = (part.host, part.port) if held is None else (held.host, held.port)
+            if port:
+                nodes.append((_id("partition", partition), host, port, [slots_of(partition, len(parts))]))
+        own = {self._number: (self._host, self._bind[1])}
+        for number, (host, port) in sorted({**doors, **own}.items()):
+            nodes.append((_id("door", number), host, port, []))
+        if nodes == self._told[0]:
+            return
+        self._told = nodes, version
+        for partition, held in self.held.items():
+            self._tell(held.served, partition, (held.host, held.port))
+        self.door.engine.set_cluster(nodes, self._door, version)
+        for held in self._parting:
+            if held.gone:
+                held.served.tell(nodes, self._door, version)
+
+    @property
+    def _door(self) -> int:
+        """The place of this node's door."""
+        name = _id("door", self._number)
+        return next(place for place, node in enumerate(self._told[0]) if node[0] == name)
+
+    def _tell(self, served: Served, partition: int, where: tuple[str, int]) -> None:
+        """The same for clients of one partition: at least its own slots are here."""
+        name = _id("partition", partition)
+        mine: Node = (name, *where, [slots_of(partition, self._partitions)])
+        nodes = [*(node for node in self._told[0] if node[0] != name), mine]
+        served.tell(nodes, len(nodes) - 1, self._told[1])
+
+    def let_in(self, passwords: list[tuple[str, str]]) -> None:
+        """Other users and passwords from now on."""
+        engines = [held.served.engine for held in (*self.held.values(), *self._parting)]
+        for engine in (self.door.engine, *engines):
+            engine.set_passwords(passwords)
+
+    # --- the end ------------------------------------------------------------------------------------------------
+
+    async def forsake(self) -> None:
+        """Give up everything: other nodes take this one for dead."""
+        for task in self._opening.values():
+            task.cancel()
+        for partition in list(self.held):
+            self.drop(partition)
+        while pending := [*self._opening.values(), *self._going.values()]:
+            await asyncio.wait(pending)
+            await asyncio.sleep(0)  # until they are forgotten
+
+    async def close(self, drain_s: float) -> None:
+        """End all that is served here, with its logs."""
+        tasks = list(self._ending)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for held in self._parting:  # cut short: what the log has not, was not answered
+            held.served.close()
+        await asyncio.gather(*(held.served.end(drain_s) for held in self.held.values()))
+        self.held.clear()
+        self.door.close()
+
+    def _task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._ending.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._ending.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._log.error("a partition's work failed", error=repr(error))
+
+
+def _id(kind: str, number: int) -> str:
+    return hashlib.sha1(f"{kind} {number}".encode(), usedforsecurity=False).hexdigest()

@@ -1,0 +1,348 @@
+"""The routes of likes over HTTP: like, unlike, ask, batches, likers, a user's items, rankings.
+
+Keys, limits and problems are the base's (`systems/http/`); what is asked of a node is in `client.py`.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import msgspec
+from litestar import MediaType, Response, Router, delete, get, post, put
+from litestar.di import NamedDependency, Provide
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.openapi.spec import Example
+from litestar.params import PathParameter, QueryParameter
+from litestar.types import ControllerRouterHandler
+
+import muster
+from muster_server.control.errors import UserError
+from muster_server.systems.http.access import Action, Caller
+from muster_server.systems.http.face import AnyRequest, Base
+from muster_server.systems.http.problems import CONTENT_TYPE, Problem
+from muster_server.systems.likes.http.answers import (
+    USER,
+    Batch,
+    BatchEntry,
+    Change,
+    Failure,
+    Items,
+    Liked,
+    Placed,
+    Rank,
+    Shown,
+    Toggled,
+    Top,
+    Users,
+)
+from muster_server.systems.likes.reach import MISSING, PAGE, USER_MAX, WINDOWS, Away, Denied, LikesError, Reach, account
+
+if TYPE_CHECKING:  # the library of Redis is loaded only once a node is asked
+    from muster_server.systems.likes.client import Likes
+
+ACTIONS: Final = (
+    Action("like", "like these items for users, and take likes back", None),
+    Action("likes", "read counts, likers and ranks of these items", None),
+)
+BATCH_MAX: Final = 10_000
+ITEMS_MAX: Final = 100
+LOOK_S: Final = 1.0
+"""A node that does not answer is looked for again, not more often than this."""
+ONE: Final = "/likes/{kind:str}/{item:str}/{user:str}"
+
+Kind = Annotated[str, PathParameter(description="The item's kind", examples=[Example(value="share")])]
+Item = Annotated[str, PathParameter(description="The item's id, percent-encoded", examples=[Example(value="1000")])]
+User = Annotated[str, PathParameter(pattern=USER, description="The user, from 0 to 2^64-1")]
+Start = Annotated[int, QueryParameter(ge=0, le=1 << 32, description="Entries to pass over")]
+Limit = Annotated[int, QueryParameter(ge=1, le=PAGE, description="Entries to tell")]
+
+
+def _responses(of: Any, text: str, *codes: int) -> dict[int, ResponseSpec]:
+    refused = ResponseSpec(dict[str, Any], generate_examples=False, media_type=CONTENT_TYPE, description="A problem")
+    return {
+        200: ResponseSpec(of, generate_examples=False, description=text),
+        **dict.fromkeys((400, 401, 403, 429, 503, *codes), refused),
+    }
+
+
+class LikesFace:
+    """The part of likes in the HTTP face. It is always ready: without a node of likes each route says so."""
+
+    ready = True
+
+    def __init__(self, base: Base) -> None:
+        self.base = base
+        told = base.told.get("likes", {})
+        self._users_file, self._ca_file = str(told.get("users_file", "")), str(told.get("tls_cert_file", ""))
+        self._likes: Likes | None = None
+        self._looking = asyncio.Lock()
+        self._looked = -LOOK_S
+        for outcome in ("done", "failed"):
+            self.count(outcome, 0)
+
+    # --- life ---------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """As `Face.start`: a node is looked for when it is needed."""
+
+    def redirect(self, address: muster.Address) -> None:
+        """As `Face.redirect`: nodes of likes are found by what they say of themselves."""
+
+    def access_changed(self) -> None:
+        """As `Face.access_changed`: nothing lasts."""
+
+    def drain(self) -> None:
+        """As `Face.drain`: nothing lasts."""
+
+    async def stop(self) -> None:
+        """As `Face.stop`."""
+        if self._likes is not None:
+            await self._likes.close()
+
+    def status(self) -> dict[str, Any]:
+        """As `Face.status`."""
+        return {}
+
+    def count(self, outcome: str, changes: int) -> None:
+        """Count changes."""
+        self.base.counts.add("http_likes", "Likes changed over HTTP, by outcome", changes, outcome=outcome)
+
+    # --- the node -----------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def node(self) -> "AsyncIterator[Likes]":
+        """A client of a node; what the node refuses while the block lasts becomes a `Problem`."""
+        likes = await self._found()
+        try:
+            yield likes
+        except LikesError as error:
+            if isinstance(error, Away | Denied) and self._likes is likes:
+                self._likes = None  # it may be elsewhere by now
+                await likes.close()
+            raise problem(error) from None
+
+    async def _found(self) -> "Likes":
+        async with self._looking:
+            if self._likes is None:
+                loop = asyncio.get_running_loop()
+                if loop.time() - self._looked < LOOK_S:
+                    raise Problem("unavailable", "the node of likes does not answer")
+                try:
+                    nodes = await self.base.nodes()
+                    user, password = account(self._users_file) or (None, None)
+                except (UserError, OSError) as error:
+                    raise Problem("unavailable", str(error)) from None
+                doors = [each.bind for each in nodes if each.role == "likes" and each.bind]
+                if not doors:
+                    self._looked = loop.time()
+                    raise Problem("unavailable", "no node of likes runs")
+                if find_spec("redis") is None:
+                    raise Problem("unavailable", MISSING)
+                from muster_server.systems.likes.client import Likes
+
+                self._likes = Likes(Reach(doors, user, password, self._ca_file))
+            return self._likes
+
+    def routes(self) -> Sequence[ControllerRouterHandler]:
+        """As `Face.routes`."""
+
+        def likes_face(caller: NamedDependency[Caller]) -> LikesFace:  # after it, as for rooms
+            return self
+
+        handlers = [like, unlike, liked, shown, likers, batch, both, items, top, top_of]
+        provided = {"likes_face": Provide(likes_face, sync_to_thread=False)}
+        return [Router("/api/v1", route_handlers=handlers, dependencies=provided, tags=["likes"])]
+
+
+@put(ONE, status_code=200, responses=_responses(Toggled, "It is durable"))
+async def like(
+    kind: Kind, item: Item, user: User, caller: NamedDependency[Caller], likes_face: NamedDependency[LikesFace]
+) -> Response[bytes]:
+    """Have a user like an item. Twice counts once; the answer comes once it is durable."""
+    return await _toggle(likes_face, caller, f"{kind}:{item}", user, True)
+
+
+@delete(ONE, status_code=200, responses=_responses(Toggled, "It is durable"))
+async def unlike(
+    kind: Kind, item: Item, user: User, caller: NamedDependency[Caller], likes_face: NamedDependency[LikesFace]
+) -> Response[bytes]:
+    """Take a user's like of an item back."""
+    return await _toggle(likes_face, caller, f"{kind}:{item}", user, False)
+
+
+@get(ONE, responses=_responses(Liked, "Whether that user likes it"))
+async def liked(
+    kind: Kind, item: Item, user: User, caller: NamedDependency[Caller], likes_face: NamedDependency[LikesFace]
+) -> Response[bytes]:
+    """Whether a user likes an item."""
+    name, number = f"{kind}:{item}", user_of(user)
+    caller.need("likes", name)
+    async with likes_face.node() as node:
+        likes = await node.likes(name.encode(), number)
+        (count,) = await node.counts([name.encode()])
+    return _json(Liked(name, user, likes, count))
+
+
+@get("/likes/{kind:str}/{item:str}", responses=_responses(Shown, "The item"))
+async def shown(
+    kind: Kind,
+    item: Item,
+    caller: NamedDependency[Caller],
+    likes_face: NamedDependency[LikesFace],
+    newest: Annotated[int, QueryParameter(ge=0, le=32, description="Newest likers to tell")] = 10,
+) -> Response[bytes]:
+    """An item's count, its newest likers, and its place in each ranking."""
+    name = f"{kind}:{item}"
+    caller.need("likes", name)
+    async with likes_face.node() as node:
+        said = await node.show(name.encode(), newest)
+    ranks = [Rank(each.field, each.place, each.of) for each in said.ranks]
+    return _json(Shown(name, said.count, list(map(str, said.newest)), ranks, said.trends))
+
+
+@get("/likes/{kind:str}/{item:str}/likers", responses=_responses(Users, "Who likes it"))
+async def likers(
+    kind: Kind,
+    item: Item,
+    caller: NamedDependency[Caller],
+    likes_face: NamedDependency[LikesFace],
+    start: Start = 0,
+    limit: Limit = 100,
+) -> Response[bytes]:
+    """The users who like an item, in an order that stays."""
+    name = f"{kind}:{item}"
+    caller.need("likes", name)
+    async with likes_face.node() as node:
+        return _json(Users(list(map(str, await node.likers(name.encode(), start, limit)))))
+
+
+@post("/likes/batch", status_code=200, responses=_responses(Batch, "Each change with its outcome", 413))
+async def batch(
+    request: AnyRequest, caller: NamedDependency[Caller], likes_face: NamedDependency[LikesFace]
+) -> Response[bytes]:
+    """Many changes at once: an array of `{"item": "share:1000", "user": "2017", "likes": true}`.
+
+    They are made in this order, each for itself; those that fail say why.
+    """
+    body = await request.body()
+    try:
+        changes = msgspec.json.decode(body, type=list[Change])
+    except msgspec.MsgspecError as error:
+        raise Problem("bad_body", str(error)) from None
+    if len(changes) > BATCH_MAX:
+        raise Problem("too_long", f"a batch has at most {BATCH_MAX} changes")
+    for item in {change.item for change in changes}:
+        caller.need("like", item)
+    wanted = [(change.item.encode(), user_of(change.user), change.likes) for change in changes]
+    caller.spend(len(changes))
+    async with likes_face.node() as node:
+        outcomes = await node.put_all(wanted) if wanted else []
+    entries = [
+        BatchEntry(error=Failure(**problem(each).short())) if isinstance(each, LikesError) else BatchEntry(before=each)
+        for each in outcomes
+    ]
+    failed = sum(entry.error is not None for entry in entries)
+    likes_face.count("done", len(entries) - failed)
+    likes_face.count("failed", failed)
+    return _json(Batch(len(entries) - failed, failed, entries))
+
+
+@get("/likes/both", responses=_responses(Users, "Who likes all of them"))
+async def both(
+    caller: NamedDependency[Caller],
+    likes_face: NamedDependency[LikesFace],
+    item: Annotated[list[str], QueryParameter(min_items=2, max_items=ITEMS_MAX, description="KIND:ID, twice or more")],
+) -> Response[bytes]:
+    """The users who like all of these items, at most 10,000."""
+    for each in item:
+        caller.need("likes", each)
+    async with likes_face.node() as node:
+        return _json(Users(list(map(str, await node.both([each.encode() for each in item])))))
+
+
+@get("/users/{user:str}/likes", responses=_responses(Items, "What the user likes"))
+async def items(
+    user: User,
+    caller: NamedDependency[Caller],
+    likes_face: NamedDependency[LikesFace],
+    start: Start = 0,
+    limit: Limit = 100,
+) -> Response[bytes]:
+    """What a user likes, newest first, of the items that the key may read."""
+    number = user_of(user)
+    async with likes_face.node() as node:
+        found = [item.decode(errors="replace") for item in await node.items(number, start, limit)]
+    return _json(Items(user, [item for item in found if caller.may("likes", item)]))
+
+
+@get("/ranks", responses=_responses(Top, "The top"))
+async def top(
+    caller: NamedDependency[Caller],
+    likes_face: NamedDependency[LikesFace],
+    start: Start = 0,
+    limit: Limit = 100,
+    window: Annotated[str, QueryParameter(pattern="^(1h|24h|7d)?$", description=f"{', '.join(WINDOWS)}, or none")] = "",
+) -> Response[bytes]:
+    """The ranking of all items, by count or by a window in which newer likes count more."""
+    return await _top(likes_face, caller, "", start, limit, window)
+
+
+@get("/ranks/{field:str}", responses=_responses(Top, "The top"))
+async def top_of(
+    field: Annotated[str, PathParameter(description="The field, as an item's kind", examples=[Example(value="share")])],
+    caller: NamedDependency[Caller],
+    likes_face: NamedDependency[LikesFace],
+    start: Start = 0,
+    limit: Limit = 100,
+    window: Annotated[str, QueryParameter(pattern="^(1h|24h|7d)?$", description=f"{', '.join(WINDOWS)}, or none")] = "",
+) -> Response[bytes]:
+    """The ranking of a field."""
+    return await _top(likes_face, caller, field, start, limit, window)
+
+
+async def _toggle(face: LikesFace, caller: Caller, item: str, user: str, likes: bool) -> Response[bytes]:
+    number = user_of(user)
+    caller.need("like", item)
+    async with face.node() as node:
+        try:
+            was = await node.put(item.encode(), number, likes)
+        except LikesError:
+            face.count("failed", 1)
+            raise
+        face.count("done", 1)
+        (count,) = await node.counts([item.encode()])
+    return _json(Toggled(item, user, likes, was, count))
+
+
+async def _top(face: LikesFace, caller: Caller, field: str, start: int, limit: int, window: str) -> Response[bytes]:
+    caller.need("likes", f"{field}:" if field else "*")
+    async with face.node() as node:
+        found = await node.top(field, start, limit, window)
+    placed = [Placed(start + at, item.decode(errors="replace"), score) for at, (item, score) in enumerate(found)]
+    return _json(Top(field, window, placed))
+
+
+def user_of(text: str) -> int:
+    """A user of a path or body. Raises `Problem`."""
+    number = int(text)
+    if number > USER_MAX:
+        raise Problem("bad_request", f"user: {text} is more than 2^64-1")
+    return number
+
+
+def problem(error: LikesError) -> Problem:
+    """A node's refusal as a problem."""
+    if isinstance(error, Denied):
+        return Problem("unavailable", "the node of likes takes another user or password: see likes.users_file")
+    return Problem("unavailable" if error.later else "bad_request", str(error))
+
+
+def face(base: Base) -> LikesFace:
+    """As `systems.http.face.Module`."""
+    return LikesFace(base)
+
+
+def _json(document: msgspec.Struct) -> Response[bytes]:
+    return Response(msgspec.json.encode(document) + b"\n", status_code=200, media_type=MediaType.JSON)

@@ -1,0 +1,201 @@
+"""The way of a command to the node that has its item: connections, the table of slots, and what is tried again.
+
+Owns which failure may be tried again. A command that a node refused was not done, so it goes to the next owner. A change
+without an answer may have been done: it is not sent twice. Knows no command.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final
+
+from redis.asyncio import Redis
+from redis.exceptions import AuthenticationError, ClusterDownError, MovedError, RedisError, ResponseError, TryAgainError
+from redis.exceptions import ConnectionError as Unreachable
+from redis.exceptions import TimeoutError as Late
+
+from muster_server.plane.redis.connections import server
+from muster_server.systems.likes.reach import Away, Denied, Full, LikesError, Reach
+from muster_server.systems.likes.slots import slot
+
+WAIT_S: Final = 5.0
+LOOK_S: Final = 1.0
+"""For the table of slots, of one node."""
+PATIENCE_S: Final = 6.0
+"""A dead node's items are served again by then."""
+AGAIN_S: Final = 0.1
+NOT_DONE: Final = (MovedError, TryAgainError, ClusterDownError)
+ALONE: Final = "cluster support disabled"
+Address = tuple[str, int]
+Command = Sequence[Any]
+
+
+class Routes:
+    """All connections of one client. Raises `LikesError`."""
+
+    def __init__(self, reach: Reach, connections: int) -> None:
+        self._reach, self._connections = reach, connections
+        self._clients: dict[Address, Redis] = {}
+        self._slots: list[tuple[int, int, Address]] | None = None
+        """None: unknown; empty: one node has all."""
+        self._looking = asyncio.Lock()
+        self._failed = set[Address]()
+        """Addresses that did not answer since the table was read: it may be outdated."""
+
+    async def close(self) -> None:
+        """Close all connections."""
+        for client in self._clients.values():
+            await client.aclose()
+
+    async def alone(self) -> bool:
+        """Whether one node has all items."""
+        return not await self._table()
+
+    async def ask(self, commands: Sequence[Command], *, changes: bool = False) -> list[Any]:
+        """Ask the owner of each command's first key, in this order for each item; refusals are among the answers."""
+        if await self.alone():
+            try:
+                said = await self._told(self._reach.doors[0], commands)
+            except (RedisError, OSError) as error:
+                raise translated(error) from None
+            return [translated(each) if isinstance(each, Exception) else each for each in said]
+        if self._failed:
+            await self._look()
+        answers: list[Any] = [None] * len(commands)
+        left = list(range(len(commands)))
+        deadline = asyncio.get_running_loop().time() + PATIENCE_S
+        while left:
+            by_owner: dict[Address | None, list[int]] = {}
+            for place in left:
+                by_owner.setdefault(self._owner(commands[place][1]), []).append(place)
+            results = await asyncio.gather(
+                *(self._tried(owner, [commands[place] for place in at], changes) for owner, at in by_owner.items())
+            )
+            left = []
+            for at, said in zip(by_owner.values(), results, strict=True):
+                for place, answer in zip(at, said, strict=True):
+                    answers[place] = answer
+                    if isinstance(answer, NOT_DONE):
+                        left.append(place)
+            if left and asyncio.get_running_loop().time() > deadline:
+                break
+            if left:
+                left.sort()
+                await asyncio.sleep(AGAIN_S)
+                await self._look()
+        return [translated(each) if isinstance(each, Exception) else each for each in answers]
+
+    async def everywhere(self, command: Command) -> list[Any]:
+        """The answers of the owners of all slots."""
+        deadline = asyncio.get_running_loop().time() + PATIENCE_S
+        while True:
+            owners = sorted({owner for _, _, owner in await self._table()})
+            said = await asyncio.gather(*(self._tried(owner, [command], False) for owner in owners))
+            answers = [each for (each,) in said]
+            if not any(isinstance(each, NOT_DONE) for each in answers):
+                break
+            if asyncio.get_running_loop().time() > deadline:
+                break
+            await asyncio.sleep(AGAIN_S)
+            await self._look()
+        return [translated(each) if isinstance(each, Exception) else each for each in answers]
+
+    def _owner(self, key: Any) -> Address | None:
+        number = slot(key if isinstance(key, bytes) else str(key).encode())
+        return next((owner for first, last, owner in self._slots or () if first <= number <= last), None)
+
+    async def _tried(self, owner: Address | None, commands: Sequence[Command], changes: bool) -> list[Any]:
+        """The answers; those that were not done are among them as `NOT_DONE`. Raises `LikesError` for an unknown fate."""
+        if owner is None:
+            return [ClusterDownError("CLUSTERDOWN no node has the slot now")] * len(commands)
+        try:
+            return await self._told(owner, commands)
+        except (RedisError, OSError) as error:
+            self._failed.add(owner)
+            unsent = isinstance(error, (Unreachable, OSError)) and "connecting to" in str(error)
+            if isinstance(error, (Unreachable, Late, OSError)) and (unsent or not changes):
+                return [ClusterDownError(f"CLUSTERDOWN {error}")] * len(commands)
+            raise translated(error) from None
+
+    async def _told(self, address: Address, commands: Sequence[Command]) -> list[Any]:
+        async with self._client(address).pipeline(transaction=False) as pipe:
+            for command in commands:
+                pipe.execute_command(*command)
+            said: list[Any] = await pipe.execute(raise_on_error=False)
+        return said
+
+    def _client(self, address: Address) -> Redis:
+        if address not in self._clients:
+            reach, tls = self._reach, dict[str, Any]()
+            if reach.ca_file:  # the node shows exactly this one, whatever name it has
+                tls = {"ssl": True, "ssl_ca_certs": reach.ca_file, "ssl_check_hostname": False}
+            self._clients[address] = server(
+                host=address[0],
+                port=address[1],
+                username=reach.user,
+                password=reach.password,
+                max_connections=self._connections,
+                socket_timeout=WAIT_S,
+                socket_connect_timeout=WAIT_S,
+                **tls,
+            )
+        return self._clients[address]
+
+    async def _table(self) -> list[tuple[int, int, Address]]:
+        if self._slots is None:
+            await self._look(first=True)
+        assert self._slots is not None
+        return self._slots
+
+    async def _look(self, *, first: bool = False) -> None:
+        """Read the table of slots from any node."""
+        async with self._looking:
+            if first and self._slots is not None:
+                return
+            known = {owner for _, _, owner in self._slots or ()} - set(self._reach.doors)
+            addresses = sorted([*self._reach.doors, *known], key=lambda address: address in self._failed)
+            failed: Exception | None = None
+            for address in addresses:
+                try:
+                    async with asyncio.timeout(LOOK_S):
+                        said: Any = await self._client(address).execute_command("CLUSTER", "SLOTS")  # type: ignore[no-untyped-call]
+                except ResponseError as error:
+                    if ALONE not in str(error):
+                        raise translated(error) from None
+                    self._slots = []
+                    return
+                except (RedisError, OSError, TimeoutError) as error:
+                    failed = error
+                    self._failed.add(address)
+                    continue
+                self._slots = _parsed(said)
+                self._failed = set()
+                return
+        assert failed is not None
+        raise translated(failed)
+
+
+def _parsed(said: Any) -> list[tuple[int, int, Address]]:
+    """Redis's answer, or what the library has made of it."""
+    if isinstance(said, dict):
+        return [(first, last, (_text(of["primary"][0]), of["primary"][1])) for (first, last), of in said.items()]
+    return [(first, last, (_text(primary[0]), primary[1])) for first, last, primary, *_ in said]
+
+
+def _text(raw: bytes | str) -> str:
+    return raw if isinstance(raw, str) else raw.decode()
+
+
+def translated(error: Exception) -> LikesError:
+    """A failure in words of our own."""
+    text = str(error) or type(error).__name__
+    if isinstance(error, LikesError):
+        return error
+    if isinstance(error, AuthenticationError) or text.startswith(("NOAUTH", "WRONGPASS")):
+        return Denied(text)
+    if isinstance(error, (Unreachable, Late, OSError)):
+        return Away(text)
+    if isinstance(error, NOT_DONE) or (
+        isinstance(error, ResponseError) and text.startswith(("MISCONF", "CLUSTERDOWN"))
+    ):
+        return Full(text)
+    return LikesError(text)

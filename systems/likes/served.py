@@ -1,0 +1,189 @@
+"""One partition that is served on a port: its clients, its write-behind, what shows its counts elsewhere; and its end.
+
+Owns the order of beginning and end, and what is answered by an owner that is not sure any more that it is one. Knows no
+registry.
+"""
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import Sequence
+from typing import Any, Final
+
+from muster._core import LikesEngine
+from muster_server.plane.service import Figure
+from muster_server.systems.likes.lease import Lease
+from muster_server.systems.likes.listener import Listener
+from muster_server.systems.likes.means import Means, Mine
+from muster_server.systems.likes.partition import Partition
+from muster_server.systems.likes.slots import Node
+
+LOOK_S: Final = 0.2
+"""How often it is looked whether the log still takes changes."""
+LAST_S: Final = 1.0
+"""For the last pass at the end; what it does not write, the log has."""
+END_S: Final = 5.0
+"""For changes that wait for the log when the partition is given up."""
+UNSURE: Final = "CLUSTERDOWN this node may not own the slot any more: it asks the registry"
+MOVES: Final = "TRYAGAIN the slot moves to another node"
+
+
+class Served:
+    """Call `start`, then `end` or `give_up`, then `close`. `lease`: of a node among several."""
+
+    def __init__(
+        self, means: Means, partition: Partition, mine: Mine = lambda key: True, lease: Lease | None = None
+    ) -> None:
+        self.partition, self.engine, self.behind = partition, partition.engine, partition.behind
+        self.mirror = means.mirror(self.engine, mine)
+        options = means.settings.options
+        guard = None if lease is None else self._look
+        self.listener = Listener(self.engine, options.connections_max, partition.logged, guard=guard)
+        self.tasks: list[asyncio.Task[Any]] = []
+        """Its work. One that ends has failed: the log takes nothing any more."""
+        self._means, self._lease = means, lease
+        self._unsure = self.lost = False
+        """`lost`: a later owner has the log."""
+
+    async def start(self, bind: tuple[str, int], tls: ssl.SSLContext | None) -> tuple[str, int]:
+        """Listen; the bound address is the answer. Raises `OSError` when it is taken."""
+        bound = await self.listener.start(bind, tls)
+        work = [self.behind.run(), _watch(self.engine), *self._means.shows(self.engine, self.mirror)]
+        self.tasks = [asyncio.create_task(each) for each in work]
+        return bound
+
+    def tell(self, nodes: Sequence[Node], me: int, epoch: int) -> None:
+        """Which nodes there are, for its clients."""
+        self.engine.set_cluster(list(nodes), me, epoch)
+
+    @property
+    def failed(self) -> bool:
+        """Whether it takes no changes any more."""
+        return self.lost or any(task.done() for task in self.tasks)
+
+    # --- whether it is still the owner --------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Answer only what no other owner can have changed. Called before each answer to a question."""
+        assert self._lease is not None
+        sure = self._lease.lasts() or self._owns()
+        if sure == self._unsure:
+            self._unsure = not sure
+            # With a log elsewhere, changes go on: the log itself refuses those of a former owner.
+            self.engine.suspend(None if sure else UNSURE, self.lost)
+
+    def _owns(self) -> bool:
+        """Ask the log in its folder: who takes it over claims it there first."""
+        if self.lost or self.partition.logged is not None:
+            return False
+        try:
+            owns = self.engine.owns()
+        except (OSError, RuntimeError):
+            return False
+        self.lost = not owns
+        return owns
+
+    # --- its end ------------------------------------------------------------------------------------------------
+
+    async def end(self, drain_s: float) -> None:
+        """Answer what was taken, for at most this long; write behind once more; close the log."""
+        await self._stop()
+        await self.listener.drain(drain_s)
+        await self._last_pass()
+        self.listener.close()
+        await self._close_log()
+
+    async def give_up(self, *, lost: bool) -> bool:
+        """Take nothing more, answer what was taken, close the log and forget all; clients wait until `send_away`.
+
+        False if changes still wait for the log: then it can only be closed.
+        """
+        if not lost:
+            await self._last_pass()  # so that the next owner has less to write
+        await self.listener.hold(END_S)
+        self.listener.guard = None
+        self.engine.suspend(MOVES, True)
+        await self._stop()
+        self.listener.unwatch()
+        await self._close_log()
+        if self.engine.pending():
+            return False
+        self.engine.forget()
+        return True
+
+    def send_away(self) -> None:
+        """Have clients of a partition that was given up go where the last `tell` said."""
+        self.engine.suspend(None, True)
+        self.listener.go_on()
+
+    def close(self) -> None:
+        """Close what is left of it."""
+        self.listener.close()
+
+    async def _stop(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+
+    async def _last_pass(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_S):
+                await self.behind.tried()
+
+    async def _close_log(self) -> None:
+        await self.behind.close()
+        if self.partition.logged is not None:
+            await self.partition.logged.close()
+        with contextlib.suppress(OSError):  # the log refuses, or has another owner: there is nothing to seal
+            await asyncio.to_thread(self.partition.close)
+
+    # --- what it says -------------------------------------------------------------------------------------------
+
+    def counters(self) -> list[Figure]:
+        """Commands, batches, clients, passes."""
+        listener = self.listener
+        return [
+            ("likes_commands", "Commands of clients", self.engine.figures()["commands"]),
+            ("likes_batches", "Groups of changes that were made durable with one sync", listener.batches),
+            ("likes_clients", "Clients that connected", listener.accepted),
+            ("likes_clients_refused", "Clients beyond likes.connections_max", listener.refused),
+            *self.behind.counters(),
+            *([] if self.mirror is None else self.mirror.counters()),
+        ]
+
+    def gauges(self) -> list[Figure]:
+        """Items, users, likes, and what waits."""
+        figures = self.engine.figures()
+        return [
+            ("likes_items", "Items", figures["items"]),
+            ("likes_users", "Users who liked something", figures["users"]),
+            ("likes_held", "Likes of all items", figures["likes"]),
+            ("likes_offset", "Offset of the log", figures["offset"]),
+            ("likes_connections", "Clients that are connected", len(self.listener.clients)),
+            *self.behind.gauges(),
+            *([] if self.mirror is None else self.mirror.gauges()),
+        ]
+
+
+def moves(opened: int, handed_over: int, taken_away: int) -> list[Figure]:
+    """Counters of a node's partitions."""
+    return [
+        ("likes_partitions_opened", "Partitions that this node began to serve", opened),
+        ("likes_partitions_handed_over", "Partitions that this node handed over to others", handed_over),
+        ("likes_partitions_taken_away", "Partitions that others took over from this node", taken_away),
+    ]
+
+
+def shares(served: int, shut: int) -> list[Figure]:
+    """Gauges of a node's partitions."""
+    return [
+        ("likes_partitions", "Partitions that this node serves", served),
+        ("likes_partitions_shut", "Partitions of this node that it cannot open", shut),
+    ]
+
+
+async def _watch(engine: LikesEngine) -> None:
+    """Raise `OSError` once the log takes nothing any more: it has to be opened again."""
+    while (why := engine.refusal()) is None:  # noqa: ASYNC110 - the engine tells no one else
+        await asyncio.sleep(LOOK_S)
+    raise OSError(f"the log takes nothing any more: {why}")

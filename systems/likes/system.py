@@ -1,0 +1,62 @@
+"""The system of likes: one role, which speaks Redis's protocol."""
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any, Final
+
+from muster_server.plane.kind import Around, Pods, RoleKind, System, numbers
+from muster_server.systems.likes.options import LikesOptions, LikesSettings, settle
+
+MISSING: Final = "likes.redis needs the library of Redis; to mend: pip install 'muster-server[likes]'"
+MISSING_KAFKA: Final = "likes.log needs the library of Kafka; to mend: pip install 'muster-server[kafka]'"
+
+
+def lacks(section: Callable[[str], Any]) -> str | None:
+    """Why it cannot be served."""
+    if section("likes").log and find_spec("confluent_kafka") is None:
+        return MISSING_KAFKA
+    return MISSING if section("likes").redis and find_spec("redis") is None else None
+
+
+LIKES: Final = RoleKind(
+    name="likes",
+    process="face",
+    numbers=numbers(2),
+    about="keeps likes, counts and rankings, for any Redis client",
+    options=LikesOptions,
+    settings=LikesSettings,
+    settle=settle,
+    build="muster_server.systems.likes.node:build",
+    secrets=frozenset({"token"}),
+    registers="serving",
+    plural="likes",
+    count_why="more than one share the items as a Redis Cluster",
+    scheme="redis",
+    ends=8,
+    row=50,
+    pods=Pods(port=7379, replicas=1, memory="512Mi", memory_max="4Gi", disk="16Gi"),
+    reloads={"likes.users_file": "users_file"},
+    received="muster_likes_commands_total",
+    carried="muster_likes_commands_total",
+    check=lacks,
+)
+
+
+def told(around: Around) -> dict[str, Any]:
+    """What the routes need to be let in by a node."""
+    options: LikesOptions = around.section("likes")
+    return {
+        "users_file": around.absolute(options.users_file),
+        "tls_cert_file": around.absolute(options.tls_cert_file),
+    }
+
+
+SYSTEM: Final = System(
+    name="likes",
+    kinds=(LIKES,),
+    commands="muster_server.systems.likes.cli.words:add",
+    check="muster_server.systems.likes.check:wrong",
+    doctor="muster_server.systems.likes.doctor:examined",
+    http="muster_server.systems.likes.http.routes",
+    http_settings="muster_server.systems.likes.system:told",
+)

@@ -1,0 +1,382 @@
+"""The center: lets workers take due messages, takes their results, and counts.
+
+Owns which worker gets how many messages of which topic, and what is under way at each. The schedule is the truth: a claim is
+won there, and a result counts only under its claim. It must not know callbacks or sockets: fires leave through a session's
+outbox, results come in. Both are arrays in MessagePack, which only compiled code reads: no object is made for a fire.
+
+A credit is the right to one due message of one topic. The topic's policy chooses the worker of each credit; a result frees
+one. So a worker never holds more than `held_max` messages of a topic, and a topic whose target is slow holds up only itself.
+"""
+
+import asyncio
+import random
+import sqlite3
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from muster import _core
+from muster_server.systems.messages.answers import Answers, LastAnswer
+from muster_server.systems.messages.figures import BOUNDS_MS, Figures
+from muster_server.systems.messages.schedule import NewChange, Reply, Schedule, StoreError
+from muster_server.systems.messages.shapes import Fire, Result
+from muster_server.systems.messages.topics import Topic, Topics
+
+OVERDUE_MS: Final = 5_000
+"""A message that is later than this when it is claimed waited for a stop to end, and counts against `overdue_rate`."""
+WAIT_MS: Final = 15_000
+"""A claim outlasts the callback by this: its way to the worker, a wait for a place of its target, its result's way back."""
+AT_ONCE: Final = 0
+"""When a message is due again whose callback was not made: a clock that was set does not delay it."""
+SWEEP_MS: Final = 5_000
+"""A claim that ran out so long ago has no result on its way."""
+BURST_S: Final = 1.0
+REMEMBERED_MAX: Final = 64
+"""Workers that left whose claims are still known."""
+ANSWER_BYTES_MAX: Final = 2_048
+"""Of a target's last answer."""
+NO_FIRES: Final = msgspec.msgpack.encode([])
+TAKEN: Final = bytes(byte != ord("n") for byte in range(256))
+"""Whether the schedule has a result, by the byte that it said."""
+
+
+def now_ms() -> int:
+    """The wall clock."""
+    return time.time_ns() // 1_000_000
+
+
+def lease_ms(topic: Topic) -> int:
+    """How long a claim lasts."""
+    return int(topic.timeout_s * 1_000) + WAIT_MS
+
+
+class Session:
+    """One worker's life: its credits, what it holds, and what is on its way to it."""
+
+    def __init__(self, incarnation: int, held_max: int, name: str = "") -> None:
+        self.incarnation, self.held_max, self.name = incarnation, held_max, name
+        self.weight = 1_000
+        self.credit: dict[int, int] = {}
+        """By topic: due messages that it may still take."""
+        self.claims = _core.ClaimLedger()
+        """What it holds."""
+        self.outbox: deque[bytes] = deque()
+        """Arrays of `Fire`."""
+        self.wake = asyncio.Event()
+        self.streams = 0
+        self.closed = False
+
+    @property
+    def node(self) -> int:
+        """The number of its node."""
+        return self.incarnation >> 32
+
+    @property
+    def peer(self) -> dict[str, Any]:
+        """Its node, for the log."""
+        return {"peer": self.node} | ({"peer_name": self.name} if self.name else {})
+
+    def free(self, topic: int, part: float = 1.0) -> int:
+        """Credits that it can take more, of this part of what it may hold."""
+        return max(1, round(self.held_max * part)) - self.credit.get(topic, 0) - self.claims.held(topic)
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """Fires, array by array; an empty one now and then shows that the stream lives."""
+        while not self.closed:
+            if not self.outbox:
+                self.wake.clear()
+                try:
+                    async with asyncio.timeout(5.0):
+                        await self.wake.wait()
+                except TimeoutError:
+                    yield NO_FIRES
+                    continue
+            if self.outbox:
+                yield self.outbox.popleft()
+
+
+class Center:
+    """`schedule` is open. Everything runs in one loop; nothing here waits but for the schedule."""
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        topics: Topics,
+        answers: Answers,
+        log: structlog.typing.FilteringBoundLogger,
+        *,
+        overdue_rate: int,
+        wall: Callable[[], int] = now_ms,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._schedule, self._topics, self._answers, self._log = schedule, topics, answers, log
+        self._rate, self._wall, self._monotonic = overdue_rate, wall, monotonic
+        self.figures = Figures()
+        self._sessions: dict[int, Session] = {}
+        self._left: dict[int, Session] = {}
+        """Workers that are gone or cut off, whose claims still stand."""
+        self._policies: dict[int, tuple[str, _core.WorkerDispatch]] = {}
+        self._assigned: dict[int, frozenset[int]] = {}
+        self._paused: dict[int, float] = {}
+        """Topics that get no credits before this time, since they took what `overdue_rate` allows."""
+        self._full_at = 0.0
+        """When the bucket of overdue messages is full again."""
+        self._dirty: set[int] = set()
+        self._spread_soon = False
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.lost_claims = 0
+        """Results that came after their claim had run out and another had been won."""
+        self.late_workers = 0
+        """Workers that came back with an older epoch than is known."""
+
+    # --- workers ------------------------------------------------------------------------------------------------
+
+    def join(self, incarnation: int, held_max: int, name: str = "") -> Session | None:
+        """A worker's stream begins; `name`: of its node. None: a later life of the same node is known, and this one fires
+        nothing (I-1)."""
+        node = incarnation >> 32
+        lives = [each for each in (*self._sessions, *self._left) if each >> 32 == node]
+        if any(each > incarnation for each in lives):
+            self.late_workers += 1
+            return None
+        session = self._sessions.get(incarnation) or self._left.pop(incarnation, None)
+        if session is None:
+            session = Session(incarnation, held_max, name)
+        session.streams += 1
+        session.closed = False
+        self._sessions[incarnation] = session
+        for each in lives:
+            if each < incarnation:
+                self._bury(each)
+        self._reassign()
+        return session
+
+    def leave(self, session: Session) -> None:
+        """A stream of it ended. Its claims stand until they run out, or its next life begins."""
+        session.streams -= 1
+        if session.streams or self._sessions.get(session.incarnation) is not session:
+            return
+        del self._sessions[session.incarnation]
+        self._schedule.leave(session.incarnation)
+        session.credit.clear()
+        self._left[session.incarnation] = session
+        while len(self._left) > REMEMBERED_MAX:
+            del self._left[next(iter(self._left))]
+        self._reassign()
+
+    def _bury(self, incarnation: int) -> None:
+        """The life of a worker is over for certain: what it held is due at once."""
+        session = self._sessions.pop(incarnation, None)
+        if session is not None:
+            session.closed = True
+            session.wake.set()
+            self._schedule.leave(incarnation)
+        session = self._left.pop(incarnation, session)
+        if session is not None and len(session.claims):
+            self._log.info("a worker ended; what it held is due again", **session.peer, held=len(session.claims))
+            self._later([(number, "release", claim, AT_ONCE) for number, claim in session.claims.drain()])
+
+    def _later(self, changes: Sequence[NewChange]) -> None:
+        task = asyncio.create_task(self._schedule.change(changes))
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and isinstance(error := task.exception(), StoreError):
+            self._log.warning("claims could not be given back; they run out", why=str(error))
+
+    @property
+    def workers(self) -> Sequence[Session]:
+        """Those with a stream."""
+        return tuple(self._sessions.values())
+
+    # --- credits ------------------------------------------------------------------------------------------------
+
+    def topics_changed(self) -> None:
+        """Spread credits over the topics that there are now."""
+        self._policies = {
+            number: found
+            for number, found in self._policies.items()
+            if (topic := self._topics.numbered(number)) is not None and topic.policy == found[0]
+        }
+        self.figures.forget([topic.number for topic in self._topics.all()])
+        self._reassign()
+
+    def _reassign(self) -> None:
+        """Choose the workers of each topic anew; those that stay keep it."""
+        there = frozenset(self._sessions)
+        for topic in self._topics.all():
+            kept = self._assigned.get(topic.number, frozenset()) & there
+            wanted = len(there) if not topic.workers else min(topic.workers, len(there))
+            if len(kept) > wanted:
+                kept = frozenset(sorted(kept)[:wanted])
+            if len(kept) < wanted:
+                others = [self._sessions[each] for each in sorted(there - kept)]
+                among = [(each.incarnation, each.weight, len(each.claims)) for each in others]
+                draws = [random.getrandbits(64) for _ in among]
+                chosen = _core.assign_workers("least-loaded", among, wanted - len(kept), draws)
+                kept |= {others[place].incarnation for place in chosen}
+            self._assigned[topic.number] = kept
+            self._dirty.add(topic.number)
+        for gone in self._assigned.keys() - {topic.number for topic in self._topics.all()}:
+            del self._assigned[gone]
+        self._soon()
+
+    def _soon(self) -> None:
+        if not self._spread_soon:
+            self._spread_soon = True
+            asyncio.get_running_loop().call_soon(self._spread)
+
+    def _spread(self) -> None:
+        """Give out the credits that are free."""
+        self._spread_soon = False
+        dirty, self._dirty = self._dirty, set()
+        now = self._monotonic()
+        for number in dirty:
+            topic = self._topics.numbered(number)
+            if topic is None:
+                continue
+            wait = self._paused.get(number, 0.0) - now
+            if wait > 0:
+                asyncio.get_running_loop().call_later(wait, self._resume, number)
+                continue
+            workers = [self._sessions[each] for each in self._assigned.get(number, ()) if each in self._sessions]
+            for session, credit in self._shares(topic, workers).items():
+                session.credit[number] = session.credit.get(number, 0) + credit
+                self._schedule.serve(number, session.incarnation, lease_ms(topic), topic.attempts_max, credit)
+
+    def _resume(self, topic: int) -> None:
+        self._paused.pop(topic, None)
+        self._dirty.add(topic)
+        self._soon()
+
+    def _shares(self, topic: Topic, workers: Sequence[Session]) -> dict[Session, int]:
+        """How many of a topic's free credits each worker gets."""
+        # Where all are busy, a worker gets a credit for each result: so its share is what it may hold.
+        most = max((session.weight for session in workers), default=0)
+        weighs = topic.policy.startswith("weighted") and most > 0
+        free = {session: session.free(topic.number, session.weight / most if weighs else 1.0) for session in workers}
+        free = {session: count for session, count in free.items() if count > 0}
+        if len(free) <= 1:
+            return free
+        known = self._policies.get(topic.number)
+        if known is None:
+            known = self._policies[topic.number] = topic.policy, _core.WorkerDispatch(topic.policy)
+        shares: dict[Session, int] = {}
+        # As many as one worker takes: what is left over is spread when results come.
+        for _ in range(max(free.values())):
+            among = [session for session in free if shares.get(session, 0) < free[session]]
+            if not among:
+                break
+            choices = [(each.incarnation, max(1, each.weight), len(each.claims)) for each in among]
+            place = known[1].choose(choices, random.getrandbits(64))
+            if place is None:
+                break
+            shares[among[place]] = shares.get(among[place], 0) + 1
+        return shares
+
+    def sweep(self) -> None:
+        """Give back the credits of claims that ran out. Call it every second."""
+        now = self._wall() - SWEEP_MS
+        for session in (*self._sessions.values(), *self._left.values()):
+            self._dirty.update(session.claims.sweep(now))
+        if self._dirty:
+            self._soon()
+
+    # --- fires and results --------------------------------------------------------------------------------------
+
+    def on_fires(self, worker: int, fires: bytes) -> None:
+        """The schedule claimed messages for a worker: an array of `Fire`."""
+        session, now = self._sessions.get(worker), self._wall()
+        if session is None:  # it left while the claims were won
+            claimed = msgspec.msgpack.decode(fires, type=list[Fire])
+            self._later([(each.number, "release", each.claim, AT_ONCE) for each in claimed])
+            return
+        for topic, count, overdue in session.claims.begin(fires, now, OVERDUE_MS):
+            session.credit[topic] = max(0, session.credit.get(topic, 0) - count)
+            self._pace(topic, overdue)
+        session.outbox.append(fires)
+        session.wake.set()
+
+    def _pace(self, topic: int, overdue: int) -> None:
+        """Count overdue messages against the rate."""
+        if not overdue:
+            return
+        now = self._monotonic()
+        self._full_at = max(self._full_at, now) + overdue / self._rate
+        if self._full_at - now > BURST_S:
+            self._paused[topic] = self._full_at - BURST_S
+
+    async def results(self, incarnation: int, weight: int, results: bytes) -> bytes:
+        """Take what a worker did: an array of `Result`. A byte for each; 0: tell it again later, nothing was changed."""
+        session = self._sessions.get(incarnation) or self._left.get(incarnation)
+        if session is not None:
+            session.weight = weight
+        dying = _core.dying_results(results)
+        if not dying or await self._keep_answers(dying):
+            return await self._take(session, results)
+        # The others are taken all the same.
+        told = msgspec.msgpack.decode(results, type=list[Result])
+        waiting = {place for place, *_ in dying}
+        others = [each for place, each in enumerate(told) if place not in waiting]
+        taken = iter(await self._take(session, msgspec.msgpack.encode(others)))
+        return bytes(0 if place in waiting else next(taken) for place in range(len(told)))
+
+    async def _keep_answers(self, dying: Sequence[tuple[int, int, str, int | None, bytes]]) -> bool:
+        """Write the last answers of letters that are about to die. False: they could not be written."""
+        now = self._wall()
+        rows = [
+            LastAnswer(number, now, outcome, status, answer[:ANSWER_BYTES_MAX])
+            for _, number, outcome, status, answer in dying
+        ]
+        try:
+            await asyncio.to_thread(self._answers.keep, rows)
+        except sqlite3.Error as error:
+            self._log.error("last answers cannot be written; their messages wait", error=str(error))
+            return False
+        return True
+
+    async def _take(self, session: Session | None, results: bytes) -> bytes:
+        """A byte for each: whether the schedule has it."""
+        said = await self._schedule.settle(results)
+        now = self._wall()
+        self.lost_claims += said.count(b"x")
+        claims = _core.ClaimLedger() if session is None else session.claims
+        for sums in claims.settle(results, said, now, SWEEP_MS, BOUNDS_MS):
+            topic = sums[0]
+            self.figures.results(topic, now // 60_000, sums)
+            if session is not None and sums[-1]:
+                self._dirty.add(topic)
+        if self._dirty:
+            self._soon()
+        return said.translate(TAKEN)
+
+    # --- messages -----------------------------------------------------------------------------------------------
+
+    async def insert(self, messages: bytes) -> bytes:
+        """An array of `NewMessage` in MessagePack; an array of replies as the schedule's."""
+        replies, counts = await self._schedule.insert_packed(messages)
+        minute = self._wall() // 60_000
+        for topic, count in counts.items():
+            self.figures.count(topic, minute, "accepted", count)
+        return replies
+
+    async def change(self, topic: int, changes: Sequence[NewChange]) -> list[Reply]:
+        """As the schedule's; the topic is for the figures."""
+        replies = await self._schedule.change(changes)
+        withdrawn = sum(reply[0] == "changed" and reply[2] == "cancelled" for reply in replies)
+        if withdrawn:
+            self.figures.count(topic, self._wall() // 60_000, "withdrawn", withdrawn)
+        return replies
+
+    async def close(self) -> None:
+        """End all streams, and wait for changes on their way."""
+        for session in self._sessions.values():
+            session.closed = True
+            session.wake.set()
+        await asyncio.gather(*self._tasks, return_exceptions=True)

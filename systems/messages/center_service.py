@@ -1,0 +1,287 @@
+"""The center as a process: its schedule in a folder, the questions of the others, the streams of workers."""
+
+import asyncio
+import contextlib
+import time
+from bisect import bisect_left
+from collections.abc import AsyncIterator, Awaitable, Mapping
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from muster_server.control.errors import TRY_LATER, UserError
+from muster_server.plane.log import connect
+from muster_server.plane.service import Context, Figure
+from muster_server.plane.spec import Spec, password
+from muster_server.systems.messages.answers import Answers, LastAnswer
+from muster_server.systems.messages.center import NO_FIRES, Center, now_ms
+from muster_server.systems.messages.figures import rows
+from muster_server.systems.messages.listener import Question
+from muster_server.systems.messages.logged import LoggedSchedule
+from muster_server.systems.messages.options import CenterOptions
+from muster_server.systems.messages.refusal import Refusal
+from muster_server.systems.messages.schedule import EmbeddedSchedule, NewChange, OnFires, Reply, Schedule, StoreError
+from muster_server.systems.messages.service import MessagesService, answering
+from muster_server.systems.messages.shapes import BACKLOG_MS, Found, Join, Results, Scrubbed, Which
+from muster_server.systems.messages.system import Told
+from muster_server.systems.messages.topics import Topics
+
+T = TypeVar("T")
+LOCK_S: Final = 10.0
+"""The former process of this node may still end."""
+SWEEP_S: Final = 1.0
+FORGET_S: Final = 3_600.0
+HOUR_MS: Final = 3_600_000
+DAY_MS: Final = 24 * HOUR_MS
+SEGMENT_BYTES: Final = 64 << 20
+
+
+class CenterService(MessagesService):
+    """A `plane.service.Service`."""
+
+    def __init__(self, spec: Spec, settings: Told, context: Context) -> None:
+        super().__init__(spec, context, settings.folder, Topics(Path(settings.topics)))
+        options = msgspec.convert(settings.options, CenterOptions)
+        self._options = options
+        folder = Path(settings.schedule)
+        self._schedule = _schedule(settings, options, self._fires_claimed, context)
+        self._folder, self._answers = folder, Answers(folder)
+        self._center = Center(
+            self._schedule, self.topics, self._answers, context.log, overdue_rate=options.overdue_rate
+        )
+        self._stats: dict[str, Any] = {}
+        self._steps = 0
+        self._scrubs = self._faults = 0
+
+    def _fires_claimed(self, worker: int, fires: bytes) -> None:
+        self._center.on_fires(worker, fires)
+
+    # --- life -----------------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Open the schedule; waits for the former process of this node, and for a center that keeps the one in Redis."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        until, told = time.monotonic() + LOCK_S, False
+        while True:
+            try:
+                await self._schedule.open()
+                break
+            except BlockingIOError as error:
+                if time.monotonic() > until and not self._options.schedule:
+                    raise UserError(f"{error}; another center has this schedule: one may run", TRY_LATER) from None
+                if time.monotonic() > until and not told:
+                    told = True
+                    self.log.info("waits until no other center keeps the schedule")
+                await asyncio.sleep(0.1)
+            except OSError as error:
+                if not self._options.schedule:
+                    raise
+                raise UserError(str(error), TRY_LATER) from None
+        await asyncio.to_thread(self._answers.open)
+        self._stats = await self._schedule.stats()
+
+    async def work(self) -> None:
+        """Sweep, until the schedule fails: the process then ends, and the next one opens it again."""
+        failed = asyncio.create_task(self._schedule.failed.wait())
+        forgot = 0.0
+        try:
+            while not self._schedule.failed.is_set():
+                await asyncio.wait([failed], timeout=SWEEP_S)
+                if self._schedule.failed.is_set():
+                    break
+                self._center.sweep()
+                for step in self._schedule.clock_steps():
+                    self._steps += 1
+                    self.log.warning("the wall clock was set", by_ms=step)
+                with contextlib.suppress(StoreError):  # its failure is seen above
+                    self._stats = await self._schedule.stats()
+                if time.monotonic() - forgot > FORGET_S:
+                    forgot = time.monotonic()
+                    before = now_ms() - (self._options.dead_days + 1) * DAY_MS
+                    await asyncio.to_thread(self._answers.forget, before)
+        finally:
+            failed.cancel()
+        raise UserError(f"the schedule failed: {self._schedule.failure}")
+
+    async def drain(self) -> None:
+        """End the streams of workers."""
+        await self._center.close()
+
+    async def shut(self) -> None:
+        """Make a checkpoint."""
+        await self._schedule.close()
+
+    def topics_changed(self) -> None:
+        """Spread credits anew."""
+        self._center.topics_changed()
+
+    # --- questions ------------------------------------------------------------------------------------------------
+
+    def questions(self) -> Mapping[str, Question]:
+        """Of receivers, workers and operators."""
+        return {
+            "insert": answering(self._insert, msgspec.Raw),
+            "change": answering(self._change, tuple[int, list[NewChange]]),
+            "get": answering(self._get, list[int]),
+            "list": answering(self._list, Which),
+            "answers": answering(self._last_answers, list[int]),
+            "figures": answering(self._figures, int),
+            "scrub": answering(self._scrub, None),
+            "results": answering(self._results, Results),
+            "fires": Question(Join, pieces=self._fires),
+        }
+
+    async def _insert(self, messages: msgspec.Raw) -> msgspec.Raw:
+        return msgspec.Raw(await self._asked(self._center.insert(bytes(messages))))
+
+    async def _change(self, asked: tuple[int, list[NewChange]]) -> list[Reply]:
+        return await self._asked(self._center.change(*asked))
+
+    async def _get(self, numbers: list[int]) -> list[Reply]:
+        return await self._asked(self._schedule.get(numbers))
+
+    async def _list(self, which: Which) -> Found:
+        said = await self._asked(self._schedule.find(which.topic, which.begin, which.end, which.states, which.limit))
+        if said[0] != "listed":
+            raise Refusal("busy", "too many lists are being made; ask again")
+        _, messages, times, cut = said
+        found = await self._asked(self._schedule.get([message[0] for message, _ in messages]))
+        now = now_ms()
+        places = [bisect_left(times, now + bound) for bound in BACKLOG_MS]
+        backlog = [end - begin for begin, end in zip([0, *places], [*places, len(times)], strict=True)]
+        return Found([list(each) for each in found if each[0] == "found"], len(times), backlog, cut)
+
+    async def _last_answers(self, numbers: list[int]) -> list[LastAnswer]:
+        return list((await asyncio.to_thread(self._answers.find, numbers)).values())
+
+    async def _figures(self, topic: int) -> list[dict[str, Any]]:
+        return list(rows(self._center.figures.of(topic)))
+
+    async def _scrub(self, _: None) -> Scrubbed:
+        found = await self._asked(self._schedule.scrub())
+        if found is None:
+            raise Refusal("busy", "the schedule is being scrubbed; ask again when that has ended")
+        self._scrubs += 1
+        self._faults += found.fault_count
+        for fault in found.faults:
+            self.log.error("the schedule is damaged", fault=fault)
+        self.log.info("the schedule was scrubbed", messages=found.messages, faults=found.fault_count)
+        return found
+
+    async def _results(self, asked: Results) -> bytes:
+        return await self._asked(self._center.results(asked.incarnation, asked.weight, bytes(asked.results)))
+
+    async def _fires(self, join: Join) -> AsyncIterator[msgspec.Raw]:
+        session = self._center.join(join.incarnation, join.held_max, join.name)
+        if session is None:
+            raise Refusal("conflict", "a later process of this worker is known")
+        self.log.info("a worker joined", **session.peer, incarnation=join.incarnation)
+        try:
+            yield msgspec.Raw(NO_FIRES)  # the head of the answer leaves at once
+            async for fires in session.pieces():
+                yield msgspec.Raw(fires)
+        finally:
+            self._center.leave(session)
+            self.log.info("a worker left", **session.peer, incarnation=join.incarnation)
+
+    async def _asked(self, answer: Awaitable[T]) -> T:
+        try:
+            return await answer
+        except StoreError as error:
+            raise Refusal("unavailable", f"the schedule failed: {error}; what was asked may be done") from None
+        except ValueError as error:  # an array of another shape
+            raise Refusal("bad_request", str(error)) from None
+
+    # --- what it tells --------------------------------------------------------------------------------------------
+
+    def told(self) -> dict[str, Any]:
+        """The schedule and the workers."""
+        return {
+            "schedule": self._stats,
+            "workers": [
+                {"node": each.node, "name": each.name, "held": len(each.claims), "weight": each.weight}
+                for each in self._center.workers
+            ],
+            "clock_steps": self._steps,
+        }
+
+    def counters(self) -> list[Figure]:
+        """Of all topics together; each topic's are asked for by `muster topic stats`."""
+        totals, stats = self._center.figures.totals, self._stats
+        return [
+            *super().counters(),
+            ("messages_accepted", "Messages made durable", float(totals.accepted)),
+            ("messages_fired", "Messages whose callback was answered well", float(totals.fired)),
+            ("messages_attempts", "Callbacks made", float(totals.attempts)),
+            ("messages_retries", "Callbacks that failed and are made again", float(totals.retries)),
+            ("messages_dead", "Messages that became dead letters by their last answer", float(totals.dead)),
+            ("messages_withdrawn", "Messages withdrawn", float(totals.withdrawn)),
+            ("messages_expired", "Messages whose expires_at came first", float(stats.get("expired", 0))),
+            ("messages_buried", "Messages whose last claim ran out", float(stats.get("buried", 0))),
+            ("messages_dead_forgotten", "Dead letters dropped after dead_days", float(stats.get("dead_forgotten", 0))),
+            ("messages_claims_lost", "Results whose claim was not the live one", float(self._center.lost_claims)),
+            ("messages_workers_late", "Streams refused to a worker's former life", float(self._center.late_workers)),
+            ("messages_schedule_back", "Times that Redis came back older", float(stats.get("backs", 0))),
+            ("messages_changes_lost", "Changes that Redis had no more then", float(stats.get("changes_lost", 0))),
+            ("messages_clock_steps", "Times that the wall clock was set", float(self._steps)),
+            ("messages_scrubs", "Proofs of the schedule by `muster delay scrub`", float(self._scrubs)),
+            ("messages_scrub_faults", "Faults of the schedule that these found", float(self._faults)),
+        ]
+
+    def gauges(self) -> list[Figure]:
+        """The schedule now."""
+        stats = self._stats
+        return [
+            *super().gauges(),
+            ("messages_pending", "Messages that have not come to their end", float(stats.get("live", 0))),
+            ("messages_near", "Messages in memory", float(stats.get("near", 0))),
+            ("messages_ready", "Messages due and not with a worker", float(stats.get("ready", 0))),
+            ("messages_known", "Messages known, ended ones within the history too", float(stats.get("known", 0))),
+            ("messages_schedule_bytes", "Memory of the schedule", float(stats.get("memory_bytes", 0))),
+            ("messages_log_records", "Records of the log before the schedule", float(stats.get("log_records", 0))),
+            ("messages_workers", "Workers that take messages", float(len(self._center.workers))),
+        ]
+
+
+def _schedule(settings: Told, options: CenterOptions, on_fires: OnFires, context: Context) -> Schedule:
+    """The schedule that the configuration names. Raises `SpecError`."""
+    history_ms, ahead_ms = options.history_hours * HOUR_MS, options.ahead_hours * HOUR_MS
+    name = f"{settings.instance}.messages"
+    schedule: Schedule
+    if options.schedule:
+        from muster_server.systems.messages.redis import RedisSchedule  # its library is an extra
+        from muster_server.systems.messages.redis_place import connect as connected
+
+        schedule = redis = RedisSchedule(
+            connected(options.schedule, password(settings.password_file)),
+            f"muster:{name}",
+            on_fires,
+            context.log,
+            history_ms=history_ms,
+            ahead_ms=ahead_ms,
+            dead_days=options.dead_days,
+            lasting=bool(options.log),
+        )
+    else:
+        schedule = EmbeddedSchedule(
+            Path(settings.schedule),
+            on_fires,
+            segment_bytes=SEGMENT_BYTES,
+            near_ms=options.near_s * 1_000,
+            history_ms=history_ms,
+            ahead_ms=ahead_ms,
+            dead_days=options.dead_days,
+        )
+    if not options.log:
+        return schedule
+    logs = connect(options.log, Path(settings.schedule), replicas=options.log_replicas)
+    logged = LoggedSchedule(schedule, logs, name, context.log, ahead_ms=ahead_ms)
+    if options.schedule:
+        redis.on_back = logged.came_back
+    return logged
+
+
+def build(spec: Spec, settings: Told, context: Context) -> CenterService:
+    """Make the center. Raises `SpecError`."""
+    return CenterService(spec, settings, context)

@@ -1,0 +1,26 @@
+"""Checks of the sections of delayed messages beyond one key's type."""
+
+import ipaddress
+from collections.abc import Callable, Iterator, Sequence
+
+from muster_server.control.config.options import Config
+from muster_server.systems.messages.redis_url import mistake
+from muster_server.systems.messages.system import lacks, networks
+
+Path = tuple[str, ...]
+
+
+def wrong(config: Config, roles: Sequence[str], stands: Callable[[Path], bool]) -> Iterator[tuple[Path, str]]:
+    """Wrong keys, and their mistakes."""
+    if config.runs("messages") and (text := lacks(config.section)):
+        yield ("systems", "enabled"), text
+    center = config.section("center")
+    if center.schedule and (text := mistake(center.schedule)):
+        yield ("center", "schedule"), text
+    if center.schedule_password_file and not center.schedule:
+        yield ("center", "schedule_password_file"), "a password needs its Redis: set center.schedule"
+    for network in networks(config.section("callbacks").allowed):
+        try:
+            ipaddress.ip_network(network)
+        except ValueError:
+            yield ("callbacks", "allowed"), f"{network!r} is no network, as 10.1.0.0/16 is one"

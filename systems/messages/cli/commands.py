@@ -1,0 +1,500 @@
+"""The work of `muster topic` and `muster delay`: asks the nodes of the system, and prints what they say."""
+
+import asyncio
+import datetime
+import functools
+import re
+import sys
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final, TypeVar
+
+import msgspec
+from rich.table import Table
+
+from muster_server.control.cluster.instance import Record
+from muster_server.control.errors import (
+    ALREADY_FIRED,
+    FAILURE,
+    TRY_LATER,
+    UNAVAILABLE,
+    UNKNOWN_MESSAGE,
+    USAGE,
+    UserError,
+)
+from muster_server.control.host.shown import one_line
+from muster_server.control.terminal import common
+from muster_server.control.terminal.found import Target, client_of, once
+from muster_server.control.terminal.words import say
+from muster_server.systems.messages.link import SCRUB_S, Link
+from muster_server.systems.messages.receiver import Unreachable
+from muster_server.systems.messages.refusal import Refusal
+from muster_server.systems.messages.shapes import (
+    EVER,
+    ID,
+    LIVE,
+    Change,
+    Changed,
+    Dead,
+    Listed,
+    Query,
+    Refused,
+    Scrubbed,
+    Send,
+    Sent,
+    Shown,
+    Stats,
+    is_id,
+)
+from muster_server.systems.messages.system import ADMIN, RECEIVE
+from muster_server.systems.messages.topics import POLICIES, NewTopic, Topic
+
+T = TypeVar("T")
+UNITS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+LENGTH: Final = re.compile(r"(\d{1,12})(ms|s|m|h|d)")
+STATES: Final = ("scheduled", "firing", "done", "dead", "withdrawn")
+CODES: Final = {"done": 0, "unknown": UNKNOWN_MESSAGE}
+"""Exit codes by outcome; all others are `ALREADY_FIRED`."""
+
+
+# --- asking -----------------------------------------------------------------------------------------------------------
+
+
+def ask(where: Target, work: Callable[[Link, Link], Coroutine[Any, Any, T]]) -> T:
+    """Ask receivers and the admin. Raises `UserError`."""
+    record = once(where)
+    token = client_of(record).token
+
+    async def run() -> T:
+        receive, admin = (Link(role, functools.partial(_places, record, role), token) for role in (RECEIVE, ADMIN))
+        try:
+            return await work(receive, admin)
+        except Refusal as refusal:
+            raise UserError(f"{refusal.detail}", _code(refusal.code)) from None
+        except Unreachable as error:
+            raise UserError(f"{error}; try again", TRY_LATER) from None
+        finally:
+            await receive.close()
+            await admin.close()
+
+    return asyncio.run(run())
+
+
+def _places(record: Record, role: str) -> Sequence[tuple[str, int]]:
+    found = [process.bind for process in record.of(role) if process.bind]
+    if not found:
+        raise UserError(f"no {role} runs here; start them: muster up --with messages", UNAVAILABLE)
+    return found
+
+
+def _code(code: str) -> int:
+    return {"unavailable": TRY_LATER, "busy": TRY_LATER, "disk_full": TRY_LATER, "bad_request": USAGE}.get(code, 1)
+
+
+async def _topic_of(admin: Link, id: str, topic: str | None) -> str:
+    """The topic that is meant: the given one, or the only one. Raises `UserError`."""
+    if not is_id(id):
+        raise UserError(f"ID: {id!r:.80} does not match {ID}", USAGE)
+    if topic is not None:
+        return topic
+    topics = await admin.ask("topics", None, list[Topic])
+    if len(topics) != 1:
+        raise UserError(f"--topic: there are {len(topics)} topics; name the one of {id}", USAGE)
+    return topics[0].name
+
+
+# --- topics -----------------------------------------------------------------------------------------------------------
+
+
+def create(
+    where: Target,
+    name: str,
+    callback: str,
+    secret: str,
+    workers: int,
+    policy: str,
+    retries: str,
+    jitter: int,
+    timeout: float,
+    allow: str,
+    as_json: bool,
+) -> int:
+    """Make a topic. Raises `UserError`."""
+    if policy not in POLICIES:
+        raise UserError(f"--policy: {policy!r:.40} is none of {', '.join(POLICIES)}", USAGE)
+    intervals = () if retries in {"", "none"} else tuple(length("--retries", each) for each in retries.split(","))
+    try:
+        new = msgspec.convert(
+            {
+                "name": name,
+                "callback": callback,
+                "secret": secret,
+                "workers": workers,
+                "policy": policy,
+                "retries_ms": intervals,
+                "jitter": jitter,
+                "timeout_s": timeout,
+                "allowed": [each.strip() for each in allow.split(",") if each.strip()],
+            },
+            NewTopic,
+        )
+    except msgspec.ValidationError as error:
+        raise UserError(f"topic: {error}", USAGE) from None
+    topic = ask(where, lambda _, admin: admin.ask("topic-create", new, Topic))
+    with common.verdict_after():
+        if as_json:
+            common.print_json(msgspec.to_builtins(topic))
+        else:
+            print(topic.secrets[0])
+            say(f"muster: topic {topic.name}; the secret signs its callbacks to {topic.callback}")
+    return 0
+
+
+def topics(where: Target, as_json: bool) -> int:
+    """List them. Raises `UserError`."""
+    found = ask(where, lambda _, admin: admin.ask("topics", None, list[Topic]))
+    with common.verdict_after():
+        if as_json:
+            common.print_json([msgspec.to_builtins(topic) for topic in found])
+        elif found:
+            table = Table("topic", "callback", "workers", "policy", "retries", "timeout s", box=None, pad_edge=False)
+            for topic in found:
+                retries = ",".join(_words(each) for each in topic.retries_ms) or "none"
+                workers = str(topic.workers or "all")
+                table.add_row(topic.name, topic.callback, workers, topic.policy, retries, f"{topic.timeout_s:g}")
+            common.out().print(table)
+    return 0
+
+
+def remove(where: Target, name: str) -> int:
+    """Remove one. Raises `UserError`."""
+    ask(where, lambda _, admin: admin.ask("topic-remove", name, Topic))
+    say(f"muster: topic {name} is removed")
+    return 0
+
+
+def stats(where: Target, name: str, as_json: bool) -> int:
+    """Print figures. Raises `UserError`."""
+    found = ask(where, lambda _, admin: admin.ask("stats", name, Stats))
+    with common.verdict_after():
+        if as_json:
+            common.print_json(msgspec.to_builtins(found))
+            return 0
+        columns = (
+            "accepted",
+            "fired",
+            "retries",
+            "dead",
+            "withdrawn",
+            "lateness_p50_ms",
+            "lateness_p99_ms",
+            "callback_ms",
+        )
+        table = Table(box=None, pad_edge=False)
+        table.add_column("minute")
+        for column in columns:
+            table.add_column(column.replace("_", " "), justify="right")
+        for minute in found.minutes[-15:]:
+            cells = ["" if minute[column] is None else f"{minute[column]:g}" for column in columns]
+            table.add_row(moment(minute["minute"]), *cells)
+        if found.minutes:
+            common.out().print(table)
+        waiting = ", ".join(f"{label} {count}" for label, count in found.backlog.items() if count)
+        more = "at least " if found.more else ""
+        print(f"{more}{found.pending} wait" + (f" ({waiting})" if waiting else ""))
+    return 0
+
+
+# --- messages -------------------------------------------------------------------------------------------------------
+
+
+def send(
+    where: Target,
+    topic: str,
+    text: str,
+    after: str | None,
+    at: str | None,
+    id: str | None,
+    window: str,
+    expires: str | None,
+    target: str,
+    kind: str,
+    as_json: bool,
+) -> int:
+    """Send one. Raises `UserError`."""
+    if after is not None and at is not None:
+        raise UserError("--in, --at: a message has either a delay or a time", USAGE)
+    if id is not None and not is_id(id):
+        raise UserError(f"--id: {id!r:.80} does not match {ID}", USAGE)
+    body = sys.stdin.buffer.read() if text == "-" else common.typed(text)
+    sent = Send(
+        body=body,
+        id=id,
+        in_ms=None if after is None else length("--in", after),
+        at=None if at is None else instant("--at", at),
+        window_ms=length("--window", window),
+        expires_at=None if expires is None else now_ms() + length("--expires", expires),
+        target=target,
+        kind=kind or _kind(body),
+    )
+    (answer,) = ask(where, lambda receive, _: receive.ask("send", (topic, [sent]), list[Sent | Refused]))
+    if isinstance(answer, Refused):
+        raise UserError(answer.detail, _code(answer.code))
+    with common.verdict_after():
+        if as_json:
+            common.print_json(msgspec.structs.asdict(answer))
+        else:
+            before = f", sent before, {answer.state}" if answer.duplicate else ""
+            print(f"{answer.id} due {moment(answer.due_at)}{before}")
+    return 0
+
+
+def show(where: Target, id: str, topic: str | None, as_json: bool) -> int:
+    """Show one. Raises `UserError`."""
+
+    async def work(receive: Link, admin: Link) -> Shown | None:
+        name = await _topic_of(admin, id, topic)
+        return (await receive.ask("show", (name, [id]), list[Shown | None]))[0]
+
+    found = ask(where, work)
+    with common.verdict_after():
+        if as_json:
+            common.print_json({"id": id, "state": "unknown"} if found is None else document(found))
+        elif found is None:
+            print("unknown")
+        else:
+            print("\n".join(f"{name:12} {one_line(value)}" for name, value in _lines(found)))
+    return UNKNOWN_MESSAGE if found is None else 0
+
+
+def change(where: Target, id: str, topic: str | None, verb: Any, by: str | None, to: str | None, as_json: bool) -> int:
+    """Cancel, postpone or advance one. Raises `UserError`."""
+    if verb != "cancel" and (by is None) == (to is None):
+        raise UserError("--by, --to: one of them says when it is due", USAGE)
+    asked = Change(
+        id=id,
+        verb=verb,
+        by_ms=None if by is None else length("--by", by),
+        at=None if to is None else instant("--to", to),
+    )
+
+    async def work(receive: Link, admin: Link) -> Changed | Refused:
+        name = await _topic_of(admin, id, topic)
+        return (await receive.ask("change", (name, [asked]), list[Changed | Refused]))[0]
+
+    answer = ask(where, work)
+    if isinstance(answer, Refused):
+        raise UserError(answer.detail, _code(answer.code))
+    with common.verdict_after():
+        if as_json:
+            common.print_json(msgspec.structs.asdict(answer))
+        else:
+            due = "" if answer.due_at is None or verb == "cancel" else f", due {moment(answer.due_at)}"
+            waits = "; it takes place if the message comes" if answer.outcome == "unknown" else ""
+            print(f"{answer.outcome}{due}{waits}")
+    return CODES.get(answer.outcome, ALREADY_FIRED)
+
+
+def ls(where: Target, topic: str, due: str | None, state: list[str] | None, limit: int, as_json: bool) -> int:
+    """List some. Raises `UserError`."""
+    wrong = [each for each in state or () if each not in STATES]
+    if wrong:
+        raise UserError(f"--state: {wrong[0]!r:.40} is none of {', '.join(STATES)}", USAGE)
+    end = EVER if due is None else now_ms() + length("--due", due)
+    query = Query(topic, 0, end, state or list(LIVE), limit)
+    found = ask(where, lambda _, admin: admin.ask("list", query, Listed, timeout_s=60.0))
+    with common.verdict_after():
+        if as_json:
+            common.print_json(
+                {
+                    "messages": [document(each) for each in found.messages],
+                    "matching": found.matching,
+                    "more": found.more,
+                }
+            )
+            return 0
+        if found.messages:
+            table = Table("id", "topic", "state", "due", "attempts", "bytes", box=None, pad_edge=False)
+            for each in found.messages:
+                table.add_row(
+                    each.id, each.topic, each.state, moment(each.due_at), str(each.attempts), str(len(each.body))
+                )
+            common.out().print(table)
+        more = "at least " if found.more else ""
+        say(f"{len(found.messages)} of {more}{found.matching}")
+    return 0
+
+
+def scrub(where: Target, as_json: bool) -> int:
+    """Prove that the schedule is whole. Raises `UserError`."""
+    found = ask(where, lambda _, admin: admin.ask("scrub", None, Scrubbed, timeout_s=SCRUB_S))
+    with common.verdict_after():
+        if as_json:
+            common.print_json(msgspec.structs.asdict(found))
+        else:
+            for fault in found.faults:
+                print(one_line(fault))
+            verdict = "whole" if not found.fault_count else f"{found.fault_count} faults"
+            print(f"{found.messages} messages, {found.bodies} bodies: {verdict}")
+    return FAILURE if found.fault_count else 0
+
+
+# --- dead letters -----------------------------------------------------------------------------------------------------
+
+
+def dead(where: Target, topic: str, id: str | None, limit: int, as_json: bool) -> int:
+    """List dead letters, or show one. Raises `UserError`."""
+    query = Query(topic, 0, EVER, ["dead"], limit)
+    found = ask(where, lambda _, admin: admin.ask("dead", query, list[Dead], timeout_s=60.0))
+    if id is not None:
+        found = [each for each in found if each.message.id == id]
+    with common.verdict_after():
+        if as_json:
+            common.print_json([_letter(each) for each in found] if id is None or not found else _letter(found[0]))
+        elif id is not None and found:
+            lines = [*_lines(found[0].message), ("last", _last(found[0])), ("answer", _text(found[0].answer))]
+            print("\n".join(f"{name:12} {one_line(value)}" for name, value in lines))
+        elif found:
+            table = Table("id", "topic", "died", "attempts", "last", "answer", box=None, pad_edge=False)
+            for each in found:
+                message = each.message
+                died = moment(each.at) if each.at else ""
+                answer = _text(each.answer)[:60]
+                table.add_row(message.id, message.topic, died, str(message.attempts), _last(each), answer)
+            common.out().print(table)
+    if id is not None and not found:
+        say(f"muster: no dead letter {id}")
+        return UNKNOWN_MESSAGE
+    return 0
+
+
+def replay(where: Target, topic: str | None, ids: list[str], everything: bool, as_json: bool) -> int:
+    """Schedule dead letters again. Raises `UserError`."""
+    if bool(ids) == everything:
+        raise UserError("ID, --all: name letters, or say --all", USAGE)
+
+    async def work(_: Link, admin: Link) -> list[Changed]:
+        name = await _topic_of(admin, ids[0] if ids else "all", topic)
+        if not everything:
+            return await admin.ask("replay", (name, ids), list[Changed])
+        done: list[Changed] = []
+        while True:  # a page at a time: a replayed letter is dead no more
+            query = Query(name, 0, EVER, ["dead"], 1_000)
+            letters = await admin.ask("list", query, Listed, timeout_s=60.0)
+            if not letters.messages:
+                return done
+            page = await admin.ask("replay", (name, [each.id for each in letters.messages]), list[Changed])
+            if not any(each.outcome == "done" for each in page):
+                return done
+            done += page
+
+    answers = ask(where, work)
+    with common.verdict_after():
+        if as_json:
+            common.print_json([msgspec.structs.asdict(answer) for answer in answers])
+        else:
+            for answer in answers:
+                print(f"{answer.id} {'replayed' if answer.outcome == 'done' else answer.outcome}")
+    return 0 if all(answer.outcome == "done" for answer in answers) else UNKNOWN_MESSAGE
+
+
+# --- words and times --------------------------------------------------------------------------------------------------
+
+
+def now_ms() -> int:
+    """The wall clock."""
+    return time.time_ns() // 1_000_000
+
+
+def length(flag: str, text: str) -> int:
+    """Milliseconds of `500ms`, `2s`, `30m`, `1h30m`, `7d`. Raises `UserError`."""
+    parts = LENGTH.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise UserError(f"{flag}: {text!r:.40} is no length of time, as 500ms, 2s, 30m, 1h or 7d is one", USAGE)
+    return sum(int(number) * UNITS[unit] for number, unit in parts)
+
+
+def instant(flag: str, text: str) -> int:
+    """Milliseconds since 1970 of `now` or a time of ISO 8601 with its zone. Raises `UserError`."""
+    if text == "now":
+        return now_ms()
+    try:
+        found = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None:
+        raise UserError(f"{flag}: {text!r:.40} is no time with its zone, as 2027-01-01T00:00:00+08:00 is one", USAGE)
+    return round(found.timestamp() * 1_000)
+
+
+def moment(at: int) -> str:
+    """A time for people, in UTC."""
+    try:
+        made = datetime.datetime.fromtimestamp(at / 1_000, datetime.UTC)
+    except (OverflowError, ValueError, OSError):
+        return f"{at} ms"
+    return made.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def document(message: Shown) -> dict[str, Any]:
+    """A message for JSON: the body as text if it is text, else in base64."""
+    said: dict[str, Any] = msgspec.to_builtins(message)
+    try:
+        said["body"] = message.body.decode()
+    except UnicodeDecodeError:
+        del said["body"]
+        said["body_base64"] = msgspec.to_builtins(message)["body"]
+    return said
+
+
+def _letter(letter: Dead) -> dict[str, Any]:
+    answer = _text(letter.answer)
+    return {
+        **document(letter.message),
+        "died_at": letter.at or None,
+        "last": letter.outcome,
+        "status": letter.status,
+        "answer": answer,
+    }
+
+
+def _last(letter: Dead) -> str:
+    return letter.outcome if letter.status is None else f"{letter.outcome} {letter.status}"
+
+
+def _lines(message: Shown) -> list[tuple[str, str]]:
+    lines = [
+        ("id", message.id),
+        ("topic", message.topic),
+        ("state", message.state),
+        ("due", moment(message.due_at)),
+        ("attempts", str(message.attempts)),
+        ("accepted", moment(message.accepted_at)),
+        ("body", f"{len(message.body)} bytes of {message.kind}"),
+    ]
+    if message.state == "retry" and message.next_at is not None:
+        lines.append(("next attempt", moment(message.next_at)))
+    if message.expires_at is not None:
+        lines.append(("expires", moment(message.expires_at)))
+    if message.target:
+        lines.append(("target", message.target))
+    return lines
+
+
+def _text(data: bytes) -> str:
+    return "".join(each if each.isprintable() else " " for each in data.decode(errors="replace"))
+
+
+def _kind(body: bytes) -> str:
+    try:
+        msgspec.json.decode(body)
+    except msgspec.MsgspecError:
+        return "application/octet-stream"
+    return "application/json"
+
+
+def _words(ms: int) -> str:
+    for unit in ("d", "h", "m", "s"):
+        if ms % UNITS[unit] == 0:
+            return f"{ms // UNITS[unit]}{unit}"
+    return f"{ms}ms"

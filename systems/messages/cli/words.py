@@ -1,0 +1,277 @@
+"""The words of delayed messages: `muster topic …` and `muster delay …`.
+
+The work of a word is in `commands.py`, imported when the word is used.
+"""
+
+from typing import Annotated, Final
+
+import typer
+
+from muster_server.control.terminal.options import ConfigFile, Json, RegistryUrl
+
+topic_app: Final = typer.Typer(
+    help="Topics of delayed messages.",
+    epilog="Example: muster topic create orders --callback https://shop.example/hook",
+    no_args_is_help=True,
+)
+delay_app: Final = typer.Typer(
+    help="Delayed messages: send, show, cancel, postpone, advance, list.",
+    epilog="Example: muster delay send orders '{\"order\": 7}' --in 30m",
+    no_args_is_help=True,
+)
+dead_app: Final = typer.Typer(
+    help="Dead letters: messages whose attempts all failed.",
+    epilog="Example: muster delay dead ls orders",
+    no_args_is_help=True,
+)
+TopicName = Annotated[str, typer.Argument(metavar="TOPIC")]
+MessageId = Annotated[str, typer.Argument(metavar="ID")]
+OfTopic = Annotated[
+    str | None, typer.Option("--topic", metavar="TOPIC", help="Its topic; needed where there are several topics.")
+]
+
+
+def add(app: typer.Typer) -> None:
+    """Add the words to the command."""
+    app.add_typer(topic_app, name="topic")
+    app.add_typer(delay_app, name="delay")
+    delay_app.add_typer(dead_app, name="dead")
+
+
+@topic_app.command("create", epilog="Example: muster topic create orders --callback https://shop.example/hook")
+def topic_create(
+    name: TopicName,
+    callback: Annotated[
+        str,
+        typer.Option(
+            metavar="TARGET", help="Where its messages go: https://…, http://…, room:NAME, user:ID, kafka:TOPIC."
+        ),
+    ],
+    secret: Annotated[
+        str, typer.Option(metavar="SECRET", help="whsec_… that signs its callbacks [a new one, which is printed].")
+    ] = "",
+    workers: Annotated[int, typer.Option(min=0, max=1_000, help="Workers that fire its messages; 0: all.")] = 0,
+    policy: Annotated[
+        str,
+        typer.Option(
+            metavar="POLICY",
+            help="How workers are chosen: random, round-robin, weighted-round-robin, weighted-random, least-loaded.",
+        ),
+    ] = "weighted-round-robin",
+    retries: Annotated[
+        str, typer.Option(metavar="LENGTHS", help="Times between attempts, as 1s,10s,1m; none: one attempt.")
+    ] = "1s,10s,60s,300s,3000s",
+    jitter: Annotated[int, typer.Option(min=0, max=1_000, help="Thousandths by which these may be longer.")] = 100,
+    timeout: Annotated[float, typer.Option(min=0.1, max=60, help="Seconds for one callback in all.")] = 10.0,
+    allow: Annotated[
+        str,
+        typer.Option(
+            metavar="NETWORKS", help="Private networks that its callbacks may go to, as 10.1.0.0/16,10.2.0.0/16."
+        ),
+    ] = "",
+    json: Json = False,
+    registry: RegistryUrl = None,
+    config: ConfigFile = None,
+) -> int:
+    """Make a topic and print its secret. The same topic once more is no error."""
+    from muster_server.control.terminal.found import Target
+    from muster_server.systems.messages.cli.commands import create
+
+    return create(
+        Target(config, registry), name, callback, secret, workers, policy, retries, jitter, timeout, allow, json
+    )
+
+
+@topic_app.command("ls", epilog="Example: muster topic ls --json")
+def topic_ls(json: Json = False, registry: RegistryUrl = None, config: ConfigFile = None) -> int:
+    """List the topics."""
+    from muster_server.control.terminal.found import Target
+    from muster_server.systems.messages.cli.commands import topics
+
+    return topics(Target(config, registry), json)
+
+
+@topic_app.command("rm", epilog="Example: muster topic rm orders")
+def topic_rm(name: TopicName, registry: RegistryUrl = None, config: ConfigFile = None) -> int:
+    """Remove a topic that has no waiting message."""
+    from muster_server.control.terminal.found import Target
+    from muster_server.systems.messages.cli.commands import remove
+
+    return remove(Target(config, registry), name)
+
+
+@topic_app.command("stats", epilog="Example: muster topic stats orders")
+def topic_stats(name: TopicName, json: Json = False, registry: RegistryUrl = None, config: ConfigFile = None) -> int:
+    """Show what happened in each of the last minutes, and what waits by due time."""
+    from muster_server.control.terminal.found import Target
+    from muster_server.systems.messages.cli.commands import stats
+
+    return stats(Target(config, registry), name, json)
+
+
+@delay_app.command("send", epilog="Example: muster delay send orders '{\"order\": 7}' --in 30m --id order-7")
+def delay_send(
+    topic: TopicName,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="The body; - reads stdin.")],
+    after: Annotated[
+        str | None, typer.Option("--in", metavar="LENGTH", help="Due after this: 500ms, 2s, 30m, 1h, 7d [at once].")
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Due at this time, as 2027-01-01T00:00:00+08:00.")
+    ] = None,
+    id: Annotated[
+        str | None, typer.Option("--id", metavar="ID", help="The same id is the same message [a new one].")
+    ] = None,
+    window: Annotated[str, typer.Option(metavar="LENGTH", help="It may fire so much later, to spread a herd.")] = "0s",
+    expires: Annotated[
+        str | None, typer.Option(metavar="LENGTH", help="It is not fired any more after this, from now.")
+    ] = None,
+    target: Annotated[
+        str,
+        typer.Option(
+            metavar="TARGET", help="Instead of the topic's: https://…, http://…, room:NAME, user:ID, kafka:TOPIC."
+        ),
+    ] = "",
+    kind: Annotated[
+        str, typer.Option("--type", metavar="TYPE", help="Media type of the body [application/json if it is JSON].")
+    ] = "",
+    json: Json = False,
+    registry: RegistryUrl = None,
+    config: ConfigFile = None,
+) -> int:
+    """Send a message, and print its id and due time once it is durable."""
+    from muster_server.control.terminal.found import Target
+    from muster_server.systems.messages.cli.commands import send
+
+    return send(Target(config, registry), topic, text, after, at, id, window, expires, target, kind, json)
+
+
+@delay_app.command("show", epilog="Example: muster delay show order-7")
+def delay_show(
+    id: MessageId, topic: OfTopic = None, json: Json = False, registry: RegistryUrl = None, config: ConfigFile = None
+) -> int:
+    """Show a message. Exit code 6: unknown, or forgotten after its end."""
+    from muster_server.control.terminal.found import Target
+    from muster_server.systems.messages.cli.commands import show
+
+    return show(Target(config, registry), id, topic, json)
+
+
+@delay_app.command("cancel", epilog="Example: muster delay cancel order-7")
+def delay_cancel(
+    id: MessageId, topic: OfTopic = None, json: Json = False, registry: RegistryUrl = None, config: ConfigFile = None
+) -> int:
+    """Withdraw a message. Exit code 0: done; 5: already fired or ended; 6: unknown, and withdrawn if it comes."""
+    from muster_server.control.terminal.found import Target
+    from muster_server.systems.messages.cli.commands import change
+
+    return change(Target(config, registry), id, topic, "cancel", None, None, json)
+
+
+@delay_app.command("postpone", epilog="Example: muster delay postpone order-7 --by 10m")
+def delay_postpone(
+    id: MessageId,
+    by: Annotated[str | None, typer.Option(metavar="LENGTH", help="So much later than it was due.")] = None,
+    to: Annotated[str | None, typer.Option(metavar="TIME", help="To this time.")] = None,
+    topic: OfTopic = None,
+    json: Json = False,
+    registry: RegistryUrl = None,
+    config: ConfigFile = None,
+) -> int:
+    """Have a message fire later. Exit code 0: done; 5: already fired or ended; 6: unknown, and moved if it comes."""
+    from muster_server.control.terminal.found import Target
+    from muster_server.systems.messages.cli.commands import change
+
+    return change(Target(config, registry), id, topic, "postpone", by, to, json)
+
+
+@delay_app.command("advance", epilog="Example: muster delay advance order-7 --to now")
+def delay_advance(
+    id: MessageId,
+    by: Annotated[str | None, typer.Option(metavar="LENGTH", help="So much earlier than it was due.")] = None,
+    to: Annotated[str | None, typer.Option(metavar="TIME", help="To this time, or now.")] = None,
+    topic: OfTopic = None,
+    json: Json = False,
+    registry: RegistryUrl = None,
+    config: ConfigFile = None,
+) -> int:
+    """Have a message fire sooner. Exit code 0: done; 5: already fired or ended; 6: unknown, and moved if it comes."""
+    from muster_server.control.terminal.found import Target
+    from muster_server.systems.messages.cli.commands import change
+
+    return change(Target(config, registry), id, topic, "advance", by, to, json)
+
+
+@delay_app.command("ls", epilog="Example: muster delay ls orders --due 1h --state scheduled")
+def delay_ls(
+    topic: Annotated[str, typer.Argument(metavar="[TOPIC]", help="All topics without one.")] = "",
+    due: Annotated[
+        str | None, typer.Option(metavar="LENGTH", help="Those due, or tried again, within this [whenever].")
+    ] = None,
+    state: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="STATE", help="scheduled, firing, done, dead, withdrawn; may be repeated [scheduled, firing]."
+        ),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1_000, help="Messages to show, the earliest first.")] = 100,
+    json: Json = False,
+    registry: RegistryUrl = None,
+    config: ConfigFile = None,
+) -> int:
+    """List messages by time, and say how many there are."""
+    from muster_server.control.terminal.found import Target
+    from muster_server.systems.messages.cli.commands import ls
+
+    return ls(Target(config, registry), topic, due, state, limit, json)
+
+
+@delay_app.command("scrub", epilog="Example: muster delay scrub --json")
+def delay_scrub(json: Json = False, registry: RegistryUrl = None, config: ConfigFile = None) -> int:
+    """Prove that the schedule is whole: reads every message and body, while all goes on. Exit code 1: it is damaged."""
+    from muster_server.control.terminal.found import Target
+    from muster_server.systems.messages.cli.commands import scrub
+
+    return scrub(Target(config, registry), json)
+
+
+@dead_app.command("ls", epilog="Example: muster delay dead ls orders")
+def dead_ls(
+    topic: Annotated[str, typer.Argument(metavar="[TOPIC]", help="All topics without one.")] = "",
+    limit: Annotated[int, typer.Option(min=1, max=1_000, help="Letters to show, the earliest due first.")] = 100,
+    json: Json = False,
+    registry: RegistryUrl = None,
+    config: ConfigFile = None,
+) -> int:
+    """List dead letters with the last answers of their targets."""
+    from muster_server.control.terminal.found import Target
+    from muster_server.systems.messages.cli.commands import dead
+
+    return dead(Target(config, registry), topic, None, limit, json)
+
+
+@dead_app.command("show", epilog="Example: muster delay dead show order-7")
+def dead_show(
+    id: MessageId, topic: OfTopic = None, json: Json = False, registry: RegistryUrl = None, config: ConfigFile = None
+) -> int:
+    """Show one dead letter. Exit code 6: there is none of this id."""
+    from muster_server.control.terminal.found import Target
+    from muster_server.systems.messages.cli.commands import dead
+
+    return dead(Target(config, registry), topic or "", id, 1_000, json)
+
+
+@dead_app.command("replay", epilog="Example: muster delay dead replay order-7")
+def dead_replay(
+    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]…")] = None,
+    topic: OfTopic = None,
+    all: Annotated[bool, typer.Option("--all", help="All dead letters of the topic.")] = False,
+    json: Json = False,
+    registry: RegistryUrl = None,
+    config: ConfigFile = None,
+) -> int:
+    """Schedule dead letters again, due now, with all their attempts. Exit code 6: one is not known as dead."""
+    from muster_server.control.terminal.found import Target
+    from muster_server.systems.messages.cli.commands import replay
+
+    return replay(Target(config, registry), topic, ids or [], all, json)

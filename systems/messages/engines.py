@@ -1,0 +1,96 @@
+"""The threads that make callbacks: one for each list of networks that topics allow.
+
+Owns which thread makes the callbacks of a topic. A thread keeps connections for all its topics, so a connection to a private
+address that one topic allows can be used by no topic that does not. It must not know fires or results.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from muster import _core
+from muster_server.systems.messages.topics import Topic
+
+
+class Engines:
+    """The face of one `_core.FiringEngine`. `answered` is called when there is something to collect."""
+
+    def __init__(self, answered: Callable[[], None], allowed: Sequence[str], **settings: Any) -> None:
+        """`allowed`: by the configuration, for all topics."""
+        self._answered, self._allowed, self._settings = answered, tuple(allowed), settings
+        self._by: dict[tuple[str, ...], _core.FiringEngine] = {}
+        self._told: _core.FiringEngine = self._of(())
+        """That of the last piece."""
+
+    def _of(self, allowed: tuple[str, ...]) -> _core.FiringEngine:
+        engine = self._by.get(allowed)
+        if engine is None:
+            engine = _core.FiringEngine(allowed=[*self._allowed, *allowed], **self._settings)
+            self._by[allowed] = engine
+            asyncio.get_running_loop().add_reader(engine.fd(), self._answered)
+        return engine
+
+    def topics(self, topics: Sequence[Topic]) -> None:
+        """Go by these topics. Calls under way keep theirs."""
+        for allowed in {each.allowed for each in topics}:
+            self._of(allowed)
+        for allowed, engine in self._by.items():
+            engine.topics(
+                [
+                    (each.number, each.callback, each.secrets, each.timeout_s, each.retries_ms, each.jitter)
+                    for each in topics
+                    if each.allowed == allowed
+                ]
+            )
+
+    def take(self, now: int, fires: bytes) -> bytes | None:
+        """Call back. Those that no thread makes; None: all are made."""
+        left: bytes | None = fires
+        for engine in self._by.values():
+            left = engine.take(now, left) if left is not None else None
+        return left
+
+    def collect(self, now: int, random: int) -> None:
+        """Take answers in. Raises `OSError` where a thread ended."""
+        for engine in self._by.values():
+            engine.collect(now, random)
+
+    def tell(self, results: bytes) -> None:
+        """Add results."""
+        self._of(()).tell(results)
+
+    def piece(self, limit: int) -> bytes:
+        """The oldest results of one thread; of another one the next time."""
+        ready = [each for each in self._by.values() if each.waiting()]
+        self._told = ready[0] if ready else self._told
+        return self._told.piece(limit)
+
+    def told(self, taken: bytes) -> None:
+        """A byte for each of the last piece; those with 0 stay."""
+        self._told.told(taken)
+        for allowed, engine in self._by.items():
+            if engine is self._told:
+                self._by[allowed] = self._by.pop(allowed)  # the others are next
+                return
+
+    def waiting(self) -> int:
+        """Results."""
+        return sum(each.waiting() for each in self._by.values())
+
+    def under_way(self) -> int:
+        """Callbacks."""
+        return sum(each.under_way() for each in self._by.values())
+
+    def made(self) -> dict[str, int]:
+        """Attempts by outcome."""
+        made: dict[str, int] = {}
+        for engine in self._by.values():
+            for name, count in engine.made().items():
+                made[name] = made.get(name, 0) + count
+        return made
+
+    def close(self) -> None:
+        """Cut off the calls on their way."""
+        for engine in self._by.values():
+            asyncio.get_running_loop().remove_reader(engine.fd())
+            engine.close()

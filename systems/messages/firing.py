@@ -1,0 +1,257 @@
+"""A worker's part: callbacks for the messages it holds, and what came of them.
+
+Callbacks are the engine's, which reads arrays of fires and makes arrays of results: no Python runs for a callback. Here is
+what else a message may go to, and what waits. It must not know how fires come and results go. Nothing is fired unless its
+claim outlasts it, nor before it is due by the wall clock (I-7).
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from muster import _core
+from muster_server.systems.messages.engines import Engines
+from muster_server.systems.messages.shapes import Envelope, Fire, Result
+from muster_server.systems.messages.targets import LACKS, Kind, Target, TargetError, parse
+from muster_server.systems.messages.topics import Topic, Topics
+
+PLACE_S: Final = 5.0
+"""A callback waits so long for a place at its target."""
+MARGIN_MS: Final = 1_000
+"""A claim that ends sooner than this after the callback's own end is not used."""
+BEHIND_MS: Final = 10_000
+"""A claim outlasts its callback by 15 s: where this clock is behind by more, no claim lasts until the message is due."""
+GONE_MS: Final = 60_000
+"""A message of a topic that is not known here is due again after this."""
+RESULTS_MAX: Final = 500
+"""In one piece to the center."""
+
+_ENVELOPES: Final = msgspec.msgpack.Decoder(Envelope)
+_FIRES: Final = msgspec.msgpack.Decoder(list[Fire])
+
+Publish = Callable[[str, Envelope], Awaitable[None]]
+"""Hand a message to what a target names, which acknowledges it. Raises `PublishError`."""
+
+
+class PublishError(Exception):
+    """A message was not acknowledged. One line. `lasting`: no retry mends it."""
+
+    def __init__(self, text: str, *, lasting: bool = False) -> None:
+        super().__init__(text)
+        self.lasting = lasting
+
+
+class Firing:
+    """`open` once, `close` once. `results` is set while there are some."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        publishers: Mapping[Kind, Publish],
+        log: structlog.typing.FilteringBoundLogger,
+        **client: Any,
+    ) -> None:
+        """`publishers`: for targets that are no callbacks. `client`: the settings of `_core.FiringEngine`."""
+        self._topics, self._publishers, self._log = topics, publishers, log
+        self._settings = client
+        self._engine: Engines | None = None
+        self._plans: dict[tuple[tuple[int, ...], int], _core.RetryPlan] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timers: set[asyncio.TimerHandle] = set()
+        self._told_at = 0
+        self.results = asyncio.Event()
+        self._made: dict[str, int] = dict.fromkeys(("delivered", "refused", "failed", "not_made", "out_of_time"), 0)
+        """The targets that the engine does not call."""
+
+    def open(self) -> None:
+        """Start the threads of callbacks."""
+        self._engine = Engines(self._answered, wait_max=PLACE_S, **self._settings)
+        self.topics_changed()
+
+    def close(self) -> None:
+        """Cut off what is under way; the center learns it when the claims run out."""
+        for task in self._tasks:
+            task.cancel()
+        for timer in self._timers:
+            timer.cancel()
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
+
+    def topics_changed(self) -> None:
+        """Go by the topics that there are now."""
+        if self._engine is not None:
+            self._engine.topics(self._topics.all())
+
+    @property
+    def under_way(self) -> int:
+        """Callbacks that are not answered."""
+        calls = 0 if self._engine is None else self._engine.under_way()
+        return calls + len(self._tasks) + len(self._timers)
+
+    @property
+    def waiting(self) -> int:
+        """Results that the center does not have."""
+        return 0 if self._engine is None else self._engine.waiting()
+
+    @property
+    def made(self) -> dict[str, int]:
+        """Attempts by outcome."""
+        made = {} if self._engine is None else self._engine.made()
+        return {name: count + made.get(name, 0) for name, count in self._made.items()}
+
+    # --- in -----------------------------------------------------------------------------------------------------
+
+    def take(self, fires: bytes) -> None:
+        """Fire these, an array of `Fire`, each at its time."""
+        if self._engine is None:
+            return
+        back = self._engine.take(_wall(), fires)
+        if back is not None:
+            self._other(_FIRES.decode(back))
+        if self._engine.waiting():
+            self.results.set()
+
+    def _other(self, fires: Sequence[Fire]) -> None:
+        """Fires that the engine does not make."""
+        now = _wall()
+        for fire in fires:
+            wait = fire.due_at - now
+            if wait > 0 and fire.attempts == 1:  # the clock of another machine
+                self._behind(fire, wait)
+                continue
+            topic = self._topics.numbered(fire.topic)
+            if topic is None and self._topics.look():
+                self.topics_changed()
+                topic = self._topics.numbered(fire.topic)
+            if topic is None:
+                self._release(fire, now + GONE_MS)
+                continue
+            if now + topic.timeout_s * 1_000 + MARGIN_MS > fire.until:
+                self._made["out_of_time"] += 1
+                self._release(fire, now)
+                continue
+            try:
+                envelope = _ENVELOPES.decode(fire.envelope)
+                target = parse(envelope.target or topic.callback)
+            except (msgspec.MsgspecError, TargetError) as error:
+                self._fail(fire, None, "failed", None, str(error).encode())
+                continue
+            late = now - fire.due_at if fire.attempts == 1 else -1
+            if target.kind != "callback":
+                self._hand(fire, topic, target, envelope, late)
+            elif self._take_again(fire):  # the engine did not know its topic
+                self._release(fire, now + GONE_MS)
+
+    def _take_again(self, fire: Fire) -> bool:
+        """Whether the engine still does not make it."""
+        assert self._engine is not None
+        return self._engine.take(_wall(), msgspec.msgpack.encode([fire])) is not None
+
+    def _behind(self, fire: Fire, by_ms: int) -> None:
+        """The center's clock is ahead of this one, by which the message is not due. No attempt is made of it."""
+        if by_ms <= BEHIND_MS:
+            self._wait(fire, by_ms)
+            return
+        self._made["out_of_time"] += 1
+        self._release(fire, fire.until)
+        if _wall() - self._told_at > BEHIND_MS or _wall() < self._told_at:
+            self._told_at = _wall()
+            self._log.warning("this clock is behind the center's; what is not due by it is given back", by_ms=by_ms)
+
+    def _wait(self, fire: Fire, wait_ms: int) -> None:
+        def due() -> None:
+            self._timers.discard(timer)
+            self.take(msgspec.msgpack.encode([fire]))
+
+        timer = asyncio.get_running_loop().call_later(wait_ms / 1_000, due)
+        self._timers.add(timer)
+
+    def _hand(self, fire: Fire, topic: Topic, target: Target, envelope: Envelope, late: int) -> None:
+        publisher = self._publishers.get(target.kind)
+        if publisher is None:
+            self._fail(fire, None, "failed", None, LACKS[target.kind].encode())
+            return
+
+        async def publish() -> None:
+            began = time.monotonic()
+            try:
+                async with asyncio.timeout(topic.timeout_s):
+                    await publisher(target.name, envelope)
+            except (PublishError, TimeoutError) as error:
+                self._made["failed"] += 1
+                cause = str(error) or "timeout"
+                lasting = isinstance(error, PublishError) and error.lasting
+                following = None if lasting else self._next(fire, topic, None)
+                self._fail(fire, following, "failed", None, cause.encode(), late, began)
+                return
+            self._made["delivered"] += 1
+            self._deliver(fire, late, (time.monotonic() - began) * 1_000)
+
+        task = asyncio.create_task(publish())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # --- out ----------------------------------------------------------------------------------------------------
+
+    def _answered(self) -> None:
+        assert self._engine is not None
+        self._engine.collect(_wall(), random.getrandbits(63))
+        if self._engine.waiting():
+            self.results.set()
+
+    def _next(self, fire: Fire, topic: Topic, retry_after_ms: int | None) -> int | None:
+        place = topic.retries_ms, topic.jitter
+        plan = self._plans.get(place)
+        if plan is None:
+            plan = self._plans[place] = _core.RetryPlan(topic.retries_ms, jitter=topic.jitter)
+        now = min(_wall(), fire.until)  # this clock may have been set ahead since
+        return plan.next(fire.attempts, now, retry_after_ms, random.getrandbits(63))
+
+    def _deliver(self, fire: Fire, late: int, took_ms: float, status: int | None = None) -> None:
+        self._tell(Result(fire.number, fire.topic, fire.claim, "deliver", None, late, took_ms, "delivered", status))
+
+    def _fail(
+        self,
+        fire: Fire,
+        following: int | None,
+        outcome: str,
+        status: int | None,
+        answer: bytes,
+        late: int = -1,
+        began: float | None = None,
+    ) -> None:
+        took_ms = 0.0 if began is None else (time.monotonic() - began) * 1_000
+        self._tell(
+            Result(fire.number, fire.topic, fire.claim, "fail", following, late, took_ms, outcome, status, answer)
+        )
+
+    def _release(self, fire: Fire, following: int) -> None:
+        """No attempt was made. It is due again at the end of its claim at the latest: this wall clock may be ahead."""
+        following = min(following, fire.until)
+        self._tell(Result(fire.number, fire.topic, fire.claim, "release", following, -1, 0.0))
+
+    def _tell(self, result: Result) -> None:
+        if self._engine is not None:
+            self._engine.tell(msgspec.msgpack.encode([result]))
+            self.results.set()
+
+    def piece(self) -> bytes:
+        """Results to tell the center, the oldest first: an array of `Result`. They stay here until `told`."""
+        return b"\x90" if self._engine is None else self._engine.piece(RESULTS_MAX)
+
+    def told(self, taken: bytes) -> None:
+        """The center has these of the last piece; those with 0 stay."""
+        if self._engine is not None:
+            self._engine.told(taken)
+        if not self.waiting:
+            self.results.clear()
+
+
+def _wall() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,240 @@
+"""What the routes of delayed messages read and write: bodies of requests, and their answers in JSON.
+
+Owns these shapes, and what of a body is the message. Knows no route and no node.
+"""
+
+import datetime
+from collections.abc import Sequence
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
+
+from muster_server.systems.http.problems import Problem
+from muster_server.systems.messages.shapes import ID, WINDOW_MS_MAX, Changed, Ms, Outcome, Refused, Send, Sent, Shown
+from muster_server.systems.messages.topics import Topic
+
+JSON: Final = "application/json"
+Time = Ms | datetime.datetime
+"""Milliseconds since 1970, or ISO 8601 with a zone."""
+NOTHING: Final = msgspec.Raw(b"")
+AnId = Annotated[str, Meta(pattern=ID)]
+
+
+class Post(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A message in JSON. `data`: any JSON, which is the body as it stands; or `base64`, with its `type`."""
+
+    data: msgspec.Raw = msgspec.field(default_factory=lambda: NOTHING)  # the description hashes defaults
+    base64: bytes | None = None
+    type: Annotated[str, Meta(max_length=255)] = "application/octet-stream"
+    id: AnId | None = None
+    in_ms: Ms | None = None
+    at: Time | None = None
+    window_ms: Annotated[int, Meta(ge=0, le=WINDOW_MS_MAX)] = 0
+    expires_at: Time | None = None
+    target: str = ""
+
+
+class Move(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How far a message moves: by a length of time, or to a time."""
+
+    by_ms: Annotated[int, Meta(ge=0, le=1 << 53)] | None = None
+    to: Time | None = None
+
+
+class Accepted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One message of an answer: it is durable; or it was refused for this reason."""
+
+    id: str | None = None
+    due_at: int | None = None
+    state: str | None = None
+    duplicate: bool = False
+    """It was durable before, and nothing changed."""
+    problem: dict[str, Any] | None = None
+
+
+class AcceptedBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch, in its order."""
+
+    messages: list[Accepted]
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A message as it is. `data` where the body is JSON, else `base64`. Times are milliseconds since 1970."""
+
+    id: str
+    topic: str
+    state: str
+    due_at: int
+    attempts: int
+    accepted_at: int
+    type: str
+    data: Any = None
+    base64: bytes | None = None
+    next_at: int | None = None
+    expires_at: int | None = None
+    target: str | None = None
+
+
+class Moved(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of a change; state and due time where the message is known."""
+
+    id: str
+    outcome: Outcome
+    state: str | None = None
+    due_at: int | None = None
+
+
+class Messages(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages, the earliest first; how many match, and whether there are still more than were counted."""
+
+    messages: list[Message]
+    matching: int
+    more: bool
+
+
+class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
+    """A message whose attempts all failed, and the last answer of its target."""
+
+    message: Message
+    died_at: int
+    last: str
+    status: int | None
+    answer: str
+
+
+class TopicShown(msgspec.Struct, frozen=True, kw_only=True):
+    """A topic without its secrets."""
+
+    name: str
+    callback: str
+    workers: int
+    policy: str
+    retries_ms: tuple[int, ...]
+    timeout_s: float
+
+
+_POST: Final = msgspec.json.Decoder(Post)
+_POSTS: Final = msgspec.json.Decoder(list[Post])
+_PARTS: Final = msgspec.json.Decoder(list[msgspec.Raw])
+_MOVE: Final = msgspec.json.Decoder(Move)
+
+
+def one(body: bytes, kind: str, query: Any) -> Send:
+    """One message: in JSON, or any other body as it is, its times in the query. Raises `Problem`."""
+    try:
+        if kind == JSON:
+            return _send(_POST.decode(body))
+        told = {name: value for name, value in query.items() if name in Post.__struct_fields__}
+        post = msgspec.convert(told | {"base64": b""}, Post, strict=False)
+    except msgspec.MsgspecError as error:
+        raise Problem("bad_body", str(error)) from None
+    return msgspec.structs.replace(_send(post), body=body, kind=kind or post.type)
+
+
+def batch(body: bytes) -> list[Send]:
+    """An array of messages in JSON. Raises `Problem`."""
+    try:
+        return [_send(post) for post in _POSTS.decode(body)]
+    except msgspec.MsgspecError as error:
+        raise Problem("bad_body", str(error)) from None
+
+
+def count(body: bytes) -> int:
+    """The length of an array in JSON, whatever it holds. Raises `Problem`."""
+    try:
+        return len(_PARTS.decode(body))
+    except msgspec.MsgspecError as error:
+        raise Problem("bad_body", str(error)) from None
+
+
+def is_batch(body: bytes, kind: str) -> bool:
+    """Whether this is an array."""
+    return kind == JSON and body.lstrip()[:1] == b"["
+
+
+def move(body: bytes) -> Move:
+    """How far a message moves. Raises `Problem`."""
+    try:
+        return _MOVE.decode(body or b"{}")
+    except msgspec.MsgspecError as error:
+        raise Problem("bad_body", str(error)) from None
+
+
+def ms(time: Time | None) -> int | None:
+    """Milliseconds since 1970. Raises `Problem` for a time without a zone."""
+    if isinstance(time, datetime.datetime):
+        if time.tzinfo is None:
+            raise Problem("bad_body", "a time has a zone, as 2027-01-01T00:00:00+08:00 has one")
+        return round(time.timestamp() * 1_000)
+    return time
+
+
+def _send(post: Post) -> Send:
+    data = bytes(post.data)
+    if bool(data) == (post.base64 is not None):
+        raise Problem("bad_body", "a message has either data or base64")
+    return Send(
+        body=data if post.base64 is None else post.base64,
+        id=post.id,
+        in_ms=post.in_ms,
+        at=ms(post.at),
+        window_ms=post.window_ms,
+        expires_at=ms(post.expires_at),
+        target=post.target,
+        kind=JSON if post.base64 is None else post.type,
+    )
+
+
+def accepted(answer: Sent | Refused) -> Accepted:
+    """One answer of a batch."""
+    if isinstance(answer, Refused):
+        return Accepted(problem=Problem(answer.code, answer.detail).short())
+    return Accepted(id=answer.id, due_at=answer.due_at, state=answer.state, duplicate=answer.duplicate)
+
+
+def accepted_batch(answers: Sequence[Sent | Refused]) -> bytes:
+    """All answers of a batch, in JSON."""
+    return msgspec.json.encode(AcceptedBatch(messages=[accepted(each) for each in answers]))
+
+
+def moved(changed: Changed) -> Moved:
+    """What came of a change, for JSON."""
+    return Moved(id=changed.id, outcome=changed.outcome, state=changed.state, due_at=changed.due_at)
+
+
+def message(shown: Shown) -> Message:
+    """A message for JSON."""
+    data: msgspec.Raw | None = None
+    if shown.kind == JSON:
+        try:
+            msgspec.json.decode(shown.body)
+            data = msgspec.Raw(shown.body)
+        except msgspec.MsgspecError:
+            data = None
+    return Message(
+        id=shown.id,
+        topic=shown.topic,
+        state=shown.state,
+        due_at=shown.due_at,
+        attempts=shown.attempts,
+        accepted_at=shown.accepted_at,
+        type=shown.kind,
+        data=data,
+        base64=shown.body if data is None else None,
+        next_at=shown.next_at,
+        expires_at=shown.expires_at,
+        target=shown.target or None,
+    )
+
+
+def topic(found: Topic) -> TopicShown:
+    """A topic for JSON."""
+    return TopicShown(
+        name=found.name,
+        callback=found.callback,
+        workers=found.workers,
+        policy=found.policy,
+        retries_ms=found.retries_ms,
+        timeout_s=found.timeout_s,
+    )

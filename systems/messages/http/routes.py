@@ -1,0 +1,424 @@
+"""The routes of delayed messages over HTTP: send, cancel, postpone, advance, read, dead letters, topics.
+
+Keys, limits and idempotency are the base's (`systems/http/`). The receivers and the admin of the system do the rest.
+"""
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+import msgspec
+from litestar import MediaType, Response, Router, get, post
+from litestar.di import NamedDependency, Provide
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import HeaderParameter, PathParameter, QueryParameter
+from litestar.types import ControllerRouterHandler
+
+import muster
+from muster.instance import read_token
+from muster_server.control.cluster.instance import Folder
+from muster_server.control.errors import UserError
+from muster_server.systems.http.access import Action, Caller
+from muster_server.systems.http.face import AnyRequest, Base, Where
+from muster_server.systems.http.idempotency import Answer, Nothing
+from muster_server.systems.http.problems import CONTENT_TYPE, KINDS, Problem
+from muster_server.systems.messages.http import bodies
+from muster_server.systems.messages.link import Link
+from muster_server.systems.messages.receiver import Unreachable
+from muster_server.systems.messages.refusal import Refusal
+from muster_server.systems.messages.shapes import (
+    BATCH_MAX,
+    EVER,
+    LIVE,
+    Change,
+    Changed,
+    Dead,
+    Listed,
+    Query,
+    Refused,
+    Send,
+    Sent,
+    Shown,
+    Stats,
+    Verb,
+    is_id,
+)
+from muster_server.systems.messages.system import ADMIN, RECEIVE
+from muster_server.systems.messages.topics import NAME, Topic
+
+T = TypeVar("T")
+ACTIONS: Final = (
+    Action("send", "send delayed messages to these topics", None),
+    Action("change", "cancel, postpone and advance messages of these topics, and replay dead letters", None),
+    Action("show", "read messages, dead letters and figures of these topics", None),
+)
+MESSAGES: Final = "/topics/{topic:str}/messages"
+LOOK_S: Final = 0.5
+"""How often the nodes are looked up at most."""
+LIST_S: Final = 60.0
+
+State = Literal["scheduled", "firing", "done", "dead", "withdrawn"]
+TopicPath = Annotated[str, PathParameter(description="The topic's name", pattern=NAME.pattern)]
+IdPath = Annotated[str, PathParameter(description="The message's id")]
+Key = Annotated[
+    str | None,
+    HeaderParameter(
+        name="Idempotency-Key", description="The same request with the same key gets the same answer", max_length=255
+    ),
+]
+
+
+def _problems(*codes: int) -> dict[int, ResponseSpec]:
+    return {
+        code: ResponseSpec(dict[str, Any], generate_examples=False, media_type=CONTENT_TYPE, description="A problem")
+        for code in codes
+    }
+
+
+class MessagesFace:
+    """The part of delayed messages in the HTTP face: its routes, and the nodes that they ask."""
+
+    ready = True
+    """It waits for nobody: without its nodes, requests say so."""
+
+    def __init__(self, base: Base) -> None:
+        self._base, self._where = base, base.where
+        self.batch_max = min(BATCH_MAX, base.options.batch_max)
+        self._found: dict[str, list[tuple[str, int]]] = {}
+        self._looked = 0.0
+        self._links: dict[str, Link] = {}
+        for outcome in ("accepted", "refused"):
+            self.count(outcome, 0)
+
+    def count(self, outcome: str, count: int) -> None:
+        """Count messages sent over HTTP."""
+        self._base.counts.add("http_delayed", "Delayed messages sent over HTTP, by outcome", count, outcome=outcome)
+
+    async def ask(self, role: str, question: str, asked: Any, kind: type[T], timeout_s: float = 10.0) -> T:
+        """Ask a node of a role. Raises `Problem`."""
+        if time.monotonic() - self._looked > LOOK_S:
+            await self._look()
+        try:
+            return await self._link(role).ask(question, asked, kind, timeout_s=timeout_s)
+        except Refusal as refusal:
+            code = refusal.code if refusal.code in KINDS else "unavailable"
+            raise Problem(code, refusal.detail) from None
+        except Unreachable as error:
+            raise Problem("unavailable", str(error)) from None
+
+    def redirect(self, where: Where) -> None:
+        """Go by these servers and this token."""
+        self._where = where
+
+    async def _look(self) -> None:
+        self._looked = time.monotonic()
+        try:
+            processes = await self._base.nodes()
+        except UserError:  # the last nodes stay
+            return
+        self._found = {
+            role: [each.bind for each in processes if each.role == role and each.bind] for role in (RECEIVE, ADMIN)
+        }
+
+    def _link(self, role: str) -> Link:
+        link = self._links.get(role)
+        if link is None:
+            link = self._links[role] = Link(role, lambda: self._found.get(role, []), self._token())
+        return link
+
+    def _token(self) -> bytes:
+        if isinstance(self._where, muster.Address):
+            token = self._where.token
+            return token.encode() if isinstance(token, str) else token
+        try:
+            return read_token(str(Folder(Path(self._where)).token))
+        except muster.MusterError as error:
+            raise Problem("unavailable", str(error)) from None
+
+    def extend(self, request: AnyRequest) -> None:
+        """Let a list take its time."""
+        self._base.ongoing(request).extend(LIST_S)
+
+    async def once(self, request: AnyRequest, caller: str, body: bytes, do: Callable[[], Awaitable[Answer]]) -> Answer:
+        """As `Base.once`."""
+        return await self._base.once(request, caller, body, do)
+
+    def routes(self) -> Sequence[ControllerRouterHandler]:
+        """As `Face.routes`."""
+
+        def nodes(caller: NamedDependency[Caller]) -> MessagesFace:
+            return self
+
+        handlers = [send, listed, show, change, dead, replay, stats, topics]
+        provided = {"nodes": Provide(nodes, sync_to_thread=False)}
+        return [Router("/api/v1", route_handlers=handlers, dependencies=provided, tags=["messages"])]
+
+    async def start(self) -> None:
+        """As `Face.start`."""
+
+    def access_changed(self) -> None:
+        """Nothing lasts here."""
+
+    def drain(self) -> None:
+        """Nothing lasts here."""
+
+    async def stop(self) -> None:
+        """As `Face.stop`."""
+        for link in self._links.values():
+            await link.close()
+
+    def status(self) -> dict[str, Any]:
+        """Nothing of its own."""
+        return {}
+
+
+@post(
+    MESSAGES,
+    status_code=200,
+    responses={
+        200: ResponseSpec(
+            bodies.Accepted, generate_examples=False, description="Durable; a batch is answered as with 207"
+        ),
+        207: ResponseSpec(bodies.AcceptedBatch, generate_examples=False, description="Some of the batch were refused"),
+        **_problems(400, 401, 403, 404, 409, 413, 422, 429, 503, 504),
+    },
+)
+async def send(
+    request: AnyRequest,
+    topic: TopicPath,
+    caller: NamedDependency[Caller],
+    nodes: NamedDependency[MessagesFace],
+    idempotency_key: Key = None,
+) -> Response[bytes]:
+    """Send one message or a batch of up to 1,000; the answer comes once all are durable.
+
+    `application/json` is `{"data": …, "in_ms": 1800000, "id": "order-7"}`, or an array of these; `at` and `expires_at` take
+    milliseconds since 1970 or ISO 8601. Any other body is one message as it is, its `in_ms`, `at`, `id` in the query. The
+    same id in a topic is the same message.
+    """
+    caller.need("send", topic)
+    body = await request.body()
+    kind = str(request.headers.get("content-type", "")).partition(";")[0].strip().lower()
+
+    async def do() -> Answer:
+        is_batch = bodies.is_batch(body, kind)
+        try:
+            count = bodies.count(body) if is_batch else 1
+            one = None if is_batch else bodies.one(body, kind, request.query_params)
+            if count > nodes.batch_max:
+                raise Problem("too_long", f"a batch has at most {nodes.batch_max} messages")
+            caller.spend(count)
+        except Problem as problem:
+            raise Nothing(problem) from None
+        return await (_send_batch(nodes, topic, body) if one is None else _send_one(nodes, topic, one))
+
+    return await _once(nodes, request, caller, body, do)
+
+
+async def _send_batch(nodes: MessagesFace, topic: str, body: bytes) -> Answer:
+    try:
+        asked = await nodes.ask(RECEIVE, "send_json", (topic, body), tuple[int, int, bytes])
+    except Problem as problem:
+        if problem.code == "bad_body":
+            raise Nothing(problem) from None
+        raise
+    accepted, refused, said = asked
+    nodes.count("accepted", accepted)
+    nodes.count("refused", refused)
+    return Answer(207 if refused else 200, said)
+
+
+async def _send_one(nodes: MessagesFace, topic: str, one: Send) -> Answer:
+    (answer,) = await nodes.ask(RECEIVE, "send", (topic, [one]), list[Sent | Refused])
+    if isinstance(answer, Refused):
+        nodes.count("refused", 1)
+        raise Nothing(Problem(answer.code, answer.detail))
+    nodes.count("accepted", 1)
+    return Answer(200, msgspec.json.encode(bodies.accepted(answer)))
+
+
+@get(
+    f"{MESSAGES}/{{id:str}}",
+    responses={
+        200: ResponseSpec(bodies.Message, generate_examples=False, description="The message"),
+        **_problems(400, 401, 403, 404, 429, 503),
+    },
+)
+async def show(
+    topic: TopicPath, id: IdPath, caller: NamedDependency[Caller], nodes: NamedDependency[MessagesFace]
+) -> Response[bytes]:
+    """A message as it is; 404 where it is unknown, or was forgotten after its end."""
+    caller.need("show", topic)
+    (found,) = await nodes.ask(RECEIVE, "show", (topic, [_id(id)]), list[Shown | None])
+    if found is None:
+        raise Problem("not_found", f"topic {topic} has no message {id}")
+    return _json(bodies.message(found))
+
+
+@get(
+    MESSAGES,
+    responses={
+        200: ResponseSpec(bodies.Messages, generate_examples=False, description="Messages, the earliest first"),
+        **_problems(400, 401, 403, 404, 429, 503),
+    },
+)
+async def listed(
+    request: AnyRequest,
+    topic: TopicPath,
+    caller: NamedDependency[Caller],
+    nodes: NamedDependency[MessagesFace],
+    states: Annotated[list[State] | None, QueryParameter(description="May be repeated: scheduled and firing")] = None,
+    due_ms: Annotated[
+        int | None, QueryParameter(ge=0, le=1 << 48, description="Due, or tried again, within this")
+    ] = None,
+    limit: Annotated[int, QueryParameter(ge=1, le=1_000, description="Messages to tell")] = 100,
+) -> Response[bytes]:
+    """Messages of a topic by the time of their next attempt, or their due time."""
+    caller.need("show", topic)
+    nodes.extend(request)
+    end = EVER if due_ms is None else time.time_ns() // 1_000_000 + due_ms
+    query = Query(topic, 0, end, list(states or LIVE), limit)
+    found = await nodes.ask(ADMIN, "list", query, Listed, LIST_S)
+    messages = [bodies.message(each) for each in found.messages]
+    return _json(bodies.Messages(messages=messages, matching=found.matching, more=found.more))
+
+
+@post(
+    f"{MESSAGES}/{{id:str}}/{{verb:str}}",
+    status_code=200,
+    responses={
+        200: ResponseSpec(bodies.Moved, generate_examples=False, description="What came of it"),
+        **_problems(400, 401, 403, 404, 409, 422, 429, 503, 504),
+    },
+)
+async def change(
+    request: AnyRequest,
+    topic: TopicPath,
+    id: IdPath,
+    verb: Annotated[Verb, PathParameter(description="cancel, postpone or advance")],
+    caller: NamedDependency[Caller],
+    nodes: NamedDependency[MessagesFace],
+    idempotency_key: Key = None,
+) -> Response[bytes]:
+    """Cancel a message, or move it: `{"by_ms": 600000}` or `{"to": "2027-01-01T00:00:00Z"}`.
+
+    `outcome` is `done`, `already fired`, `cancelled`, `expired`, or `unknown`: then the change takes place if the message
+    comes.
+    """
+    caller.need("change", topic)
+    body = await request.body()
+
+    async def do() -> Answer:
+        move = bodies.Move() if verb == "cancel" else bodies.move(body)
+        asked = Change(id=_id(id), verb=verb, by_ms=move.by_ms, at=bodies.ms(move.to))
+        (answer,) = await nodes.ask(RECEIVE, "change", (topic, [asked]), list[Changed | Refused])
+        if isinstance(answer, Refused):
+            raise Nothing(Problem(answer.code, answer.detail))
+        return Answer(200, msgspec.json.encode(bodies.moved(answer)))
+
+    return await _once(nodes, request, caller, body, do)
+
+
+@get(
+    "/topics/{topic:str}/dead",
+    responses={
+        200: ResponseSpec(list[bodies.DeadLetter], generate_examples=False, description="Dead letters"),
+        **_problems(400, 401, 403, 404, 429, 503),
+    },
+)
+async def dead(
+    request: AnyRequest,
+    topic: TopicPath,
+    caller: NamedDependency[Caller],
+    nodes: NamedDependency[MessagesFace],
+    limit: Annotated[int, QueryParameter(ge=1, le=1_000, description="Letters to tell")] = 100,
+) -> Response[bytes]:
+    """Messages whose attempts all failed, with the last answers of their targets."""
+    caller.need("show", topic)
+    nodes.extend(request)
+    found = await nodes.ask(ADMIN, "dead", Query(topic, 0, EVER, ["dead"], limit), list[Dead], LIST_S)
+    return _json(
+        [
+            bodies.DeadLetter(
+                message=bodies.message(each.message),
+                died_at=each.at,
+                last=each.outcome,
+                status=each.status,
+                answer=each.answer.decode(errors="replace"),
+            )
+            for each in found
+        ]
+    )
+
+
+@post(
+    "/topics/{topic:str}/dead/{id:str}/replay",
+    status_code=200,
+    responses={
+        200: ResponseSpec(bodies.Moved, generate_examples=False, description="What came of it"),
+        **_problems(400, 401, 403, 404, 429, 503, 504),
+    },
+)
+async def replay(
+    topic: TopicPath, id: IdPath, caller: NamedDependency[Caller], nodes: NamedDependency[MessagesFace]
+) -> Response[bytes]:
+    """Schedule a dead letter again, due now, with all its attempts."""
+    caller.need("change", topic)
+    (answer,) = await nodes.ask(ADMIN, "replay", (topic, [_id(id)]), list[Changed])
+    return _json(bodies.moved(answer))
+
+
+@get(
+    "/topics/{topic:str}/stats",
+    responses={
+        200: ResponseSpec(Stats, generate_examples=False, description="Figures by minute, and the backlog"),
+        **_problems(400, 401, 403, 404, 429, 503),
+    },
+)
+async def stats(
+    request: AnyRequest, topic: TopicPath, caller: NamedDependency[Caller], nodes: NamedDependency[MessagesFace]
+) -> Response[bytes]:
+    """What happened in each of the last minutes, and how much waits until when."""
+    caller.need("show", topic)
+    nodes.extend(request)
+    return _json(await nodes.ask(ADMIN, "stats", topic, Stats, LIST_S))
+
+
+@get(
+    "/topics",
+    responses={
+        200: ResponseSpec(list[bodies.TopicShown], generate_examples=False, description="Topics"),
+        **_problems(401, 403, 429, 503),
+    },
+)
+async def topics(caller: NamedDependency[Caller], nodes: NamedDependency[MessagesFace]) -> Response[bytes]:
+    """The topics that the key may show, without their secrets."""
+    found = await nodes.ask(ADMIN, "topics", None, list[Topic])
+    return _json([bodies.topic(each) for each in found if caller.may("show", each.name)])
+
+
+def face(base: Base) -> MessagesFace:
+    """As `systems.http.face.Module`."""
+    return MessagesFace(base)
+
+
+def _id(id: str) -> str:
+    if not is_id(id):
+        raise Problem("bad_request", f"{id!r:.80} is no id of a message")
+    return id
+
+
+async def _once(
+    nodes: MessagesFace, request: AnyRequest, caller: Caller, body: bytes, do: Callable[[], Awaitable[Answer]]
+) -> Response[bytes]:
+    try:
+        answer = await nodes.once(request, caller.name, body, do)
+    except Nothing as nothing:
+        raise nothing.problem from None
+    headers = {"idempotency-replayed": "true"} if answer.replayed else {}
+    return Response(answer.body + b"\n", status_code=answer.status, media_type=MediaType.JSON, headers=headers)
+
+
+def _json(document: Any) -> Response[bytes]:
+    return Response(msgspec.json.encode(document) + b"\n", media_type=MediaType.JSON)

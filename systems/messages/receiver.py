@@ -1,0 +1,260 @@
+"""What is accepted: messages and changes of them, checked, numbered, and handed to the schedule.
+
+Owns the checks of a message, its number, its due time, and the words for what came of a change. It must not know how
+requests come or how the schedule is reached.
+"""
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+import msgspec
+
+from muster_server.systems.messages.schedule import NewChange, NewMessage, Reply
+from muster_server.systems.messages.shapes import (
+    BATCH_MAX,
+    Change,
+    Changed,
+    Envelope,
+    Numbers,
+    Outcome,
+    Refused,
+    Send,
+    Sent,
+    Shown,
+)
+from muster_server.systems.messages.targets import ALWAYS, BODY_BYTES_MAX, Kind, TargetError, accepted
+from muster_server.systems.messages.topics import Topic, Topics
+
+DAY_MS: Final = 86_400_000
+ID_BYTES: Final = 12
+OUTCOMES: Final[dict[str, Outcome]] = {
+    "fired": "already fired",
+    "withdrawn": "cancelled",
+    "expired": "expired",
+    "unknown": "unknown",
+}
+"""By the reason of the schedule."""
+
+
+_ENCODER: Final = msgspec.msgpack.Encoder()
+
+
+class Center(Protocol):
+    """The way to the schedule. Raises `Unreachable`."""
+
+    async def insert(self, messages: Sequence[NewMessage]) -> list[Reply]:
+        """As `systems.messages.schedule.Schedule`."""
+
+    async def change(self, topic: int, changes: Sequence[NewChange]) -> list[Reply]:
+        """As `systems.messages.schedule.Schedule`."""
+
+    async def get(self, ids: Sequence[int]) -> list[Reply]:
+        """As `systems.messages.schedule.Schedule`."""
+
+
+class Unreachable(Exception):
+    """The schedule did not answer: what was asked may be done. Ask again with the same ids."""
+
+
+class NoTopic(Exception):
+    """There is no topic of this name."""
+
+
+class Receiver:
+    """The checks of one process. Batches have at most `BATCH_MAX` entries."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        center: Center,
+        *,
+        body_bytes_max: int,
+        delay_days_max: int,
+        kinds: frozenset[Kind] = ALWAYS,
+        wall: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._topics, self._center, self._wall = topics, center, wall
+        self._kinds = kinds
+        self._body_max, self._delay_max = body_bytes_max, delay_days_max * DAY_MS
+
+    def topic(self, name: str) -> Topic:
+        """Raises `NoTopic`."""
+        found = self._topics.named(name)
+        if found is None:
+            raise NoTopic(name)
+        return found
+
+    async def send(self, topic_name: str, sends: Sequence[Send]) -> list[Sent | Refused]:
+        """Make them durable. The answers are in the same order. Raises `NoTopic`, `Unreachable`."""
+        topic, now = self.topic(topic_name), self._wall()
+        if len(sends) > BATCH_MAX:
+            return [Refused(code="too_long", detail=f"a batch has at most {BATCH_MAX} messages")] * len(sends)
+        drawn = _ids(len(sends))
+        ids = [send.id or other for send, other in zip(sends, drawn, strict=True)]
+        numbers = Numbers(self._topics.key, topic.number).of(ids)
+        made = [self._made(topic, *each, now) for each in zip(sends, ids, numbers, strict=True)]
+        there = [each for each in made if not isinstance(each, Refused)]
+        replies = await self._center.insert([message for message, _ in there]) if there else ()
+        if len(there) == len(sends) and all(reply[0] == "inserted" and reply[1][1] == 1 for reply in replies):
+            # The usual batch: all are new, and no change waited for one.
+            return [Sent(id=envelope.id, due_at=message[2]) for message, envelope in there]
+        told = iter(replies)
+        answers: list[Sent | Refused] = []
+        before: list[tuple[int, Envelope, int]] = []
+        for each in made:
+            if isinstance(each, Refused):
+                answers.append(each)
+                continue
+            message, envelope = each
+            reply = next(told)
+            if reply[0] == "before":
+                before.append((len(answers), envelope, message[0]))
+            answers.append(_sent(envelope.id, reply))
+        if before:
+            found = await self._center.get([number for _, _, number in before])
+            for (place, envelope, _), reply in zip(before, found, strict=True):
+                if not _same(envelope, reply):
+                    detail = f"topic {topic.name} has another message {envelope.id}"
+                    answers[place] = Refused(code="conflict", detail=detail)
+        return answers
+
+    def _made(self, topic: Topic, send: Send, id: str, number: int, now: int) -> tuple[NewMessage, Envelope] | Refused:
+        if len(send.body) > self._body_max:
+            detail = f"{len(send.body)} bytes; a body has at most {self._body_max} (receive.body_bytes_max)"
+            return Refused(code="too_long", detail=detail)
+        if send.in_ms is not None and send.at is not None:
+            return Refused(code="bad_request", detail="a message has either a delay or a time")
+        text = send.target or topic.callback
+        if not text:
+            return Refused(code="bad_request", detail=f"neither the message nor topic {topic.name} has a target")
+        try:
+            kind = accepted(text, self._kinds).kind
+        except TargetError as error:
+            return Refused(code="bad_request", detail=str(error))
+        if len(send.body) > BODY_BYTES_MAX.get(kind, self._body_max):
+            detail = f"{len(send.body)} bytes; a message to a {kind} has at most {BODY_BYTES_MAX[kind]}"
+            return Refused(code="too_long", detail=detail)
+        due_at = send.at if send.at is not None else now + (send.in_ms or 0)
+        if send.in_ms is not None and not 0 <= send.in_ms <= self._delay_max:
+            detail = f"a delay of {send.in_ms} ms is not 0 to {self._delay_max} (receive.delay_days_max)"
+            return Refused(code="bad_request", detail=detail)
+        if not 0 <= due_at <= now + self._delay_max:
+            detail = f"the due time {due_at} is not 0 to {self._delay_max} ms from now (receive.delay_days_max)"
+            return Refused(code="bad_request", detail=detail)
+        # The same id gives the same moment of the window: a message that is sent again does not move.
+        due_at += number % (send.window_ms + 1)
+        if send.expires_at is not None and send.expires_at <= due_at:
+            return Refused(code="bad_request", detail="the message expires before it is due")
+        envelope = Envelope(id, send.target, send.kind, now, send.body)
+        return (number, topic.number, due_at, send.expires_at, _ENCODER.encode(envelope)), envelope
+
+    async def change(self, topic_name: str, changes: Sequence[Change]) -> list[Changed | Refused]:
+        """Cancel, postpone or advance. Raises `NoTopic`, `Unreachable`."""
+        topic, now = self.topic(topic_name), self._wall()
+        numbers = Numbers(self._topics.key, topic.number).of([change.id for change in changes])
+        made = [self._asked(change, number, now) for change, number in zip(changes, numbers, strict=True)]
+        there = [each for each in made if not isinstance(each, Refused)]
+        replies = iter(await self._center.change(topic.number, there) if there else ())
+        return [
+            each if isinstance(each, Refused) else _changed(change.id, next(replies))
+            for change, each in zip(changes, made, strict=True)
+        ]
+
+    def _asked(self, change: Change, number: int, now: int) -> NewChange | Refused:
+        if change.verb == "cancel":
+            return number, "cancel", None, None
+        if (change.at is None) == (change.by_ms is None):
+            return Refused(code="bad_request", detail=f"{change.verb} has either a time or a length of time")
+        if change.by_ms is not None:
+            if change.by_ms > self._delay_max:
+                return Refused(code="bad_request", detail=f"{change.by_ms} ms are more than {self._delay_max}")
+            return number, "due_by", None, change.by_ms if change.verb == "postpone" else -change.by_ms
+        assert change.at is not None
+        if not 0 <= change.at <= now + self._delay_max:
+            return Refused(
+                code="bad_request", detail=f"the due time {change.at} is not 0 to {self._delay_max} ms from now"
+            )
+        return number, "due_at", None, change.at
+
+    async def show(self, topic_name: str, ids: Sequence[str]) -> list[Shown | None]:
+        """The messages as they are; None: not known here, or forgotten. Raises `NoTopic`, `Unreachable`."""
+        topic = self.topic(topic_name)
+        replies = await self._center.get(Numbers(self._topics.key, topic.number).of(ids))
+        return [
+            shown(topic.name, reply) if reply[0] == "found" and _of(id, reply) else None
+            for id, reply in zip(ids, replies, strict=True)
+        ]
+
+
+def _ids(count: int) -> list[str]:
+    """So many new ids, of one draw."""
+    drawn, chars = secrets.token_hex(ID_BYTES * count), 2 * ID_BYTES
+    return [drawn[place : place + chars] for place in range(0, chars * count, chars)]
+
+
+def shown(topic: str, reply: Reply) -> Shown:
+    """The message of a `found`."""
+    _, message, _, body = reply
+    _, version, due_at, expires_at, attempts, state, time_ = message
+    envelope = msgspec.msgpack.decode(body, type=Envelope)
+    return Shown(
+        id=envelope.id,
+        topic=topic,
+        state=state,
+        due_at=due_at,
+        attempts=attempts,
+        version=version,
+        next_at=time_,
+        expires_at=expires_at,
+        target=envelope.target,
+        kind=envelope.kind,
+        accepted_at=envelope.accepted_at,
+        body=envelope.body,
+    )
+
+
+def _sent(id: str, reply: Reply) -> Sent | Refused:
+    if reply[0] in {"inserted", "before"}:
+        _, _, due_at, _, _, state, _ = reply[1]
+        return Sent(id=id, due_at=due_at, state=state, duplicate=reply[0] == "before")
+    return _refused(reply)
+
+
+def _changed(id: str, reply: Reply) -> Changed | Refused:
+    if reply[0] == "changed":
+        _, _, due_at, _, _, state, _ = reply[1]
+        return Changed(id=id, outcome="done", state=state, due_at=due_at)
+    if reply[0] == "ahead":
+        return Changed(id=id, outcome="unknown")
+    if reply[0] == "refused" and reply[1] in OUTCOMES:
+        return Changed(id=id, outcome=OUTCOMES[reply[1]])
+    return _refused(reply)
+
+
+def _refused(reply: Reply) -> Refused:
+    codes: dict[str, tuple[str, str]] = {
+        "disk_full": ("disk_full", "the disk of the schedule is full; nothing was changed"),
+        "body_too_long": ("too_long", "the body is too long for the schedule"),
+        "refused": ("bad_request", "the schedule refuses this time"),
+    }
+    code, detail = codes.get(reply[0], ("unavailable", f"the schedule says {reply[0]}"))
+    return Refused(code=code, detail=detail)
+
+
+def _same(envelope: Envelope, reply: Reply) -> bool:
+    """Whether the message that was there is the one that is sent again. A forgotten one cannot be compared."""
+    if reply[0] != "found":
+        return True
+    there = msgspec.msgpack.decode(reply[3], type=Envelope)
+    return (there.id, there.target, there.kind, there.body) == (
+        envelope.id,
+        envelope.target,
+        envelope.kind,
+        envelope.body,
+    )
+
+
+def _of(id: str, reply: Reply) -> bool:
+    return bool(msgspec.msgpack.decode(reply[3], type=Envelope).id == id)

@@ -1,0 +1,705 @@
+"""The schedule in Redis: the same answers as in a folder, for centers on several machines.
+
+Owns the lease of the center that may write, when Redis is asked for what is due, and how a Redis that came back older is
+noticed. What may happen to a message is decided by `_core`; scripts compare and set (`redis_scripts`). It must not know
+topics' settings, callbacks, or what a body means.
+
+Never early: a message is due when the time by the center's trusted clock and the time of Redis have both come. As durable
+as that Redis is: an answer leaves after Redis has it, and `open` refuses one that writes nothing to its disk, unless a log
+before it keeps what is answered (`logged`).
+"""
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from muster import _core
+from muster_server.systems.messages import redis_scripts as scripts
+from muster_server.systems.messages.redis_place import Away, Full, Place
+from muster_server.systems.messages.schedule import (
+    Asked,
+    Fields,
+    NewChange,
+    NewMessage,
+    OnFires,
+    Reply,
+    StoreError,
+    packed,
+    settled,
+)
+from muster_server.systems.messages.shapes import Fire, Scrubbed
+
+LEASE_MS: Final = 5_000
+"""A center that is gone for so long has a successor."""
+EVERY_S: Final = 1.0
+"""The lease is kept, and what is over is forgotten, this often."""
+AGAIN_S: Final = 0.2
+AT_ONCE: Final = 250
+"""Messages in one call: it holds up others for a millisecond or so."""
+CLAIMS_MAX: Final = 500
+"""Claims of a topic in one turn."""
+FORGET_MAX: Final = 500
+BODY_BYTES_MAX: Final = 1 << 20
+ROUNDS_MAX: Final = 100
+LISTED_MAX: Final = 200_000
+"""Messages that one list looks at: a second or two. Beyond, it says that it was cut."""
+LISTS_MAX: Final = 4
+FAULTS_MAX: Final = 100
+"""Faults that a scrub tells in words; all are counted."""
+DAY_MS: Final = 86_400_000
+SKEW_MS: Final = 500
+"""A difference of two clocks that is told."""
+WITHDRAWN: Final = {"cancelled", "expired"}
+ENDED: Final = {"done", "dead", *WITHDRAWN}
+
+
+class Back(StoreError):
+    """Redis came back older than it was. What was asked is not done."""
+
+
+class _Service:
+    """A worker and a topic: what it may still take."""
+
+    def __init__(self, worker: int) -> None:
+        self.worker, self.lease_ms, self.attempts_max, self.credit = worker, 0, 0, 0
+
+
+class _Write:
+    """One entry to set."""
+
+    def __init__(self, place: int, id: int, there: bytes, new: bytes, body: bytes | None, reply: Reply) -> None:
+        self.place, self.id, self.there, self.new, self.body, self.reply = place, id, there, new, body, reply
+
+
+class RedisSchedule:
+    """A `systems.messages.schedule.Schedule`. `lasting`: something else keeps what is answered."""
+
+    def __init__(
+        self,
+        place: Place,
+        prefix: str,
+        on_fires: OnFires,
+        log: structlog.typing.FilteringBoundLogger,
+        *,
+        history_ms: int,
+        ahead_ms: int,
+        dead_days: int,
+        lasting: bool = False,
+        wall: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        monotonic: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000,
+    ) -> None:
+        self.on_fires, self.failed, self.failure = on_fires, asyncio.Event(), ""
+        self.on_back: Callable[[int], Awaitable[None]] | None = None
+        """Called with the number of lost changes when Redis came back older; nothing fires until it returns."""
+        self._place, self._log, self._lasting = place, log, lasting
+        self._prefix = f"{{{prefix}}}:".encode()
+        self._history_ms, self._ahead_ms, self._dead_ms = history_ms, ahead_ms, dead_days * DAY_MS
+        self._wall, self._monotonic = wall, monotonic
+        self._clock = _core.FiringClock(wall(), monotonic())
+        self._owner = secrets.token_hex(8).encode()
+        self._seen = 0
+        """Changes that Redis ever told of."""
+        self._mark = ""
+        self._steps: list[int] = []
+        self._services: dict[int, list[_Service]] = {}
+        self._next: int | None = None
+        """Before this time nothing is due, as far as is known."""
+        self._wake = asyncio.Event()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._back = False
+        self._away = ""
+        self._skew = False
+        self._lists = 0
+        self._scrubs = False
+        self.lost = self.backs = 0
+        """Changes that a Redis that came back older had no more, and how often that was."""
+        self._counts = {"dead_forgotten": 0, "expired": 0, "buried": 0}
+
+    # --- life -----------------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Take the lease. Raises `BlockingIOError` where another center keeps it, `OSError` where Redis does not answer or
+        keeps nothing."""
+        try:
+            status, count = await self._run(scripts.LEASE, LEASE_MS)
+            if status:
+                raise BlockingIOError("another center keeps the schedule in Redis")
+            if not self._lasting:
+                await self._need_disk()
+        except (Away, Full) as error:
+            raise OSError(f"the Redis of the schedule: {error}") from None
+        self._seen = count
+        for each in (self._fire(), self._keep()):
+            self._begin(each)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run it beside; an error that nobody foresaw ends the schedule."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(f"the schedule in Redis: {error or type(error).__name__}")
+
+    async def _need_disk(self) -> None:
+        forgets = await self._place.forgets()
+        if forgets is None:
+            self._log.warning("this Redis does not tell whether it writes to a disk; it must")
+        elif forgets:
+            raise OSError(
+                "the Redis of the schedule has appendonly=no, so it forgets at its end what was accepted; set "
+                "appendonly yes there, or center.log"
+            )
+
+    async def close(self) -> None:
+        """Give the lease back."""
+        tasks, self._tasks = self._tasks, set()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if not self.failure:
+            with contextlib.suppress(Away, Full, TimeoutError):
+                await self._run(scripts.LEAVE)
+        self._fail("closed")
+        await self._place.close()
+
+    def _fail(self, why: str) -> None:
+        self.failure = self.failure or why
+        self.failed.set()
+        self._wake.set()
+
+    async def marked(self) -> tuple[int, int] | None:
+        """As `Schedule`."""
+        (mark,) = await self._asked(scripts.MARKED)
+        if not mark:
+            return None
+        place, epoch = mark.split()
+        return int(place), int(epoch)
+
+    async def mark(self, place: int, epoch: int) -> None:
+        """As `Schedule`; it goes with the lease."""
+        self._mark = f"{place} {epoch}"
+
+    async def start_anew(self) -> bool:
+        """As `Schedule`: all centers have this one."""
+        return False
+
+    # --- calls ----------------------------------------------------------------------------------------------------
+
+    async def _run(self, script: str, *arguments: Any) -> Any:
+        return await self._place.run(script, self._prefix.decode(), [self._prefix, self._owner, *arguments])
+
+    async def _asked(self, script: str, *arguments: Any) -> list[Any]:
+        """What follows status and count. Raises `Back`, `StoreError` and `Full`."""
+        if self.failure:
+            raise StoreError(self.failure)
+        seen, backs = self._seen, self.backs
+        try:
+            said: list[Any] = await self._run(script, seen, *arguments)
+        except Away as error:
+            self._is_away(str(error))
+            raise StoreError(f"the Redis of the schedule: {error}") from None
+        status, count, *rest = said
+        if count < seen:
+            self._came_back(seen, count)
+            raise Back("the Redis of the schedule came back older")
+        if backs != self.backs:  # the answer is of a Redis that is no more
+            raise Back("the Redis of the schedule came back older meanwhile")
+        if status:
+            self._fail("another center has taken the schedule in Redis")
+            raise StoreError(self.failure)
+        self._is_there()
+        self._seen = max(self._seen, count)
+        return rest
+
+    def _is_away(self, why: str) -> None:
+        if not self._away:
+            self._log.warning(
+                "the Redis of the schedule does not answer; nothing is accepted and nothing fires", why=why
+            )
+        self._away = why
+
+    def _is_there(self) -> None:
+        if self._away:
+            self._log.info("the Redis of the schedule answers again")
+            self._away = ""
+
+    def _came_back(self, seen: int, count: int) -> None:
+        if self._back:
+            return
+        self._back = True
+        self.backs += 1
+        self.lost += seen - count
+        self._log.error(
+            "the Redis of the schedule came back older; see docs/messages.md", changes_lost=seen - count, changes=count
+        )
+        self._begin(self._repair(seen - count))
+
+    async def _repair(self, lost: int) -> None:
+        """Have the lease again, then what a log has. A center that took over meanwhile keeps the lease."""
+        until = self._monotonic() + LEASE_MS + 1_000
+        while True:
+            try:
+                status, count = await self._run(scripts.LEASE, LEASE_MS)
+                if not status:
+                    self._seen = count
+                    if self.on_back is not None:
+                        await self.on_back(lost)
+                    break
+                if self._monotonic() > until:
+                    self._fail("another center has taken the schedule in Redis")
+                    return
+            except (Away, Full) as error:
+                self._is_away(str(error))
+                until = self._monotonic() + LEASE_MS + 1_000
+            except StoreError as error:  # it goes on when Redis answers
+                self._log.warning("the schedule in Redis is not whole yet", why=str(error))
+            await asyncio.sleep(AGAIN_S)
+        self._back = False
+        self._wake.set()
+
+    def _now(self) -> int:
+        now, step = self._clock.read(self._wall(), self._monotonic())
+        if step is not None:
+            self._steps.append(step)
+        return now
+
+    # --- changes --------------------------------------------------------------------------------------------------
+
+    async def insert(self, messages: Sequence[NewMessage]) -> list[Reply]:
+        """As `Schedule`."""
+        replies: list[Reply] = [()] * len(messages)
+        writes: list[_Write] = []
+        for place, (id, topic, due_at, expires_at, body) in enumerate(messages):
+            new = _core.stored_new(id, topic, due_at, expires_at)
+            if len(body) > BODY_BYTES_MAX:
+                replies[place] = ("body_too_long",)
+            elif new is None:
+                replies[place] = ("refused", "bad_time", None)
+            else:
+                message = _core.stored_read(new)[0]
+                writes.append(_Write(place, id, b"", new, body, ("inserted", message)))
+        for _ in range(ROUNDS_MAX):
+            if not writes:
+                return replies
+            again: list[_Write] = []
+            for write, there in zip(writes, await self._set(writes), strict=True):
+                if there is True:
+                    replies[write.place] = write.reply
+                    continue
+                if isinstance(there, tuple):
+                    replies[write.place] = there
+                    continue
+                found = _core.stored_read(there)[0] if there else None
+                if found is not None:
+                    replies[write.place] = ("before", found)
+                    continue
+                # It was asked ahead of; or that was forgotten meanwhile.
+                asked = messages[write.place]
+                new = _core.stored_new(*asked[:4])
+                assert new is not None, "its time was good"
+                write.there, write.new = there, _core.stored_meet(there, new) if there else new
+                write.reply = ("inserted", _core.stored_read(write.new)[0])
+                again.append(write)
+            writes = again
+        raise StoreError("the entries of these messages change all the time")
+
+    async def change(self, changes: Sequence[NewChange]) -> list[Reply]:
+        """As `Schedule`."""
+
+        def made(place: int, there: bytes, now: int) -> tuple[bytes | None, Reply]:
+            return _core.stored_change(there or None, now, changes[place], self._ahead_ms)
+
+        return await self._changed([each[0] for each in changes], made)
+
+    async def insert_packed(self, messages: bytes) -> tuple[bytes, Mapping[int, int]]:
+        """As `Schedule`."""
+        groups, told = _core.stored_inserts(messages, BODY_BYTES_MAX, AT_ONCE)
+        counts, known = Counter[int](), list[int]()
+        for topic, soonest, places, values in groups:
+            try:
+                (found,) = await self._asked(scripts.INSERT, topic, *values)
+            except Full:  # those that were there before are told so all the same
+                found = range(1, len(places) + 1)
+            counts[topic] += len(places) - len(found)
+            known += [places[each - 1] for each in found]
+            self._falls_due(soonest)
+        if not known:
+            return told, counts
+        given = msgspec.msgpack.decode(messages, type=list[NewMessage])
+        replies = msgspec.msgpack.decode(told, type=list[Reply])
+        for place, reply in zip(known, await self.insert([given[place] for place in known]), strict=True):
+            replies[place] = reply
+        return packed(given, replies)
+
+    async def settle(self, results: bytes) -> bytes:
+        """As `Schedule`."""
+        return await settled(self.change, results)
+
+    async def put_ahead(self, asked: Sequence[Asked]) -> list[Reply]:
+        """As `Schedule`."""
+
+        def made(place: int, there: bytes, now: int) -> tuple[bytes | None, Reply]:
+            new = _core.stored_put_ahead(there or None, now, asked[place], self._ahead_ms)
+            return new, ("before",) if new is None else ("put",)
+
+        return await self._changed([each[0] for each in asked], made)
+
+    async def put(self, messages: Sequence[Fields]) -> list[Reply]:
+        """As `Schedule`."""
+
+        def made(place: int, there: bytes, _: int) -> tuple[bytes | None, Reply]:
+            if not there or _core.stored_read(there)[0] is None:
+                return None, ("refused", "unknown", None)
+            new = _core.stored_put(there, messages[place])
+            return new, ("before",) if new is None else ("put", messages[place][:7])
+
+        return await self._changed([each[0] for each in messages], made)
+
+    async def _changed(
+        self, ids: Sequence[int], made: Callable[[int, bytes, int], tuple[bytes | None, Reply]]
+    ) -> list[Reply]:
+        """Read, decide, and set if nothing else was set meanwhile; those that were not are decided again, in order."""
+        replies: list[Reply] = [()] * len(ids)
+        todo: Sequence[int] = range(len(ids))
+        for _ in range(ROUNDS_MAX):
+            if not todo:
+                return replies
+            there = await self._entries({ids[place] for place in todo}, whole=False)
+            now, writes = self._now(), list[_Write]()
+            for place in todo:
+                id = ids[place]
+                new, reply = made(place, there[id], now)
+                replies[place] = reply
+                if new is not None:
+                    writes.append(_Write(place, id, there[id], new, None if there[id] else b"", reply))
+                    there[id] = new
+            missed: set[int] = set()
+            for write, done in zip(writes, await self._set(writes), strict=True):
+                if isinstance(done, tuple):
+                    replies[write.place] = done
+                elif done is not True:
+                    missed.add(write.id)
+            todo = [place for place in todo if ids[place] in missed]
+        raise StoreError("the entries of these messages change all the time")
+
+    async def _set(self, writes: Sequence[_Write]) -> list[Any]:
+        """For each True; or the entry that is there, and nothing was set; or a reply."""
+        done: list[Any] = []
+        for first in range(0, len(writes), AT_ONCE):
+            some = writes[first : first + AT_ONCE]
+            arguments: list[Any] = []
+            soonest: int | None = None
+            for write in some:
+                message, topic, wake_at, _ = _core.stored_read(write.new)
+                mode, score, kept_ms = self._where(write, message, wake_at)
+                if mode in {"waits", "again"} and (soonest is None or score < soonest):
+                    soonest = score
+                body = b"" if write.body is None else b"+" + write.body
+                arguments += (_key(write.id), write.there, write.new, body, topic, mode, score, kept_ms)
+            try:
+                found = await self._asked(scripts.WRITE, *arguments)
+            except Full:
+                done += [("disk_full",)] * len(some)
+                continue
+            done += [True if each == 1 else each for each in found]
+            if soonest is not None:
+                self._falls_due(soonest)
+        return done
+
+    def _falls_due(self, at: int) -> None:
+        """Look at this time, if not sooner."""
+        if self._next is None or at < self._next:
+            self._next = at
+            self._wake.set()
+
+    def _where(self, write: _Write, message: Any, wake_at: int | None) -> tuple[str, int, int]:
+        """Mode, score, and for how long it is kept."""
+        if message is None:
+            return "ahead", 0, self._ahead_ms
+        if wake_at is None:
+            kept = self._dead_ms if message[5] == "dead" else self._history_ms
+            return "ended", message[2], kept
+        if not write.there:
+            return "waits", wake_at, 0
+        before, _, woke_at, _ = _core.stored_read(write.there)
+        return ("again" if before is None or woke_at is None else "waits"), wake_at, 0
+
+    # --- reads ----------------------------------------------------------------------------------------------------
+
+    async def _entries(self, ids: Iterable[int], *, whole: bool) -> dict[int, bytes]:
+        """By id; empty where there is none."""
+        asked = list(ids)
+        found: dict[int, bytes] = {}
+        for first in range(0, len(asked), AT_ONCE):
+            some = asked[first : first + AT_ONCE]
+            there = await self._asked(scripts.READ, "1" if whole else "0", *map(_key, some))
+            found |= zip(some, there, strict=True)
+        return found
+
+    async def get(self, ids: Sequence[int]) -> list[Reply]:
+        """As `Schedule`."""
+        found = await self._entries(set(ids), whole=True)
+        return [_found(found[id]) for id in ids]
+
+    async def find(self, topic: int | None, begin: int, end: int, states: Sequence[str], limit: int) -> Reply:
+        """As `Schedule`, as the messages are while they are read."""
+        if self._lists >= LISTS_MAX:
+            return ("busy",)
+        self._lists += 1
+        try:
+            return await self._find(topic, begin, end, frozenset(states), limit)
+        finally:
+            self._lists -= 1
+
+    async def _find(self, topic: int | None, begin: int, end: int, states: frozenset[str], limit: int) -> Reply:
+        topics = [topic] if topic is not None else [int(each) for each in (await self._asked(scripts.TOPICS))[0]]
+        sets = ["w"] * bool(states & {"scheduled", "firing"}) + ["e"] * bool(states & {"done", "dead", "withdrawn"})
+        found: dict[int, tuple[int, Any, int]] = {}
+        looked, cut = 0, False
+        for number in topics:
+            for name in sets:
+                rank = 0
+                while not cut:
+                    rows = await self._asked(scripts.LIST, f"{name}:{number}", rank, rank + AT_ONCE - 1)
+                    for key, there in zip(rows[::2], rows[1::2], strict=True):
+                        if there and (each := _taken(there, begin, end, states)) is not None:
+                            found[int.from_bytes(key, "big")] = (*each, number)
+                    looked += len(rows) // 2
+                    cut = looked >= LISTED_MAX
+                    if len(rows) < 2 * AT_ONCE:
+                        break
+                    rank += AT_ONCE
+        order = sorted(found.values(), key=lambda each: (each[0], each[1][0]))
+        return "listed", [(message, number) for _, message, number in order[:limit]], [each[0] for each in order], cut
+
+    async def stats(self) -> dict[str, Any]:
+        """As `Schedule`. While Redis is away: without what it would tell."""
+        figures = {
+            "whole": not (self._away or self._back),
+            "backs": self.backs,
+            "changes_lost": self.lost,
+            **self._counts,
+        }
+        try:
+            live, ready, ended = await self._asked(scripts.STATS, self._now())
+        except (StoreError, Full):
+            if self.failure:
+                raise
+            return {**figures, "away": self._away}
+        return {"live": live, "near": 0, "ready": ready, "known": live + ended, "applied": self._seen, **figures}
+
+    async def scrub(self) -> Scrubbed | None:
+        """As `Schedule`: every entry against its checksum and its places by time, and each place against the entries.
+        Redis keeps no checksum of a body."""
+        if self._scrubs:
+            return None
+        self._scrubs = True
+        try:
+            return await self._scrub()
+        finally:
+            self._scrubs = False
+
+    async def _scrub(self) -> Scrubbed:
+        faults: list[str] = []
+        messages, topics, cursor = 0, set[int](), b"0"
+        pattern = b"".join(b"\\" * (byte in b"*?[]\\") + bytes([byte]) for byte in self._prefix) + b"m:*"
+        while True:
+            cursor, *page = await self._asked(scripts.SCRUB, cursor, pattern, AT_ONCE)
+            for key, there, *scores in zip(*(page[place::5] for place in range(5)), strict=True):
+                topic, wrong = _misplaced(key, there, [int(float(each)) if each else None for each in scores])
+                messages += 1
+                topics |= set() if topic is None else {topic}
+                faults += [] if wrong is None else [f"message {key.hex()}: {wrong}"]
+            if int(cursor) == 0:
+                break
+        listed = {int(each) for each in (await self._asked(scripts.TOPICS))[0]}
+        faults += [f"topic {each} is not among the topics" for each in sorted(topics - listed)]
+        for name in ("x", *(f"{kind}:{topic}" for topic in sorted(listed | topics) for kind in "we")):
+            rank = 0
+            while rows := await self._asked(scripts.LIST, name, rank, rank + AT_ONCE - 1):
+                lost = [key for key, there in zip(rows[::2], rows[1::2], strict=True) if not there]
+                faults += [f"message {key.hex()}: {name} has it, and it is not there" for key in lost]
+                rank += AT_ONCE
+        return Scrubbed(messages, messages, len(faults), faults[:FAULTS_MAX])
+
+    def clock_steps(self) -> Sequence[int]:
+        """As `Schedule`."""
+        steps, self._steps = self._steps, []
+        return steps
+
+    # --- what is due ----------------------------------------------------------------------------------------------
+
+    def serve(self, topic: int, worker: int, lease_ms: int, attempts_max: int, credit: int) -> None:
+        """As `Schedule`."""
+        services = self._services.setdefault(topic, [])
+        service = next((each for each in services if each.worker == worker), None)
+        if service is None:
+            service = _Service(worker)
+            services.append(service)
+        service.lease_ms, service.attempts_max = lease_ms, attempts_max
+        service.credit += credit
+        self._next = 0
+        self._wake.set()
+
+    def leave(self, worker: int) -> None:
+        """As `Schedule`."""
+        for topic, services in list(self._services.items()):
+            services[:] = [each for each in services if each.worker != worker]
+            if not services:
+                del self._services[topic]
+
+    async def _fire(self) -> None:
+        """Claim what is due, until cancelled."""
+        while not self.failure:
+            self._wake.clear()
+            wait = None if self._next is None else (self._next - self._now()) / 1_000
+            if self._back or not self._services:
+                wait = None
+            if wait is None or wait > 0:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(EVERY_S if wait is None else min(wait, EVERY_S)):
+                        await self._wake.wait()
+                if self._back or self._next is None or self._next > self._now():
+                    continue
+            try:
+                await self._claim()
+            except (StoreError, Full):
+                self._next = 0
+                await asyncio.sleep(AGAIN_S)
+
+    async def _claim(self) -> None:
+        """One turn: what is due, claimed for those that take it, one after another."""
+        open_topics = {
+            topic: min(CLAIMS_MAX, sum(each.credit for each in services)) for topic, services in self._services.items()
+        }
+        asked = [(topic, limit) for topic, limit in open_topics.items() if limit > 0]
+        self._next = None
+        if not asked:
+            return
+        now = self._now()
+        here, *topics = await self._asked(scripts.DUE, now, *(word for pair in asked for word in pair))
+        self._told_skew(here - now)
+        now = min(now, here)
+        soonest: int | None = None
+        for (topic, limit), (following, *rows) in zip(asked, topics, strict=True):
+            due = list(zip(rows[::2], rows[1::2], strict=True))
+            at = now if len(due) == limit else int(following) if following else None
+            if at is not None and (soonest is None or at < soonest):
+                soonest = at
+            if due:
+                await self._claim_for(topic, due, now)
+        if soonest is not None and (self._next is None or soonest < self._next):
+            self._next = soonest
+
+    async def _claim_for(self, topic: int, due: Sequence[tuple[bytes, bytes]], now: int) -> None:
+        services = self._services.get(topic, [])
+        takers = [each for each in services for _ in range(each.credit)]
+        writes: list[_Write] = []
+        fires: list[tuple[_Service, int, bytes]] = []
+        for key, value in due:
+            if len(fires) == len(takers):
+                break
+            there, service = value[:64], takers[len(fires)]
+            until = now + service.lease_ms
+            new, reply = _core.stored_claim(there, now, service.worker, until, service.attempts_max)
+            if new is None:
+                continue
+            if reply[2] == "claimed":
+                fires.append((service, until, value[64:]))
+                service.credit -= 1
+            writes.append(_Write(len(fires) - 1 if reply[2] == "claimed" else -1, _id(key), there, new, None, reply))
+        try:
+            done = await self._set(writes)
+        except BaseException:
+            for service, _, _ in fires:
+                service.credit += 1
+            raise
+        won: dict[int, list[Fire]] = {}
+        for write, is_done in zip(writes, done, strict=True):
+            kind = write.reply[2]
+            if kind in self._counts and is_done is True:
+                self._counts[kind] += 1
+            if write.place < 0:
+                continue
+            service, until, body = fires[write.place]
+            if is_done is not True:  # changed meanwhile, or no room
+                service.credit += 1
+                continue
+            number, claim, due_at, _, attempts, _, _ = write.reply[1]
+            won.setdefault(service.worker, []).append(Fire(number, topic, claim, until, due_at, attempts, body))
+        for worker, some in won.items():
+            self.on_fires(worker, msgspec.msgpack.encode(some))
+        if services:
+            services.append(services.pop(0))
+
+    def _told_skew(self, by_ms: int) -> None:
+        if (abs(by_ms) > SKEW_MS) != self._skew:
+            self._skew = not self._skew
+            if self._skew:
+                self._log.warning("the clocks of the center and of Redis differ; the later one holds", by_ms=by_ms)
+
+    async def _keep(self) -> None:
+        """Keep the lease, and forget what is over, until cancelled."""
+        while not self.failure:
+            await asyncio.sleep(EVERY_S)
+            if self._back:
+                continue
+            with contextlib.suppress(StoreError, Full):
+                await self._asked(scripts.KEEP, LEASE_MS, self._mark)
+                forgotten, dead = FORGET_MAX, 0
+                while forgotten == FORGET_MAX:
+                    forgotten, dead = await self._asked(scripts.FORGET, FORGET_MAX)
+                    self._counts["dead_forgotten"] += dead
+
+
+def _key(id: int) -> bytes:
+    return id.to_bytes(8, "big")
+
+
+def _id(key: bytes) -> int:
+    return int.from_bytes(key, "big")
+
+
+def _found(value: bytes) -> Reply:
+    message, topic, _, _ = _core.stored_read(value[:64]) if value else (None, 0, None, 0)
+    return ("unknown",) if message is None else ("found", message, topic, value[64:])
+
+
+def _misplaced(key: bytes, there: bytes, scores: Sequence[int | None]) -> tuple[int | None, str | None]:
+    """The topic of an entry, and what is wrong with it. `scores`: in `w:`, `e:` and `x`."""
+    try:
+        message, topic, wake_at, _ = _core.stored_read(there)
+    except OSError as error:
+        return None, str(error)
+    waits, ended, over = scores
+    if message is None:
+        return None, None if over is not None else "asked ahead of its message, and never forgotten"
+    if message[0] != _id(key):
+        return topic, f"its entry is that of {_key(message[0]).hex()}"
+    if wake_at is None:
+        right = waits is None and ended == message[2] and over is not None
+    else:
+        right = waits == wake_at and ended is None and over is None
+    state, at = message[5], (message[2] if wake_at is None else wake_at)
+    return topic, None if right else f"{state}, by {at}; w {waits}, e {ended}, x {over}"
+
+
+def _taken(there: bytes, begin: int, end: int, states: frozenset[str]) -> tuple[int, Any] | None:
+    """The time by which a list has it, and the message."""
+    message, _, wake_at, _ = _core.stored_read(there)
+    if message is None:
+        return None
+    state = message[5]
+    named = {"retry": "scheduled", "cancelled": "withdrawn", "expired": "withdrawn"}.get(state, state)
+    at = wake_at if state == "retry" and wake_at is not None else message[2]
+    return (at, message) if named in states and begin <= at < end else None

@@ -1,0 +1,98 @@
+"""The Redis that a configuration names: one server, one behind Sentinels, or a Cluster.
+
+Owns every call of the library. It must not know messages.
+
+No call is cut off and its connection used again: a caller that is cancelled leaves the call to end by itself.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Coroutine, Sequence
+from typing import Any, Final, Protocol
+
+from redis.asyncio.cluster import RedisCluster
+from redis.exceptions import NoScriptError, OutOfMemoryError, RedisError, ResponseError
+
+from muster_server.plane.redis.connections import Opened, opened
+from muster_server.plane.redis.where import parsed
+
+CALL_S: Final = 5.0
+
+
+class Away(Exception):
+    """Redis does not answer, or refuses: what was asked may be done. One line."""
+
+
+class Full(Exception):
+    """It has no room, and nothing was changed."""
+
+
+class Place(Protocol):
+    """One data set, wherever its server is now."""
+
+    async def run(self, script: str, key: str, arguments: Sequence[Any]) -> Any:
+        """Run a script on the server that has `key`. Raises `Away` and `Full`."""
+
+    async def forgets(self) -> bool | None:
+        """Whether a server writes nothing to its disk. None: it does not tell. Raises `Away`."""
+
+    async def close(self) -> None:
+        """Close all connections."""
+
+
+def connect(url: str, password: str) -> Place:
+    """The place of a URL without a `mistake`. Nothing is opened yet."""
+    return _Connected(opened(parsed(url), password, CALL_S))
+
+
+class _Connected:
+    def __init__(self, opened: Opened) -> None:
+        self._library, self._close = opened
+        self._known: dict[str, str] = {}
+        self._calls: set[asyncio.Task[Any]] = set()
+
+    async def run(self, script: str, key: str, arguments: Sequence[Any]) -> Any:
+        known = self._known.get(script)
+        try:
+            if known is None:
+                raise NoScriptError
+            return await self._called("EVALSHA", known, 1, key, *arguments)
+        except NoScriptError:
+            answer = await self._called("EVAL", script, 1, key, *arguments)
+            self._known[script] = _digest(script)
+            return answer
+
+    async def forgets(self) -> bool | None:
+        nodes = {"target_nodes": self._library.get_primaries()} if isinstance(self._library, RedisCluster) else {}
+        try:
+            said = await self._finished(self._library.config_get("appendonly", **nodes))
+        except Away as away:
+            if isinstance(away.__context__, ResponseError):  # a managed Redis tells nobody
+                return None
+            raise
+        return "no" in str(said)
+
+    async def _called(self, *command: Any) -> Any:
+        return await self._finished(self._library.execute_command(*command))
+
+    async def _finished(self, work: Coroutine[Any, Any, Any]) -> Any:
+        call = asyncio.create_task(work)
+        self._calls.add(call)
+        call.add_done_callback(self._calls.discard)
+        try:
+            return await asyncio.shield(call)
+        except NoScriptError:
+            raise
+        except (RedisError, OSError, TimeoutError) as error:
+            said = " ".join(str(error).split())[:200] or type(error).__name__
+            if isinstance(error, OutOfMemoryError) or said.startswith("MISCONF"):
+                raise Full(said) from None
+            raise Away(said) from None
+
+    async def close(self) -> None:
+        await asyncio.gather(*self._calls, return_exceptions=True)
+        await self._close()
+
+
+def _digest(script: str) -> str:
+    return hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest()

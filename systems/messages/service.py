@@ -1,0 +1,172 @@
+"""What the four roles have in common: their life in a process, their topics, their readiness."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from muster_server.plane.service import Context, Figure
+from muster_server.plane.spec import Spec
+from muster_server.systems.messages.link import Link
+from muster_server.systems.messages.listener import Listener, Question
+from muster_server.systems.messages.places import Places, token
+from muster_server.systems.messages.receiver import Unreachable
+from muster_server.systems.messages.refusal import Refusal
+from muster_server.systems.messages.system import ADMIN
+from muster_server.systems.messages.topics import Book, Topics
+
+LOOK_S: Final = 0.25
+"""How often the file of topics is looked at."""
+
+
+class MessagesService:
+    """A `plane.service.Service`. A role says what it opens, what it answers, and when it is ready."""
+
+    take_trust: Final = None
+    """It checks nobody's token."""
+
+    def __init__(self, spec: Spec, context: Context, folder: str, topics: Topics) -> None:
+        """`folder`: of the instance or node. Raises `SpecError`."""
+        self.ready = self.draining = self.closed = False
+        self.on_ready: Callable[[bool], None] = lambda ready: None
+        self.spec, self.log, self.topics = spec, context.log, topics
+        self.token = token(spec)
+        self.places = Places(spec, context, folder)
+        self._admin = None if spec.role == ADMIN else Link(ADMIN, self.places.of(ADMIN), self.token)
+        self._listener: Listener | None = None
+
+    # --- what a role says -----------------------------------------------------------------------------------------
+
+    def questions(self) -> Mapping[str, Question]:
+        """What it answers."""
+        return {}
+
+    async def open(self) -> None:
+        """Make ready to answer."""
+
+    async def work(self) -> None:
+        """Run until cancelled; an error ends the process."""
+        await asyncio.Event().wait()
+
+    async def shut(self) -> None:
+        """Close what `open` opened."""
+
+    def is_ready(self) -> bool:
+        """Whether it serves."""
+        return self.topics.known
+
+    def topics_changed(self) -> None:
+        """Other topics are in force."""
+
+    # --- life -----------------------------------------------------------------------------------------------------
+
+    async def run(self, stop: asyncio.Event, drain_s: float) -> None:
+        """Serve until `stop` is set or the work fails."""
+        if not self.topics.look():
+            self.topics.recall()
+        if not await self._opened(stop):
+            await self.shut()
+            self.closed = True
+            return
+        tasks: list[asyncio.Task[Any]] = []
+        try:
+            if self.spec.bind is not None:
+                self._listener = Listener(self.spec.bind, self.token, self.questions(), self.log)
+                await self._listener.start()
+            tasks = [asyncio.create_task(each) for each in (stop.wait(), self.work(), self._follow())]
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self.draining = True
+            for task in tasks:
+                task.cancel()
+            ended = await asyncio.gather(*tasks, return_exceptions=True)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(drain_s, 1.0)):
+                    await self.drain()
+            if self._listener is not None:
+                await self._listener.end()
+            await self.shut()
+            if self._admin is not None:
+                await self._admin.close()
+            self.closed = True
+        for error in ended:
+            if isinstance(error, Exception):
+                raise error
+
+    async def _opened(self, stop: asyncio.Event) -> bool:
+        """False: it is to end before it has opened, as while another node has what it needs."""
+        opening, ending = asyncio.create_task(self.open()), asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait([opening, ending], return_when=asyncio.FIRST_COMPLETED)
+            if not opening.done():
+                opening.cancel()
+                await asyncio.gather(opening, return_exceptions=True)
+                return False
+            await opening
+            return True
+        finally:
+            ending.cancel()
+
+    async def drain(self) -> None:
+        """Finish what was accepted, for a short time."""
+
+    async def _follow(self) -> None:
+        self.topics_changed()
+        while True:
+            if await self._looked():
+                self.topics_changed()
+            ready = self.is_ready()
+            if ready != self.ready:
+                self.ready = ready
+                self.on_ready(ready)
+            await asyncio.sleep(LOOK_S if ready else 0.02)
+
+    async def _looked(self) -> bool:
+        """Whether other topics are in force: of the file, or of the node that has it, where that is another machine."""
+        if self.topics.look():
+            return True
+        if self.topics.has_file or self._admin is None:
+            return False
+        try:
+            (book,) = await self._admin.ask("book", self.topics.version, tuple[Book | None])
+        except (Refusal, Unreachable):  # the last topics stay
+            return False
+        return book is not None and self.topics.tell(book)
+
+    # --- what it tells --------------------------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """Common to all; a role adds its own."""
+        state = "draining" if self.draining else "ready" if self.ready else "not ready"
+        return {"state": state, "topics": len(self.topics.all()), **self.told()}
+
+    def told(self) -> dict[str, Any]:
+        """A role's own part of the status."""
+        return {}
+
+    def counters(self) -> list[Figure]:
+        """Questions of fellows."""
+        if self._listener is None:
+            return []
+        return [
+            ("messages_asked", "Questions of nodes and programs", float(self._listener.asked)),
+            ("messages_asked_refused", "Questions of strangers, and malformed ones", float(self._listener.refused)),
+        ]
+
+    def gauges(self) -> list[Figure]:
+        """Topics."""
+        return [("messages_topics", "Topics known here", float(len(self.topics.all())))]
+
+    def addresses(self) -> list[tuple[str, int]]:
+        """Where it listens."""
+        if self._listener is not None:
+            return [self._listener.address]
+        return [] if self.spec.bind is None else [self.spec.bind]
+
+    def take(self, settings: Any) -> None:
+        """Nothing of its settings changes while it runs."""
+
+
+def answering(answer: Callable[[Any], Awaitable[Any]], kind: Any) -> Question:
+    """A question with one answer."""
+    return Question(kind, answer=answer)

@@ -1,0 +1,153 @@
+"""The system of delayed messages: four roles.
+
+`receive` accepts and changes messages, `center` owns the schedule, `messages-worker` makes callbacks, `messages-admin` owns
+the topics and answers operators. The schedule is the truth; what nodes say to each other wakes them up.
+"""
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from muster_server.plane.kind import Around, Pods, RoleKind, System, numbers
+from muster_server.systems.messages.options import AdminOptions, CenterOptions, ReceiveOptions, WorkerOptions
+from muster_server.systems.messages.targets import ALWAYS, Kind
+
+RECEIVE: Final = "receive"
+CENTER: Final = "center"
+WORKER: Final = "messages-worker"
+ADMIN: Final = "messages-admin"
+LOOPBACK: Final = "127.0.0.0/8, ::1/128"
+MISSING: Final = "delayed messages need more libraries; to mend: pip install 'muster-server[messages]'"
+
+
+class Told(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What any of the roles is told. `options`: those of its own section."""
+
+    folder: str
+    """Of the instance or the node."""
+    topics: str
+    """The folder of the file of topics."""
+    schedule: str = ""
+    """The folder of the schedule, for the node that owns it."""
+    instance: str
+    password_file: str = ""
+    """Of the schedule in Redis."""
+    targets: tuple[Kind, ...]
+    """Kinds of targets that workers reach."""
+    options: dict[str, Any]
+
+
+def _folder(around: Around, given: str) -> str:
+    return around.absolute(given) or str(around.folder / "messages")
+
+
+def _settle(options: Any, around: Around) -> Told:
+    center = options.dir if isinstance(options, CenterOptions) else ""
+    more: dict[Kind, bool] = {"kafka": bool(around.section("callbacks").kafka), "user": around.runs("presence")}
+    return Told(
+        folder=str(around.folder),
+        topics=_folder(around, around.section("messages").dir),
+        schedule=str(Path(_folder(around, center)) / "schedule") if isinstance(options, CenterOptions) else "",
+        instance=around.instance,
+        password_file=around.absolute(options.schedule_password_file) if isinstance(options, CenterOptions) else "",
+        targets=tuple(sorted(ALWAYS | {kind for kind, reached in more.items() if reached})),
+        options=msgspec.to_builtins(options),
+    )
+
+
+def lacks(section: Callable[[str], Any]) -> str | None:
+    """Why none of the roles can be served."""
+    if not (find_spec("httptools") and find_spec("httpx2")):
+        return MISSING
+    center = section("center")
+    if center.schedule and not find_spec("redis"):
+        return MISSING
+    if (center.log or section("callbacks").kafka) and not find_spec("confluent_kafka"):
+        return "center.log and callbacks.kafka need a library; to mend: pip install 'muster-server[kafka]'"
+    return None
+
+
+def networks(text: str) -> list[str]:
+    """The networks of `callbacks.allowed`."""
+    return [each.strip() for each in text.split(",") if each.strip()]
+
+
+def _kind(name: str, slot: int, process: Any, about: str, options: Any, build: str, **more: Any) -> RoleKind[Any, Told]:
+    return RoleKind(
+        name=name,
+        process=process,
+        numbers=numbers(slot),
+        about=about,
+        options=options,
+        settings=Told,
+        settle=_settle,
+        build=build,
+        secrets=frozenset({"token"}),
+        registers="serving",
+        row=70,
+        check=lacks,
+        **more,
+    )
+
+
+SYSTEM: Final = System(
+    name="messages",
+    kinds=(
+        _kind(
+            CENTER,
+            10,
+            "face",
+            "owns the schedule of delayed messages",
+            CenterOptions,
+            "muster_server.systems.messages.center_service:build",
+            ends=48,
+            received="muster_messages_accepted_total",
+            sent="muster_messages_fired_total",
+            carried="muster_messages_fired_total",
+            pods=Pods(port=8090, replicas=1, memory_max="4Gi"),
+        ),
+        _kind(
+            ADMIN,
+            11,
+            "face",
+            "owns the topics of delayed messages, and answers operators",
+            AdminOptions,
+            "muster_server.systems.messages.admin_service:build",
+            section="messages",
+            ends=44,
+            pods=Pods(port=8091, replicas=1),
+        ),
+        _kind(
+            RECEIVE,
+            12,
+            "face",
+            "accepts delayed messages, and changes of them",
+            ReceiveOptions,
+            "muster_server.systems.messages.receive_service:build",
+            plural="receives",
+            count_why="requests spread over them",
+            ends=45,
+            pods=Pods(port=8092),
+        ),
+        _kind(
+            WORKER,
+            13,
+            "worker",
+            "makes the callbacks of delayed messages",
+            WorkerOptions,
+            "muster_server.systems.messages.worker_service:build",
+            section="callbacks",
+            plural="callback_workers",
+            count_why="each makes thousands of callbacks a second",
+            ends=46,
+            pods=Pods(port=8093),
+        ),
+    ),
+    presets={"callbacks.allowed": LOOPBACK},
+    commands="muster_server.systems.messages.cli.words:add",
+    check="muster_server.systems.messages.check:wrong",
+    http="muster_server.systems.messages.http.routes",
+)

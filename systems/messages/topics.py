@@ -1,0 +1,280 @@
+"""Topics: their settings, and the file in which all nodes of the system find them.
+
+One node writes the file, whole or not at all; the others look at it again and again, and keep what they knew while it
+cannot be read. It must not know messages or callbacks.
+"""
+
+import base64
+import os
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from muster_server.plane.files import write_atomically
+from muster_server.systems.messages.targets import ALWAYS, Kind, TargetError, accepted
+
+FORMAT: Final = 1
+FILE: Final = "topics.json"
+SEEN: Final = "topics-seen.json"
+"""What a node of another machine was told last."""
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+SECRET_BYTES: Final = 24
+"""Of a topic's first secret: as Standard Webhooks advise."""
+NETWORKS_MAX: Final = 32
+"""Of one topic."""
+LISTS_MAX: Final = 16
+"""Different lists of these in all: each has a thread and connections of its own in every worker."""
+RETRIES_MS: Final = (1_000, 10_000, 60_000, 300_000, 3_000_000)
+
+Policy = Literal["random", "round-robin", "weighted-round-robin", "weighted-random", "least-loaded"]
+POLICIES: Final[tuple[Policy, ...]] = (
+    "random",
+    "round-robin",
+    "weighted-round-robin",
+    "weighted-random",
+    "least-loaded",
+)
+
+
+class TopicError(ValueError):
+    """A topic cannot be made or removed. One line; `code` is for programs."""
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class Topic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One topic. Its number is never given to another one."""
+
+    number: Annotated[int, Meta(ge=1, le=(1 << 32) - 1)]
+    name: str
+    callback: str
+    """The target of its messages that name none: see `targets.py`."""
+    secrets: tuple[str, ...]
+    """`whsec_…`, two while one replaces the other. They sign callbacks."""
+    workers: Annotated[int, Meta(ge=0, le=1_000)] = 0
+    """How many workers fire its messages; 0: all."""
+    policy: Policy = "weighted-round-robin"
+    retries_ms: Annotated[tuple[Annotated[int, Meta(ge=1, le=604_800_000)], ...], Meta(max_length=100)] = RETRIES_MS
+    jitter: Annotated[int, Meta(ge=0, le=1_000)] = 100
+    """Thousandths by which an interval may be longer."""
+    timeout_s: Annotated[float, Meta(ge=0.1, le=60)] = 10.0
+    """Of one callback in all."""
+    allowed: Annotated[tuple[str, ...], Meta(max_length=NETWORKS_MAX)] = ()
+    """Networks that its callbacks may go to, beside public addresses and `callbacks.allowed`."""
+
+    @property
+    def attempts_max(self) -> int:
+        """Attempts of a message in all."""
+        return len(self.retries_ms) + 1
+
+
+class Book(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The file."""
+
+    format: int = FORMAT
+    version: int = 0
+    key: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
+    """Keys the mapping of ids to numbers, so that nobody can choose two ids with one number."""
+    next: int = 1
+    """The number of the next topic."""
+    topics: tuple[Topic, ...] = ()
+
+
+class NewTopic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A topic as it is asked for."""
+
+    name: str
+    callback: str
+    secret: str = ""
+    """Empty: one is made."""
+    workers: Annotated[int, Meta(ge=0, le=1_000)] = 0
+    policy: Policy = "weighted-round-robin"
+    retries_ms: Annotated[tuple[Annotated[int, Meta(ge=1, le=604_800_000)], ...], Meta(max_length=100)] = RETRIES_MS
+    jitter: Annotated[int, Meta(ge=0, le=1_000)] = 100
+    timeout_s: Annotated[float, Meta(ge=0.1, le=60)] = 10.0
+    allowed: Annotated[tuple[str, ...], Meta(max_length=NETWORKS_MAX)] = ()
+
+
+class Topics:
+    """The topics as a node knows them. `look` takes up a changed file."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file, self._told = folder / FILE, folder / SEEN
+        self._seen: tuple[int, int, int] | None = None
+        self._book: Book | None = None
+        self._by_name: Mapping[str, Topic] = {}
+        self._by_number: Mapping[int, Topic] = {}
+
+    @property
+    def version(self) -> int:
+        """Grows with each change; 0: none is known yet."""
+        return 0 if self._book is None else self._book.version
+
+    @property
+    def key(self) -> bytes:
+        """The key of the mapping of ids to numbers. Raises `TopicError` before the file was read."""
+        if self._book is None:
+            raise TopicError("unavailable", "the topics are not known yet")
+        return bytes.fromhex(self._book.key)
+
+    @property
+    def known(self) -> bool:
+        """Whether the file was ever read."""
+        return self._book is not None
+
+    def look(self) -> bool:
+        """Read the file if it changed. Tells whether other topics are in force."""
+        try:
+            info = self._file.stat()
+            seen = info.st_mtime_ns, info.st_ino, info.st_size
+            if seen == self._seen:
+                return False
+            book = msgspec.json.decode(self._file.read_bytes(), type=Book)
+        except (OSError, msgspec.MsgspecError):
+            return False
+        self._seen = seen
+        if self._book is not None and book.version <= self._book.version:
+            return False
+        self._take(book)
+        return True
+
+    @property
+    def has_file(self) -> bool:
+        """Whether the file is here; on another machine the topics are told."""
+        return self._seen is not None
+
+    def recall(self) -> None:
+        """Begin with what was told last."""
+        try:
+            self._take(msgspec.json.decode(self._told.read_bytes(), type=Book))
+        except (OSError, msgspec.MsgspecError):
+            return
+
+    def tell(self, book: Book) -> bool:
+        """Take what the node with the file says, and keep it for the next start. Raises `OSError`."""
+        if book.version <= self.version:
+            return False
+        self._take(book)
+        self._told.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _write(self._told, book)
+        return True
+
+    def newer(self, version: int) -> Book | None:
+        """The topics, if they are newer than this version."""
+        return self._book if self.version > version else None
+
+    def _take(self, book: Book) -> None:
+        self._book = book
+        self._by_name = {topic.name: topic for topic in book.topics}
+        self._by_number = {topic.number: topic for topic in book.topics}
+
+    def named(self, name: str) -> Topic | None:
+        """The topic of this name; looks at the file again before it says that there is none."""
+        found = self._by_name.get(name)
+        if found is None and self.look():
+            found = self._by_name.get(name)
+        return found
+
+    def numbered(self, number: int) -> Topic | None:
+        """The topic of this number; None once it was removed."""
+        return self._by_number.get(number)
+
+    def all(self) -> tuple[Topic, ...]:
+        """All topics, in the order in which they were made."""
+        return () if self._book is None else self._book.topics
+
+
+class TopicsFile(Topics):
+    """The same for the one node that writes the file."""
+
+    def __init__(self, folder: Path, topics_max: int, kinds: frozenset[Kind] = ALWAYS) -> None:
+        """`kinds`: of targets that are reached."""
+        super().__init__(folder)
+        self._folder, self._max, self._kinds = folder, topics_max, kinds
+
+    def open(self) -> None:
+        """Read the file, or make it. Raises `OSError`, and `ValueError` for a damaged file."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self._file.exists():
+            self._take(msgspec.json.decode(self._file.read_bytes(), type=Book))
+        else:
+            self._write(Book(version=1, key=secrets.token_hex(32)))
+
+    def create(self, new: NewTopic) -> Topic:
+        """Add a topic; asked for again, it is the same one. Raises `TopicError` and `OSError`."""
+        book = self._whole()
+        if not NAME.fullmatch(new.name):
+            raise TopicError(
+                "bad_request", f"{new.name!r:.80} is not 1 to 64 letters, digits, dots, dashes, underscores"
+            )
+        try:
+            accepted(new.callback, self._kinds)
+        except TargetError as error:
+            raise TopicError("bad_request", str(error)) from None
+        new = msgspec.structs.replace(new, allowed=_networks(new.allowed))
+        lists = {each.allowed for each in book.topics} | {new.allowed}
+        if len(lists) > LISTS_MAX:
+            raise TopicError("busy", f"topics allow {LISTS_MAX} different lists of networks, which are the most")
+        before = self._by_name.get(new.name)
+        asked = {name: getattr(new, name) for name in new.__struct_fields__ if name != "secret"}
+        if before is not None:
+            known = {name: getattr(before, name) for name in asked}
+            if asked == known and new.secret in {"", *before.secrets}:
+                return before
+            raise TopicError("conflict", f"topic {new.name} exists with other settings")
+        if len(book.topics) >= self._max:
+            raise TopicError("busy", f"there are {self._max} topics, which are the most (messages.topics_max)")
+        topic = Topic(number=book.next, secrets=(new.secret or new_secret(),), **asked)
+        self._write(
+            msgspec.structs.replace(book, version=book.version + 1, next=book.next + 1, topics=(*book.topics, topic))
+        )
+        return topic
+
+    def remove(self, name: str) -> Topic:
+        """Remove a topic; its messages are not fired any more. Raises `TopicError` and `OSError`."""
+        book = self._whole()
+        topic = self._by_name.get(name)
+        if topic is None:
+            raise TopicError("not_found", f"no topic {name!r:.80}")
+        rest = tuple(each for each in book.topics if each is not topic)
+        self._write(msgspec.structs.replace(book, version=book.version + 1, topics=rest))
+        return topic
+
+    def _whole(self) -> Book:
+        assert self._book is not None, "it was opened"
+        return self._book
+
+    def _write(self, book: Book) -> None:
+        _write(self._file, book)
+        self._take(book)
+
+
+def _write(file: Path, book: Book) -> None:
+    """Whole or not at all, durable, for the owner alone."""
+    write_atomically(file, msgspec.json.format(msgspec.json.encode(book)) + b"\n")
+    folder = os.open(file.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _networks(given: Sequence[str]) -> tuple[str, ...]:
+    """In one form and order. Raises `TopicError`."""
+    try:
+        return tuple(sorted({str(ip_network(each)) for each in given}))
+    except ValueError as error:
+        raise TopicError("bad_request", f"{error}; a network is as 10.1.0.0/16") from None
+
+
+def new_secret() -> str:
+    """A secret that signs callbacks, in the form of Standard Webhooks."""
+    return "whsec_" + base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode()

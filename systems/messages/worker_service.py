@@ -1,0 +1,200 @@
+"""The worker as a process: a stream of fires from the center, callbacks, and results back.
+
+Without a center it finishes what it holds, and keeps the results until one takes them.
+"""
+
+import asyncio
+import os
+import resource
+import time
+from collections.abc import Collection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from muster import _core
+from muster_server.plane.service import Context, Figure
+from muster_server.plane.spec import Spec
+from muster_server.systems.messages.firing import RESULTS_MAX, Firing, Publish
+from muster_server.systems.messages.instance_client import InstanceClient
+from muster_server.systems.messages.link import Link
+from muster_server.systems.messages.options import WorkerOptions
+from muster_server.systems.messages.receiver import Unreachable
+from muster_server.systems.messages.refusal import Refusal
+from muster_server.systems.messages.service import MessagesService
+from muster_server.systems.messages.shapes import Join, Results
+from muster_server.systems.messages.system import CENTER, Told, networks
+from muster_server.systems.messages.targets import Kind
+from muster_server.systems.messages.topics import Topics
+
+if TYPE_CHECKING:
+    from muster_server.systems.messages.kafka import KafkaTargets
+
+AGAIN_S: Final = 0.2
+GATHER_S: Final = 0.005
+CALLS_MAX: Final = 100_000
+WEIGH_S: Final = 1.0
+
+
+class WorkerService(MessagesService):
+    """A `plane.service.Service`."""
+
+    def __init__(self, spec: Spec, settings: Told, context: Context) -> None:
+        super().__init__(spec, context, settings.folder, Topics(Path(settings.topics)))
+        options = msgspec.convert(settings.options, WorkerOptions)
+        self._options = options
+        self._incarnation = (spec.node << 32) | spec.epoch
+        self._join = Join(self._incarnation, options.held_max, context.name)
+        self._link = Link(CENTER, self.places.of(CENTER), self.token)
+        self._joined = False
+        self._superseded = ""
+        self._client = InstanceClient(settings.folder, spec, context, self.places)
+        self._kafka = _kafka(options.kafka)
+        self._load = _Load()
+        self._firing = Firing(
+            self.topics,
+            self._publishers(settings.targets),
+            context.log,
+            allowed=networks(options.allowed),
+            concurrency=options.concurrency,
+            rate=float(options.rate) if options.rate else None,
+            in_flight_max=options.in_flight_max,
+            calls_max=CALLS_MAX,
+            queue_max=options.held_max,
+        )
+
+    def _publishers(self, reached: Collection[Kind]) -> dict[Kind, Publish]:
+        publishers: dict[Kind, Publish] = {"room": self._client.to_room}
+        if "user" in reached:
+            publishers["user"] = self._client.to_user
+        if self._kafka is not None:
+            publishers["kafka"] = self._kafka.publish
+        return publishers
+
+    # --- life -----------------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Start the thread of callbacks."""
+        self._firing.open()
+
+    async def work(self) -> None:
+        """Take fires and tell results, for ever."""
+        telling = asyncio.create_task(self._tell())
+        try:
+            while True:
+                try:
+                    async with self._link.stream("fires", self._join, msgspec.Raw) as pieces:
+                        async for fires in pieces:
+                            if not self._joined:
+                                self._joined = True
+                                self.log.info("joined the center")
+                            self._firing.take(bytes(fires))
+                except Unreachable as error:
+                    if self._joined:
+                        self.log.warning("the center is away", why=str(error))
+                except Refusal as error:
+                    self.log.warning("the center refuses this worker", why=error.detail)
+                self._joined = False
+                await asyncio.sleep(AGAIN_S)
+        finally:
+            telling.cancel()
+            await asyncio.gather(telling, return_exceptions=True)
+
+    async def _tell(self) -> None:
+        """Give results to the center, and try until it has them."""
+        while True:
+            await self._firing.results.wait()
+            if self._firing.waiting < RESULTS_MAX:  # several go together: a question costs more than a result
+                await asyncio.sleep(GATHER_S)
+            piece = msgspec.Raw(self._firing.piece())
+            weight = self._load.weight(self._firing.under_way / self._options.in_flight_max)
+            try:
+                taken = await self._link.ask("results", Results(self._incarnation, weight, piece), bytes)
+            except (Unreachable, Refusal):
+                await asyncio.sleep(AGAIN_S)
+                continue
+            self._firing.told(taken)
+            if not all(taken):
+                await asyncio.sleep(AGAIN_S)
+
+    def topics_changed(self) -> None:
+        """Go by the topics that there are now."""
+        self._firing.topics_changed()
+
+    async def drain(self) -> None:
+        """Finish callbacks, and tell their results."""
+        telling = asyncio.create_task(self._tell())
+        try:
+            while self._firing.under_way or self._firing.waiting:  # noqa: ASYNC110 - counts of another thread
+                await asyncio.sleep(0.01)
+        finally:
+            telling.cancel()
+            await asyncio.gather(telling, return_exceptions=True)
+
+    async def shut(self) -> None:
+        """Close the clients."""
+        self._firing.close()
+        await self._client.close()
+        if self._kafka is not None:
+            await self._kafka.close()
+        await self._link.close()
+
+    def is_ready(self) -> bool:
+        """It knows the topics, and takes fires."""
+        return self.topics.known and self._joined
+
+    # --- what it tells --------------------------------------------------------------------------------------------
+
+    def told(self) -> dict[str, Any]:
+        """What is under way."""
+        return {"under_way": self._firing.under_way, "results_waiting": self._firing.waiting, "joined": self._joined}
+
+    def counters(self) -> list[Figure]:
+        """Callbacks by outcome."""
+        text = "Callbacks and publications by outcome; not_made and out_of_time are no attempts"
+        return [
+            (f'messages_calls{{outcome="{outcome}"}}', text, float(count))
+            for outcome, count in self._firing.made.items()
+        ]
+
+    def gauges(self) -> list[Figure]:
+        """What is under way now."""
+        return [
+            *super().gauges(),
+            ("messages_under_way", "Callbacks that are not answered", float(self._firing.under_way)),
+            ("messages_results_waiting", "Results that the center does not have", float(self._firing.waiting)),
+        ]
+
+
+def _kafka(url: str) -> "KafkaTargets | None":
+    if not url:
+        return None
+    from muster_server.systems.messages.kafka import KafkaTargets  # its library is an extra
+
+    return KafkaTargets(url.removeprefix("kafka://"))
+
+
+class _Load:
+    """The part of this machine that is in use, looked at once a second."""
+
+    def __init__(self) -> None:
+        self._looked, self._cpu_s, self._memory, self._cpu = 0.0, 0.0, 0.0, 0.0
+        self._pages = os.sysconf("SC_PHYS_PAGES")
+
+    def weight(self, held: float) -> int:
+        """As `_core.worker_weight`."""
+        now = time.monotonic()
+        if now - self._looked > WEIGH_S:
+            usage = resource.getrusage(resource.RUSAGE_SELF)
+            used = usage.ru_utime + usage.ru_stime
+            if self._looked:
+                self._cpu = min(1.0, (used - self._cpu_s) / (now - self._looked))
+            self._looked, self._cpu_s = now, used
+            self._memory = 1.0 - os.sysconf("SC_AVPHYS_PAGES") / self._pages
+        return _core.worker_weight(min(1.0, held), self._memory, self._cpu)
+
+
+def build(spec: Spec, settings: Told, context: Context) -> WorkerService:
+    """Make the worker. Raises `SpecError`."""
+    return WorkerService(spec, settings, context)

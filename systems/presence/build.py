@@ -1,0 +1,68 @@
+"""Makes the machines of presence: thin shells around the engines of `muster._core`, which touch every packet.
+
+Apart from the descriptors, which every command reads: only a node needs the imports of this file.
+"""
+
+from functools import partial
+from typing import Any, Final, Protocol
+
+from muster import _core
+from muster_server.plane.engine import Engine, Node, Placement
+from muster_server.plane.keys import cluster_keys
+from muster_server.plane.role import Role
+from muster_server.plane.spec import Spec
+from muster_server.systems.presence.options import PresenceSettings
+from muster_server.systems.presence.place import place_of, site_of
+
+MILLISECOND: Final = 1_000
+
+
+class PresenceEngine(Engine, Protocol):
+    """An engine of any role of presence."""
+
+    def placement(self, epoch: int, nodes: list[Node], partitions: tuple[int, int]) -> None:
+        """Use a newer placement; an older epoch changes nothing. No role of presence has partitions."""
+
+
+def placing(engine: PresenceEngine, placement: Placement) -> None:
+    """Give an engine of presence the map."""
+    engine.placement(placement.epoch, placement.nodes, (1, 1))
+
+
+def writer(spec: Spec, settings: PresenceSettings) -> Role:
+    """Make a writer, which binds its socket. Raises `SpecError`, and `OSError` when an address is taken."""
+    place = place_of(spec, settings)
+    engine = _core.OnlineWriterEngine(
+        **link_options(spec),
+        site=place.site,
+        shards=place.shards,
+        shard=place.shard,
+        grace_us=settings.grace_ms * MILLISECOND,
+        lease_us=settings.lease_ms * MILLISECOND,
+        policies=(settings.devices, settings.users),
+    )
+    return Role(engine, place=partial(placing, engine))
+
+
+def proxy(spec: Spec, settings: PresenceSettings) -> Role:
+    """Make an online proxy, which binds its socket. Raises `SpecError`, and `OSError` when an address is taken."""
+    engine = _core.OnlineProxyEngine(**link_options(spec), site=site_of(spec, settings))
+    return Role(engine, place=partial(placing, engine))
+
+
+def link_options(spec: Spec) -> dict[str, Any]:
+    """The arguments of every engine. Raises `SpecError`."""
+    keys = cluster_keys(spec)
+    return {
+        "node": spec.node,
+        "epoch": spec.epoch,
+        "link_bind": spec.link_bind,
+        "cluster_key": keys.current,
+        "cluster_other": keys.other,
+        "cluster_allow": keys.allow,
+        "seed": spec.seed,
+        "recv_buffer": spec.recv_buffer,
+        "send_buffer": spec.send_buffer,
+        "payload_bytes": spec.payload_bytes,
+        "faults": spec.faults,
+    }

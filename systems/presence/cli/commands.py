@@ -1,0 +1,209 @@
+"""The work of the words of presence. Data on stdout; a reader's refusal is one line and an exit code."""
+
+import asyncio
+import itertools
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from rich.table import Table
+
+from muster_server.control.errors import FAILURE, USAGE, UserError
+from muster_server.control.host.shown import one_line
+from muster_server.control.terminal import common
+from muster_server.control.terminal.found import Target
+from muster_server.control.terminal.texts import Texts
+from muster_server.control.terminal.words import say
+from muster_server.systems.presence.asking import Readers
+from muster_server.systems.presence.cli.reach import named_json, reaching, texts_among, user_of
+from muster_server.systems.presence.questions import ShardStats, User
+
+BATCH: Final = 1_000
+"""Users of one question."""
+AGAIN_S: Final = 1.0
+
+
+def asked(where: Target, users: Sequence[str], file: Path | None) -> tuple[list[int], dict[int, str]]:
+    """The users of a word, and the texts among them. Raises `UserError`."""
+    named = list(users)
+    if file is not None:
+        try:
+            lines = file.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"{file}: {error}", USAGE) from None
+        named += [line.strip() for line in lines if line.strip()]
+    if not named:
+        raise UserError("no user is given; see --help", USAGE)
+    numbers = [user_of(where, text) for text in named]
+    return numbers, texts_among(zip(numbers, named, strict=True))
+
+
+async def who(where: Target, users: Sequence[str], file: Path | None, site: int | None, as_json: bool) -> int:
+    """Look users up."""
+    numbers, known = asked(where, users, file)
+
+    async def work(readers: Readers, texts: Texts) -> int:
+        batches = [numbers[at : at + BATCH] for at in range(0, len(numbers), BATCH)]
+        found = [await readers.who(batch, site) for batch in batches]
+        named = await texts.of(numbers)
+        with common.verdict_after():
+            for user in itertools.chain.from_iterable(each.users for each in found):
+                if as_json:
+                    common.print_json(shown(user, named), line=True)
+                else:
+                    _show(user, named)
+        return 0
+
+    return await reaching(where, work, known)
+
+
+def shown(user: User, texts: Mapping[int, str]) -> dict[str, Any]:
+    """A user as JSON has it; times in ms since 1970."""
+    return named_json(user.user, texts) | {
+        "online": bool(user.devices),
+        "devices": [
+            {"device": each.device, "gateway": each.gateway, "since": each.since_ms}
+            for each in sorted(user.devices, key=lambda each: (each.device, each.gateway))
+        ],
+        "last_seen": user.last_seen_ms,
+    }
+
+
+def _named(user: int, texts: Mapping[int, str]) -> str:
+    return f"{user} {one_line(texts[user])}" if user in texts else str(user)
+
+
+def _show(user: User, texts: Mapping[int, str]) -> None:
+    console, name = common.out(), _named(user.user, texts)
+    if not user.devices:
+        seen = "" if user.last_seen_ms is None else f", last seen {_when(user.last_seen_ms)}"
+        console.print(f"{name}: not online{seen}")
+        return
+    parts = [
+        f"{one_line(each.device)} at gateway {each.gateway} since {_when(each.since_ms)}"
+        for each in sorted(user.devices, key=lambda each: (each.device, each.gateway))
+    ]
+    console.print(f"{name}: online: {'; '.join(parts)}", soft_wrap=True)
+
+
+def _when(at_ms: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_ms / 1_000))
+
+
+async def watch(where: Target, users: Sequence[str], file: Path | None, site: int | None, as_json: bool) -> int:
+    """Show changes until the end of the program."""
+    numbers, known = asked(where, users, file)
+
+    async def work(readers: Readers, texts: Texts) -> int:
+        said = False
+        async for change in readers.watch(numbers, site):
+            if not change:
+                if not said and not as_json:
+                    say(f"watching {common.counted(len(numbers), 'user')}")
+                said = True
+                continue
+            told = msgspec.json.decode(change)
+            user = int(told["user"])
+            named = await texts.of([user])
+            if as_json:
+                common.print_json(named_json(user, named) | told, line=True)
+            else:
+                reason = f" ({told['reason']})" if told["reason"] else ""
+                device = one_line(told["device"])
+                print(
+                    f"{_named(user, named)}: {device} {told['state']}{reason} at gateway {told['gateway']}", flush=True
+                )
+        return 0
+
+    return await reaching(where, work, known)
+
+
+async def stats(where: Target, again: bool, as_json: bool) -> int:
+    """Show how all shards stand."""
+
+    async def work(readers: Readers, _: Texts) -> int:
+        while True:
+            shards = await readers.stats()
+            with common.verdict_after():
+                if as_json:
+                    common.print_json([_told(each) for each in shards], line=again)
+                else:
+                    common.out().print(_table(shards))
+                    for line in _gateways(shards):
+                        common.out().print(line, soft_wrap=True)
+            if not again:
+                return FAILURE if any(each.why for each in shards) else 0
+            await asyncio.sleep(AGAIN_S)
+
+    return await reaching(where, work)
+
+
+def _told(shard: ShardStats) -> dict[str, Any]:
+    writer = shard.writer
+    told: dict[str, Any] = {
+        "site": shard.site,
+        "shard": shard.shard,
+        "shards": shard.shards,
+        "serving": not shard.why,
+        "why": shard.why,
+        "age_ms": shard.age_ms,
+        "users": shard.users,
+    }
+    if writer is not None:
+        told |= {
+            "writer": writer.node,
+            "epoch": writer.epoch,
+            "devices": writer.online,
+            "gateways": [
+                {
+                    "gateway": each.gateway,
+                    "epoch": each.epoch,
+                    "followed": each.followed,
+                    "applied": each.complete,
+                    "lag": each.highest - each.complete,
+                    "missing": each.missing,
+                }
+                for each in writer.gateways
+            ],
+            "asks": writer.asks,
+            "fulls": writer.fulls,
+            "asked": writer.asked,
+            "fulls_asked": writer.fulls_asked,
+            "unpublished": writer.unpublished,
+        }
+    return told
+
+
+def _table(shards: Sequence[ShardStats]) -> Table:
+    table = Table(box=None, header_style="bold")
+    for name in ("site", "shard", "users", "devices", "gateways", "gaps", "asks", "full states", "unpublished"):
+        table.add_column(name, justify="right")
+    table.add_column("state")
+    for each in shards:
+        writer = each.writer
+        state = "serves" if not each.why else f"refused: {each.why}"
+        place = (str(each.site), f"{each.shard} of {each.shards}", "" if each.users is None else str(each.users))
+        if writer is None:
+            table.add_row(*place, *[""] * 6, state)
+            continue
+        table.add_row(
+            *place,
+            str(writer.online),
+            str(len(writer.gateways)),
+            str(sum(source.missing for source in writer.gateways)),
+            f"{writer.asks} ({writer.asked})",
+            f"{writer.fulls} ({writer.fulls_asked})",
+            str(writer.unpublished),
+            state,
+        )
+    return table
+
+
+def _gateways(shards: Sequence[ShardStats]) -> Iterator[str]:
+    for each in shards:
+        for source in each.writer.gateways if each.writer else ():
+            lag = source.highest - source.complete
+            how = f"version {source.complete}, lag {lag}" if source.followed else "its full state is on its way"
+            yield f"site {each.site}, shard {each.shard}: gateway {source.gateway} (epoch {source.epoch}): {how}"

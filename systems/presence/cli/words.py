@@ -1,0 +1,98 @@
+"""The words of presence: `muster presence who | watch | stats`. Their work is in `commands.py`."""
+
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from muster_server.control.terminal.options import ConfigFile, Json, RegistryUrl
+
+presence_app: Final = typer.Typer(
+    help="Presence: who is online where, and how the view of it stands.",
+    epilog="Example: muster presence who 7 8 9",
+    no_args_is_help=True,
+)
+Users = Annotated[
+    list[str] | None, typer.Argument(metavar="USER…", help="Numbers from 0 to 2^64-1, or text.", show_default=False)
+]
+File = Annotated[
+    Path | None, typer.Option("--file", metavar="FILE", help="Users, one a line; they are asked for by the thousand.")
+]
+Site = Annotated[int | None, typer.Option("--site", metavar="SITE", min=1, help="Ask this site [any].")]
+
+
+def add(app: typer.Typer) -> None:
+    """Add the words to the command."""
+    app.add_typer(presence_app, name="presence")
+    app.command("send", epilog="Example: echo hello | muster send 7")(send)
+
+
+def send(
+    user: Annotated[str, typer.Argument(metavar="USER", help="A number from 0 to 2^64-1, or text.")],
+    device: Annotated[str | None, typer.Option(metavar="NAME", help="Only to this device [all].")] = None,
+    expires: Annotated[float, typer.Option(min=0.001, max=600, help="Give up after this many seconds.")] = 5.0,
+    json: Json = False,
+    registry: RegistryUrl = None,
+    config: ConfigFile = None,
+) -> int:
+    """Send stdin, at most 960 bytes, to all devices of a user that are online, and print what became of it.
+
+    Exit code 0: each of them has it; 1: none is online; 75: one did not say in time that it has it.
+    """
+    from muster_server.control.terminal import common
+    from muster_server.control.terminal.found import Target
+    from muster_server.systems.presence.http.send import send as run
+
+    return common.run(run(Target(config, registry), user, device, expires, json))
+
+
+@presence_app.command("who", epilog="Example: muster presence who 7 8 9 --json")
+def who(
+    users: Users = None,
+    file: File = None,
+    site: Site = None,
+    json: Json = False,
+    registry: RegistryUrl = None,
+    config: ConfigFile = None,
+) -> int:
+    """Show where users are online: gateways, devices, since when; and when others were last seen."""
+    from muster_server.control.terminal import common
+    from muster_server.control.terminal.found import Target
+    from muster_server.systems.presence.cli.commands import who as run
+
+    return common.run(run(Target(config, registry), users or [], file, site, json))
+
+
+@presence_app.command("watch", epilog="Example: muster presence watch 7 8")
+def watch(
+    users: Users = None,
+    file: File = None,
+    site: Site = None,
+    json: Json = False,
+    registry: RegistryUrl = None,
+    config: ConfigFile = None,
+) -> int:
+    """Show changes of users as they come, until you stop it."""
+    from muster_server.control.terminal import common
+    from muster_server.control.terminal.found import Target
+    from muster_server.systems.presence.cli.commands import watch as run
+
+    return common.run(run(Target(config, registry), users or [], file, site, json), endless=True, streams=True)
+
+
+@presence_app.command("stats", epilog="Example: muster presence stats --watch")
+def stats(
+    again: Annotated[bool, typer.Option("--watch", help="Show it again each second, until you stop it.")] = False,
+    json: Json = False,
+    registry: RegistryUrl = None,
+    config: ConfigFile = None,
+) -> int:
+    """Show each site and shard: devices, gateways with versions and lag, what is asked for, whether it serves.
+
+    Exit code 1 if a shard is refused.
+    """
+    from muster_server.control.terminal import common
+    from muster_server.control.terminal.found import Target
+    from muster_server.systems.presence.cli.commands import stats as run
+
+    return common.run(run(Target(config, registry), again, json), endless=again, streams=again)

@@ -1,0 +1,216 @@
+"""Messages to one user: `muster send`, and `POST /api/v1/send`.
+
+Owns both forms of the answer. A message goes through the client library, as any program's does.
+"""
+
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from litestar import MediaType, Response, post
+from litestar.di import NamedDependency
+from litestar.openapi.datastructures import ResponseSpec
+
+import muster
+from muster.client import SEND_BYTES_MAX, SEND_GRACE_S
+from muster_server.control.errors import FAILURE, TRY_LATER, USAGE, UserError
+from muster_server.control.terminal.common import print_json, verdict_after
+from muster_server.control.terminal.found import Target, connected
+from muster_server.control.terminal.words import tell
+from muster_server.systems.http.access import Action, Caller
+from muster_server.systems.http.face import AnyRequest, Base, Where
+from muster_server.systems.http.idempotency import Answer, Nothing
+from muster_server.systems.http.problems import CONTENT_TYPE, Problem
+from muster_server.systems.presence.asking import USER_MAX
+from muster_server.systems.presence.cli.reach import named_json, texts_among, user_of
+
+ACTION: Final = Action("unicast", "send messages to these users", None)
+USERS_MAX: Final = 1_000
+"""Of one request."""
+OPEN_S: Final = 5.0
+ORDER: Final = ("delivered", "expired", "not_online")
+
+Number = Annotated[str, msgspec.Meta(pattern=r"^(0|[1-9][0-9]{0,19})\Z")]
+
+
+# --- the command ----------------------------------------------------------------------------------------------------
+
+
+async def send(where: Target, user: str, device: str | None, expires: float, as_json: bool) -> int:
+    """Send stdin. Raises `UserError`."""
+    number = user_of(where, user)
+    data = await asyncio.to_thread(_stdin)
+    async with connected(where, reads=False) as client:
+        results = await client.send(number, data, device=device, expires=expires)
+    with verdict_after():
+        if as_json:
+            named = named_json(number, texts_among([(number, user)]))
+            print_json(named | {"devices": [_device(each) for each in results]}, line=True)
+        else:
+            tell(words(results))
+    return code(results)
+
+
+def _stdin() -> bytes:
+    """All of stdin but the end of its last line. Raises `UserError`."""
+    if sys.stdin is None:
+        raise UserError("stdin is closed; the message is read from it: echo hello | muster send USER", USAGE)
+    data = b""
+    while len(data) <= SEND_BYTES_MAX + 1 and (read := os.read(0, SEND_BYTES_MAX + 2)):
+        data += read
+    data = data.removesuffix(b"\n")
+    if len(data) > SEND_BYTES_MAX:
+        raise UserError(f"a message to a user has at most {SEND_BYTES_MAX} bytes; nothing was sent", USAGE)
+    return data
+
+
+def words(results: Sequence[muster.DeviceResult]) -> str:
+    """`delivered: phone, laptop`, `not online`, or `expired`; parts with `; ` between."""
+    parts = []
+    for outcome in ORDER:
+        devices = [each.device for each in results if each.outcome == outcome]
+        named = ", ".join(sorted(each for each in devices if each is not None))
+        text = outcome.replace("_", " ")
+        if devices and (outcome != "not_online" or len(devices) == len(results)):
+            parts.append(f"{text}: {named}" if named and outcome != "not_online" else text)
+    return "; ".join(parts)
+
+
+def code(results: Sequence[muster.DeviceResult]) -> int:
+    """The exit code of these outcomes."""
+    outcomes = {each.outcome for each in results}
+    if "expired" in outcomes:
+        return TRY_LATER
+    return 0 if "delivered" in outcomes else FAILURE
+
+
+# --- the route ------------------------------------------------------------------------------------------------------
+
+
+class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One message to many users; a number of 64 bits is text."""
+
+    users: Annotated[list[Number], msgspec.Meta(min_length=1, max_length=USERS_MAX)]
+    data: str
+    device: Annotated[str, msgspec.Meta(min_length=1, max_length=23)] | None = None
+    expires: Annotated[float, msgspec.Meta(gt=0, le=60)] = 5.0
+    """Seconds."""
+
+
+class Device(msgspec.Struct, frozen=True):
+    """The outcome of a message on one device; null: devices that nobody knows."""
+
+    device: str | None
+    outcome: Literal["delivered", "not_online", "expired"]
+
+
+class User(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One user's devices, or why nothing was tried."""
+
+    user: str
+    devices: list[Device] = []
+    error: str | None = None
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """The users in the order of the request."""
+
+    users: list[User]
+
+
+class Sender:
+    """The client of the process. Opened when it is first needed."""
+
+    def __init__(self, base: Base) -> None:
+        self.base = base
+        self._where: Where = base.where
+        self._client: muster.Client | None = None
+        self._opening = asyncio.Lock()
+
+    def redirect(self, address: muster.Address) -> None:
+        """Use these servers from now on."""
+        self._where = address
+        if self._client is not None and not self._client.closed:
+            self._client.redirect(address)
+
+    async def close(self) -> None:
+        """Close it."""
+        if self._client is not None and not self._client.closed:
+            await self._client.close(timeout=1.0)
+
+    async def send(self, asked: Asked) -> Sent:
+        """Send to all users at once. Raises `Nothing`."""
+        try:
+            client = await self._opened()
+        except muster.MusterError as error:
+            raise Nothing(Problem("unavailable", str(error)[:400])) from None
+        data = asked.data.encode()
+        return Sent(list(await asyncio.gather(*(self._one(client, user, data, asked) for user in asked.users))))
+
+    async def _one(self, client: muster.Client, user: str, data: bytes, asked: Asked) -> User:
+        try:
+            results = await client.send(int(user), data, device=asked.device, expires=asked.expires)
+        except muster.MusterError as error:
+            return User(user, error=error.code)
+        return User(user, [Device(each.device, each.outcome) for each in results])
+
+    async def _opened(self) -> muster.Client:
+        async with self._opening:
+            if self._client is None or self._client.closed:
+                where = self._where
+                if isinstance(where, muster.Address) and not where.proxies:
+                    raise muster.Unavailable("no proxy is known yet")
+                self._client = await muster.connect(where, gateways=[], timeout=OPEN_S)
+            return self._client
+
+
+@post(
+    "/send",
+    status_code=200,
+    responses={
+        200: ResponseSpec(Sent, generate_examples=False, description="What became of it, for each device"),
+        **{
+            status: ResponseSpec(
+                dict[str, Any], generate_examples=False, media_type=CONTENT_TYPE, description="A problem"
+            )
+            for status in (400, 401, 403, 409, 413, 422, 429, 503)
+        },
+    },
+)
+async def route(
+    request: AnyRequest, caller: NamedDependency[Caller], sender: NamedDependency[Sender]
+) -> Response[bytes]:
+    """Send one message to all online devices of many users: `{"users": ["7", "8"], "data": "hello"}`.
+
+    `"device": "phone"` means this device only; `"expires": 5` gives up after so many seconds.
+    """
+    body = await request.body()
+    try:
+        asked = msgspec.json.decode(body, type=Asked)
+    except msgspec.MsgspecError as error:
+        raise Problem("bad_body", str(error)) from None
+    if len(asked.data.encode()) > SEND_BYTES_MAX:
+        raise Problem("too_long", f"a message to a user has at most {SEND_BYTES_MAX} bytes")
+    if large := [user for user in asked.users if int(user) > USER_MAX]:
+        raise Problem("bad_body", f"{large[0]} is not a user: a number from 0 to 2^64-1")
+    for user in asked.users:
+        caller.need("unicast", user)
+    caller.spend(len(asked.users))
+    base = sender.base
+    base.ongoing(request).extend(asked.expires + SEND_GRACE_S)
+
+    async def do() -> Answer:
+        return Answer(200, msgspec.json.encode(await sender.send(asked)))
+
+    try:
+        said = await base.once(request, caller.name, body, do)
+    except Nothing as nothing:
+        raise nothing.problem from None
+    return Response(said.body + b"\n", media_type=MediaType.JSON, status_code=said.status)
+
+
+def _device(result: muster.DeviceResult) -> dict[str, str | None]:
+    return {"device": result.device, "outcome": result.outcome}

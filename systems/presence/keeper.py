@@ -1,0 +1,340 @@
+"""A writer's work beside its engine: what the store is to take, what gateways are asked for, what is told of changes.
+
+Owns the order of these: the store is read, then gateways are heard; a batch is written whole before the next one; the
+keepalive says that the shard is whole only while nothing is missing (H7). A store that lost what was written is emptied and
+written anew from what the engine knows. Must not know what lies in a record.
+"""
+
+import asyncio
+import random
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Protocol, Self, cast
+
+import msgspec
+import structlog
+
+from muster_server.plane.log import connect
+from muster_server.plane.spec import Spec, SpecError, password
+from muster_server.systems.presence.compensation import Compensation, CompensationSettings, Gaps
+from muster_server.systems.presence.options import PresenceSettings
+from muster_server.systems.presence.place import Place, place_of
+from muster_server.systems.presence.questions import SourceStats, WriterStats
+from muster_server.systems.presence.relay import Relay
+from muster_server.systems.presence.store import BUCKETS, NOBODY, Fenced, Packed, Shard, StoreError, WentBack
+
+TICK_S: Final = 0.02
+"""Less than the reorder time; a batch of what came meanwhile."""
+ALIVE_S: Final = 1.0
+AGAIN_S: Final = 0.25
+"""Between tries of a store that does not answer."""
+BATCH: Final = 1_000
+"""Users of a batch: the script holds the store up for about 3 ms."""
+UNPUBLISHED_MAX: Final = 64 << 20
+"""Bytes of changes that are kept for a store that comes back empty; the oldest go first, and are counted."""
+
+
+class Engine(Gaps, Protocol):
+    """The methods of `muster._core.OnlineWriterEngine` for this."""
+
+    def now(self) -> int: ...
+    def restore_applied(self, ap: int, epoch: int, version: int) -> None: ...
+    def restore_users(self, bytes: bytes) -> tuple[int, list[int]]: ...
+    def restore_told(
+        self, user: int, device_name: str, of: tuple[int, int, int, int], at_ms: int, online: bool
+    ) -> None: ...
+    def open(self) -> None: ...
+    def rewrite(self) -> None: ...
+    def send(self, node: int, frame: bytes) -> None: ...
+    def batch(self, users_max: int, buckets: int) -> tuple[int, int, bytes, bytes, bytes, bytes] | None: ...
+    def written(self) -> None: ...
+    def is_written(self) -> bool: ...
+    def standing(self) -> tuple[str, int | None]: ...
+    def sources(self) -> list[tuple[int, int, bool, int, int, int]]: ...
+    def online_len(self) -> int: ...
+
+
+class Keeper:
+    """Works while the context is open."""
+
+    name: Final = "presence"
+    """Its key in the status of a writer."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        store: Shard,
+        relay: Relay,
+        place: Place,
+        node: int,
+        epoch: int,
+        log: structlog.typing.FilteringBoundLogger,
+    ) -> None:
+        self._engine, self._store, self._relay, self._place = engine, store, relay, place
+        self._node, self._epoch, self._log = node, epoch, log
+        self._runner = Compensation(
+            engine,
+            engine.send,
+            shards=place.shards,
+            index=place.shard,
+            epoch=epoch,
+            settings=CompensationSettings(),
+            chance=random.Random(),
+        )
+        self._count = 0
+        self._opened = self._rewriting = False
+        self._why = "the store is not read yet"
+        """Why the shard is not to be read; empty: it may be."""
+        self._alive_at = 0.0
+        self._unpublished: deque[tuple[str, bytes, int]] = deque()
+        self._unpublished_bytes = 0
+        self._tasks: list[asyncio.Task[None]] = []
+        self._read_s = 0.0
+        self._batches = self._users = self._changes = self._failed = self._went_back = self._dropped = 0
+        self._waiting = 0
+
+    async def __aenter__(self) -> Self:
+        self._tasks = [asyncio.create_task(self._keep(), name="keeps the store")]
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        trace: TracebackType | None = None,
+    ) -> None:
+        for task in self._tasks:
+            task.cancel()
+        for said in await asyncio.gather(*self._tasks, return_exceptions=True):
+            if isinstance(said, Exception):
+                self._log.error("a part of the keeper failed", error=repr(said))
+        await self._relay.close()
+        await self._store.close()
+
+    # ---- Begin
+
+    async def _keep(self) -> None:
+        published = await self._begin()
+        self._tasks.append(asyncio.create_task(self._compensate(), name="asks gateways"))
+        self._tasks.append(asyncio.create_task(self._relay.run(self._epoch, published), name="relays changes"))
+        await self._write()
+
+    async def _begin(self) -> str:
+        """Read what the store has, and hear gateways from then on. Returns the place of the last published change."""
+        said = ""
+        while True:
+            began = time.monotonic()
+            try:
+                begun = await self._store.begin(self._epoch)
+                vector = await self._store.vector()
+                pages = [page async for page in self._store.pages()]
+                break
+            except StoreError as error:
+                if str(error) != said:
+                    self._log.warning("waits for the store", cause=str(error))
+                    said = self._why = str(error)
+                self._failed += 1
+                await asyncio.sleep(AGAIN_S)
+        self._count = begun.batches
+        users = 0
+        for ap, epoch, version in vector:
+            self._engine.restore_applied(ap, epoch, version)
+        for page in pages:
+            read, wrong = self._engine.restore_users(page)
+            users += read
+            if wrong:
+                self._log.warning("records of no known form, or of another shard", users=len(wrong), first=wrong[0])
+        recalled = await self._relay.recall(begun.logged, begun.published)
+        for change in recalled:
+            _, epoch, version, index = map(int, change.id.split("-"))
+            of = (change.gateway, epoch, version, index)
+            self._engine.restore_told(int(change.user), change.device, of, change.at_ms, change.state == "online")
+        self._engine.open()
+        self._opened, self._read_s = True, time.monotonic() - began
+        self._why = "starting"
+        self._log.info("the store is read", users=users, gateways=len(vector), seconds=round(self._read_s, 3))
+        return begun.published
+
+    # ---- Gateways
+
+    async def _compensate(self) -> None:
+        while True:
+            self._runner.run(self._engine.now())
+            await asyncio.sleep(TICK_S)
+
+    # ---- The store
+
+    async def _write(self) -> None:
+        """Write batches and the keepalive, in their order."""
+        said = ""
+        while True:
+            try:
+                if self._rewriting and self._count < 0:
+                    await self._write_anew()
+                while await self._write_batch():
+                    if time.monotonic() >= self._alive_at:
+                        await self._keep_alive()
+                if time.monotonic() >= self._alive_at:
+                    await self._keep_alive()
+                said = ""
+            except WentBack as error:
+                self._went_back += 1
+                self._log.warning("the store lost what was written: it is written anew", cause=str(error))
+                self._rewriting, self._count = True, -1
+                continue
+            except StoreError as error:
+                self._failed += 1
+                self._why = str(error)
+                if str(error) != said:
+                    said = str(error)
+                    self._log.warning("nothing is written", cause=said)
+                if isinstance(error, Fenced):
+                    self._relay.stop()
+                await asyncio.sleep(AGAIN_S)
+            await asyncio.sleep(TICK_S)
+
+    async def _write_batch(self) -> bool:
+        """Whether there was one."""
+        batch = self._engine.batch(BATCH, BUCKETS)
+        if batch is None:
+            self._rewriting = False
+            return False
+        users, changes, records, gone, vector, told = batch
+        packed = Packed(records, gone, vector, told, changes)
+        place = await self._store.write(self._epoch, self._count + 1, packed)
+        self._count += 1
+        self._engine.written()
+        self._batches, self._users, self._changes = self._batches + 1, self._users + users, self._changes + changes
+        if changes:
+            self._remember(place, told, changes)
+            self._relay.wake()
+        return True
+
+    async def _write_anew(self) -> None:
+        """Empty the store; the engine gives everything again, and changes that no log has go first."""
+        await self._store.wipe(self._epoch)
+        self._count = 0
+        self._engine.rewrite()
+        self._relay.begin_anew()
+        again, self._unpublished, self._unpublished_bytes = list(self._unpublished), deque(), 0
+        for at, (_, told, changes) in enumerate(again):
+            try:
+                place = await self._store.write(self._epoch, self._count + 1, Packed(NOBODY, b"", b"", told, changes))
+            except StoreError:
+                self._count = -1  # from the beginning: it is not known whether this one is there
+                for _, rest, count in again[at:]:
+                    self._remember("", rest, count)
+                raise
+            self._count += 1
+            self._remember(place, told, changes)
+        self._relay.wake()
+
+    def _remember(self, place: str, told: bytes, changes: int) -> None:
+        """Changes that the log has not yet: a store that comes back empty lost them."""
+        published = self._relay.published
+        while self._unpublished and _is_before(self._unpublished[0][0], published):
+            self._unpublished_bytes -= len(self._unpublished.popleft()[1])
+        self._unpublished.append((place, told, changes))
+        self._unpublished_bytes += len(told)
+        while self._unpublished_bytes > UNPUBLISHED_MAX:
+            self._unpublished_bytes -= len(self._unpublished.popleft()[1])
+            self._dropped += 1
+
+    async def _keep_alive(self) -> None:
+        standing, ap = self._engine.standing()
+        why = {"in_sync": "", "behind": f"behind of gateway {ap}"}.get(standing, standing)
+        if self._rewriting:
+            why = why or "the store is written anew"
+        self._alive_at = time.monotonic() + ALIVE_S
+        stats = msgspec.json.encode(self.stats(why))
+        self._waiting = await self._store.keep_alive(self._epoch, self._count, stats, alive=not why)
+        self._why = why
+        if self._waiting > self._relay.waiting_max:
+            self._dropped += await self._store.drop_feed()
+
+    # ---- For operators
+
+    def stats(self, why: str) -> WriterStats:
+        """How the shard stands."""
+        asks, fulls = self._runner.in_flight
+        return WriterStats(
+            site=self._place.site,
+            shards=self._place.shards,
+            shard=self._place.shard,
+            node=self._node,
+            epoch=self._epoch,
+            why=why,
+            online=self._engine.online_len(),
+            gateways=[SourceStats(*source) for source in self._engine.sources()],
+            asks=asks,
+            fulls=fulls,
+            asked=self._runner.asked,
+            fulls_asked=self._runner.fulls_asked,
+            batches=self._batches,
+            unpublished=self._relay.lag,
+        )
+
+    def status(self) -> dict[str, Any]:
+        """For `/api/v1/status`."""
+        known: dict[str, Any] = msgspec.to_builtins(self.stats(self._why))
+        return {**known, "read_s": round(self._read_s, 3), "relay": self._relay.why}
+
+    def counters(self) -> list[tuple[str, str, float]]:
+        """Name, help and value, in the form of an engine."""
+        return [
+            ("presence_users_written", "Users' records written to the store", self._users),
+            ("presence_batches_written", "Batches written to the store", self._batches),
+            ("presence_changes_written", "Changes written to the store's feed", self._changes),
+            ("presence_changes_published", "Changes published to the log", self._relay.count),
+            ("presence_changes_dropped", "Changes dropped before they were published: too many waited", self._dropped),
+            ("presence_store_failed", "Calls of the store that failed", self._failed),
+            ("presence_store_went_back", "Times that the store had lost what was written", self._went_back),
+            ("presence_asks", "Asks for missing versions", self._runner.asked),
+            ("presence_asks_given_up", "Asks that were not answered whole in time", self._runner.given_up),
+            ("presence_fulls_asked", "Asks for full states", self._runner.fulls_asked),
+        ]
+
+    def gauges(self) -> list[tuple[str, str, float]]:
+        """Name, help and value, in the form of an engine."""
+        asks, fulls = self._runner.in_flight
+        return [
+            ("presence_serving", "1 while the shard is whole and its readers answer", float(not self._why)),
+            ("presence_asks_open", "Asks for missing versions in flight", asks),
+            ("presence_fulls_open", "Full states on their way", fulls),
+            ("presence_unpublished", "Changes that are not in the log yet", self._relay.lag),
+            ("presence_read_seconds", "How long the store was read at the start", self._read_s),
+        ]
+
+
+def _is_before(place: str, published: str) -> bool:
+    """Whether a place of the stream is published."""
+    return bool(place and published) and _order(place) <= _order(published)
+
+
+def _order(place: str) -> tuple[int, int]:
+    ms, _, number = place.partition("-")
+    return int(ms), int(number)
+
+
+def companion(
+    spec: Spec, settings: PresenceSettings
+) -> Callable[[object, structlog.typing.FilteringBoundLogger, Callable[[], int]], Keeper]:
+    """How to begin the keeper of a writer. Raises `SpecError`."""
+    place = place_of(spec, settings)
+    stores = settings.redis[place.site - 1] if settings.redis else []
+    if not stores:
+        raise SpecError("presence.redis: missing; a writer needs a store: redis://HOST:PORT/DB")
+    url = stores[place.shard % len(stores)]
+    word = password(settings.password_files[place.site - 1])
+
+    def begin(engine: object, log: structlog.typing.FilteringBoundLogger, partitions: Callable[[], int]) -> Keeper:
+        store = Shard(url, word, instance=settings.instance, site=place.site, shards=place.shards, shard=place.shard)
+        logs = connect(settings.log, Path(settings.folder) / "presence", partitions=place.shards)
+        # A site that changes its number of shards has another log: each begins with an empty view.
+        relay = Relay(store, logs, f"presence-site{place.site}-of{place.shards}", place.shard, log)
+        return Keeper(cast(Engine, engine), store, relay, place, spec.node, spec.epoch, log)
+
+    return begin

@@ -1,0 +1,38 @@
+"""The redis-servers of `muster up`: one for each site, with nothing on disk.
+
+Owns what they are told. Must not know what is kept there. A store that comes back empty is written anew from its writers,
+so a copy on disk would only be an older one.
+"""
+
+from typing import Any, Final
+
+from muster_server.plane.kind import Berth, Program
+from muster_server.plane.redis import server
+from muster_server.systems.presence.options import PROGRAM, SITES_MAX
+
+BYTES_MAX: Final = "2gb"  # a million users with one device take 36 MB
+
+
+def prepare(berth: Berth) -> list[str]:
+    """Write its file, and give its arguments."""
+    packed = ("hash-max-listpack-entries 512", "hash-max-listpack-value 256")
+    return server.prepare(berth, "appendonly no", f"maxmemory {BYTES_MAX}", "maxmemory-policy noeviction", *packed)
+
+
+def _program(site: int) -> Program:
+    def wanted(section: Any) -> bool:
+        presence = section("presence")
+        return not presence.redis and site <= presence.sites
+
+    return Program(
+        name=PROGRAM.format(site),
+        about=f"the store of presence of site {site}",
+        binary=server.BINARY,
+        mend=f"to mend: {server.INSTALL}, or name stores: presence.redis = redis://HOST:PORT/0,…",
+        wanted=wanted,
+        bind=lambda section: "127.0.0.1:0",
+        prepare="muster_server.systems.presence.redis_server:prepare",
+    )
+
+
+PROGRAMS: Final = tuple(_program(site) for site in range(1, SITES_MAX + 1))

@@ -1,0 +1,1 @@
+"""The descriptors of the roles of presence."""

@@ -1,0 +1,238 @@
+"""A shard's store in Redis: what its writer and its readers do there.
+
+Owns the calls of the scripts and the words of their refusals. Must not know how a writer decides, nor what a record says. A
+call that was cut short may have been done: the next one's answer tells.
+"""
+
+import hashlib
+import struct
+from collections.abc import AsyncIterator
+from typing import Any, Final, NamedTuple
+
+from redis.exceptions import NoScriptError, RedisError
+
+from muster_server.plane.log import Batch
+from muster_server.plane.redis.connections import opened
+from muster_server.plane.redis.where import parsed
+from muster_server.systems.presence import scripts
+
+BUCKETS: Final = 8_192
+"""Buckets of one shard, for the times at which users were last seen."""
+PAGE_USERS: Final = 10_000
+WATCHED: Final = 16
+"""Entries that a watch reads at once."""
+WAIT_S: Final = 2.0
+_SHAS: Final = {
+    script: hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest()
+    for script in vars(scripts).values()
+    if isinstance(script, str)
+}
+
+_HEAD: Final = struct.Struct(">II")
+
+
+class StoreError(Exception):
+    """The store does not do it. One line."""
+
+
+class Away(StoreError):
+    """It does not answer. A call may have been done."""
+
+
+class Fenced(StoreError):
+    """A later writer has the shard."""
+
+
+class WentBack(StoreError):
+    """It has not what was written last: it came back empty, or older."""
+
+
+class Packed(NamedTuple):
+    """A batch as the script takes it; `core/presence/src/pack.rs` has the layouts."""
+
+    users: bytes
+    gone: bytes
+    vector: bytes
+    told: bytes
+    """Changes, as `plane.log.Batch` packs them."""
+    changes: int
+    """How many."""
+
+
+NOBODY: Final = b"\x90"
+"""An empty list of users."""
+
+
+class Begun(NamedTuple):
+    """The state that a writer finds."""
+
+    batches: int
+    published: str
+    logged: int
+    """The end of the log when the last entry was published."""
+
+
+class Looked(NamedTuple):
+    """The answer of a look-up; times in ms of the store's clock."""
+
+    now: int
+    alive: int
+    """0: never."""
+    epoch: str
+    batches: str
+    answers: bytes
+
+
+class Entry(NamedTuple):
+    """Changes of one batch, an entry of the stream."""
+
+    place: str
+    told: Batch
+
+
+class Shard:
+    """One shard's store. All calls from one loop; `close` ends it."""
+
+    def __init__(self, url: str, password: str, *, instance: str, site: int, shards: int, shard: int) -> None:
+        self.name = f"site {site}, shard {shard} of {shards}"
+        self.shards = shards
+        self._prefix = f"{{muster:{instance}:presence:{site}:{shards}.{shard}}}:"
+        self._keys = [f"{self._prefix}{name}" for name in ("meta", "vector", "outbox", "users")]
+        self._redis, self._close = opened(parsed(url), password, WAIT_S)
+
+    async def close(self) -> None:
+        """Close its connections."""
+        await self._close()
+
+    # ---- Of its writer
+
+    async def begin(self, epoch: int) -> Begun:
+        """A writer of this epoch begins. Raises `Fenced` and `Away`."""
+        in_force, count, published, logged = await self._run(scripts.BEGIN, epoch)
+        if int(in_force) != epoch:
+            raise Fenced(f"{self.name}: a writer of epoch {int(in_force)} has it, and this one has {epoch}")
+        return Begun(int(count), published.decode(), int(logged))
+
+    async def vector(self) -> list[tuple[int, int, int]]:
+        """The applied vector: gateway, epoch, version. Raises `Away`."""
+        try:
+            found = await self._redis.hgetall(self._keys[1])
+        except (RedisError, OSError) as error:
+            raise _away(self.name, error) from None
+        split = ((int(gateway), *map(int, value.split())) for gateway, value in found.items())
+        return [(gateway, epoch, version) for gateway, epoch, version in split]
+
+    async def pages(self) -> AsyncIterator[bytes]:
+        """All records, packed. Raises `Away`."""
+        cursor = b"0"
+        while True:
+            cursor, page = await self._run(scripts.PAGE, cursor, PAGE_USERS)
+            yield page
+            if cursor == b"0":
+                return
+
+    async def write(self, epoch: int, count: int, batch: Packed) -> str:
+        """Write batch number `count`; the place of its changes in the stream. Raises `WentBack`, `Fenced`, `Away`."""
+        said = await self._run(scripts.WRITE, epoch, count - 1, count, *batch, self._prefix)
+        self._check(epoch, count, said)
+        return said[0].decode() if len(said) == 1 else ""
+
+    async def keep_alive(self, epoch: int, count: int, stats: bytes, *, alive: bool) -> int:
+        """Tell readers that the shard is whole, and how it stands; the number of changes in the stream.
+
+        Raises `WentBack`, `Fenced`, `Away`.
+        """
+        said = await self._run(scripts.ALIVE, epoch, count, int(alive), stats)
+        self._check(epoch, count, said)
+        return int(said[0])
+
+    def _check(self, epoch: int, count: int, said: list[bytes]) -> None:
+        if len(said) == 1:
+            return
+        has = (int(said[0] or 0), int(said[1] or -1))
+        if has == (epoch, count):
+            return  # done by a call that was cut short
+        if has[0] > epoch:
+            raise Fenced(f"{self.name}: a writer of epoch {has[0]} has it, and this one has {epoch}")
+        raise WentBack(f"{self.name}: has batch {has[1]} of epoch {has[0]}, not what was written last")
+
+    async def wipe(self, epoch: int) -> None:
+        """Empty it, to be written anew: from here on it passes as whole to nobody. Raises `Fenced` and `Away`."""
+        said = await self._run(scripts.WIPE, epoch)
+        if len(said) > 1:
+            raise Fenced(f"{self.name}: a writer of epoch {int(said[0])} has it, and this one has {epoch}")
+        await self.begin(epoch)
+
+    async def drop_feed(self) -> int:
+        """Drop the oldest changes beyond `FEED_MAX`; how many. Raises `Away`."""
+        return int(await self._run(scripts.DROP))
+
+    # ---- Of the change feed
+
+    async def changes(self, after: str) -> list[Entry]:
+        """Entries after a place, empty for the first ones, up to `scripts.PAGE_BYTES` and one more. Raises `Away`."""
+        page = await self._run(scripts.CHANGES, f"({after}" if after else "-")
+        entries, at = [], 0
+        while at < len(page):
+            begin = at + 1 + page[at]
+            count, length = _HEAD.unpack_from(page, begin)
+            place, at = page[at + 1 : begin].decode(), begin + _HEAD.size + length
+            entries.append(Entry(place, Batch(page[at - length : at], count)))
+        return entries
+
+    async def published(self, epoch: int, place: str, logged: int) -> None:
+        """Entries up to this one are in the log, which ends there. Raises `Away`."""
+        await self._run(scripts.PUBLISHED, epoch, place, logged)
+
+    async def newest(self) -> str:
+        """The place of the newest entry. Raises `Away`."""
+        try:
+            found = await self._redis.xrevrange(self._keys[2], count=1)
+        except (RedisError, OSError) as error:
+            raise _away(self.name, error) from None
+        return found[0][0].decode() if found else "0-0"
+
+    async def coming(self, after: str, wait_s: float) -> list[Entry]:
+        """Entries after a place, as soon as there is one, or none after a while. Raises `Away`."""
+        try:
+            found = await self._redis.xread({self._keys[2]: after}, count=WATCHED, block=round(wait_s * 1_000))
+        except (RedisError, OSError) as error:
+            raise _away(self.name, error) from None
+        entries = found.values() if isinstance(found, dict) else (part for _, part in found or [])
+        return [
+            Entry(place.decode(), Batch(entry[b"c"], int(entry[b"k"])))
+            for part in entries
+            for place, entry in part
+            if entry
+        ]
+
+    # ---- Of readers
+
+    async def look(self, users: bytes, buckets: bytes) -> Looked:
+        """Look users up. Raises `Away`."""
+        now, alive, epoch, count, answers = await self._run(scripts.LOOK, users, buckets, self._prefix)
+        return Looked(int(now), int(alive), epoch.decode(), count.decode(), answers)
+
+    async def stats(self) -> tuple[bytes, int]:
+        """How its writer says that it stands, in JSON, or empty; and the number of users with a record. Raises `Away`."""
+        try:
+            said = await self._redis.hget(self._keys[0], "stats")
+            return bytes(said or b""), int(await self._redis.hlen(self._keys[3]))
+        except (RedisError, OSError) as error:
+            raise _away(self.name, error) from None
+
+    async def _run(self, script: str, *arguments: Any) -> Any:
+        """Run a script; Redis is sent its text where it does not have it. Raises `Away`."""
+        sha = _SHAS[script]
+        try:
+            try:
+                return await self._redis.evalsha(sha, len(self._keys), *self._keys, *arguments)
+            except NoScriptError:
+                await self._redis.script_load(script)
+                return await self._redis.evalsha(sha, len(self._keys), *self._keys, *arguments)
+        except (RedisError, OSError) as error:
+            raise _away(self.name, error) from None
+
+
+def _away(name: str, error: Exception) -> Away:
+    return Away(f"{name}: the store does not answer: {str(error) or type(error).__name__}")

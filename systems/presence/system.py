@@ -1,0 +1,22 @@
+"""The system of presence: online proxies, writers with their stores, readers, and unicast services."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from muster_server.plane.kind import System
+from muster_server.systems.presence import redis_server
+from muster_server.systems.presence.options import Presence, Users
+from muster_server.systems.presence.roles.proxy import PROXY
+from muster_server.systems.presence.roles.reader import READER
+from muster_server.systems.presence.roles.unicast import UNICAST
+from muster_server.systems.presence.roles.writer import WRITER
+
+SYSTEM: Final = System(
+    name="presence",
+    kinds=(WRITER, PROXY, READER, UNICAST),
+    sections={"presence": Presence, "users": Mapping[str, Users]},
+    programs=redis_server.PROGRAMS,
+    commands="muster_server.systems.presence.cli.words:add",
+    check="muster_server.systems.presence.check:wrong",
+    http="muster_server.systems.presence.http.routes",
+)

@@ -1,0 +1,112 @@
+"""The unicast service: its engine, and the readers that say where users are.
+
+Owns who is asked, and how many questions are under way. The engine asks for the gateways of a user by events; an answer that
+does not come is asked for again by the engine. Must not know what is in a message.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+from typing import Final, Protocol
+
+from muster import _core
+from muster_server.plane.calls import CallError, key_of
+from muster_server.plane.role import Role
+from muster_server.plane.service import Context
+from muster_server.plane.spec import Spec, secret
+from muster_server.systems.presence.asking import ROLE, Address, Readers
+from muster_server.systems.presence.build import link_options, placing
+from muster_server.systems.presence.options import PresenceSettings
+from muster_server.systems.presence.place import site_of
+
+BATCH: Final = 1_000
+"""Users of one question."""
+QUESTIONS_MAX: Final = 4
+"""Under way at once; users that come meanwhile are asked for together."""
+LOOK_S: Final = 0.5
+"""Between looks whether there are readers."""
+
+
+class Engine(Protocol):
+    """The methods of `muster._core.UnicastEngine` for this."""
+
+    def readers(self, known: bool) -> None:
+        """Say whether there are readers."""
+
+    def routed(self, found: list[tuple[int, list[int] | None]]) -> None:
+        """Say where users are; None: nobody could say."""
+
+
+class Routes:
+    """Asks readers while the context of `opened` is open."""
+
+    def __init__(self, engine: Engine, key: bytes) -> None:
+        self._engine, self._key = engine, key
+        self._readers: Readers | None = None
+        self._wanted: list[int] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._addresses: Sequence[Address] = ()
+
+    def want(self, user: int) -> None:
+        """The engine asks for a user. Users of one turn of the loop are asked for together."""
+        self._wanted.append(user)
+        if len(self._wanted) == 1:
+            asyncio.get_running_loop().call_soon(self._begin)
+
+    @contextlib.asynccontextmanager
+    async def opened(self, context: Context) -> AsyncIterator[None]:
+        """While it is open, users are looked up with the readers of the registry's map."""
+        self._look(context)
+        self._readers = Readers(lambda: self._addresses, self._key)
+        self._begin()  # what was wanted before
+        looking = asyncio.create_task(self._looking(context), name="looks for online readers")
+        try:
+            yield
+        finally:
+            for task in (looking, *self._tasks):
+                task.cancel()
+            await asyncio.gather(looking, *self._tasks, return_exceptions=True)
+            await self._readers.close()
+            self._readers = None
+
+    async def _looking(self, context: Context) -> None:
+        while True:
+            self._look(context)
+            await asyncio.sleep(LOOK_S)
+
+    def _look(self, context: Context) -> None:
+        snapshot = context.snapshot()
+        nodes = [] if snapshot is None else snapshot.of(ROLE)
+        addresses = [each.client for each in nodes if each.client is not None and each.state == "running"]
+        if bool(addresses) != bool(self._addresses):
+            self._engine.readers(bool(addresses))
+        self._addresses = addresses
+
+    def _begin(self) -> None:
+        while self._wanted and self._readers is not None and len(self._tasks) < QUESTIONS_MAX:
+            users, self._wanted = self._wanted[:BATCH], self._wanted[BATCH:]
+            task = asyncio.create_task(self._ask(self._readers, users), name="asks where users are")
+            self._tasks.add(task)
+            task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.result()
+        self._begin()
+
+    async def _ask(self, readers: Readers, users: list[int]) -> None:
+        try:
+            found = await readers.who(users)
+        except CallError:
+            self._engine.routed([(user, None) for user in users])
+            return
+        self._engine.routed([(each.user, sorted({device.gateway for device in each.devices})) for each in found.users])
+
+
+def build(spec: Spec, settings: PresenceSettings) -> Role:
+    """Make a unicast service, which binds its socket. Raises `SpecError`, and `OSError` when an address is taken."""
+    engine = _core.UnicastEngine(**link_options(spec), site=site_of(spec, settings))
+    routes = Routes(engine, key_of(secret(spec.cluster_secret_file, 32)))
+    return Role(engine, {"route": routes.want}, place=partial(placing, engine), beside=routes.opened)

@@ -1,0 +1,247 @@
+"""The words of rooms: `muster pub`, `sub`, `command`, `members`, `trace`, each also as `muster rooms WORD`.
+
+The work of a word is in a file of its own beside this one, imported when the word is used.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Final, TypeVar
+
+import typer
+
+from muster_server.control.errors import USAGE, UserError
+from muster_server.control.terminal.options import (
+    ConfigFile,
+    Gateways,
+    Json,
+    NodeAddress,
+    RegistryUrl,
+    Token,
+    TokenFile,
+    Url,
+    unused,
+)
+
+F = TypeVar("F", bound=Callable[..., int])
+
+rooms_app: Final = typer.Typer(
+    help="Rooms: publish, subscribe, command, list.", epilog="Example: muster rooms ls", no_args_is_help=True
+)
+short_app: Final = typer.Typer()
+
+
+def add(app: typer.Typer) -> None:
+    """Add the words to the command."""
+    app.add_typer(short_app)
+    app.add_typer(rooms_app, name="rooms")
+
+
+def both(epilog: str) -> Callable[[F], F]:
+    """Register a function as a word by itself, and as one of `rooms`."""
+
+    def made(word: F) -> F:
+        short_app.command(epilog=epilog)(word)
+        rooms_app.command(epilog=epilog.replace("muster ", "muster rooms ", 1))(word)
+        return word
+
+    return made
+
+
+@both(epilog="Example: muster sub sports:final --count 10")
+def sub(
+    room: Annotated[str, typer.Argument(metavar="ROOM")],
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after this many messages.")] = None,
+    history: Annotated[int, typer.Option(min=0, help="First print up to this many of the last messages.")] = 0,
+    raw: Annotated[bool, typer.Option("--raw", help="Print messages byte for byte on a terminal too.")] = False,
+    json: Json = False,
+    url: Url = None,
+    gateway: Gateways = None,
+    token: Token = None,
+    token_file: TokenFile = None,
+    registry: RegistryUrl = None,
+    config: ConfigFile = None,
+) -> int:
+    """Print a room's messages as they arrive, and its gaps on stderr. A user's messages (muster send) are printed too.
+
+    With --json: the room, position, stream, sender and data of each message, the time at which it came, and its age in
+    seconds if it carries that (proxy.age_every).
+    """
+    from muster_server.control.terminal import common
+    from muster_server.control.terminal.found import End, Target
+    from muster_server.systems.rooms.cli.sub import subscribe
+
+    where = Target(config, registry, End(url, gateway or (), token, token_file))
+    work = subscribe(where, room, count, history, json, raw)
+    return common.run(work, endless=count is None, streams=True)
+
+
+@both(epilog="Example: muster pub sports:final 'goal {n} at {time}' --count 3 --rate 1")
+def pub(
+    room: Annotated[str, typer.Argument(metavar="ROOM")],
+    text: Annotated[
+        str | None,
+        typer.Argument(metavar="[TEXT]", help="The message [each line of stdin is one].", show_default=False),
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", metavar="FILE", help="Publish the content of this file as one message.")
+    ] = None,
+    count: Annotated[
+        int | None,
+        typer.Option(
+            "--count",
+            "-n",
+            min=1,
+            help="Publish TEXT so often. {n} in it is the number of the message, {time} the time, {random} 8 digits of hex.",
+        ),
+    ] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            "--rate",
+            min=0.001,
+            metavar="PER_SECOND",
+            help="Publish at most so many messages a second; TEXT without --count until Ctrl-C.",
+        ),
+    ] = None,
+    url: Url = None,
+    gateway: Gateways = None,
+    token: Token = None,
+    token_file: TokenFile = None,
+    registry: RegistryUrl = None,
+    config: ConfigFile = None,
+) -> int:
+    """Publish TEXT, a file, or each line of stdin, and wait until all is acknowledged."""
+    from muster_server.control.terminal import common
+    from muster_server.control.terminal.found import End, Target
+    from muster_server.systems.rooms.cli.pub import What, publish
+
+    if text is not None and file is not None:
+        raise UserError("--file excludes TEXT", USAGE)
+    if text is None:
+        unused({"--count": count is not None}, "TEXT")
+    if file is not None:
+        unused({"--rate": rate is not None}, "TEXT or lines of stdin")
+    what = What(text, file, count, rate)
+    where = Target(config, registry, End(url, gateway or (), token, token_file))
+    return common.run(publish(where, room, what), endless=what.is_endless)
+
+
+@both(epilog="Example: muster command sports:final 'half-time' --expires 5")
+def command(
+    room: Annotated[str, typer.Argument(metavar="ROOM")],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="At most 800 bytes.")],
+    expires: Annotated[float, typer.Option(min=0.001, max=60, help="Give up after this many seconds.")] = 5.0,
+    json: Json = False,
+    url: Url = None,
+    gateway: Gateways = None,
+    token: Token = None,
+    token_file: TokenFile = None,
+    registry: RegistryUrl = None,
+    config: ConfigFile = None,
+) -> int:
+    """Send a command to every member of a room, and print the outcome.
+
+    Exit code 0: all members have it; 3: nobody is in the room; 4: it expired before all had it. Any other code: it was
+    not sent, or its outcome is unknown.
+    """
+    from muster_server.control.terminal import common
+    from muster_server.control.terminal.found import End, Target
+    from muster_server.systems.rooms.cli.tell import command as send
+
+    where = Target(config, registry, End(url, gateway or (), token, token_file))
+    return common.run(send(where, room, text, expires, json))
+
+
+@both(epilog="Example: muster members sports:final --ids")
+def members(
+    room: Annotated[str, typer.Argument(metavar="ROOM")],
+    ids: Annotated[bool, typer.Option("--ids", help="Also list up to 100 users, each once.")] = False,
+    start: Annotated[int, typer.Option(min=0, help="First user of the list.")] = 0,
+    wait: Annotated[float, typer.Option(min=0.001, max=60, help="Wait this many seconds for gateways.")] = 1.0,
+    json: Json = False,
+    url: Url = None,
+    gateway: Gateways = None,
+    token: Token = None,
+    token_file: TokenFile = None,
+    registry: RegistryUrl = None,
+    config: ConfigFile = None,
+) -> int:
+    """Count a room's members over all gateways. A user with two clients counts twice.
+
+    Exit code 0 if all gateways answered; 75 if one did not, so its members are missing.
+    """
+    from muster_server.control.terminal import common
+    from muster_server.control.terminal.found import End, Target
+    from muster_server.systems.rooms.cli.members import show
+
+    if not ids:
+        unused({"--start": start != 0}, "--ids")
+    where = Target(config, registry, End(url, gateway or (), token, token_file))
+    return common.run(show(where, room, ids, start, wait, json))
+
+
+@both(epilog="Example: muster trace sports:final")
+def trace(
+    room: Annotated[str, typer.Argument(metavar="ROOM")],
+    message: Annotated[
+        str | None,
+        typer.Option(
+            "--message",
+            metavar="TEXT",
+            help="Publish this text through each proxy, and time it. Every member sees it.",
+        ),
+    ] = None,
+    cluster: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Follow the way through this cluster of brokers only.")
+    ] = None,
+    wait: Annotated[float, typer.Option(min=0.1, max=60, help="Wait this many seconds for each step.")] = 5.0,
+    json: Json = False,
+    registry: RegistryUrl = None,
+    config: ConfigFile = None,
+) -> int:
+    """Show the nodes that carry a room's messages, the time through each proxy, and each link on the way.
+
+    Exit code 75 if a node did not answer in time.
+    """
+    from muster_server.control.terminal import common
+    from muster_server.control.terminal.found import Target
+    from muster_server.systems.rooms.cli.trace import show
+
+    return common.run(show(Target(config, registry), room, cluster, message, wait, json))
+
+
+@rooms_app.command("ls", epilog="Example: muster rooms ls --limit 20")
+def rooms_ls(
+    offset: Annotated[int, typer.Option(min=0, max=(1 << 32) - 1, help="Rooms to skip.")] = 0,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Rooms to show.")] = 100,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Also show the servers' own figures, and rooms of probes.")
+    ] = False,
+    json: Json = False,
+    node: NodeAddress = None,
+    registry: RegistryUrl = None,
+    config: ConfigFile = None,
+) -> int:
+    """List the rooms: members, and the messages that are kept for them.
+
+    --json and --verbose also have the rooms of probes, and what the servers need: streams, offsets, what is in force.
+    """
+    from muster_server.control.terminal.found import Target
+    from muster_server.systems.rooms.cli.ls import ls
+
+    return ls(Target(config, registry, node=node), offset, limit, json, verbose)
+
+
+@rooms_app.command("show", epilog="Example: muster rooms show sports:final --json")
+def rooms_show(
+    room: Annotated[str, typer.Argument(metavar="ROOM")],
+    json: Json = False,
+    node: NodeAddress = None,
+    registry: RegistryUrl = None,
+    config: ConfigFile = None,
+) -> int:
+    """Show one room as each role knows it."""
+    from muster_server.control.terminal.found import Target
+    from muster_server.systems.rooms.cli.ls import show
+
+    return show(Target(config, registry, node=node), room, json)

@@ -1,0 +1,5 @@
+"""Run by alembic: the steps of memberships."""
+
+from muster_server.plane.database.migrate import run
+
+run()

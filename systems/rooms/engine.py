@@ -1,0 +1,64 @@
+"""Methods of the room engines beyond those of every engine."""
+
+from typing import Any, Protocol
+
+from muster_server.plane.engine import DoorEngine, Engine, Node, Server
+
+Cluster = tuple[list[Node], int, int]
+"""The brokers of one more cluster, its number of partitions, and the step of its growth."""
+
+
+class RoomsEngine(Engine, Protocol):
+    """An engine of any role of rooms."""
+
+    def placement(
+        self,
+        epoch: int,
+        nodes: list[Node],
+        partitions: tuple[int, int],
+        growth: tuple[int, int] = (0, 0),
+        beside: list[Cluster] = ...,
+    ) -> None:
+        """Use a newer placement; an older epoch changes nothing. `partitions`: of brokers and of routers.
+
+        `growth` has the step of each: 0 none, 1 the new partitions prepare, 2 they serve. A broker or proxy gets the
+        brokers of its own cluster. `beside` has those of the other clusters, for a router or a gateway, each always at
+        the same place. Raises `ValueError` if a number of partitions is no power of two up to 256, or a step of a
+        growth is unknown.
+        """
+
+    def rooms(self, place: int, limit: int, /) -> tuple[list[dict[str, Any]], int | None]:
+        """Return the rooms at `limit` places from one on, and the place of the next page."""
+
+    def room(self, name: str) -> dict[str, Any] | None:
+        """Return one room, if known here."""
+
+    def interest(self, start: tuple[int, int], limit: int, /) -> tuple[list[tuple[int, int]], tuple[int, int] | None]:
+        """Return at most `limit` pairs (gateway, room id) of known interest, and the next page."""
+
+
+class RoomsDoor(RoomsEngine, DoorEngine, Protocol):
+    """The engine of a gateway or a proxy."""
+
+    def servers(self, gateways: list[Server], proxies: list[Server]) -> None:
+        """From now on tell clients of these servers, without those of weight 0. Raises `ValueError` for a wrong key."""
+
+
+class GatewayEngine(RoomsDoor, Protocol):
+    """The engine of a gateway."""
+
+    def history_max(self, messages: int) -> None:
+        """From now on a join may ask for this many messages of history."""
+
+    def bounds(self, *, sessions: int, places: int, rooms: int) -> None:
+        """From now on a user has at most so many sessions and places in rooms, and there are at most so many rooms."""
+
+
+class ProxyEngine(RoomsDoor, Protocol):
+    """The engine of a proxy."""
+
+    def bounds(self, *, sessions: int, messages: int, bytes: int) -> None:
+        """From now on a user has at most so many sessions, and publishes so much a second; 0: any number."""
+
+    def command_limit(self, rate: int, burst: int) -> None:
+        """From now on a user may send this many commands a second, and this many at once."""

@@ -1,0 +1,148 @@
+"""The gateway: clients join rooms here, and it carries each room to its members.
+
+Its options, its settings and its descriptor; the engine is made in `build.py`.
+"""
+
+from typing import Annotated, Final
+
+import msgspec
+
+from muster_server.plane.kind import Around, Pods, RoleKind
+from muster_server.plane.options import DoorOptions, key
+from muster_server.systems.rooms.options import (
+    PAGES,
+    ArenaMib,
+    DoorSettings,
+    Retention,
+    UserSessions,
+    door_reloads,
+    door_settings,
+    retentions,
+)
+
+RELOADED: Final = ("history_max", "rooms_max", "user_rooms_max", "user_sessions_max")
+
+
+class Gateway(DoorOptions, frozen=True):
+    """Carries rooms to members: clients join here."""
+
+    arena_mib: ArenaMib = 256
+    history_max: Annotated[
+        int,
+        key("Most messages of history for a join", "one fetch from a broker", "messages", ge=0, le=65_536),
+    ] = 1_024
+    rooms_max: Annotated[
+        int,
+        key(
+            "Most rooms at once; further ones are refused as `busy`. A user gets at most as many as would be left",
+            "1.3 KiB each: 5.2 GiB, the most for one process",
+            "rooms",
+            ge=1,
+            le=4 << 20,
+        ),
+    ] = 4 << 20
+    user_rooms_max: Annotated[
+        int,
+        key(
+            "Most rooms of one user, over all its sessions here, a room counted for each session in it; with the shared"
+            " token, of one session, which has 256 at most",
+            "four sessions with all of theirs; rooms that nobody else is in take 1.3 MiB",
+            "rooms",
+            ge=1,
+            le=4 << 20,
+        ),
+    ] = 1_024
+    user_sessions_max: UserSessions = 64
+    membership_again_ms: Annotated[
+        int,
+        key(
+            "Time after which a room's first join, or last leave, is sent to the router again unless acknowledged; 0: only"
+            " when it may be lost",
+            "sooner than a loss can be detected; when many rooms change at once, nothing is sent twice",
+            "ms",
+            ge=0,
+            le=1_000,
+        ),
+    ] = 10
+
+
+class PresenceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The settings of presence in a gateway."""
+
+    window_ms: int
+    """Sessions that come and go within this time make one packet."""
+    devices: str
+    """How many devices of a user may be here: `many`, `one per kind` or `one`."""
+    users: list[tuple[int, int, str]]
+    """The same for ranges of users, first and last."""
+
+
+class GatewaySettings(DoorSettings, frozen=True):
+    """The settings of a gateway."""
+
+    arena_bytes: int
+    history_max: int
+    rooms_max: int
+    user_rooms_max: int
+    user_sessions_max: int
+    membership_again_ms: int
+    paced_namespaces: list[str]
+    namespaces: list[Retention] = msgspec.field(default_factory=list[Retention])
+    presence: PresenceSettings | None = None
+
+
+def settle(options: Gateway, around: Around) -> GatewaySettings:
+    """Made from the configuration."""
+    return GatewaySettings(
+        **door_settings(options, around),
+        arena_bytes=options.arena_mib << 20,
+        history_max=options.history_max,
+        rooms_max=options.rooms_max,
+        user_rooms_max=options.user_rooms_max,
+        user_sessions_max=options.user_sessions_max,
+        membership_again_ms=options.membership_again_ms,
+        paced_namespaces=[name for name, space in around.section("namespaces").items() if space.flow == "paced"],
+        namespaces=retentions(around),
+        presence=presence(around),
+    )
+
+
+def presence(around: Around) -> PresenceSettings | None:
+    """The settings that presence asks of gateways; None where it does not run."""
+    if not around.runs("presence"):
+        return None
+    options, users = around.section("presence"), around.section("users").values()
+    return PresenceSettings(
+        window_ms=options.window_ms,
+        devices=options.devices,
+        users=[(each.first, each.last, each.devices) for each in users],
+    )
+
+
+GATEWAY: Final = RoleKind(
+    name="gateway",
+    process="machine",
+    numbers=range(3, 10_001, 4),
+    about="carries rooms to the clients that join them",
+    options=Gateway,
+    settings=GatewaySettings,
+    settle=settle,
+    build="muster_server.systems.rooms.build:gateway",
+    pages=PAGES,
+    door="read",
+    listed="gateways",
+    dials=("broker", "router"),
+    clients=True,
+    secrets=frozenset({"cluster", "names", "token", "users"}),
+    plural="gateways",
+    count_why="members spread over them",
+    always=True,
+    ends=30,
+    row=30,
+    pods=Pods(port=7400, memory="512Mi"),
+    received="muster_messages_received_total",
+    sent="muster_messages_sent_total",
+    carried="muster_messages_sent_total",
+    delivered="muster_messages_sent_total",
+    reloads=door_reloads("gateway") | {f"gateway.{name}": name for name in RELOADED},
+)

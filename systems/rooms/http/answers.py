@@ -1,0 +1,92 @@
+"""The shapes of answers, as JSON and in the description of the API."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+import muster
+from muster_server.systems.http.idempotency import Answer
+from muster_server.systems.http.problems import Problem
+
+
+class Positioned(msgspec.Struct, frozen=True):
+    """A message that the room's owner has numbered. `position`: `STREAM:OFFSET`."""
+
+    position: str
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """Why a message of a batch was not published."""
+
+    code: str
+    detail: str
+    retryable: bool
+
+
+class BatchEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One message of a batch: its position, or the reason why it has none."""
+
+    position: str | None = None
+    error: Failure | None = None
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """The results of a batch, in its order."""
+
+    published: int
+    failed: int
+    messages: list[BatchEntry]
+
+
+class RoomMessage(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One message of a room."""
+
+    position: str
+    sender: str
+    data: str
+    encoding: str = "utf-8"
+
+
+class Last(msgspec.Struct, frozen=True):
+    """The last messages of a room, oldest first. `whole`: there are no older ones, or as many came as were
+    requested."""
+
+    room: str
+    messages: list[RoomMessage]
+    whole: bool
+
+
+class Counted(msgspec.Struct, frozen=True):
+    """The members of a room. `ids`: users, as text; `truncated`: there are more; `partial`: a gateway did not answer."""
+
+    count: int
+    ids: list[str]
+    truncated: bool
+    partial: bool
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """The outcome of a command: `delivered` to all `members`, `nobody`, or `expired` when this many `members` had
+    it."""
+
+    outcome: str
+    members: int
+
+
+class Rooms(msgspec.Struct, frozen=True):
+    """Rooms by name. `truncated`: there are more than were looked at; `partial`: a gateway did not answer."""
+
+    rooms: list[dict[str, Any]]
+    truncated: bool
+    partial: bool
+
+
+def batch_answer(said: Sequence[muster.Position | Problem]) -> Answer:
+    """The results of a batch; the status tells whether a part failed."""
+    entries = [
+        BatchEntry(error=Failure(**each.short())) if isinstance(each, Problem) else BatchEntry(position=str(each))
+        for each in said
+    ]
+    failed = sum(isinstance(each, Problem) for each in said)
+    return Answer(207 if failed else 200, msgspec.json.encode(Batch(len(said) - failed, failed, entries)))

@@ -1,0 +1,254 @@
+"""The service behind the rooms' routes: rooms that are read, clients that publish, streams, and errors as problems.
+
+Owns their life in one process. Knows no path and no body.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final
+
+import muster
+from muster_server.systems.http.access import Caller
+from muster_server.systems.http.face import Base
+from muster_server.systems.http.idempotency import Nothing
+from muster_server.systems.http.options import HttpOptions
+from muster_server.systems.http.problems import Problem
+from muster_server.systems.rooms.cli.listing import Listing
+from muster_server.systems.rooms.http.feeds import Feed
+from muster_server.systems.rooms.http.sessions import SWEEP_S, Full, Session, Sessions
+from muster_server.systems.rooms.http.streams import Stream
+
+PUBLISH_S: Final = 10.0
+OWN_AGAIN_S: Final = 1.0
+CODES: Final[Mapping[str, str]] = {
+    "bad_room_name": "bad_room_name",
+    "name_collision": "name_collision",
+    "not_allowed": "not_allowed",
+    "rate_limited": "rate_limited",
+    "too_much_history": "too_much_history",
+    "too_long": "too_long",
+    "invalid": "bad_request",
+    "timeout": "timeout",
+    "busy": "busy",
+    "too_many_rooms": "busy",
+}
+"""By the code of the library's error; all others are `unavailable`."""
+ENDS: Final = ("left", "stalled", "draining", "revoked", "expired", "unavailable", "cancelled", "defect")
+"""Reasons for which streams end; the codes of errors come besides."""
+
+
+class Service:
+    """The rooms in one process."""
+
+    def __init__(self, base: Base) -> None:
+        self.base, self._counts = base, base.counts
+        self._sessions = Sessions(base.where, self.options.sessions_max, self.options.session_idle_s)
+        self._feeds: dict[tuple[bytes | None, str], Feed] = {}
+        self._streams: set[Stream] = set()
+        self._tasks: list[asyncio.Task[None]] = []
+        self.listing = Listing(base.nodes)
+        self.ready = self.draining = False
+        gauge = base.counts.gauge
+        gauge("http_streams", "Event streams that are open", lambda: len(self._streams))
+        gauge("http_rooms", "Rooms that are read", lambda: len(self._feeds))
+        gauge("http_room_bytes", "Memory of the rings of rooms that are read", self._ring_bytes)
+        gauge("http_sessions", "Users with sessions", lambda: len(self._sessions))
+        self.sent(0)
+        for reason in ENDS:
+            self._ended(reason, 0)
+        for outcome in ("published", "failed"):
+            self._published(outcome, 0)
+
+    @property
+    def options(self) -> HttpOptions:
+        """The present ones."""
+        return self.base.options
+
+    # --- life ---------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """As `Face.start`."""
+        self._tasks = [asyncio.create_task(self._open_own()), asyncio.create_task(self._sweep())]
+
+    def redirect(self, address: muster.Address) -> None:
+        """As `Face.redirect`."""
+        self._sessions.redirect(address)
+
+    def access_changed(self) -> None:
+        """As `Face.access_changed`."""
+        for stream in self._streams:
+            stream.wake()
+
+    def drain(self) -> None:
+        """As `Face.drain`."""
+        self.draining = True
+        self.access_changed()
+
+    async def stop(self) -> None:
+        """As `Face.stop`."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(feed.close() for feed in self._feeds.values()))
+        await self._sessions.close()
+        await self.listing.close()
+
+    def status(self) -> dict[str, Any]:
+        """As `Face.status`."""
+        return {"streams": len(self._streams), "rooms": len(self._feeds), "sessions": len(self._sessions)}
+
+    def _ring_bytes(self) -> float:
+        return sum(feed.ring.bytes for feed in self._feeds.values())
+
+    async def _open_own(self) -> None:
+        """Reach the servers with the process's own client, however long it takes."""
+        while not self.ready:
+            try:
+                await self._sessions.own.publisher()
+                self.ready = True
+            except muster.MusterError as error:
+                self.base.log.warning("the servers do not answer yet", why=str(error))
+                await asyncio.sleep(OWN_AGAIN_S)
+
+    async def _sweep(self) -> None:
+        """Leave unread rooms, close idle sessions, and let quiet streams send heartbeats."""
+        loop = asyncio.get_running_loop()
+        beat = loop.time() + self.options.heartbeat_s
+        while True:
+            await asyncio.sleep(min(SWEEP_S, self.options.heartbeat_s / 2))
+            now = loop.time()
+            for place, feed in list(self._feeds.items()):
+                idle = feed.idle_since is not None and now - feed.idle_since > self.options.room_idle_s
+                if feed.over or idle:
+                    del self._feeds[place]
+                    await feed.close()
+            self._sessions.sweep()
+            if now >= beat:
+                beat = now + self.options.heartbeat_s
+                for stream in self._streams:
+                    stream.beat()
+
+    # --- what routes ask ----------------------------------------------------------------------------------------
+
+    def session(self, caller: Caller) -> Session:
+        """The caller's session. Raises `Problem`."""
+        try:
+            return self._sessions.of(caller.token)
+        except Full:
+            raise Problem("busy", "too many users at once") from None
+
+    async def feed(self, caller: Caller, room: str) -> Feed:
+        """The joined room for this caller. Raises `Problem`."""
+        name = room if ":" in room else f"default:{room}"
+        feed = self._feeds.get((caller.token, name))
+        if feed is None or feed.over:
+            if len(self._feeds) >= self.options.rooms_max and not await self._leave_one():
+                raise Problem("busy", "too many rooms are read at once")
+            options = self.options
+            feed = Feed(name, self.session(caller), options.history_max, options.room_bytes_max)
+            self._feeds[caller.token, name] = feed
+        feed.idle_since = asyncio.get_running_loop().time()
+        try:
+            await asyncio.shield(feed.joined)
+        except muster.MusterError as error:
+            raise problem(error, caller) from None
+        return feed
+
+    async def _leave_one(self) -> bool:
+        """Leave a room without a reader."""
+        for place, feed in list(self._feeds.items()):
+            if not feed.readers and feed.joined.done():
+                del self._feeds[place]
+                await feed.close()
+                return True
+        return False
+
+    def open(self, stream: Stream) -> None:
+        """Add a stream. Raises `Problem`."""
+        if self.draining:
+            raise Problem("draining")
+        if len(self._streams) >= self.options.streams_max:
+            raise Problem("busy", "too many event streams at once")
+        self._streams.add(stream)
+        stream.feed.readers.add(stream.wake)
+        stream.feed.idle_since = None
+
+    def close(self, stream: Stream, reason: str) -> None:
+        """A stream has ended."""
+        self._streams.discard(stream)
+        feed = stream.feed
+        feed.readers.discard(stream.wake)
+        if not feed.readers:
+            feed.idle_since = asyncio.get_running_loop().time()
+        self._ended(reason, 1)
+
+    def sent(self, length: int) -> None:
+        """Count the bytes sent to a stream."""
+        self._counts.add("http_stream_bytes", "Bytes of events sent to streams", length)
+
+    def _ended(self, reason: str, count: int) -> None:
+        self._counts.add("http_streams_ended", "Event streams that ended, by reason", count, reason=reason)
+
+    def _published(self, outcome: str, count: int) -> None:
+        self._counts.add("http_messages", "Messages published over HTTP, by outcome", count, outcome=outcome)
+
+    async def publish(
+        self, caller: Caller, room: str, data: Sequence[bytes | Problem]
+    ) -> list[muster.Position | Problem]:
+        """Publish in this order, and return each message's position, or the reason why it has none."""
+        session = self.session(caller)
+        session.users += 1
+        try:
+            try:
+                client = await session.publisher()
+            except muster.MusterError as error:
+                raise Nothing(problem(error, caller)) from None
+            tasks = [_failed(each) if isinstance(each, Problem) else _publish(client, room, each) for each in data]
+            said = [await tasks[0]] if len(tasks) == 1 else await asyncio.gather(*tasks)
+        finally:
+            session.users -= 1
+        found: list[muster.Position | Problem] = []
+        for each in said:
+            if isinstance(each, muster.MusterError):
+                if each.code == "bad_credential":
+                    session.forget(client)
+                found.append(problem(each, caller))
+            else:
+                found.append(each)
+        failed = sum(isinstance(each, Problem) for each in found)
+        self._published("published", len(found) - failed)
+        self._published("failed", failed)
+        return found
+
+    async def ask(self, caller: Caller, ask: Callable[[muster.Client], Awaitable[Any]]) -> Any:
+        """Ask through the caller's client. Raises `Problem`, or `Nothing` if nothing was done."""
+        session = self.session(caller)
+        session.users += 1
+        try:
+            client = await session.publisher()
+            return await ask(client)
+        except muster.TimedOut as error:
+            raise problem(error, caller) from None
+        except muster.MusterError as error:
+            raise Nothing(problem(error, caller)) from None
+        finally:
+            session.users -= 1
+
+
+def problem(error: muster.MusterError, caller: Caller) -> Problem:
+    """An error of the room plane as a problem."""
+    code = CODES.get(error.code, "unavailable")
+    if error.code == "bad_credential" and caller.token is not None:
+        code = "bad_credential"
+    return Problem(code, str(error), retry_after=getattr(error, "retry_after", None))
+
+
+async def _failed(problem: Problem) -> Problem:
+    return problem
+
+
+async def _publish(client: muster.Client, room: str, data: bytes) -> muster.Position | muster.MusterError:
+    try:
+        return await client.publish(room, data, timeout=PUBLISH_S)
+    except muster.MusterError as error:
+        return error

@@ -1,0 +1,147 @@
+"""The proxy: takes what clients publish to the room's broker.
+
+Its options, its settings and its descriptor; the engine is made in `build.py`.
+"""
+
+from typing import Annotated, Final
+
+import msgspec
+
+from muster_server.plane.kind import Around, Pods, RoleKind
+from muster_server.plane.options import DoorOptions, key
+from muster_server.plane.users import USER_MAX
+from muster_server.systems.rooms.options import (
+    PAGES,
+    DoorSettings,
+    UserSessions,
+    door_reloads,
+    door_settings,
+    retentions,
+)
+
+RELOADED: Final = ("command_rate", "command_burst", "user_sessions_max", "user_message_rate", "user_byte_rate")
+
+
+class Proxy(DoorOptions, frozen=True):
+    """Takes what clients publish to the room's broker."""
+
+    age_every: Annotated[
+        int,
+        key(
+            "One of this many publish frames carries its messages' age, for the latency of real messages; 1: of all, for"
+            " `Message.age`; 0: none",
+            "costs 4 to 61 bytes from broker to gateway each, and is frequent enough for percentiles of a minute",
+            "frames",
+            ge=0,
+            le=1 << 30,
+        ),
+    ] = 1_024
+    command_rate: Annotated[
+        int,
+        key(
+            "Commands of one user, over all its sessions here; with the shared token, of one session",
+            "commands are for rare events: each costs an answer per member and per hop",
+            "1/s",
+            ge=1,
+            le=10_000,
+        ),
+    ] = 1
+    command_burst: Annotated[
+        int, key("Commands of one user at once, after a pause", "one by one", "commands", ge=1, le=10_000)
+    ] = 1
+    user_sessions_max: UserSessions = 64
+    user_message_rate: Annotated[
+        int,
+        key(
+            "Messages of one user, over all its sessions here, and as many at once after a second's pause; with the shared"
+            " token, of one session; 0: no limit. A longer message counts once for each 1,100 bytes",
+            "far above what one program sends; messages beyond wait at their publisher",
+            "1/s",
+            ge=0,
+            le=100_000_000,
+        ),
+    ] = 100_000
+    user_byte_rate: Annotated[
+        int,
+        key(
+            "The same in bytes",
+            "16 MiB: an eighth of 1 Gbit/s, so one user cannot fill a proxy's network",
+            "bytes/s",
+            ge=0,
+            le=(1 << 32) - 1,
+        ),
+    ] = 16 << 20
+
+
+class ProxySettings(DoorSettings, frozen=True):
+    """The settings of a proxy."""
+
+    age_every: int
+    command_rate: int
+    command_burst: int
+    user_sessions_max: int
+    user_message_rate: int
+    user_byte_rate: int
+    namespaces: list[str] = msgspec.field(default_factory=list[str])
+    """Those of which it tells brokers, as they keep their rooms otherwise than others."""
+    sends: list[tuple[int, int, list[str]]] | None = None
+    """To whom users of a range may send where their token does not say it; None: it takes no messages to users."""
+
+
+def settle(options: Proxy, around: Around) -> ProxySettings:
+    """Made from the configuration."""
+    return ProxySettings(
+        **door_settings(options, around),
+        age_every=options.age_every,
+        command_rate=options.command_rate,
+        command_burst=options.command_burst,
+        namespaces=[name for name, *_ in retentions(around)],
+        user_sessions_max=options.user_sessions_max,
+        user_message_rate=options.user_message_rate,
+        user_byte_rate=options.user_byte_rate,
+        sends=sends(around),
+    )
+
+
+def sends(around: Around) -> list[tuple[int, int, list[str]]] | None:
+    """To whom users without `send` in their token may send; None where presence does not run."""
+    if not around.runs("presence"):
+        return None
+    named = [each for each in around.section("users").values() if each.send is not None]
+    otherwise = around.section("presence").send
+    return [*((each.first, each.last, split(each.send)) for each in named), (0, USER_MAX, split(otherwise))]
+
+
+def split(patterns: str) -> list[str]:
+    """The patterns of a key."""
+    return [each for each in patterns.split(",") if each]
+
+
+PROXY: Final = RoleKind(
+    name="proxy",
+    process="machine",
+    numbers=range(4, 10_001, 4),
+    about="takes what clients publish to the room's broker",
+    options=Proxy,
+    settings=ProxySettings,
+    settle=settle,
+    build="muster_server.systems.rooms.build:proxy",
+    pages=PAGES,
+    clustered=True,
+    door="publish",
+    listed="proxies",
+    dials=("broker",),
+    clients=True,
+    secrets=frozenset({"cluster", "names", "token", "users"}),
+    registers="serving",
+    plural="proxies",
+    count_why="publishers spread over them",
+    always=True,
+    ends=10,
+    row=40,
+    pods=Pods(port=7402, admin=7491, memory_max="512Mi"),
+    received="muster_messages_received_total",
+    sent="muster_messages_forwarded_total",
+    carried="muster_messages_forwarded_total",
+    reloads=door_reloads("proxy") | {f"proxy.{name}": name for name in RELOADED},
+)

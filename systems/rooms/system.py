@@ -1,0 +1,50 @@
+"""The system of rooms: its roles, its sections of the configuration, its words of the command."""
+
+from collections.abc import Mapping
+from typing import Annotated, Final
+
+from muster_server.plane.kind import System
+from muster_server.plane.options import Section, key
+from muster_server.systems.rooms.broker import BROKER
+from muster_server.systems.rooms.gateway import GATEWAY
+from muster_server.systems.rooms.options import Clients, Namespace, Rooms
+from muster_server.systems.rooms.proxy import PROXY
+from muster_server.systems.rooms.router import ROUTER, Database
+
+DEMO_ROOM: Final = "demo"
+"""For people: a line of words a second, and what they publish."""
+LOAD_ROOM: Final = "demo-load"
+"""The checked load, whose messages are no text."""
+
+
+class Demo(Section, frozen=True):
+    """The load of `muster up --demo`, in the room `demo-load`."""
+
+    members: Annotated[int, key("Sessions that join it", "enough to see fan-out", ge=1, le=10_000)] = 100
+    rate: Annotated[int, key("Messages published", "10,000 deliveries a second", "1/s", ge=1, le=100_000)] = 100
+    payload_bytes: Annotated[int, key("Size of a message", "a chat line", "bytes", ge=24, le=65_536)] = 200
+
+
+SYSTEM: Final = System(
+    name="rooms",
+    always=True,
+    kinds=(ROUTER, BROKER, GATEWAY, PROXY),
+    sections={
+        "database": Database,
+        "clients": Clients,
+        "rooms": Rooms,
+        "namespaces": Mapping[str, Namespace],
+        "demo": Demo,
+    },
+    presets={
+        "database.url": "sqlite",
+        "gateway.arena_mib": 64,
+        "broker.arena_mib": 64,
+        **{f"{role}.keepalive_ms": 400 for role in ("gateway", "proxy")},
+        **{f"{role}.idle_timeout_ms": 10_000 for role in ("gateway", "proxy")},
+    },
+    command_keys=("demo.",),
+    commands="muster_server.systems.rooms.cli.words:add",
+    check="muster_server.systems.rooms.check:wrong",
+    http="muster_server.systems.rooms.http.routes",
+)

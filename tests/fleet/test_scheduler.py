@@ -1,0 +1,325 @@
+"""Schedulers by a clock that the test moves, with a real store: each (task, minute) runs once or is told as missed."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import structlog
+
+from muster_server.plane.calls import CallError
+from muster_server.plane.database.url import location
+from muster_server.systems.fleet import scheduler as module
+from muster_server.systems.fleet import schema
+from muster_server.systems.fleet.database.store import SqlStore
+from muster_server.systems.fleet.options import Fleet, FleetSettings
+from muster_server.systems.fleet.questions import Draw, Picked, PickOne, TaskRow
+from muster_server.systems.fleet.records import Fenced, Lead, RunRow
+from muster_server.systems.fleet.scheduler import Leading
+from muster_server.systems.fleet.schema import Order, Result
+from muster_server.systems.fleet.wheel import MissedRuns
+from tests.waiting import until
+
+START = 29_700_000
+
+
+class Clock:
+    """The wall; the steady clock goes by itself."""
+
+    def __init__(self) -> None:
+        self.wall = START * 60 + 30.0
+
+    def time(self) -> float:
+        return self.wall
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+
+class Nodes:
+    """Index nodes that pick the first clients, and remember who asked."""
+
+    def __init__(self) -> None:
+        self.clients = [f"c{number}" for number in range(10)]
+        self.asked: list[PickOne] = []
+        self.released: list[str] = []
+        self.epoch = 0
+        self.away = False
+        self.on_alive: Callable[[], None] = lambda: None
+        self.online = 10
+
+    async def pick(self, question: PickOne) -> Picked:
+        if self.away:
+            raise CallError("away", "no index node answers")
+        if question.epoch < self.epoch:
+            raise CallError("superseded", "another one leads")
+        self.epoch = question.epoch
+        self.asked.append(question)
+        found = [each for each in self.clients if each not in question.without][: question.wanted]
+        draw = Draw(question.seed, 0, len(found), 10, 0, 0, 1.0, START, 1)
+        return Picked([(client, 1) for client in found], draw, question.selector)
+
+    def tell(self, question: Any, without: int = 0) -> None:
+        if hasattr(question, "run"):
+            self.released.append(question.run)
+
+
+class Air:
+    """The broker and all clients: they answer, unless they are deaf, and remember what they were asked."""
+
+    def __init__(self) -> None:
+        self.orders: Counter[tuple[str, str]] = Counter()
+        self.deaf: set[str] = set()
+        self.connected = True
+        self.sent = self.lost = self.received = 0
+        self._heard: list[Callable[[str, bytes], None]] = []
+        self._done: set[tuple[str, str]] = set()
+        self.did: Counter[tuple[str, str]] = Counter()
+
+    def link(self, heard: Callable[[str, bytes], None]) -> "Air":
+        self._heard.append(heard)
+        return self
+
+    async def open(self) -> None:
+        """It is."""
+
+    async def close(self) -> None:
+        """The next one listens."""
+
+    def send(self, topic: str, payload: bytes, quality: int) -> None:
+        client = topic.split("/")[2]
+        order = msgspec.json.decode(payload, type=Order)
+        self.orders[client, order.run] += 1
+        if client in self.deaf:
+            return
+        if (client, order.run) not in self._done:
+            self._done.add((client, order.run))
+            self.did[client, order.run] += 1
+        asyncio.get_running_loop().call_soon(self._answer, client, order.run)
+
+    def _answer(self, client: str, run: str) -> None:
+        self._heard[-1](schema.up(client, "result"), schema.written(Result(run, 1, True, msgspec.Raw(b"1"))))
+
+
+class House:
+    """Schedulers that lead one after the other, or both believe to, over one store."""
+
+    def __init__(self, folder: Path, clock: Clock) -> None:
+        self.clock, self.nodes, self.air = clock, Nodes(), Air()
+        self.url = f"sqlite:///{folder / 'fleet.db'}"
+        self.store = SqlStore(location(self.url), "x")
+        self.settings = FleetSettings(
+            brokers=(),
+            tls=False,
+            user="",
+            password_file="",
+            folder=str(folder),
+            redis="",
+            redis_password_file="",
+            database=self.url,
+            database_password_file="",
+            instance="x",
+            fleet=Fleet(receipt_ms=300, result_ms=1_000, lease_ms=90_000),
+        )
+        self.tasks: list[asyncio.Task[None]] = []
+
+    async def add(self, name: str, every: int, pick: int = 2) -> None:
+        row = TaskRow(
+            name=name, kind="ping", target="", selector="", every_minutes=every, pick=pick, since_minute=START
+        )
+        await self.store.put_task(row, new=True)
+
+    async def lead(self) -> Leading:
+        """One more scheduler takes over and works."""
+        taken: Lead | None = None
+        while taken is None:  # a lead that lives beats in between
+            taken = await self.store.take(await self.store.lead(), "me")
+        nodes: Any = self.nodes
+        link: Any = self.air.link
+        made = Leading(taken, self.store, nodes, self.settings, link, structlog.get_logger())
+        began = asyncio.Event()
+        self.tasks.append(asyncio.create_task(made.work(began.set)))
+        await asyncio.wait_for(began.wait(), 10)
+        return made
+
+    async def kill(self) -> None:
+        """The last one stops in the middle of whatever it does."""
+        task = self.tasks.pop()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    async def runs(self) -> dict[tuple[str, int], RunRow]:
+        found = {}
+        for task in await self.store.tasks():
+            for minute in range(START - 5, START + 200):
+                if row := await self.store.run(task.name, minute):
+                    found[row.name] = row
+        return found
+
+    async def settled(self, minute: int) -> None:
+        """All up to this minute is handed out, and every run is over."""
+
+        async def over() -> bool:
+            lead = await self.store.lead()
+            return lead is not None and lead.last_minute >= minute and not await self.store.open_runs()
+
+        async with asyncio.timeout(20):
+            while not await over():  # noqa: ASYNC110 - it happens in another task and a database
+                await asyncio.sleep(0.02)
+
+
+@pytest.fixture
+async def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[House]:
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(module, "BEAT_S", 0.05)
+    real = asyncio.sleep
+
+    async def soon(seconds: float) -> None:
+        await real(min(seconds, 0.02))  # a minute is not waited for
+
+    monkeypatch.setattr(asyncio, "sleep", soon)
+    made = House(tmp_path, clock)
+    yield made
+    for task in made.tasks:
+        task.cancel()
+    await asyncio.gather(*made.tasks, return_exceptions=True)
+    await made.store.close()
+
+
+async def test_each_minute_is_handed_out_once_over_restarts(house: House) -> None:
+    await house.add("each", 1)
+    await house.add("third", 3)
+    await house.lead()
+    await house.settled(START)
+    for minute in range(START + 1, START + 10):
+        house.clock.wall = minute * 60.0 + 1
+        if minute % 2:
+            await house.kill()
+            await house.lead()
+        await house.settled(minute)
+    found = await house.runs()
+    assert [minute for name, minute in sorted(found) if name == "each"] == list(range(START + 1, START + 10))
+    assert len([name for name, _ in found if name == "third"]) == 3
+    assert {row.state for row in found.values()} == {"done"}
+    assert max(house.air.did.values()) == 1
+
+
+async def test_minutes_that_no_scheduler_saw_are_told_as_missed(house: House) -> None:
+    await house.add("each", 1)
+    await house.lead()
+    await house.settled(START)
+    await house.kill()
+    house.clock.wall += 20 * 60
+    told: list[MissedRuns] = []
+    turn = house.store.turn
+
+    async def noted(epoch: int, before: int, after: int, runs: Any, missed: Any) -> None:
+        told.extend(missed)
+        await turn(epoch, before, after, runs, missed)
+
+    house.store.turn = noted  # type: ignore[method-assign]
+    await house.lead()
+    await house.settled(START + 20)
+    found = await house.runs()
+    assert sorted(minute for _, minute in found) == [START + 19, START + 20]  # one minute late still runs
+    assert [(each.task, each.first, each.last, each.runs) for each in told] == [("each", START + 1, START + 18, 18)]
+
+
+async def test_a_clock_that_steps_back_runs_nothing_twice(house: House) -> None:
+    await house.add("each", 1)
+    await house.lead()
+    for minute in (START + 1, START + 2, START - 3, START, START + 2, START + 3):
+        house.clock.wall = minute * 60.0 + 1
+        await house.settled(max(START + 1, minute))
+        await asyncio.sleep(0)
+    found = await house.runs()
+    assert sorted(minute for _, minute in found) == [START + 1, START + 2, START + 3]
+    assert max(house.air.orders.values()) == 1
+
+
+async def test_of_two_that_believe_to_lead_one_works(house: House) -> None:
+    await house.add("each", 1)
+    await house.lead()
+    await house.settled(START)
+    first = house.tasks[0]
+    await house.lead()
+    house.clock.wall += 60
+    await house.settled(START + 1)
+    await until(first.done)
+    assert isinstance(first.exception(), Fenced)
+    assert set(await house.runs()) == {("each", START + 1)}
+    assert max(house.air.orders.values()) == 1
+
+
+async def test_a_run_of_a_lead_that_died_is_taken_up_and_no_client_does_it_twice(house: House) -> None:
+    await house.add("each", 1, pick=4)
+    house.air.deaf = {"c2", "c3"}
+    await house.lead()
+    house.clock.wall += 60
+    await until(lambda: house.air.orders["c3", f"each@{START + 1}"] == 1)
+    async with asyncio.timeout(10):
+        while len(await house.store.results_of(("each", START + 1))) < 2:  # noqa: ASYNC110 - a database
+            await asyncio.sleep(0.01)
+    await house.kill()
+    house.air.deaf = set()
+    await house.lead()
+    await house.settled(START + 1)
+    row = (await house.runs())["each", START + 1]
+    assert (row.state, row.done, row.missed, row.replaced) == ("done", 4, 0, None)
+    assert house.air.orders["c0", f"each@{START + 1}"] == 1  # its result was kept
+    assert house.air.orders["c3", f"each@{START + 1}"] == 2
+    assert max(house.air.did.values()) == 1
+
+
+async def test_silent_clients_are_replaced_once_and_the_draw_is_kept(house: House) -> None:
+    await house.add("each", 1, pick=4)
+    house.air.deaf = {"c0", "c1", "c4"}
+    await house.lead()
+    house.clock.wall += 60
+    await house.settled(START + 1)
+    row = (await house.runs())["each", START + 1]
+    assert (row.done, row.replaced, row.missed) == (3, ["c0", "c1"], 1)  # c4 was silent too, and nobody came for it
+    assert [[client for client, _ in asked] for asked in row.asked] == [["c0", "c1", "c2", "c3"], ["c4", "c5"]]
+    assert house.nodes.released == [f"each@{START + 1}"]
+
+
+async def test_a_run_without_index_nodes_is_missed_and_says_why(house: House) -> None:
+    await house.add("each", 1)
+    house.nodes.away = True
+    await house.lead()
+    house.clock.wall += 60
+    await house.settled(START + 1)
+    row = (await house.runs())["each", START + 1]
+    assert (row.state, row.reason) == ("missed", "no index node answers")
+
+
+async def test_no_client_is_asked_before_it_is_written(house: House) -> None:
+    """Else a lead that dies in between leaves clients at work that nobody knows of."""
+    await house.add("each", 1, pick=4)
+    house.air.deaf = {"c0"}
+    written: set[tuple[str, str]] = set()
+    unwritten: list[tuple[str, str]] = []
+    write, send = house.store.write, house.air.send
+
+    async def noted(epoch: int, runs: Any, results: Any) -> None:
+        await write(epoch, runs, results)
+        for run in runs:
+            written.update((client, f"{run.task}@{run.minute}") for asked in run.asked for client, _ in asked)
+
+    def seen(topic: str, payload: bytes, quality: int) -> None:
+        order = (topic.split("/")[2], msgspec.json.decode(payload, type=Order).run)
+        if order not in written:
+            unwritten.append(order)
+        send(topic, payload, quality)
+
+    house.store.write, house.air.send = noted, seen  # type: ignore[method-assign]
+    await house.lead()
+    house.clock.wall += 60
+    await house.settled(START + 1)
+    assert house.air.orders["c4", f"each@{START + 1}"] == 1  # in place of c0
+    assert unwritten == []

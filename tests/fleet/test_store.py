@@ -1,0 +1,157 @@
+"""The store of a fleet in each database: one lead, each turn whole, each result once, and nothing of a lead before."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from muster_server.systems.fleet.questions import Draw, TaskRow
+from muster_server.systems.fleet.records import Fenced, Lead, ResultRow, RunRow, StoreError
+from muster_server.systems.fleet.wheel import MissedRuns
+
+if TYPE_CHECKING:
+    from muster_server.systems.fleet.database.store import SqlStore
+    from tests.databases import Database
+
+TASK = TaskRow(name="shop", kind="ping", target="t", selector="country=CN", every_minutes=5, pick=3, options={"n": [1]})
+RUN = RunRow(task="shop", minute=7, kind="ping", target="t", selector="country=CN", wanted=2, options={"n": [1]})
+DRAW = Draw(1 << 63, 1, 2, 10, 0, 0, 1.5, 7, 4, b"\x00state")
+
+
+@pytest.fixture
+async def stores(database: "Database") -> "AsyncIterator[list[SqlStore]]":
+    from muster_server.plane.database.url import location
+    from muster_server.systems.fleet.database.store import SqlStore
+
+    made = [SqlStore(location(database.url), name) for name in ("one", "one", "other")]
+    yield made
+    for store in made:
+        await store.close()
+
+
+async def test_one_lead_at_a_time_and_the_one_before_writes_nothing(stores: "list[SqlStore]") -> None:
+    first, second, other = stores
+    assert await first.lead() is None
+    one = await first.take(None, "a")
+    assert one == Lead(1, 0, "a", 0)
+    assert await second.take(None, "b") is None
+    seen = await second.lead()
+    await first.beat(1)
+    assert await second.take(seen, "b") is None  # it lives
+    two = await second.take(await second.lead(), "b")
+    assert two == Lead(2, 0, "b", 0)
+    for write in (
+        first.beat(1),
+        first.turn(1, 0, 7, [RUN], []),
+        first.write(1, [RUN], []),
+        first.resign(1),
+    ):
+        with pytest.raises(Fenced):
+            await write
+    assert await first.open_runs() == []
+    assert (await other.take(None, "c")) == Lead(1, 0, "c", 0)
+    await second.resign(2)
+    assert await first.take(await first.lead(), "a") == Lead(3, 0, "a", 0)
+
+
+async def test_of_two_that_take_over_at_once_one_leads(stores: "list[SqlStore]") -> None:
+    first, second, _ = stores
+    lead = await first.take(None, "a")
+    taken = await asyncio.gather(first.take(lead, "b"), second.take(lead, "c"))
+    assert len([each for each in taken if each is not None]) == 1
+
+
+async def test_a_turn_is_written_once_and_whole(stores: "list[SqlStore]") -> None:
+    store = stores[0]
+    await store.take(None, "a")
+    missed = [MissedRuns("shop", 1, 6, 2, 6)]
+    await store.turn(1, 0, 7, [RUN], missed)
+    with pytest.raises(Fenced):
+        await store.turn(1, 0, 7, [msgspec.structs.replace(RUN, minute=8)], [])
+    assert [run.name for run in await store.open_runs()] == [("shop", 7)]
+    lead = await store.lead()
+    assert lead is not None
+    assert lead.last_minute == 7
+
+
+async def test_a_run_goes_forward_only_and_each_result_is_kept_once(stores: "list[SqlStore]") -> None:
+    store = stores[0]
+    await store.take(None, "a")
+    running = msgspec.structs.replace(RUN, state="running", started_ms=5, draws=[DRAW], asked=[[("c1", 3), ("c2", 1)]])
+    replaced = msgspec.structs.replace(running, replaced=["c1"], asked=[*running.asked, [("c3", 9)]])
+    done = msgspec.structs.replace(replaced, state="done", done=2)
+    rows = [ResultRow("shop", 7, client, True, b'{"ms":"\xc3\xbc"}', "", at) for client, at in (("c2", 2), ("c3", 1))]
+    await store.turn(1, 0, 7, [RUN], [])
+    await store.write(1, [running], [])
+    await store.write(1, [replaced], rows)
+    assert await store.open_runs() == [replaced]
+    await store.write(1, [done], [msgspec.structs.replace(rows[0], value=b"2", ok=False)])
+    await store.write(1, [running], [])
+    assert await store.open_runs() == []
+    assert await store.run("shop", None) == done
+    assert await store.results_of(("shop", 7)) == [rows[1], rows[0]]
+    assert await store.sent(1, 9) == {7: 3}
+    assert await stores[2].run("shop", 7) is None
+    await store.prune(6)
+    assert await store.run("shop", 7) is None
+    assert await store.results_of(("shop", 7)) == []
+
+
+async def test_tasks_are_written_changed_and_removed(stores: "list[SqlStore]") -> None:
+    store = stores[0]
+    assert await store.put_task(TASK, new=True)
+    assert not await store.put_task(TASK, new=True)
+    paused = msgspec.structs.replace(TASK, paused=True, every_minutes=None, pick=None, per_hour=30)
+    assert await store.put_task(paused, new=False)
+    assert await store.tasks() == [paused]
+    assert await stores[2].tasks() == []
+    assert await store.drop_task("shop")
+    assert not await store.drop_task("shop")
+
+
+async def test_a_lead_that_stands_still_in_a_transaction_holds_up_nobody(served: "Database") -> None:
+    from muster_server.plane.database.url import location
+    from muster_server.systems.fleet.database.store import SqlStore
+
+    first, second = SqlStore(location(served.url), "one", call_s=60), SqlStore(location(served.url), "one")
+    await first.take(None, "a")
+    inside = asyncio.Event()
+
+    async def sleeping(connection: object) -> None:
+        inside.set()
+        await asyncio.sleep(30)
+
+    standing = asyncio.create_task(first._fenced(1, sleeping))
+    await inside.wait()
+    async with asyncio.timeout(12):
+        assert await second.take(await second.lead(), "b") == Lead(2, 0, "b", 0)
+    standing.cancel()
+    await asyncio.gather(standing, return_exceptions=True)
+    with pytest.raises(StoreError):
+        await first.beat(1)
+    await asyncio.gather(first.close(), second.close())
+
+
+async def test_a_database_that_comes_back_is_written_again(served: "Database") -> None:
+    from muster_server.plane.database.url import location
+    from muster_server.systems.fleet.database.store import SqlStore
+
+    store = SqlStore(location(served.url), "one")
+    await store.take(None, "a")
+    served.kill()
+    with pytest.raises(StoreError):
+        await store.beat(1)
+    served.start()
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                await store.beat(1)
+                break
+            except StoreError:
+                await asyncio.sleep(0.1)
+    lead = await store.lead()
+    assert lead is not None
+    assert lead.beat == 1
+    await store.close()

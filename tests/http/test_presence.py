@@ -1,0 +1,138 @@
+"""Presence over HTTP, in front of a real reader: look-ups, the stream of changes, the typed client, keys that are wrong."""
+
+import asyncio
+import dataclasses
+import shutil
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import httpx2
+import pytest
+
+import muster.testing
+from muster.errors import Refused, Unavailable
+from muster.presence import Change, Presence
+from muster_server.control.cluster.instance import Process
+from tests.http.conftest import Beside
+from tests.presence.rig import Rig
+
+pytestmark = pytest.mark.skipif(not shutil.which("redis-server"), reason="needs redis-server")
+
+
+@pytest.fixture
+async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
+    """One site, one gateway."""
+    async with Rig(tmp_path, writers=(1,), gateways=1, grace_ms=0) as made:
+        await made.right([7])
+        yield made
+
+
+@pytest.fixture
+async def beside(rig: Rig, address: muster.testing.Instance, tmp_path: Path) -> AsyncIterator[Beside]:
+    """A face that finds the rig's reader."""
+    nodes = [
+        Process(
+            name="online-reader",
+            role="online-reader",
+            node=1,
+            partition=0,
+            pid=1,
+            epoch=1,
+            restarts=0,
+            ready=True,
+            link=("127.0.0.1", 0),
+            admin=("127.0.0.1", 1),
+            bind=each,
+        )
+        for each in rig.addresses
+    ]
+
+    async def found() -> Sequence[Process]:
+        return nodes
+
+    made = Beside(address, tmp_path)
+    secret = str(tmp_path / "cluster.secret")
+    made.settings = dataclasses.replace(made.settings, nodes=found, cluster_secret_file=secret)
+    made.begin()
+    await made.server.start()
+    yield made
+    for client in made.clients:
+        await client.aclose()
+    await made.server.stop()
+
+
+async def test_users_are_told_in_the_order_of_the_question(rig: Rig, beside: Beside) -> None:
+    rig.gateways[1].online([7, (1 << 64) - 1])
+    await rig.right([7, (1 << 64) - 1])
+    client = beside.client("presence:*")
+    said = (await client.post("/api/v1/presence", json={"users": ["8", "18446744073709551615", "7"], "site": 1})).json()
+    assert said["site"] == 1
+    assert [each["user"] for each in said["users"]] == ["8", "18446744073709551615", "7"]
+    assert [each["online"] for each in said["users"]] == [False, True, True]
+    (device,) = said["users"][2]["devices"]
+    assert (device["device"], device["gateway"]) == ("phone", 1)
+    mistakes: list[dict[str, object]] = [
+        {"users": []},
+        {"users": ["x"]},
+        {"users": [str(1 << 64)]},
+        {"users": ["1"] * 1_001},
+        {"user": "1"},
+    ]
+    for wrong in mistakes:
+        assert (await client.post("/api/v1/presence", json=wrong)).status_code == 400
+    assert (await client.post("/api/v1/presence", json={"users": ["7"], "site": 9})).status_code == 503
+
+
+async def test_a_key_sees_its_own_users_alone(beside: Beside) -> None:
+    asked = {"users": ["7", "70"]}
+    for scopes, status in (((), 401), (("publish:*",), 403), (("presence:7",), 403), (("presence:7*",), 200)):
+        client = beside.client(*scopes)
+        assert (await client.post("/api/v1/presence", json=asked)).status_code == status
+        sent = await client.post("/api/v1/send", json=asked | {"data": "x"})
+        assert sent.status_code == (403 if scopes else 401), "a key of presence sends nothing"
+        users, streamed = ("7,70", status) if status != 200 else ("x", 400)
+        assert (await client.get(f"/api/v1/presence/changes?users={users}")).status_code == streamed
+    foreign = httpx2.AsyncClient(base_url=beside.server.url, headers={"x-api-key": "mk_nobody"}, trust_env=False)
+    beside.clients.append(foreign)
+    assert (await foreign.post("/api/v1/presence", json=asked)).status_code == 401
+    assert (await foreign.post("/api/v1/send", json=asked | {"data": "x"})).status_code == 401
+    assert (await foreign.get("/api/v1/presence/changes?users=7")).status_code == 401
+
+
+async def test_the_typed_client_looks_up_and_watches(rig: Rig, beside: Beside) -> None:
+    key = beside.key("presence:*")
+    told: asyncio.Queue[Change] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+
+    def watch(presence: Presence, count: int) -> None:
+        for _, change in zip(range(count), presence.watch([7, 8]), strict=False):
+            loop.call_soon_threadsafe(told.put_nowait, change)
+
+    with Presence(beside.server.url, key=key) as presence:
+        assert [user.online for user in await asyncio.to_thread(presence.who, [7, 8])] == [False, False]
+        watching = asyncio.create_task(asyncio.to_thread(watch, presence, 2))
+        changes: list[Change] = []
+        async with asyncio.timeout(20):
+            while len(changes) < 2:  # the watch may open after the first of them
+                rig.gateways[1].online([7])
+                await rig.right([7])
+                rig.gateways[1].offline([7])
+                await rig.right([7])
+                while not told.empty():
+                    changes.append(told.get_nowait())
+        await watching
+        assert {change.user for change in changes} == {7}
+        assert {change.state for change in changes} == {"online", "offline"}
+        (user,) = await asyncio.to_thread(presence.who, [7])
+        assert user.last_seen is not None
+    with Presence(beside.server.url, key="mk_nobody") as stranger:
+        with pytest.raises(Refused):
+            await asyncio.to_thread(stranger.who, [7])
+        with pytest.raises(Refused):
+            await asyncio.to_thread(next, stranger.watch([7]))
+
+
+async def test_a_reader_that_is_gone_is_unavailable(rig: Rig, beside: Beside) -> None:
+    await rig.readers[1].kill()
+    with Presence(beside.server.url, key=beside.key("presence:*")) as presence, pytest.raises(Unavailable):
+        await asyncio.to_thread(presence.who, [7])

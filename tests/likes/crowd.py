@@ -1,0 +1,87 @@
+"""Clients that like and take back on several nodes while these die and partitions move, and a model that judges them.
+
+The model is a plain dictionary: what was acknowledged last for each like. A change without an answer may have been done or
+not; it counts neither way until somebody asks. Each client has users of its own, so every answer has one right value.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from random import Random
+from typing import Final
+
+from muster_server.systems.likes.client import Likes
+from muster_server.systems.likes.reach import LikesError, Reach
+
+ITEMS: Final = tuple(b"share:%d" % number for number in range(40))
+USERS: Final = 12
+"""Of one client."""
+PATIENT_S: Final = 90.0
+Like = tuple[bytes, int]
+
+
+class Crowd:
+    """Likes while `running` lasts. `longest_s`: the longest time without an answer for one item."""
+
+    def __init__(self, doors: Sequence[tuple[str, int]], random: Random, clients: int = 4) -> None:
+        self.doors, self.random, self._clients = doors, random, clients
+        self.told: dict[Like, bool] = {}
+        self.open = set[Like]()
+        self.acknowledged = self.refused = 0
+        self.longest_s = 0.0
+        self._answered: dict[bytes, float] = {}
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Until the block ends; an answer that contradicts the model is raised there."""
+        stop = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            for mine in range(self._clients):
+                group.create_task(self._run(mine, stop))
+            try:
+                yield
+            finally:
+                stop.set()
+
+    async def _run(self, mine: int, stop: asyncio.Event) -> None:
+        loop, random = asyncio.get_running_loop(), Random(self.random.random())
+        async with Likes(Reach(self.doors)) as likes:
+            while not stop.is_set():
+                item, user, bit = random.choice(ITEMS), mine * USERS + random.randrange(USERS), random.random() < 0.6
+                like, began = (item, user), loop.time()
+                try:
+                    was = await likes.put(item, user, bit)
+                except LikesError:
+                    self.refused += 1
+                    self.open.add(like)
+                    continue
+                if like not in self.open:
+                    assert self.told.get(like, False) == was, f"{like} was {was}, an earlier answer said otherwise"
+                self.open.discard(like)
+                self.told[like] = bit
+                self.acknowledged += 1
+                if random.random() < 0.3:
+                    with contextlib.suppress(LikesError):
+                        assert await likes.likes(item, user) == bit, f"{like}: a stale answer"
+                self.longest_s = max(self.longest_s, loop.time() - max(began, self._answered.get(item, began)))
+                self._answered[item] = loop.time()
+
+    async def until(self, acknowledged: int) -> None:
+        """Wait for as many further answers."""
+        wanted = self.acknowledged + acknowledged
+        async with asyncio.timeout(PATIENT_S):
+            while self.acknowledged < wanted:  # noqa: ASYNC110 - clients tell no one
+                await asyncio.sleep(0.01)
+
+    async def check(self) -> None:
+        """Each acknowledged like is there, once, and rankings have the same counts."""
+        async with Likes(Reach(self.doors)) as likes:
+            for like in self.open:
+                self.told[like] = await likes.likes(*like)
+            self.open.clear()
+            lost = [like for like, bit in self.told.items() if await likes.likes(*like) != bit]
+            assert not lost
+            wanted = {item: sum(bit for (of, _), bit in self.told.items() if of == item) for item in ITEMS}
+            assert dict(zip(ITEMS, await likes.counts(ITEMS), strict=True)) == wanted
+            ranked = sorted(((float(count), item) for item, count in wanted.items() if count), reverse=True)
+            assert await likes.top("share", 0, len(ITEMS)) == [(item, count) for count, item in ranked]

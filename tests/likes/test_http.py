@@ -1,0 +1,114 @@
+"""What each route of likes says, over a real node."""
+
+from typing import Any
+
+import httpx2
+
+from muster_server.systems.likes.client import Likes
+from tests.likes.conftest import Face, Node, problem
+
+SNOWFLAKE = (1 << 64) - 1
+ALL = ("like:*", "likes:*")
+
+
+async def said(answer: httpx2.Response) -> Any:
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def test_put_get_and_delete_change_one_like(face: Face, likes: Likes) -> None:
+    async with face.client(*ALL) as client:
+        one = f"/api/v1/likes/share/1000/{SNOWFLAKE}"
+        told = {"item": "share:1000", "user": str(SNOWFLAKE)}
+        assert await said(await client.put(one)) == {**told, "likes": True, "before": False, "count": 1}
+        assert await said(await client.put(one)) == {**told, "likes": True, "before": True, "count": 1}
+        assert await likes.likes(b"share:1000", SNOWFLAKE)
+        assert await said(await client.get(one)) == {**told, "likes": True, "count": 1}
+        assert await said(await client.delete(one)) == {**told, "likes": False, "before": True, "count": 0}
+        assert await said(await client.get(one)) == {**told, "likes": False, "count": 0}
+
+
+async def test_items_likers_ranks_and_users_are_told(face: Face, likes: Likes) -> None:
+    await likes.put_all([(b"share:%d" % item, user, True) for item in range(3) for user in range(item + 1)])
+    await likes.put_fields(b"share:1", ["agriculture"])
+    async with face.client(*ALL) as client:
+        shown = await said(await client.get("/api/v1/likes/share/2"))
+        assert (shown["count"], shown["newest"]) == (3, ["2", "1", "0"])
+        assert shown["ranks"] == [{"field": "", "rank": 0, "of": 3}, {"field": "share", "rank": 0, "of": 3}]
+        assert set(shown["windows"]) == {"1h", "24h", "7d"}
+        assert await said(await client.get("/api/v1/likes/share/2/likers?start=1&limit=1")) == {"users": ["1"]}
+        both = await said(await client.get("/api/v1/likes/both?item=share:1&item=share:2"))
+        assert both == {"users": ["0", "1"]}
+        items = await said(await client.get("/api/v1/users/1/likes"))
+        assert items == {"user": "1", "items": ["share:2", "share:1"]}
+        top = await said(await client.get("/api/v1/ranks?start=1&limit=1"))
+        assert top == {"field": "", "window": "", "items": [{"rank": 1, "item": "share:1", "score": 2.0}]}
+        field = await said(await client.get("/api/v1/ranks/agriculture?window=24h"))
+        assert [each["item"] for each in field["items"]] == ["share:1"]
+
+
+async def test_batch_tells_each_outcome_in_its_order(face: Face, likes: Likes) -> None:
+    changes = [
+        {"item": "share:1", "user": "7"},
+        {"item": "share:1", "user": "7", "likes": True},
+        {"item": "rank:share", "user": "7"},
+        {"item": "share:1", "user": "7", "likes": False},
+    ]
+    async with face.client(*ALL) as client:
+        answer = await said(await client.post("/api/v1/likes/batch", json=changes))
+        assert (answer["done"], answer["failed"]) == (3, 1)
+        assert [each.get("before") for each in answer["changes"]] == [False, True, None, True]
+        assert answer["changes"][2]["error"]["code"] == "bad_request"
+        problem(await client.post("/api/v1/likes/batch", json=[{"item": "a", "user": "-1"}]), 400, "bad_body")
+        problem(await client.post("/api/v1/likes/batch", content=b"["), 400, "bad_body")
+        problem(
+            await client.post("/api/v1/likes/batch", json=[{"item": "a:1", "user": str(1 << 64)}]), 400, "bad_request"
+        )
+    assert await likes.counts([b"share:1"]) == [0]
+
+
+async def test_scopes_say_which_items_a_key_may_change_and_read(face: Face, likes: Likes) -> None:
+    await likes.put_all([(b"share:1", 7, True), (b"private:1", 7, True)])
+    async with face.client("like:share:*", "likes:share:*") as client, face.client("likes:share:1") as reader:
+        assert (await client.put("/api/v1/likes/share/1/7")).status_code == 200
+        problem(await client.put("/api/v1/likes/private/1/8"), 403, "not_allowed")
+        problem(await client.get("/api/v1/likes/private/1"), 403, "not_allowed")
+        problem(await client.get("/api/v1/ranks"), 403, "not_allowed")
+        assert (await client.get("/api/v1/ranks/share")).status_code == 200
+        batch = [{"item": "share:2", "user": "9"}, {"item": "private:1", "user": "9"}]
+        problem(await client.post("/api/v1/likes/batch", json=batch), 403, "not_allowed")
+        assert await likes.counts([b"share:2", b"private:1"]) == [0, 1], "nothing of it was made"
+        assert (await said(await client.get("/api/v1/users/7/likes")))["items"] == ["share:1"]
+        problem(await reader.put("/api/v1/likes/share/1/7"), 403, "not_allowed")
+        assert (await reader.get("/api/v1/likes/share/1")).status_code == 200
+
+
+async def test_malformed_paths_are_problems(face: Face) -> None:
+    async with face.client(*ALL) as client:
+        for path in ("share/1/x", "share/1/-1", "share/1/01"):
+            assert (await client.put(f"/api/v1/likes/{path}")).status_code == 400, path
+        problem(await client.put(f"/api/v1/likes/share/1/{1 << 64}"), 400, "bad_request")
+        problem(await client.put("/api/v1/likes/rank/1/7"), 400, "bad_request")
+        problem(await client.put(f"/api/v1/likes/share/{'x' * 600}/7"), 400, "bad_request")
+
+
+async def test_node_that_is_away_is_unavailable_and_found_again(face: Face, node: Node) -> None:
+    async with face.client(*ALL) as client:
+        assert (await client.put("/api/v1/likes/share/1/7")).status_code == 200
+        await node.end()
+        problem(await client.put("/api/v1/likes/share/1/8"), 503, "unavailable")
+        await node.start()
+        assert (await said(await client.put("/api/v1/likes/share/1/8")))["count"] == 2
+        face.nodes = []
+        await node.end()
+        problem(await client.get("/api/v1/likes/share/1"), 503, "unavailable")
+        assert (
+            "no node of likes runs" in problem(await client.get("/api/v1/likes/share/1"), 503, "unavailable")["detail"]
+        )
+        await node.start()
+
+
+async def test_description_has_every_route(face: Face) -> None:
+    async with face.client(*ALL) as client:
+        paths = (await client.get("/openapi.json")).json()["paths"]
+    assert {"/api/v1/likes/{kind}/{item}/{user}", "/api/v1/likes/batch", "/api/v1/ranks/{field}"} <= paths.keys()

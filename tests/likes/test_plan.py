@@ -1,0 +1,35 @@
+"""The plan of partitions: even, the same for all, and with as few moves as that needs."""
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from muster_server.systems.likes.plan import planned
+
+NAMES = ["1.9.1", "2.9.1", "3.9.1", "4.9.1", "5.9.1"]
+owners = st.lists(st.sampled_from(["", *NAMES]), min_size=1, max_size=64)
+
+
+@given(owners, st.sets(st.sampled_from(NAMES), min_size=1))
+def test_every_node_that_stays_has_as_many_as_any_other_or_one_more(before: list[str], staying: set[str]) -> None:
+    wanted = planned(before, staying)
+    counts = Counter(wanted)
+    shares = [counts[name] for name in staying]
+    assert sum(shares) == len(before)
+    assert max(shares) - min(shares) <= 1
+
+
+@given(owners, st.sets(st.sampled_from(NAMES), min_size=1))
+def test_nothing_moves_that_need_not(before: list[str], staying: set[str]) -> None:
+    wanted = planned(before, staying)
+    moves = sum(owner in staying and owner != name for owner, name in zip(before, wanted, strict=True))
+    has = sorted((before.count(name) for name in staying), reverse=True)
+    each, more = divmod(len(before), len(staying))
+    least = sum(max(0, count - each - (place < more)) for place, count in enumerate(has))
+    assert moves == least
+    assert planned(wanted, staying) == wanted, "then it stands"
+
+
+def test_without_a_node_that_stays_nothing_moves() -> None:
+    assert planned(["1.9.1", "", "2.9.1"], set()) == ["1.9.1", "", "2.9.1"]

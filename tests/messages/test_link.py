@@ -1,0 +1,169 @@
+"""Questions between nodes of the system, over loopback: answers, refusals, streams, and what an end that fails means."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import pytest
+import structlog
+
+from muster_server.systems.messages.link import Link, Merged
+from muster_server.systems.messages.listener import Listener, Question
+from muster_server.systems.messages.receiver import Unreachable
+from muster_server.systems.messages.refusal import Refusal
+
+TOKEN = b"token"
+PIECE = b"x" * 100_000
+
+
+class Node:
+    """A node that answers."""
+
+    def __init__(self) -> None:
+        self.hold = asyncio.Event()
+        self.ended = asyncio.Event()
+        questions = {
+            "double": Question(list[int], answer=self.double),
+            "refuse": Question(int, answer=self.refuse),
+            "wait": Question(int, answer=self.wait),
+            "count": Question(int, pieces=self.count),
+        }
+        self.listener = Listener(("127.0.0.1", 0), TOKEN, questions, structlog.get_logger())
+
+    async def double(self, numbers: list[int]) -> list[int]:
+        return [2 * each for each in numbers]
+
+    async def refuse(self, number: int) -> None:
+        raise Refusal("conflict", f"not {number}")
+
+    async def wait(self, number: int) -> int:
+        await self.hold.wait()
+        return number
+
+    async def count(self, number: int) -> AsyncIterator[list[Any]]:
+        try:
+            for each in range(number):
+                yield [each, PIECE]
+            await self.hold.wait()
+        finally:
+            self.ended.set()
+
+
+@pytest.fixture
+async def node() -> AsyncIterator[Node]:
+    made = Node()
+    await made.listener.start()
+    yield made
+    made.hold.set()
+    await made.listener.end()
+
+
+@pytest.fixture
+async def link(node: Node) -> AsyncIterator[Link]:
+    made = Link("center", lambda: [node.listener.address], TOKEN)
+    yield made
+    await made.close()
+
+
+async def test_questions_are_answered_over_connections_that_are_kept(node: Node, link: Link) -> None:
+    for _ in range(3):
+        assert await link.ask("double", [1, 2], list[int]) == [2, 4]
+    answers = await asyncio.gather(*(link.ask("double", list(range(each * 3_000)), list[int]) for each in range(20)))
+    assert [len(each) for each in answers] == [each * 3_000 for each in range(20)]
+    assert node.listener.asked == 23
+
+
+async def test_a_refusal_comes_as_it_was_said_and_the_connection_serves_on(link: Link) -> None:
+    with pytest.raises(Refusal, match="not 7") as refused:
+        await link.ask("refuse", 7, int)
+    assert refused.value.code == "conflict"
+    assert await link.ask("double", [1], list[int]) == [2]
+
+
+async def test_a_body_of_another_shape_is_a_bad_request(link: Link) -> None:
+    with pytest.raises(Refusal) as refused:
+        await link.ask("double", "no", list[int])
+    assert refused.value.code == "bad_request"
+
+
+async def test_a_stranger_gets_no_answer(node: Node) -> None:
+    stranger = Link("center", lambda: [node.listener.address], b"other")
+    with pytest.raises(Refusal, match="another credential"):
+        await stranger.ask("double", [1], list[int])
+    await stranger.close()
+    assert (node.listener.asked, node.listener.refused) == (0, 1)
+
+
+async def test_the_next_node_is_asked_where_one_does_not_listen(node: Node) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        nobody = taken.getsockname()[:2]
+        link = Link("center", lambda: [nobody, node.listener.address], TOKEN)
+        assert await link.ask("double", [4], list[int]) == [8]
+        await link.close()
+        alone = Link("center", lambda: [nobody], TOKEN)
+        with pytest.raises(Unreachable, match="center at 127"):
+            await alone.ask("double", [4], list[int])
+        await alone.close()
+    with pytest.raises(Unreachable, match="no center is known"):
+        await Link("center", list, TOKEN).ask("double", [4], list[int])
+
+
+async def test_an_answer_that_does_not_come_in_time_is_not_taken_for_the_next_one(node: Node, link: Link) -> None:
+    with pytest.raises(Unreachable, match="no answer in time"):
+        await link.ask("wait", 1, int, timeout_s=0.05)
+    waiting = asyncio.create_task(link.ask("wait", 2, int))
+    await asyncio.sleep(0)
+    node.hold.set()
+    assert await waiting == 2
+
+
+@pytest.mark.parametrize("said", [b"", b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf", b"no HTTP at all\r\n\r\n"])
+async def test_a_node_that_ends_in_the_middle_is_unreachable(said: bytes) -> None:
+    async def cut(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(said)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(cut, "127.0.0.1", 0)
+    link = Link("center", lambda: [server.sockets[0].getsockname()[:2]], TOKEN)
+    with pytest.raises(Unreachable):
+        await link.ask("double", [1], list[int])
+    await link.close()
+    server.close()
+    await server.wait_closed()
+
+
+async def test_a_stream_gives_its_pieces_and_ends_at_either_end(node: Node, link: Link) -> None:
+    seen: list[int] = []
+    async with link.stream("count", 20, msgspec.Raw) as pieces:
+        async for piece in pieces:
+            number, padding = msgspec.msgpack.decode(piece)
+            assert padding == PIECE
+            seen.append(number)
+            if number == 19:
+                break
+    assert seen == list(range(20))
+    async with asyncio.timeout(10):
+        await node.ended.wait()  # the node notices that nobody reads any more
+    node.hold.set()
+    async with link.stream("count", 2, list[Any]) as pieces:
+        assert [number async for number, _ in pieces] == [0, 1]
+
+
+async def test_what_is_asked_at_the_same_time_goes_together() -> None:
+    asked: list[int] = []
+
+    async def ask(entries: Any) -> list[Any]:
+        asked.append(len(entries))
+        await asyncio.sleep(0)
+        return [each + 1 for each in entries]
+
+    merged = Merged(ask)
+    answers = await asyncio.gather(*(merged([each, each]) for each in range(10)))
+    assert answers == [[each + 1] * 2 for each in range(10)]
+    assert sum(asked) == 20
+    assert len(asked) < 10
