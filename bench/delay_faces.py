@@ -160,7 +160,7 @@ class Muster(Face):
         return None
 
     def start(self) -> None:
-        child = self._python("muster", "muster_server.control.cli.main", "up", **self._environment)
+        child = self._python("muster", "muster_server", "up", **self._environment)
         child.wait_until(lambda: whole.ready(folders.Folder(self._folder)), seconds=START_S)
         record = folders.find(folders.Folder(self._folder))
         self._pids = {process.role: process.pid for process in record.processes if process.role in ROLES}
@@ -174,7 +174,7 @@ class Muster(Face):
             self._head = f"POST /api/v1/topics/bench/messages HTTP/1.1\r\nhost: localhost\r\nx-api-key: {key}\r\n"
 
     def _command(self, *words: str) -> None:
-        made = Child("command", [sys.executable, "-m", "muster_server.control.cli.main", *words], core=pin.SERVER_CORE,
+        made = Child("command", [sys.executable, "-m", "muster_server", *words], core=pin.SERVER_CORE,
                      directory=self.directory, environment={**python_environment(), **self._environment})  # fmt: skip
         if made.process.wait(START_S):
             raise ChildFailedError(f"muster {' '.join(words)}: {made.log.read_text()}")

@@ -234,7 +234,7 @@ def _counts(file: Path) -> dict[str, int]:
 
 async def _refresh(folder: Folder) -> None:
     environment = python_environment() | {"MUSTER_INSTANCE__DIR": str(folder.path)}
-    command = [sys.executable, "-m", "muster_server.control.cli.main", "fleet", "refresh", "--json"]
+    command = [sys.executable, "-m", "muster_server", "fleet", "refresh", "--json"]
     process = await asyncio.create_subprocess_exec(*command, env=environment, stdout=asyncio.subprocess.PIPE)
     said, _ = await process.communicate()
     if process.returncode:

@@ -112,7 +112,7 @@ def _muster(stack: ExitStack, **options: object) -> Server:
         "MUSTER_DATABASE__URL": "none",
         **{f"MUSTER_LIKES__{name.upper()}": str(value).lower() for name, value in likes.items()},
     }
-    argv = [sys.executable, "-m", "muster_server.control.cli.main", "up"]
+    argv = [sys.executable, "-m", "muster_server", "up"]
     child = Child(
         MUSTER, argv, core=pin.SERVER_CORE, directory=directory, environment={**python_environment(), **environment}
     )

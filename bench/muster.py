@@ -79,7 +79,7 @@ class Instance:
         self.folder = directory / "instance"
         cores = [str(pin.SERVER_CORE), str(pin.DRIVER_CORE)]  # child processes see only the core that they inherit
         words = [[each, *cores] if each == "--gateway-alone" else [each] for each in self._options]
-        module = ["bench.up", *itertools.chain(*words)] if words else ["muster_server.control.cli.main", "up"]
+        module = ["bench.up", *itertools.chain(*words)] if words else ["muster_server", "up"]
         environment = {
             **python_environment(),
             "MUSTER_INSTANCE__DIR": str(self.folder),

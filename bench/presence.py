@@ -33,6 +33,7 @@ from bench.progress import Progress, silent
 from bench.report import Case, Goal
 from bench.rounds import Entry, Results, Sample, Series, interleave
 from muster import _core
+from muster_server.plane import systems
 from muster_server.plane.calls import CallError, key_of
 from muster_server.systems.presence.asking import Readers
 
@@ -131,7 +132,7 @@ class Nodes:
             gateways={1: self._ports["gateway"]},
         )
         file.write_bytes(msgspec.json.encode(made))
-        argv = [sys.executable, "-m", "muster_server.control.node", "--spec", str(file), "--parent", str(os.getpid())]
+        argv = [*systems.node_command(), "--spec", str(file), "--parent", str(os.getpid())]
         child = Child(
             name,
             argv,

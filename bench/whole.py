@@ -28,7 +28,7 @@ def running(place: Path, systems: str) -> Iterator[Folder]:
     environment = {name: value for name, value in python_environment().items() if not name.startswith("MUSTER_")}
     environment |= {"MUSTER_INSTANCE__DIR": str(folder.path), "MUSTER_LOG__LEVEL": "warning"}
     environment |= {"MUSTER_PROBES__EVERY_MS": "0", "MUSTER_DATABASE__URL": "none"}
-    command = [sys.executable, "-m", "muster_server.control.cli.main", "up", "--with", systems]
+    command = [sys.executable, "-m", "muster_server", "up", "--with", systems]
     with (place / "log").open("wb") as log:
         up = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
     try:

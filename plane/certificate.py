@@ -26,7 +26,7 @@ class Claim(NamedTuple):
     host: str
     port: int
     public_key: str
-    """In hex, by which clients know it; empty for an edge."""
+    """In hex, by which clients know it; empty for a face."""
 
 
 def public_half(key: bytes) -> str:

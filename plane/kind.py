@@ -14,8 +14,8 @@ import msgspec
 
 from muster_server.plane.options import Section
 
-Process = Literal["machine", "edge", "worker"]
-"""`machine`: links, and perhaps clients, over UDP. `edge`: a server with a protocol of its own, over TCP.
+Process = Literal["machine", "face", "worker"]
+"""`machine`: links, and perhaps clients, over UDP. `face`: a server with a protocol of its own, over TCP.
 `worker`: no listener beside administration."""
 Shape = Literal["replicated", "partitioned"]
 """`replicated`: all nodes of the role are alike. `partitioned`: each is a replica of one partition of its layer."""
@@ -78,7 +78,7 @@ class Pods:
     """A role on Kubernetes: what its manifest cannot derive from the rest of the descriptor."""
 
     port: int = 7430
-    """Of links; of clients, whose role has links at the next port; or of an edge. Doors share the network of a host, so
+    """Of links; of clients, whose role has links at the next port; or of a face. Doors share the network of a host, so
     each needs ports that no other door has."""
     admin: int = 7490
     """The port of administration."""
@@ -112,8 +112,8 @@ class RoleKind(Generic[O, S]):
     settings: type[S]
     settle: Callable[[O, Around], S]
     build: str
-    """`module:function`. For a machine: `(spec, settings) -> muster_server.plane.role.Role`. For an edge or a worker: `(spec,
-    settings, context) -> muster_server.plane.service.Service`."""
+    """`module:function`. For a machine: `(spec, settings) -> plane.role.Role`. For a face or a worker: `(spec, settings,
+    context) -> plane.service.Service`."""
     companion: str = ""
     """`module:function` that runs something beside the engine, `(spec, engine, log, partitions) -> Companion |
     None`."""
@@ -121,7 +121,7 @@ class RoleKind(Generic[O, S]):
     """`module:function` of further pages of administration, `(engine, path, query) -> Answer | None`."""
 
     scheme: str = "http"
-    """Of an edge's URL: its protocol."""
+    """Of a face's URL: its protocol."""
     shape: Shape = "replicated"
     clustered: bool = False
     """A node belongs to one cluster of the partitioned layer; otherwise it serves all clusters."""
@@ -254,6 +254,10 @@ class System:
     """`module:function` that adds its words to the command `muster`."""
     check: str = ""
     """`module:function` with checks beyond one key's type."""
+    demo: str = ""
+    """`module:function` of its demo on `muster up --demo`, `async (config, folder, seconds, as_json) -> exit code`."""
+    tries: tuple[str, ...] = ()
+    """Commands that `muster up` suggests; `{muster}` stands for the program."""
     command_keys: tuple[str, ...] = ()
     """Beginnings of keys that only commands read: they mean nothing to a running node."""
     doctor: str = ""

@@ -1,4 +1,4 @@
-"""The roles that this process knows. `systems/listed.py` fills it, before anything else reads it."""
+"""The roles of this process. `systems/listed.py` registers their systems before anything else reads them."""
 
 import functools
 from collections.abc import Mapping
@@ -9,7 +9,6 @@ from muster_server.plane.kind import RoleKind, System
 _KNOWN: Final[dict[str, RoleKind[Any, Any]]] = {}
 _SYSTEMS: Final[dict[str, str]] = {}
 _COMMAND_KEYS: Final[list[str]] = []
-_LISTED: Final[dict[str, System]] = {}
 
 
 def know(system: System) -> None:
@@ -21,7 +20,6 @@ def know(system: System) -> None:
         _KNOWN[new.name] = new
         _SYSTEMS[new.name] = system.name
     _COMMAND_KEYS.extend(system.command_keys)
-    _LISTED[system.name] = system
     for derived in (linked, peers, partitioned, clustered, doors):
         derived.cache_clear()
 
@@ -36,11 +34,6 @@ def _meet(one: range, other: range) -> bool:
 def kinds() -> Mapping[str, RoleKind[Any, Any]]:
     """All roles by name."""
     return _KNOWN
-
-
-def systems() -> list[System]:
-    """All systems."""
-    return list(_LISTED.values())
 
 
 def kind(role: str) -> RoleKind[Any, Any]:

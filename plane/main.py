@@ -31,7 +31,7 @@ def server(kind: RoleKind[Any, Any], spec: Spec, log: structlog.typing.Filtering
 
 
 def service(kind: RoleKind[Any, Any], spec: Spec, context: Context) -> Service:
-    """Make an edge or a worker. Raises `SpecError`, and `OSError` when an address is taken."""
+    """Make a face or a worker. Raises `SpecError`, and `OSError` when an address is taken."""
     made: Service = named(kind.build)(spec, settings(kind, spec), context)
     return made
 

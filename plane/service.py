@@ -1,4 +1,4 @@
-"""The face of an edge or a worker to its process. A machine's server has the same words (`plane/server.py`)."""
+"""What a process asks of a face or a worker. A machine's server has the same words (`plane/server.py`)."""
 
 import asyncio
 from collections.abc import Callable

@@ -177,10 +177,9 @@ core_digest() {
         \( -name '*.rs' -o -name Cargo.toml -o -name Cargo.lock -o -path core/pyproject.toml \) -print | digest
 }
 
-server_digest() { # also the names of the packages: a new one must become importable
+server_digest() {
     {
-        find . -maxdepth 2 -path './*/__init__.py'
-        find pyext bench -type f \( -name '*.pyx' -o -name '*.pxd' -o -name '*.h' \) 2>/dev/null
+        find pyext -type f \( -name '*.pyx' -o -name '*.pxd' -o -name '*.h' \)
         printf '%s\n' pyproject.toml setup.py
     } | digest
 }

@@ -1,35 +1,29 @@
-"""The systems of this program, in one list. Everything else about them is in their own folders."""
+"""The list of all systems. Everything else about a system is in its own folder.
 
-import functools
+The package `muster_server` imports this module, so each process registers all systems before it reads their roles.
+"""
+
 import os
-from collections.abc import Mapping
 from importlib import import_module
 from typing import Final
 
-from muster_server.plane import kinds
+from muster_server.plane import systems
 from muster_server.plane.kind import System
+from muster_server.systems.fleet.system import SYSTEM as FLEET
+from muster_server.systems.http.system import SYSTEM as HTTP
+from muster_server.systems.likes.system import SYSTEM as LIKES
+from muster_server.systems.messages.system import SYSTEM as MESSAGES
+from muster_server.systems.presence.system import SYSTEM as PRESENCE
+from muster_server.systems.probes.system import SYSTEM as PROBES
+from muster_server.systems.rooms.system import SYSTEM as ROOMS
 
-LISTED: Final = (
-    "muster_server.systems.rooms",
-    "muster_server.systems.probes",
-    "muster_server.systems.http",
-    "muster_server.systems.fleet",
-    "muster_server.systems.messages",
-    "muster_server.systems.likes",
-    "muster_server.systems.presence",
-)
-MORE: Final = "MUSTER_SYSTEMS"
-"""Packages of further systems, separated by commas: each has a module `system` with a `SYSTEM`."""
+LISTED: Final = (ROOMS, PROBES, HTTP, FLEET, MESSAGES, LIKES, PRESENCE)
 
 
-@functools.cache
-def named() -> Mapping[str, System]:
-    """All systems by name, in the order of the list."""
-    packages = [*LISTED, *filter(None, os.environ.get(MORE, "").split(","))]
-    found: list[System] = [import_module(f"{package}.system").SYSTEM for package in packages]
-    for system in found:
-        kinds.know(system)
-    return {system.name: system for system in found}
+def further() -> list[System]:
+    """The systems of the packages that the environment names."""
+    packages = filter(None, os.environ.get(systems.MORE, "").split(","))
+    return [import_module(f"{package}.system").SYSTEM for package in packages]
 
 
-named()
+systems.register([*LISTED, *further()], node="muster_server.systems.node")

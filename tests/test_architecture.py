@@ -10,11 +10,11 @@ from typing import Final
 
 import pytest
 
-from muster_server.plane import systems
 from muster_server.plane.kinds import kinds
 from tests.documents import ROOT
 
-PYTHON: Final = ("control", "plane", "pyext", "core/python/muster")
+LAYERS: Final = ("pyext", "plane", "control", "systems")
+"""The folders of the server, from the lowest up: packages of `muster_server`."""
 CRATES: Final = (
     "transport",
     "rooms",
@@ -49,7 +49,7 @@ LATER: Final = frozenset(
 )
 """Libraries that are loaded only where they are used: together they take two seconds."""
 NAMED_MAX: Final = 3
-"""Production files outside its own folders that may name a role."""
+"""Files of `plane` and `control` that may name a role."""
 
 Graph = Mapping[str, set[str]]
 
@@ -83,13 +83,11 @@ def circles(graph: Graph) -> list[list[str]]:
 
 def python_modules() -> dict[str, Path]:
     """All modules of the product by their names."""
+    bases = {"muster": ROOT / "core/python/muster", **{f"muster_server.{name}": ROOT / name for name in LAYERS}}
     found: dict[str, Path] = {}
-    for folder in PYTHON:
-        base = ROOT / folder
+    for package, base in bases.items():
         for path in base.rglob("*.py"):
-            parts = [base.name, *path.relative_to(base).with_suffix("").parts]
-            if folder in {"control", "plane", "pyext"}:
-                parts = list(path.relative_to(ROOT).with_suffix("").parts)
+            parts = [package, *path.relative_to(base).with_suffix("").parts]
             found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     return found
 
@@ -150,6 +148,42 @@ def rust_graph(crate: str) -> dict[str, set[str]]:
     return graph
 
 
+def named_in_texts(path: Path, modules: Mapping[str, Path]) -> set[str]:
+    """The modules that a file names in its literal texts, as `module:function` or alone."""
+    texts = (node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant))
+    named = (text.partition(":")[0] for text in texts if isinstance(text, str))
+    return {name for name in named if name in modules and name.count(".") > 1}
+
+
+def test_no_text_names_a_module_of_a_folder_above_or_of_another_system() -> None:
+    modules = python_modules()
+    wrong = [
+        f"{module} names {name}"
+        for module, path in modules.items()
+        for name in named_in_texts(path, modules)
+        if not _may_name(module, name)
+    ]
+    assert wrong == []
+
+
+def _may_name(module: str, name: str) -> bool:
+    """Whether a lazy import by name is one that an import statement could be."""
+    one, other = module.split("."), name.split(".")
+    if one[1] != other[1]:
+        return LAYERS.index(one[1]) > LAYERS.index(other[1])
+    return one[1] != "systems" or len(one) == 3 or one[2] == other[2]
+
+
+def test_a_name_that_points_up_is_found(tmp_path: Path) -> None:
+    modules = {"muster_server.systems.likes.node": tmp_path / "node.py"}
+    (tmp_path / "kind.py").write_text('BUILD = "muster_server.systems.likes.node:build"')
+    (named,) = named_in_texts(tmp_path / "kind.py", modules)
+    assert not _may_name("muster_server.plane.kind", named)
+    assert not _may_name("muster_server.systems.rooms.system", named)
+    assert _may_name("muster_server.systems.likes.system", named)
+    assert _may_name("muster_server.systems.listed", named)
+
+
 def test_no_circle_among_files_of_python() -> None:
     graph = python_graph()
     assert len(graph) > 150, "the drawing has the product"
@@ -192,19 +226,11 @@ def test_a_circle_is_found() -> None:
 
 
 @pytest.mark.parametrize("role", sorted(kinds()))
-def test_a_role_is_named_in_its_own_folders(role: str) -> None:
-    of = next(system for system in systems.named().values() if any(each.name == role for each in system.kinds))
-    own = tuple(str(ROOT / layer / of.name) for layer in ("plane", "control"))
+def test_a_role_is_named_in_its_own_folder(role: str) -> None:
     named = [
         path
         for folder in ("control", "plane")
         for path in (ROOT / folder).rglob("*.py")
-        if not str(path).startswith(own) and re.search(rf"[\"']{role}[\"']", path.read_text())
+        if re.search(rf"[\"']{role}[\"']", path.read_text())
     ]
-    systems_apart = [path for path in named if not _of_a_system(path)]
-    assert len(systems_apart) <= NAMED_MAX, systems_apart
-
-
-def _of_a_system(path: Path) -> bool:
-    """Whether a file is a system's, which may speak to another's nodes."""
-    return any(path.is_relative_to(ROOT / layer / name) for layer in ("plane", "control") for name in systems.named())
+    assert len(named) <= NAMED_MAX, named

@@ -12,7 +12,6 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from copy import copy
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -336,54 +335,6 @@ def status(
     return show(Target(config, registry, node=node), json)
 
 
-@app.command(epilog="Example: muster links --worst 20")
-def links(
-    json: Json = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Refresh every second, until Ctrl-C.")] = False,
-    check: Annotated[
-        bool,
-        typer.Option("--check", help="Exit with 1 if a link breaks a limit of [links] `failures` times in a row."),
-    ] = False,
-    probe: Annotated[
-        float | None,
-        typer.Option(
-            "--probe",
-            min=1,
-            max=3600,
-            metavar="SECONDS",
-            help="Probe every path for this time, and show the paths.",
-        ),
-    ] = None,
-    role: Annotated[
-        Served | None, typer.Option("--role", metavar="ROLE", help="Only links from or to nodes of this role.")
-    ] = None,
-    name: Annotated[
-        str | None, typer.Option("--of", metavar="NAME", help="Only links from or to the node of this name or number.")
-    ] = None,
-    worst: Annotated[
-        int | None, typer.Option("--worst", min=1, metavar="COUNT", help="Only so many, the worst.")
-    ] = None,
-    node: NodeAddress = None,
-    registry: RegistryUrl = None,
-    config: ConfigFile = None,
-) -> int:
-    """Show every link between nodes, worst first: round trip, loss, availability, and broken limits.
-
-    With --probe, also every path of a proxy, a broker and a gateway.
-    """
-    from muster_server.control.terminal import common
-    from muster_server.control.terminal.found import Target
-    from muster_server.systems.probes.cli.links import Wanted, show
-
-    if watch and (check or probe is not None):
-        raise UserError(f"--watch excludes {'--check' if check else '--probe'}", USAGE)
-    if node is not None and probe is not None:
-        raise UserError("--probe excludes --node: probes need the registry", USAGE)
-    wanted = Wanted(None if role is None else role.value, name, worst)
-    work = show(Target(config, registry, node=node), wanted, as_json=json, watch=watch, check=check, probe_s=probe)
-    return common.run(work, endless=watch, streams=watch)
-
-
 @app.command(epilog="Example: muster doctor")
 def doctor(json: Json = False, registry: RegistryUrl = None, config: ConfigFile = None) -> int:
     """Check this machine, the configuration, and the local instance or the nodes of a registry.
@@ -658,11 +609,15 @@ for _system in systems.named().values():
     add_help_option=False,
 )
 def bench(context: typer.Context) -> int:
-    """Measure this machine, Muster and its peers."""
-    # By name, as `bench` is above `control` and must not be imported by it.
-    module: Any = import_module("bench.cli")
-    code = module.app(context.args, prog_name="muster bench", standalone_mode=False)
-    return code or 0
+    """Measure this machine, Muster and its peers. Runs from the source tree."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / "bench" / "__main__.py").exists():
+        raise UserError(
+            "muster bench runs from the source tree: clone it, then make setup and .venv/bin/muster bench", USAGE
+        )
+    sys.stdout.flush()
+    paths = os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH", ""))))
+    os.execve(sys.executable, [sys.executable, "-m", "bench", *context.args], {**os.environ, "PYTHONPATH": paths})
 
 
 def layer_of(role: Layer, cluster: str) -> "LayerRef":

@@ -73,9 +73,9 @@ def _ports(of: RoleKind[Any, Any]) -> list[tuple[str, int, str]]:
 
 
 def _service(of: RoleKind[Any, Any]) -> str:
-    edge = of.process == "face"
-    headless = "" if edge else "  clusterIP: None\n  publishNotReadyAddresses: true\n"
-    ports = [port for port in _ports(of) if port[0] != "admin-local" and not (edge and port[0] == "admin")]
+    face = of.process == "face"
+    headless = "" if face else "  clusterIP: None\n  publishNotReadyAddresses: true\n"
+    ports = [port for port in _ports(of) if port[0] != "admin-local" and not (face and port[0] == "admin")]
     listed = "".join(
         f"    - {{name: {name}, port: {number}, protocol: {protocol}, targetPort: {name}}}\n"
         for name, number, protocol in ports
@@ -251,8 +251,8 @@ def _container_ports(of: RoleKind[Any, Any]) -> str:
 
 
 def _goodbye(of: RoleKind[Any, Any]) -> str:
-    """An edge takes connections until the Service sends it no more."""
-    if of.process != "edge":
+    """A face takes connections until the Service sends it no more."""
+    if of.process != "face":
         return ""
     return """\
           lifecycle:

@@ -19,7 +19,7 @@ from muster_server.plane.kinds import kinds
 HEAD: Final = """\
 # Metrics
 
-<!-- Written by `python -m muster_server.control.cli.metrics_docs` while `muster up --with all` runs; edit core/ and control/. -->
+<!-- Written by `control/cli/metrics_docs.py` while `muster up --with all` runs; edit core/ and the systems. -->
 
 Every node serves `/metrics` for Prometheus on its admin port, on loopback; `muster status` names the ports. Counters count
 from the start of the process and are 0 where nothing happened. The meaning names the unit of a count that has none here.

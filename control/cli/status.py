@@ -127,7 +127,7 @@ def _only_begins(role: dict[str, Any]) -> bool:
 
 
 def systems(record: Record) -> dict[str, dict[str, Any]]:
-    """By system the address of its first edge."""
+    """The address of the first face of each system."""
     found: dict[str, dict[str, Any]] = {}
     for process in record.processes:
         if process.bind:

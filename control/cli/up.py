@@ -9,9 +9,7 @@ import signal
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
-
-import msgspec
+from typing import Any
 
 from muster.instance import VARIABLE, default_folder
 from muster_server.control.cluster.instance import Folder
@@ -23,22 +21,16 @@ from muster_server.control.config.options import UP
 from muster_server.control.host.addresses import address_text
 from muster_server.control.host.openfiles import enough_files
 from muster_server.control.node import logs
-from muster_server.control.terminal.common import verdict_after
 from muster_server.control.terminal.words import say
+from muster_server.plane import systems
+from muster_server.plane.kind import named
 from muster_server.plane.kinds import kind
-from muster_server.systems.rooms.system import DEMO_ROOM
-
-if TYPE_CHECKING:  # loaded only with a demo: NumPy is a third of a start
-    from muster_server.systems.rooms.cli.demo import DemoRoom, Figures
-
-COLUMNS: Final = ("seconds", "published", "delivered", "repaired", "lost", "p50_ms", "p99_ms")
-HEADER_EVERY: Final = 20
 
 
 async def up(
     config_file: Path | None, flags: Mapping[str, tuple[Any, str]], *, demo: bool, seconds: float | None, as_json: bool
 ) -> int:
-    """Run the instance, with `demo` also the demo room. Exit code 1 if one of its members missed a message."""
+    """Run the instance, with `demo` also the systems' demo, whose exit code counts."""
     read = functools.partial(config.load, config_file, flags=flags, profile=UP)
     loaded = read()
     settings, watched = loaded.config, sys.stderr.isatty()
@@ -52,10 +44,12 @@ async def up(
     async with Supervisor(settings, log, logs_to_files=demo or watched) as supervisor:
         reloads(functools.partial(supervisor.reload, read), terminal)
         greet(supervisor, demo or watched)
-        if not demo:
+        shown = next((system.demo for system in systems.named().values() if system.demo), "") if demo else ""
+        if not shown:
             await asyncio.sleep(float("inf") if seconds is None else seconds)
             return 0
-        return await run_demo(supervisor, seconds, as_json)
+        code: int = await named(shown)(settings, supervisor.folder, seconds, as_json)
+        return code
 
 
 def has_terminal() -> bool:
@@ -81,57 +75,6 @@ def reloads(reload: Callable[[], None], terminal: bool) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hung_up)
 
 
-async def run_demo(supervisor: Supervisor, seconds: float | None, as_json: bool) -> int:
-    """Publish, and print a line a second, until the time is over or a signal cancels this; then print the summary."""
-    from muster_server.systems.rooms.cli.demo import DemoRoom, spoken
-
-    room = DemoRoom(supervisor.config.section("demo"))
-    async with room.opened(supervisor.folder), spoken(room, supervisor.folder):
-        try:
-            async with asyncio.timeout(seconds):
-                await show_lines(room, quiet=as_json)
-        except (TimeoutError, asyncio.CancelledError) as end:
-            figures = await room.finish()
-            with verdict_after():
-                summary(figures, as_json)
-            if isinstance(end, asyncio.CancelledError):
-                raise  # a signal is a normal end: exit code 0
-            return 0 if figures.whole else 1
-    return 0
-
-
-async def show_lines(room: "DemoRoom", quiet: bool) -> None:
-    """One line a second, for ever."""
-    count = 0
-    while True:
-        await asyncio.sleep(1.0)
-        if quiet:
-            continue
-        if count % HEADER_EVERY == 0:
-            print("  ".join(f"{column:>10}" for column in COLUMNS))
-        count += 1
-        print(line(room.figures()), flush=True)
-
-
-def line(figures: "Figures") -> str:
-    """The figures under `COLUMNS`."""
-    cells = (getattr(figures, column) for column in COLUMNS)
-    return "  ".join(f"{cell:>10.1f}" if isinstance(cell, float) else f"{cell:>10,}" for cell in cells)
-
-
-def summary(figures: "Figures", as_json: bool) -> None:
-    """Print the summary on stdout."""
-    if as_json:
-        document = {**msgspec.to_builtins(figures), "whole": figures.whole}
-        print(msgspec.json.encode(document).decode())
-        return
-    verdict = "every member got every message" if figures.whole else "MESSAGES ARE MISSING OR DOUBLE"
-    print(
-        f"{figures.members} members, {figures.published:,} published, {figures.delivered:,} delivered, "
-        f"{figures.repaired:,} repaired, {figures.lost:,} lost, {figures.repeated:,} repeated: {verdict}"
-    )
-
-
 def greet(supervisor: Supervisor, to_files: bool) -> None:
     """Print addresses and commands to try on stderr."""
     record = supervisor.record()
@@ -149,8 +92,9 @@ def greet(supervisor: Supervisor, to_files: bool) -> None:
     say(f"instance {supervisor.folder.path}" + (f", logs in {supervisor.folder.logs}" if to_files else ""))
     say("try, in other terminals:")
     own = typed_as(supervisor.folder)
-    for command in (f"{own} sub {DEMO_ROOM}", f"echo hello | {own} pub {DEMO_ROOM}", f"{own} status"):
-        say(f"  {command}")
+    suggested = [each for system in systems.named().values() for each in system.tries]
+    for command in (*suggested, "{muster} status"):
+        say(f"  {command.format(muster=own)}")
     say("Ctrl-C ends it")
 
 

@@ -63,7 +63,7 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     access: AdminAccess = AdminAccess()
     """How its admin port is entered."""
     bind: tuple[str, int] | UnsetType = UNSET
-    """Where an edge serves its protocol."""
+    """Where a face serves its protocol."""
 
     @property
     def admin_url(self) -> str:

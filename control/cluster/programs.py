@@ -1,7 +1,7 @@
 """Programs that others wrote and systems need, as children of `muster up`: made ready, watched, restarted, ended.
 
-Owns their processes, folders and addresses. It must not know any of them: each is a `plane.kind.Program` of its system. A
-program starts before the nodes and ends after them. It dies with this process, however that ends.
+Owns their processes, folders and addresses. It must not know any of them: each is a `Program` of its system.
+A program starts before the nodes and ends after them. It dies with this process, however that ends.
 """
 
 import asyncio

@@ -9,7 +9,6 @@ import contextlib
 import functools
 import os
 import random
-import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Final, Self
@@ -43,6 +42,7 @@ from muster_server.control.registry.epoch import next_epoch
 from muster_server.control.registry.places import ROOT, Count, layer
 from muster_server.control.registry.server import RegistryServer
 from muster_server.control.registry.tree import Tree, TreeError
+from muster_server.plane import systems
 from muster_server.plane.files import write_atomically
 from muster_server.plane.kinds import command_keys, doors, kind, kinds, system_of
 from muster_server.plane.spec import Fault, Registration, Spec, SpecError, secret
@@ -50,7 +50,6 @@ from muster_server.plane.spec import Fault, Registration, Spec, SpecError, secre
 if TYPE_CHECKING:  # loaded only where there is a registry
     from muster_server.control.cluster.certifier import Certifier
 
-NODE_COMMAND: Final = (sys.executable, "-m", "muster_server.control.node")
 """The program of a node, and of the template from which nodes are forked."""
 READY_S: Final = 20.0
 READY_EACH_S: Final = 1.0
@@ -91,7 +90,7 @@ class Supervisor:
     ) -> None:
         _check(config)
         self.folder = instance.folder(config)
-        self.config, self._log, self._template = config, log, Template(command or NODE_COMMAND)
+        self.config, self._log, self._template = config, log, Template(command or systems.node_command())
         self._logs_to_files = logs_to_files
         self.snapshot = Snapshot()
         self._roster = Roster(config)
@@ -290,7 +289,7 @@ class Supervisor:
         self.snapshot = Snapshot(1, tuple(sorted(nodes, key=lambda node: node.node)), counts)
 
     def _held(self, ports: Ports, seat: Seat) -> Callable[[str, str, int], tuple[str, int]]:
-        """How to get an address for this node: over TCP for an edge."""
+        """How to get an address for this node: over TCP for a face."""
         return ports.udp if kind(seat.role).linked else ports.tcp
 
     def _link(self, seat: Seat) -> tuple[str, int]:

@@ -84,7 +84,7 @@ class Cluster(Section, frozen=True):
     signing_key_file: Annotated[
         str,
         key(
-            "File with the private key that certifies gateways, proxies and edges in the registry, 32 bytes in hex; read by"
+            "File with the private key that certifies gateways, proxies and faces in the registry, 32 bytes in hex; read by"
             " `muster up`, `muster cluster certify`, and `muster serve` of a server without `serve.certificate_file`",
             "empty: `signing.key` in `instance.dir`, made once",
         ),
@@ -191,7 +191,7 @@ class Serve(Section, frozen=True):
     certificate_file: Annotated[
         str,
         key(
-            "File with the certificate of a gateway, proxy or edge, which `muster cluster certify` makes where the key is;"
+            "File with the certificate of a gateway, proxy or face, which `muster cluster certify` makes where the key is;"
             " it is looked at every 5 s",
             "empty: the node reads `cluster.signing_key_file` and certifies itself",
         ),

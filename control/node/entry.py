@@ -13,6 +13,7 @@ from muster_server.control.node.shared import Shared
 from muster_server.control.node.template import die_with
 from muster_server.plane.kinds import kind
 from muster_server.plane.spec import Spec, SpecError, content, decoded
+from muster_server.plane.systems import node_command
 
 
 def load(words: Sequence[str]) -> None:
@@ -33,7 +34,7 @@ def main(words: Sequence[str]) -> int:
 
     Exit codes: 0 ended as told, 1 failed, 78 must not be restarted.
     """
-    parser = argparse.ArgumentParser(prog="muster_server.control.node")
+    parser = argparse.ArgumentParser(prog=node_command()[-1])
     parser.add_argument("--spec", type=Path, required=True)
     parser.add_argument("--shared", action="store_true")
     parser.add_argument("--parent", type=int, required=True)

@@ -31,7 +31,7 @@ Figure = tuple[str, str, float]
 
 
 def links(status: Mapping[str, Any]) -> Iterator[Link]:
-    """The links that are up, and those that are down. A prober and an edge have none and say nothing of links."""
+    """The links that are up, and those that are down. Workers and faces have none and say nothing of links."""
     for entry in status.get("links", ()):
         yield msgspec.convert(entry, Link)
     for entry in status.get("links_lost", ()):

@@ -223,11 +223,7 @@ async def serve_enrolled(
 def made(spec: Spec, log: structlog.typing.FilteringBoundLogger, enrolment: "Enrolment | None" = None) -> Service:
     """Build the role or service of the spec. Raises `SpecError`, and `OSError` when an address is taken."""
     of = kind(spec.role)
-    return (
-        muster_server.plane.server(of, spec, log)
-        if of.linked
-        else muster_server.plane.service(of, spec, context(spec, log, enrolment))
-    )
+    return plane.server(of, spec, log) if of.linked else plane.service(of, spec, context(spec, log, enrolment))
 
 
 def name_of(spec: Spec) -> str:

@@ -1,4 +1,4 @@
-"""The process of several nodes: `python -m muster_server.control.node --shared --spec FILE --parent PID`, run by the supervisor.
+"""The process of several nodes: `systems/node.py` with `--shared`, run by the supervisor.
 
 Each node has all that it has in a process of its own (`process.py`): spec, number, administration, registration, end. They
 share the loop, and machines send each other datagrams through memory (`plane/together.py`). The supervisor gives orders

@@ -1,4 +1,4 @@
-"""The section `[http]` of the configuration. Owns the keys and their bounds; `edge.py` puts them into effect."""
+"""The section `[http]` of the configuration. Owns the keys and their bounds; `server.py` puts them into effect."""
 
 from typing import Annotated, Final
 

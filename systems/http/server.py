@@ -340,9 +340,9 @@ def _cors(options: HttpOptions) -> CORSConfig | None:
 
 async def serve(settings: Serving, log: structlog.typing.FilteringBoundLogger, stop: asyncio.Event) -> None:
     """Serve until `stop` is set, then drain. Raises `UserError` when the port is taken."""
-    edge = HttpFace(settings, log)
-    await edge.start()
+    face = HttpFace(settings, log)
+    await face.start()
     try:
         await stop.wait()
     finally:
-        await edge.stop()
+        await face.stop()

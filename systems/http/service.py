@@ -1,4 +1,4 @@
-"""The HTTP face as an edge: joins `edge.py` to the process that runs it, and to the map of the nodes."""
+"""The HTTP face in a process: joins `server.py` to the process that runs it, and to the map of the nodes."""
 
 import asyncio
 from collections.abc import Callable, Sequence

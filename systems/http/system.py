@@ -1,4 +1,4 @@
-"""The system of the HTTP face: one role, an edge. Any number of its nodes serve behind a balancer."""
+"""The system of the HTTP face: one role, a face. Any number of its nodes serve behind a balancer."""
 
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import msgspec
 
+from muster_server.plane import systems
 from muster_server.plane.kind import Around, Pods, RoleKind, System, named, numbers
-from muster_server.plane.kinds import systems as known
 from muster_server.systems.http.options import RELOADS, HttpOptions
 
 KEYS: Final = "http-keys.json"
@@ -29,7 +29,7 @@ class HttpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 def settle(options: HttpOptions, around: Around) -> HttpSettings:
     """Out of the configuration."""
     keys_file = around.absolute(options.keys_file) or str(around.folder / KEYS)
-    told = {each.name: named(each.http_settings)(around) for each in known() if each.http_settings}
+    told = {each.name: named(each.http_settings)(around) for each in systems.named().values() if each.http_settings}
     return HttpSettings(options=options, keys_file=keys_file, folder=str(around.folder), systems=told)
 
 

@@ -130,5 +130,6 @@ SYSTEM: Final = System(
     always=True,
     kinds=(PROBER,),
     command_keys=("probes.ask",),
+    commands="muster_server.systems.probes.cli.words:add",
     check="muster_server.systems.probes.check:wrong",
 )

@@ -45,6 +45,8 @@ SYSTEM: Final = System(
     },
     command_keys=("demo.",),
     commands="muster_server.systems.rooms.cli.words:add",
+    demo="muster_server.systems.rooms.cli.demo:run",
+    tries=(f"{{muster}} sub {DEMO_ROOM}", f"echo hello | {{muster}} pub {DEMO_ROOM}"),
     check="muster_server.systems.rooms.check:wrong",
     http="muster_server.systems.rooms.http.routes",
 )

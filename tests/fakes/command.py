@@ -4,10 +4,10 @@ import sys
 
 import muster
 from muster_server.control.cli import main as cli
-from muster_server.control.cluster import supervisor
+from muster_server.plane import systems
 from tests.fakes import library
 
-supervisor.NODE_COMMAND = (sys.executable, "-m", "tests.fakes.node")  # type: ignore[misc]
+systems.register((), node="tests.fakes.node")
 vars(muster)["connect"] = library.connect
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`control.node` with fake engines: the role process that supervisor tests start."""
+"""`systems.node` with fake engines: the role process that supervisor tests start."""
 
 import sys
 

@@ -30,7 +30,7 @@ from tests import forked, strikes
 from tests.waiting import until
 
 ROOT: Final = Path(__file__).parents[2]
-COMMAND: Final = "muster_server.control.cli.main"
+COMMAND: Final = "muster_server"
 MUSTER: Final = (sys.executable, "-m", COMMAND)
 ROLES: Final = ("router", "broker", "gateway", "proxy")
 """Also the names of the nodes where there is one of each."""

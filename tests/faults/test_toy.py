@@ -17,7 +17,7 @@ import pytest
 from tests import forked
 from tests.documents import ROOT
 
-MUSTER: Final = (sys.executable, "-m", "muster_server.control.cli.main")
+MUSTER: Final = (sys.executable, "-m", "muster_server")
 CONFIGURATION: Final = """\
 [up]
 counters = "2x1"

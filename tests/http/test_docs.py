@@ -74,7 +74,7 @@ def test_every_limit_that_is_named_exists() -> None:
 
 
 def test_every_option_is_read_somewhere() -> None:
-    sources = [*(ROOT / "control" / "http").glob("*.py"), *(ROOT / "control" / "rooms").glob("*.py")]
+    sources = [*(ROOT / "systems" / "http").rglob("*.py"), *(ROOT / "systems" / "rooms").rglob("*.py")]
     text = "\n".join(file.read_text() for file in sources if file.name != "options.py")
     joint = {"bind"}  # the process that plugs it in resolves it
     unread = {name for name in HttpOptions.__struct_fields__ if not re.search(rf"options\.{name}\b", text)}
@@ -164,7 +164,7 @@ async def test_the_page_can_be_shut(make: Make) -> None:
 
 
 def test_reasons_of_goodbye_are_named() -> None:
-    source = (ROOT / "control" / "rooms" / "streams.py").read_text()
+    source = (ROOT / "systems" / "rooms" / "http" / "streams.py").read_text()
     said = set(re.findall(r'return "([a-z]+)"', source))
     assert said == {"draining", "revoked", "expired", "unavailable"}
     assert said <= spans(PAGE)

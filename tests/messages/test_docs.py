@@ -78,7 +78,7 @@ def test_every_key_that_is_named_exists() -> None:
 
 
 def test_every_option_is_read_somewhere() -> None:
-    text = "\n".join(file.read_text() for file in (ROOT / "control" / "messages").glob("*.py"))
+    text = "\n".join(file.read_text() for file in (ROOT / "systems" / "messages").rglob("*.py"))
     for section in SECTIONS.values():
         for name in set(section.__struct_fields__) - {"bind"}:
             assert re.search(rf"\b_?options\.{name}\b|\.{name}\b", text), name

@@ -8,7 +8,6 @@ import contextlib
 import itertools
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ import msgspec
 from redis.asyncio import from_url
 
 from bench.presence_nodes import SECRET, Gateway, settings, spec
+from muster_server.plane import systems
 from muster_server.plane.calls import CallError, key_of
 from muster_server.plane.kinds import kind
 from muster_server.systems.presence.asking import Readers
@@ -292,7 +292,7 @@ class Rig:
             )
             file.write_bytes(msgspec.json.encode(made))
 
-        words = [sys.executable, "-m", "muster_server.control.node", "--spec", str(file), "--parent", str(os.getpid())]
+        words = [*systems.node_command(), "--spec", str(file), "--parent", str(os.getpid())]
         process = Process(words, self.folder / f"{name}.log", prepare, self._environment)
         return process
 

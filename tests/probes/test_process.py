@@ -5,7 +5,6 @@ import contextlib
 import json
 import os
 import signal
-import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from muster_server.control.config import load as config
 from muster_server.control.host.ports import Ports
 from muster_server.control.registry import Snapshot
 from muster_server.control.registry.server import RegistryServer
+from muster_server.plane import systems
 from muster_server.plane.kinds import kind
 from muster_server.plane.spec import Spec
 from tests.documents import ROOT
@@ -55,7 +55,7 @@ async def test_what_the_prober_is_told_anew_comes_into_force_and_nonsense_change
     registration = specs.registration(settings, place, own, "muster-prober", None, "")
     told = specs.spec(settings, place, own, Snapshot(), registration)
     file.write_bytes(msgspec.json.encode(told))
-    command = [sys.executable, "-m", "muster_server.control.node", "--spec", str(file), "--parent", str(os.getpid())]
+    command = [*systems.node_command(), "--spec", str(file), "--parent", str(os.getpid())]
     async with RegistryServer(place.path, structlog.get_logger(), sessions=False):
         await _told_anew(command, file, told)
 

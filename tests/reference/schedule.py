@@ -1,4 +1,4 @@
-"""The schedule of messages as two dicts: slow, and obvious. Answers are those of `systems.messages.schedule.Schedule`."""
+"""The schedule of messages as two dicts: slow, and obvious, with the answers of `systems/messages/schedule.py`."""
 
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""The toy: counters (a partitioned machine), a window on them (an edge), and a clock (a worker)."""
+"""The toy: counters (a partitioned machine), a window on them (a face), and a clock (a worker)."""
 
 from typing import Annotated, Any, Final
 

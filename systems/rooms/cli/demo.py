@@ -20,6 +20,8 @@ import numpy as np
 from muster_server.control.cluster import sdk
 from muster_server.control.cluster.instance import Folder
 from muster_server.control.cluster.sdk import Client, Room
+from muster_server.control.config.options import Config
+from muster_server.control.terminal.common import verdict_after
 from muster_server.pyext.histogram import Histogram
 from muster_server.systems.rooms.system import DEMO_ROOM, LOAD_ROOM, Demo
 
@@ -28,6 +30,9 @@ TICK_S: Final = 0.01
 SAY_S: Final = 1.0
 """Between two lines in the room `demo`."""
 SETTLE_S: Final = 5.0
+COLUMNS: Final = ("seconds", "published", "delivered", "repaired", "lost", "p50_ms", "p99_ms")
+HEADER_EVERY: Final = 20
+"""Lines between two heads of the table."""
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,3 +189,55 @@ async def _skim(room: Room) -> None:
     """Read what comes: the room has a member that keeps up."""
     async for _ in room.batches():
         pass
+
+
+async def run(config: Config, folder: Folder, seconds: float | None, as_json: bool) -> int:
+    """Publish, and print a line a second, until the time is over or a signal cancels this; then print the summary.
+
+    Returns the exit code: 1 if a member missed a message.
+    """
+    room = DemoRoom(config.section("demo"))
+    async with room.opened(folder), spoken(room, folder):
+        try:
+            async with asyncio.timeout(seconds):
+                await show_lines(room, quiet=as_json)
+        except (TimeoutError, asyncio.CancelledError) as end:
+            figures = await room.finish()
+            with verdict_after():
+                summary(figures, as_json)
+            if isinstance(end, asyncio.CancelledError):
+                raise  # a signal is a normal end: exit code 0
+            return 0 if figures.whole else 1
+    return 0
+
+
+async def show_lines(room: DemoRoom, quiet: bool) -> None:
+    """One line a second, for ever."""
+    count = 0
+    while True:
+        await asyncio.sleep(1.0)
+        if quiet:
+            continue
+        if count % HEADER_EVERY == 0:
+            print("  ".join(f"{column:>10}" for column in COLUMNS))
+        count += 1
+        print(line(room.figures()), flush=True)
+
+
+def line(figures: Figures) -> str:
+    """The figures under `COLUMNS`."""
+    cells = (getattr(figures, column) for column in COLUMNS)
+    return "  ".join(f"{cell:>10.1f}" if isinstance(cell, float) else f"{cell:>10,}" for cell in cells)
+
+
+def summary(figures: Figures, as_json: bool) -> None:
+    """Print the summary on stdout."""
+    if as_json:
+        document = {**msgspec.to_builtins(figures), "whole": figures.whole}
+        print(msgspec.json.encode(document).decode())
+        return
+    verdict = "every member got every message" if figures.whole else "MESSAGES ARE MISSING OR DOUBLE"
+    print(
+        f"{figures.members} members, {figures.published:,} published, {figures.delivered:,} delivered, "
+        f"{figures.repaired:,} repaired, {figures.lost:,} lost, {figures.repeated:,} repeated: {verdict}"
+    )

@@ -87,7 +87,7 @@ def test_what_libraries_say_need_nobody_take_either() -> None:
 BEGINS = """
 import runpy, sys
 try:
-    runpy.run_module("muster_server.control.node", run_name="__main__")
+    runpy.run_module("muster_server.systems.node", run_name="__main__")
 except SystemExit:  # it is told no spec
     print(*sys.modules)
 """

@@ -1,6 +1,8 @@
-"""The entry of a node's process: `python -m muster_server.control.node --spec FILE --parent PID`.
+"""The entry of a node's process: `python -m muster_server.systems.node --spec FILE --parent PID`.
 
-With `--shared` it is the process of several nodes, and with `--template` that from which `muster up` forks its nodes."""
+With `--shared` it is the process of several nodes. With `--template` it is the process from which `muster up` forks its
+nodes.
+"""
 
 import os
 import sys
