@@ -100,7 +100,8 @@ def test_what_the_build_copies_is_there_and_enough() -> None:
     for path in copied:
         assert (ROOT / path).exists(), path
         assert not any(fnmatch.fnmatch(path, pattern.removeprefix("**/")) for pattern in ignored), path
-    packages = {each.rstrip("*") for each in PROJECT["tool"]["setuptools"]["packages"]["find"]["include"]}
+    (source,) = PROJECT["tool"]["setuptools"]["packages"]["find"]["where"]
+    packages = {source, *(link.name for link in (ROOT / source / "muster_server").iterdir() if link.is_symlink())}
     named = {PROJECT["project"]["readme"], *PROJECT["project"]["license-files"], "MANIFEST.in", "setup.py"}
     assert copied == {"core", "pyproject.toml", "requirements.lock", *packages, *named}
 

@@ -581,7 +581,7 @@ COMMANDED = """
 import asyncio, sys
 import muster
 from muster_server.control.cli import main as cli
-from muster_server.systems.rooms import command
+from muster_server.systems.rooms.cli import tell
 from muster_server.control.errors import UserError
 from tests.fakes import library
 async def answered(*_, **__):
@@ -590,7 +590,7 @@ async def answered(*_, **__):
     return muster.NoMember()
 library.Client.command = answered
 command.connected = library.connect
-cli.chosen = lambda words: lambda *_, **__: asyncio.run(command.command(None, "room", "hi", 1.0, True))
+cli.chosen = lambda words: lambda *_, **__: asyncio.run(tell.command(None, "room", "hi", 1.0, True))
 sys.exit(cli.main())
 """
 
