@@ -4,8 +4,8 @@
 setup:
 	@scripts/setup.sh
 
-run: setup
-	@exec .venv/bin/muster up --demo $(ARGS)
+run:
+	@exec scripts/run.sh $(ARGS)
 
 test:
 	@exec scripts/test.sh $(ARGS)

@@ -2,6 +2,7 @@
 # Sets up a fresh clone; does nothing if that is done already.
 #
 #   scripts/setup.sh           tools, locked dependencies, the compiled parts
+#   scripts/setup.sh --demo    also the programs that the demo of all systems runs beside its nodes
 #   scripts/setup.sh --tests   also the needs of the whole suite: clippy, and the servers that run beside Muster
 #
 # Everything it makes is in this folder: .tools/ (uv) and .venv/. Missing system packages are
@@ -9,7 +10,7 @@
 # Exit codes: 0 ok, 2 an unknown option, 69 a system package is missing, else that of the failed step.
 set -eu
 . "$(dirname "$0")/words.sh"
-words --tests "$@"
+case ${1:-} in --demo) ;; *) words --tests "$@" ;; esac
 cd "$(dirname "$0")/.."
 PATH="$PATH:/usr/sbin:/sbin"
 
@@ -91,6 +92,12 @@ kafka_there() {
     [ -e "$1" ]
 }
 
+missing_for_demo() {
+    missing=
+    for name in redis-server mosquitto; do have "$name" || missing="$missing $name"; done
+    echo $missing
+}
+
 can_apt() { [ "$(id -u)" = 0 ] && have apt-get; }
 
 apt_install() { # no system service is started by it
@@ -121,6 +128,12 @@ need_system() {
     fi
     packages=$(missing_packages)
     [ -z "$packages" ] || die "still missing after apt: $packages (cargo >= 1.$RUST_MIN can also be installed with rustup)"
+}
+
+need_for_demo() { # systems whose program is missing are left out by scripts/run.sh, which says so
+    packages=$(missing_for_demo)
+    # shellcheck disable=SC2086
+    [ -z "$packages" ] || ! can_apt || apt_install $packages
 }
 
 need_for_tests() {
@@ -235,6 +248,7 @@ main() {
         fresh core "$core" || build_core "$core"
         fresh server "$server" || build_server "$server"
     fi
+    [ "${1:-}" != --demo ] || need_for_demo
     if [ "${1:-}" = --tests ]; then
         need_for_tests
         need_zookeeper

@@ -58,7 +58,7 @@ def test_a_target_of_make_is_there(command: str) -> None:
         ["make", "-n", *shlex.split(command)[1:]], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert ("muster up --demo" in done.stdout) == (command == "make run")
+    assert ("scripts/run.sh" in done.stdout) == (command == "make run")
 
 
 @pytest.mark.parametrize("command", [command for command in COMMANDS if not command.startswith("make ")])

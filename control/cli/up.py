@@ -1,23 +1,25 @@
 """`muster up`: runs everything on this machine until a signal, or for a given time."""
 
 import asyncio
+import contextlib
 import functools
 import os
 import shlex
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
 from muster.instance import VARIABLE, default_folder
+from muster_server.control.cli import tour
 from muster_server.control.cluster.instance import Folder
 from muster_server.control.cluster.specs import warn_of_secrets
 from muster_server.control.cluster.supervisor import Supervisor
 from muster_server.control.config import load as config
 from muster_server.control.config.layout import seats
-from muster_server.control.config.options import UP
+from muster_server.control.config.options import UP, Config
 from muster_server.control.host.addresses import address_text
 from muster_server.control.host.openfiles import enough_files
 from muster_server.control.node import logs
@@ -48,8 +50,30 @@ async def up(
         if not shown:
             await asyncio.sleep(float("inf") if seconds is None else seconds)
             return 0
-        code: int = await named(shown)(settings, supervisor.folder, seconds, as_json)
-        return code
+        async with beside(tour.shown(running(settings), supervisor.folder.path), unless=as_json):
+            code: int = await named(shown)(settings, supervisor.folder, seconds, as_json)
+            return code
+
+
+def running(settings: Config) -> list[str]:
+    """The systems that this instance runs."""
+    return [name for name in systems.named() if settings.runs(name)]
+
+
+@contextlib.asynccontextmanager
+async def beside(work: Coroutine[Any, Any, None], *, unless: bool) -> AsyncIterator[None]:
+    """Run something beside the block, which ends with it."""
+    if unless:
+        work.close()
+        yield
+        return
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
 
 
 def has_terminal() -> bool:

@@ -150,7 +150,7 @@ def find(pattern: str) -> str | None:
     the root."""
     if "/" not in pattern:
         return shutil.which(pattern) or shutil.which(pattern, path=SBIN)
-    base = Path("/") if pattern.startswith("/") else Path(__file__).parents[2]
+    base = Path("/") if pattern.startswith("/") else Path(__file__).resolve().parents[2]
     return next((str(each) for each in sorted(base.glob(pattern.lstrip("/")))), None)
 
 

@@ -70,6 +70,11 @@ SYSTEM: Final = System(
     kinds=(INDEX, SCHEDULER),
     sections={"fleet": Fleet},
     programs=(broker.PROGRAM, keeper.PROGRAM),
+    tour=(
+        "muster fleet agents --count 20 >/dev/null 2>&1 &",
+        "until muster fleet run ping --pick 3; do sleep 0.5; done",
+        "muster fleet fairness",
+    ),
     commands="muster_server.systems.fleet.cli.words:add",
     check="muster_server.systems.fleet.check:wrong",
     doctor="muster_server.systems.fleet.doctor:examined",

@@ -54,6 +54,7 @@ def told(around: Around) -> dict[str, Any]:
 SYSTEM: Final = System(
     name="likes",
     kinds=(LIKES,),
+    tour=("muster like share:1000 2017", "muster like share:1000 2018", "muster likes show share:1000"),
     commands="muster_server.systems.likes.cli.words:add",
     check="muster_server.systems.likes.check:wrong",
     doctor="muster_server.systems.likes.doctor:examined",

@@ -147,6 +147,12 @@ SYSTEM: Final = System(
         ),
     ),
     presets={"callbacks.allowed": LOOPBACK},
+    tour=(
+        "muster topic create tea --callback room:tea >/dev/null 2>&1",
+        "muster sub tea --count 1 & tea=$!",
+        "muster delay send tea 'the tea is ready' --in 3s",
+        "wait $tea; muster topic stats tea",
+    ),
     commands="muster_server.systems.messages.cli.words:add",
     check="muster_server.systems.messages.check:wrong",
     http="muster_server.systems.messages.http.routes",

@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -11,8 +10,9 @@ from hypothesis import strategies as st
 
 from muster_server.systems.fleet import schema
 from muster_server.systems.fleet.schema import Beat, Bye, Hello, Message, Notice, Order, Receipt, Result, SchemaError
+from tests.documents import ROOT
 
-DOCUMENT = (Path(__file__).parents[3] / "docs" / "fleet.md").read_text()
+DOCUMENT = (ROOT / "docs" / "fleet.md").read_text()
 
 MESSAGES: list[tuple[schema.Up, Message]] = [
     ("hello", Hello(5, 1, {"country": ["CN"], "tag": ["a", "b"]})),

@@ -589,7 +589,7 @@ async def answered(*_, **__):
         raise UserError("nobody is there", 3)
     return muster.NoMember()
 library.Client.command = answered
-command.connected = library.connect
+tell.connected = library.connect
 cli.chosen = lambda words: lambda *_, **__: asyncio.run(tell.command(None, "room", "hi", 1.0, True))
 sys.exit(cli.main())
 """
