@@ -5,10 +5,10 @@ A level 2 knows neither values nor flights. Times are seconds.
 
 import asyncio
 import json
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha1
+from time import monotonic
 from typing import Any, Final, Literal, Protocol
 
 from redis.exceptions import ConnectionError as Unreachable
@@ -20,6 +20,7 @@ from ..redis.connections import Opened, apart, opened
 from ..redis.where import Where
 from . import scripts
 from .entry import LIFE, Found, found
+from .gets import Gets
 
 CALLS_MAX: Final = 50
 """Calls under way at once, each on a connection of its own; further ones wait."""
@@ -80,6 +81,7 @@ class InRedis:
         """Entries of another life that were not served."""
         self._calls = asyncio.Semaphore(CALLS_MAX)
         self._opened: Opened | None = None
+        self._gets = None if self.is_cluster else Gets(self.apart, seconds)
         self._away_until = 0.0
 
     @property
@@ -98,7 +100,16 @@ class InRedis:
         return entry, f"{entry}:w"
 
     async def get(self, key: str) -> Found | None:
-        entry = await self._asked(self._client.get, f"{self._prefix}{key}}}")
+        name = f"{self._prefix}{key}}}"
+        if self._gets is None:
+            entry = await self._asked(self._client.get, name)
+        else:
+            if self._away_until > monotonic():
+                raise self._silent()
+            try:
+                entry = await self._gets.get(name.encode())
+            except (OSError, TimeoutError) as error:
+                raise self._unavailable(error) from error
         return None if entry is None else self._read(entry)
 
     def _read(self, entry: bytes) -> Found | None:
@@ -106,7 +117,7 @@ class InRedis:
         if ahead_ms is None or entry[:1] != b"1":
             self.suspects += 1
             return None
-        return found(entry, monotonic_ms() + ahead_ms)
+        return found(entry, monotonic() * 1e3 + ahead_ms)
 
     async def take(self, key: str, token: str, lock_s: float, seen: bytes) -> Taken:
         said = await self._run(scripts.TAKE, self.names(key), token, int(lock_s * 1e3), seen)
@@ -145,7 +156,8 @@ class InRedis:
     async def _in_parts(self, keys: Sequence[str], some: Callable[[Sequence[str]], Awaitable[None]]) -> None:
         """All keys in one script, where they are in one server; else each by itself, all of them even if one fails."""
         if not self.is_cluster:
-            return await some(keys)
+            await some(keys)
+            return
         failed = [
             each
             for each in await asyncio.gather(*(some([key]) for key in keys), return_exceptions=True)
@@ -162,11 +174,12 @@ class InRedis:
             await self._asked(client.initialize)
             nodes = client.get_primaries()
         for node in nodes:
-            where = {} if node is None else {"target_nodes": node}
+            where: dict[str, Any] = {} if node is None else {"target_nodes": node}
             names.append("" if node is None else node.name)
             said = await self._run(scripts.BEAT, (), channel, f"{number} {names[-1]}", **where)
             if said[2] != b"master":
-                if node is None:
+                if self._gets is not None:
+                    await self._gets.close()
                     await client.connection_pool.disconnect()
                 raise self._unavailable("the server has become a replica")
             self._heard(said[0], said[1])
@@ -181,6 +194,8 @@ class InRedis:
             raise self._unavailable(error) from error
 
     async def close(self) -> None:
+        if self._gets is not None:
+            await self._gets.close()
         if self._opened is not None:
             await self._opened.close()
             self._opened = None
@@ -207,12 +222,12 @@ class InRedis:
             if not self.is_cluster:
                 self._lives.clear()
             self._on_life()
-        self._lives[life] = now_ms - monotonic_ms()
+        self._lives[life] = now_ms - monotonic() * 1e3
 
     def age_ms(self, at_ms: float) -> float:
         """How long ago that was by the clock of the Redis, as far as this process knows it."""
         ahead_ms = next(iter(self._lives.values()), None)
-        return 0.0 if ahead_ms is None else max(0.0, monotonic_ms() + ahead_ms - at_ms)
+        return 0.0 if ahead_ms is None else max(0.0, monotonic() * 1e3 + ahead_ms - at_ms)
 
     # --- calls --------------------------------------------------------------------------------------------------------
 
@@ -226,27 +241,26 @@ class InRedis:
         return await self._asked(call, self._client)
 
     async def _asked(self, call: Callable[..., Awaitable[Any]], *words: Any) -> Any:
-        if self._away_until > time.monotonic():
-            raise Unavailable(f"the Redis of the cache does not answer: {self._shown}")
+        if self._away_until > monotonic():
+            raise self._silent()
         try:
             async with self._calls:
                 return await call(*words)
         except (RedisError, OSError, TimeoutError) as error:
             raise self._unavailable(error) from error
 
+    def _silent(self) -> Unavailable:
+        return Unavailable(f"the Redis of the cache does not answer: {self._shown}")
+
     def _unavailable(self, error: object) -> Unavailable:
         if isinstance(error, (OSError, TimeoutError, Unreachable, Silent)):
-            self._away_until = time.monotonic() + AWAY_S
+            self._away_until = monotonic() + AWAY_S
         return Unavailable(f"the Redis of the cache does not answer: {self._shown}: {error}")
 
     @property
     def _shown(self) -> str:
         places = ", ".join(f"{host}:{port}" for host, port in self._where.places)
         return f"{self._where.master} at sentinels {places}" if self._where.kind == "sentinel" else places
-
-
-def monotonic_ms() -> float:
-    return time.monotonic() * 1e3
 
 
 _DIGESTS: Final[dict[str, str]] = {}

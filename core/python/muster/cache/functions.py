@@ -46,8 +46,8 @@ class Keys:
             name, rest = re.fullmatch(r"(\w*)(.*)", field).groups()  # type: ignore[union-attr]
             if name not in self._names:
                 raise Invalid(f"{template!r} names {name or 'nothing'!r}, which is no argument of {function.__name__}")
-            form, conversion = form and f":{form}", conversion and f"!{conversion}"
-            parts.append(f"{{{self._names.index(name)}{rest}{conversion or ''}{form or ''}}}")
+            shown = (f"!{conversion}" if conversion else "") + (f":{form}" if form else "")
+            parts.append(f"{{{self._names.index(name)}{rest}{shown}}}")
         self.of = "".join(parts).format
         """The key of as many arguments as there are, in their order."""
 

@@ -47,9 +47,9 @@ class Near:
         self.get = self._store.get
 
     def put(self, key: str, kept: Kept) -> None:
-        """Keep it until it ends, or room is needed."""
+        """Keep it until it ends, or room is needed. One that is as large as all room is not kept."""
         left_s = kept.ends - monotonic()
-        if left_s > 0:
+        if left_s > 0 and _weigh(key, kept) <= self._bytes_max:
             self._store.set(key, kept, ttl=left_s)
 
     def remove(self, key: str) -> None:

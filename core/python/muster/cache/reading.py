@@ -175,14 +175,15 @@ class Reading:
         value = _value(plan, found)
         if found.fresh_s > 0:
             self._figures.far_hits += 1
-            self._keep(plan, key, flight, value, found.fresh_s, found.left_s, found.load_s, found.made)
-            if plan.early and found.fresh_s < found.load_s * plan.early * _drawn():
+            early_s = found.load_s * plan.early * _drawn() if plan.early else 0.0
+            self._keep(key, flight, value, found.fresh_s, found.left_s, early_s, found.load_s, found.made)
+            if found.fresh_s < early_s:
                 self._refresh(plan, key, found.made, call)
             return value
         self._figures.stale += 1
         if not self._is_alone:
             short_s = min(STALE_S, found.left_s)
-            self._keep(plan, key, flight, value, short_s, short_s, 0.0, found.made)
+            self._keep(key, flight, value, short_s, short_s, 0.0, 0.0, found.made)
         self._refresh(plan, key, found.made, call)
         return value
 
@@ -244,7 +245,7 @@ class Reading:
                 if there.fresh_s > 0:
                     self._figures.far_hits += 1
                     value = _value(plan, there)
-                    self._keep(plan, key, flight, value, there.fresh_s, there.left_s, there.load_s, there.made)
+                    self._keep(key, flight, value, there.fresh_s, there.left_s, 0.0, there.load_s, there.made)
                     return value
                 seen = there.made
                 continue
@@ -318,7 +319,8 @@ class Reading:
             self._figures.refused += 1
             return True  # there is no token to give back
         past_s = monotonic() - filled
-        self._keep(plan, key, flight, value, fresh_s - past_s, fresh_s + stale_s - past_s, load_s, made)
+        early_s = load_s * plan.early * _drawn() if plan.early else 0.0
+        self._keep(key, flight, value, fresh_s - past_s, fresh_s + stale_s - past_s, early_s, load_s, made)
         return True
 
     async def _give_back(self, key: str, token: str) -> None:
@@ -344,12 +346,12 @@ class Reading:
 
     def _keep(
         self,
-        plan: Plan,
         key: str,
         flight: Flight,
         value: Any,
         fresh_s: float,
         left_s: float,
+        early_s: float,
         load_s: float,
         made: bytes,
     ) -> None:
@@ -358,9 +360,8 @@ class Reading:
             return
         now = monotonic()
         until = now + fresh_s
-        early = until - load_s * plan.early * _drawn() if plan.early else until
         ends = now + left_s if self._is_alone else until
-        self._near.put(key, Kept(value, until, early, ends, load_s, made, weight(value)))
+        self._near.put(key, Kept(value, until, until - early_s, ends, load_s, made, weight(value)))
 
     def _spawn(self, work: Any) -> asyncio.Task[Any]:
         task = asyncio.get_running_loop().create_task(work)

@@ -60,8 +60,8 @@ if tonumber(ARGV[2]) > 0 then redis.call('SET', KEYS[1], '1' .. life .. made .. 
 return made
 """
 )
-"""The end of a load: when it was made, or nothing if its token no longer holds. ARGV: the token, the ms to keep the entry (0:
-the load only gives its token back), the entry."""
+"""The end of a load: when it was made, or nothing if its token no longer holds. ARGV: the token, the ms to keep the entry
+(0: the load only gives its token back), the entry."""
 
 CHANGE: Final = (
     NOW
@@ -83,8 +83,8 @@ end
 return now
 """
 )
-"""A drop, or a mark. Each of the keys has its entry and its state. ARGV: the writer, the ms of its mark (0: it is taken off),
-the ms of the hold, the channel, and what is told there."""
+"""A drop, or a mark. Each of the keys has its entry and its state. ARGV: the writer, the ms of its mark (0: it is taken
+off), the ms of the hold, the channel, and what is told there."""
 
 RENEW: Final = (
     NOW

@@ -66,9 +66,10 @@ def opened(where: Where, password: str, seconds: float, connected: Connected | N
 async def apart(client: Any) -> Any:
     """A connection of its own to a server of the data, outside the client's pool: for messages that come by themselves. Its
     caller disconnects it."""
+    connection: Any
     if isinstance(client, RedisCluster):
         await client.initialize()
-        node = client.get_random_primary_node()
+        node: Any = client.get_random_primary_node()
         connection = node.connection_class(**node.connection_kwargs)
     else:
         connection = client.connection_pool.make_connection()

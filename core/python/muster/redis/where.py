@@ -54,7 +54,7 @@ def checked(url: str) -> Where:
     scheme, _, rest = url.partition("://")
     way, plus, kind = scheme.partition("+")
     named, _, path = rest.partition("/")
-    user, _, hosts = named.rpartition("@")
+    user = named.rpartition("@")[0]
     words = [word for word in path.split("/") if word]
     if ":" in user:
         raise ValueError("a URL of a Redis has no password; give the password apart")
