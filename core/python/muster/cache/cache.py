@@ -20,6 +20,7 @@ from ..errors import Invalid, Unavailable
 from ..redis.where import checked as checked_url
 from .alone import Alone
 from .changing import Changing
+from .ending import ended
 from .far import Far, InRedis
 from .figures import Figures
 from .functions import Cached, checked
@@ -142,10 +143,7 @@ class Cache:
         if self._closed:
             return
         self._closed = True
-        tasks = [*self._tasks, *([self._paying] if self._paying else [])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await ended([*self._tasks, *([self._paying] if self._paying else [])])
         await self._reading.close()
         await self._hears.close()
         await self._far.close()

@@ -4,7 +4,6 @@ While the body runs, the marks are given more time. They lapse by themselves if 
 """
 
 import asyncio
-import contextlib
 import secrets
 from collections.abc import Sequence
 from time import monotonic
@@ -12,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
 from ..errors import MusterError, Unavailable
+from .ending import ended
 
 if TYPE_CHECKING:
     from .cache import Cache
@@ -57,16 +57,13 @@ class Changing:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._renewing is not None:
-            self._renewing.cancel()
         # Also after an error: a commit whose answer was lost may have been done.
         dropping = self._cache._spawn(self._drop())
         await asyncio.shield(dropping)
 
     async def _drop(self) -> None:
         if self._renewing is not None:
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._renewing
+            await ended([self._renewing])
         await self._cache._drop_or_owe(self._keys, self._writer)
 
     async def _renew(self) -> None:

@@ -11,6 +11,8 @@ from typing import Any, Final
 
 import hiredis
 
+from .ending import ended
+
 WAITING_MAX: Final = 100_000
 """Questions without an answer; further ones fail."""
 
@@ -120,7 +122,6 @@ class Gets:
     async def close(self) -> None:
         """End the connection. A later question makes another one."""
         if self._connecting is not None:
-            self._connecting.cancel()
-            await asyncio.gather(self._connecting, return_exceptions=True)
+            await ended([self._connecting])
         if self._answers is not None:
             self._answers.end(ConnectionError("the connection was closed"))

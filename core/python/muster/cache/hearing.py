@@ -17,6 +17,7 @@ from typing import Final
 from redis.exceptions import RedisError
 
 from ..errors import Unavailable
+from .ending import ended
 from .far import InRedis
 
 LOG: Final = logging.getLogger("muster.cache")
@@ -78,8 +79,7 @@ class Hearing:
 
     async def close(self) -> None:
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await ended([self._task])
             self._task = None
         self._deaf()
 
@@ -132,8 +132,7 @@ class Hearing:
                     self._drop(data)
         finally:
             if beats is not None:
-                beats.cancel()
-                await asyncio.gather(beats, return_exceptions=True)
+                await ended([beats])
             await connection.disconnect(nowait=True)
 
     def _drop(self, data: bytes) -> None:

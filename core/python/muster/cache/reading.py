@@ -14,6 +14,7 @@ from time import monotonic
 from typing import Any, Final, Protocol
 
 from ..errors import Invalid, Unavailable
+from .ending import ended
 from .entry import Found, rest
 from .far import Far, Taken
 from .figures import Figures
@@ -108,9 +109,8 @@ class Reading:
         self._joined.clear()
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        """Cancel what is under way."""
+        await ended(list(self._tasks))
 
     # --- reads --------------------------------------------------------------------------------------------------------
 

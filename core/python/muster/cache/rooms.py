@@ -13,6 +13,7 @@ from typing import Final
 from ..client import Client
 from ..errors import MusterError, Unavailable
 from ..items import Message
+from .ending import ended
 from .far import InRedis
 from .hearing import AGAIN_S_MAX, BEAT_S, LOG, Told
 
@@ -43,9 +44,7 @@ class HearsRoom:
             ]
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await ended(self._tasks)
         self._tasks.clear()
         self._deaf()
 
