@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol
 import pytest
 
 from muster.cache import Cache
+from tests.cache.way import Way
 from tests.redis_server import RedisServer
 
 _NAMES: Final = itertools.count()
@@ -39,6 +40,14 @@ async def caches() -> AsyncIterator[Makes]:
             return cache
 
         yield make
+
+
+@pytest.fixture
+async def way(redis_of_the_run: RedisServer) -> AsyncIterator[Way]:
+    """To the Redis."""
+    way = await Way(redis_of_the_run.port).opened()
+    yield way
+    await way.close()
 
 
 @pytest.fixture(params=["alone", "redis"])
