@@ -9,7 +9,7 @@ from typing import Final
 from tests.documents import ROOT
 
 RULES: Final = ROOT / "docs" / "rules.md"
-NUMBER: Final = re.compile(r"\b(?:I|ROOM|PRES|LIKE|SITE|FLEET|DELAY|PF)-[1-9]\d*\b")
+NUMBER: Final = re.compile(r"\b(?:I|C|ROOM|PRES|LIKE|SITE|FLEET|DELAY|PF)-[1-9]\d*\b")
 """A number as it is cited. `PF-0` stands for no goal in tests."""
 READ: Final = ("*.py", "*.pyi", "*.pyx", "*.rs", "*.md", "*.sh", "*.yml", "*.yaml")
 

@@ -1,0 +1,273 @@
+"""Level 2: entries, tokens and marks of keys, in a Redis or, for one process alone, in memory.
+
+A level 2 knows neither values nor flights. Times are seconds.
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from hashlib import sha1
+from time import monotonic
+from typing import Any, Final, Literal, Protocol
+
+from redis.exceptions import ConnectionError as Unreachable
+from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import TimeoutError as Silent
+
+from ..errors import Unavailable
+from ..redis.connections import Opened, apart, opened
+from ..redis.where import Where
+from . import scripts
+from .entry import LIFE, Found, found
+from .gets import Gets
+
+CALLS_MAX: Final = 50
+"""Calls under way at once, each on a connection of its own; further ones wait."""
+AWAY_S: Final = 0.5
+"""Pause after a call without an answer, in which others fail at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The answer to a miss. `yours`: load, and fill with the token. `marked` and `away`: load, and store nothing."""
+
+    kind: Literal["yours", "marked", "away", "wait", "there"]
+    entry: Found | None = None
+    wait_s: float = 0.0
+    primary: bool = False
+    """The load must read the primary."""
+
+
+class Far(Protocol):
+    """A level 2. Every call may raise `Unavailable`."""
+
+    async def get(self, key: str) -> Found | None: ...
+
+    async def take(self, key: str, token: str, lock_s: float, seen: bytes) -> Taken:
+        """Ask for the token of a key, unless there is another entry than the one that was `seen`."""
+        ...
+
+    async def fill(self, key: str, token: str, kept_ms: int, rest: bytes) -> bytes:
+        """End a load: names the new entry, or nothing if its token no longer held. `kept_ms` 0: only give the token back."""
+        ...
+
+    async def change(self, keys: Sequence[str], writer: str, mark_s: float, hold_s: float, told: str) -> None:
+        """Drop the keys, with a writer's mark, or without it."""
+        ...
+
+    async def renew(self, keys: Sequence[str], writer: str, mark_s: float, hold_s: float) -> bool:
+        """Give marks more time; False if one has gone."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class InRedis:
+    """A level 2 in a Redis: one server, one behind sentinels, or a cluster."""
+
+    def __init__(
+        self, where: Where, password: str, name: str, seconds: float, *, tells: bool, on_life: Callable[[], None]
+    ) -> None:
+        self._where, self._password, self._seconds = where, password, seconds
+        self._prefix = f"muster:cache:{{{name}:"
+        self.channel = f"muster:cache:{name}"
+        self._tells = tells
+        """Drops are published by their script."""
+        self._on_life = on_life
+        self._lives: dict[bytes, float] = {}
+        """By `master_replid`: its Redis's time minus ours, in ms."""
+        self.suspects = 0
+        """Entries of another life that were not served."""
+        self._calls = asyncio.Semaphore(CALLS_MAX)
+        self._opened: Opened | None = None
+        self._gets = None if self.is_cluster else Gets(self.apart, seconds)
+        self._away_until = 0.0
+
+    @property
+    def _client(self) -> Any:
+        if self._opened is None:
+            self._opened = opened(self._where, self._password, self._seconds, self._connected)
+        return self._opened.client
+
+    @property
+    def is_cluster(self) -> bool:
+        return self._where.kind == "cluster"
+
+    def names(self, key: str) -> tuple[str, str]:
+        """Entry and state of a key, which are in one slot."""
+        entry = f"{self._prefix}{key}}}"
+        return entry, f"{entry}:w"
+
+    async def get(self, key: str) -> Found | None:
+        name = f"{self._prefix}{key}}}"
+        if self._gets is None:
+            entry = await self._asked(self._client.get, name)
+        else:
+            if self._away_until > monotonic():
+                raise self._silent()
+            try:
+                entry = await self._gets.get(name.encode())
+            except (OSError, TimeoutError) as error:
+                raise self._unavailable(error) from error
+        return None if entry is None else self._read(entry)
+
+    def _read(self, entry: bytes) -> Found | None:
+        ahead_ms = self._lives.get(entry[LIFE])
+        if ahead_ms is None or entry[:1] != b"1":
+            self.suspects += 1
+            return None
+        return found(entry, monotonic() * 1e3 + ahead_ms)
+
+    async def take(self, key: str, token: str, lock_s: float, seen: bytes) -> Taken:
+        said = await self._run(scripts.TAKE, self.names(key), token, int(lock_s * 1e3), seen)
+        kind = said[0].decode()
+        if kind == "there":
+            entry = self._read(said[1])
+            # A life that this process has not met: its next connection tells.
+            return Taken("wait", wait_s=AWAY_S) if entry is None else Taken(kind, entry=entry)
+        if kind == "wait":
+            return Taken(kind, wait_s=said[1] / 1e3)
+        return Taken(kind, primary=kind == "marked" or said[1] == 1)
+
+    async def fill(self, key: str, token: str, kept_ms: int, rest: bytes) -> bytes:
+        made: bytes = await self._run(scripts.FILL, self.names(key), token, kept_ms, rest)
+        return made
+
+    async def change(self, keys: Sequence[str], writer: str, mark_s: float, hold_s: float, told: str) -> None:
+        async def some(part: Sequence[str]) -> None:
+            names = [name for key in part for name in self.names(key)]
+            channel = self.channel if self._tells else ""
+            message = json.dumps([told, *part], separators=(",", ":"), ensure_ascii=False)
+            await self._run(scripts.CHANGE, names, writer, int(mark_s * 1e3), int(hold_s * 1e3), channel, message)
+
+        await self._in_parts(keys, some)
+
+    async def renew(self, keys: Sequence[str], writer: str, mark_s: float, hold_s: float) -> bool:
+        kept: list[bool] = []
+
+        async def some(part: Sequence[str]) -> None:
+            names = [name for key in part for name in self.names(key)]
+            kept.append(await self._run(scripts.RENEW, names, writer, int(mark_s * 1e3), int(hold_s * 1e3)) == 1)
+
+        await self._in_parts(keys, some)
+        return all(kept)
+
+    async def _in_parts(self, keys: Sequence[str], some: Callable[[Sequence[str]], Awaitable[None]]) -> None:
+        """All keys in one script, where they are in one server; else each by itself, all of them even if one fails."""
+        if not self.is_cluster:
+            await some(keys)
+            return
+        failed = [
+            each
+            for each in await asyncio.gather(*(some([key]) for key in keys), return_exceptions=True)
+            if isinstance(each, BaseException)
+        ]
+        if failed:
+            raise failed[0]
+
+    async def beat(self, channel: str, number: int) -> list[str]:
+        """A sign of life through each server that takes drops: the number, and the server's name. Gives all of them."""
+        client, nodes = self._client, [None]
+        names: list[str] = []
+        if self.is_cluster:
+            await self._asked(client.initialize)
+            nodes = client.get_primaries()
+        for node in nodes:
+            where: dict[str, Any] = {} if node is None else {"target_nodes": node}
+            names.append("" if node is None else node.name)
+            said = await self._run(scripts.BEAT, (), channel, f"{number} {names[-1]}", **where)
+            if said[2] != b"master":
+                if self._gets is not None:
+                    await self._gets.close()
+                    await client.connection_pool.disconnect()
+                raise self._unavailable("the server has become a replica")
+            self._heard(said[0], said[1])
+        return names
+
+    async def apart(self) -> Any:
+        """A connection for messages that come by themselves."""
+        try:
+            async with asyncio.timeout(2 * self._seconds):
+                return await apart(self._client)
+        except (RedisError, OSError, TimeoutError) as error:
+            raise self._unavailable(error) from error
+
+    async def close(self) -> None:
+        if self._gets is not None:
+            await self._gets.close()
+        if self._opened is not None:
+            await self._opened.close()
+            self._opened = None
+
+    # --- lives --------------------------------------------------------------------------------------------------------
+
+    async def _connected(self, connection: Any) -> None:
+        """Learn the life and the time of a server before its first answer."""
+        await connection.send_command("INFO", "replication")
+        info = await connection.read_response()
+        await connection.send_command("TIME")
+        seconds, microseconds = await connection.read_response()
+        told = dict(line.partition(b":")[::2] for line in bytes(info).split(b"\r\n"))
+        if told[b"role"] != b"master":
+            if self.is_cluster:
+                return
+            raise Unreachable("this server is a replica, which takes no drops")
+        if self._lives.pop(told.get(b"master_replid2", b""), None) is not None:
+            self._on_life()
+        self._heard(int(seconds) * 1_000 + int(microseconds) // 1_000, told[b"master_replid"])
+
+    def _heard(self, now_ms: int, life: bytes) -> None:
+        if life not in self._lives and self._lives:
+            if not self.is_cluster:
+                self._lives.clear()
+            self._on_life()
+        self._lives[life] = now_ms - monotonic() * 1e3
+
+    def age_ms(self, at_ms: float) -> float:
+        """How long ago that was by the clock of the Redis, as far as this process knows it."""
+        ahead_ms = next(iter(self._lives.values()), None)
+        return 0.0 if ahead_ms is None else max(0.0, monotonic() * 1e3 + ahead_ms - at_ms)
+
+    # --- calls --------------------------------------------------------------------------------------------------------
+
+    async def _run(self, script: str, names: Sequence[str], *words: Any, **where: Any) -> Any:
+        async def call(client: Any) -> Any:
+            try:
+                return await client.execute_command("EVALSHA", _digest(script), len(names), *names, *words, **where)
+            except NoScriptError:
+                return await client.execute_command("EVAL", script, len(names), *names, *words, **where)
+
+        return await self._asked(call, self._client)
+
+    async def _asked(self, call: Callable[..., Awaitable[Any]], *words: Any) -> Any:
+        if self._away_until > monotonic():
+            raise self._silent()
+        try:
+            async with self._calls:
+                return await call(*words)
+        except (RedisError, OSError, TimeoutError) as error:
+            raise self._unavailable(error) from error
+
+    def _silent(self) -> Unavailable:
+        return Unavailable(f"the Redis of the cache does not answer: {self._shown}")
+
+    def _unavailable(self, error: object) -> Unavailable:
+        if isinstance(error, (OSError, TimeoutError, Unreachable, Silent)):
+            self._away_until = monotonic() + AWAY_S
+        return Unavailable(f"the Redis of the cache does not answer: {self._shown}: {error}")
+
+    @property
+    def _shown(self) -> str:
+        places = ", ".join(f"{host}:{port}" for host, port in self._where.places)
+        return f"{self._where.master} at sentinels {places}" if self._where.kind == "sentinel" else places
+
+
+_DIGESTS: Final[dict[str, str]] = {}
+
+
+def _digest(script: str) -> str:
+    known = _DIGESTS.get(script)
+    if known is None:
+        known = _DIGESTS[script] = sha1(script.encode(), usedforsecurity=False).hexdigest()
+    return known

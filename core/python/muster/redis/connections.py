@@ -1,0 +1,77 @@
+"""Clients of a Redis: the one file that makes them for one server, for sentinels and for a cluster.
+
+Owns their options. It must not know keys nor scripts.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, NamedTuple
+
+from redis.asyncio import Redis
+from redis.asyncio.cluster import ClusterNode, RedisCluster
+from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import Sentinel
+from redis.backoff import NoBackoff
+
+from .endings import Connected, tell_endings
+from .where import Where
+
+NO_RETRY: Final = {"retry": Retry(NoBackoff(), 0)}
+"""A call that was cut off may have been done: its caller decides."""
+
+
+class Opened(NamedTuple):
+    """A client, and how all of its connections are closed."""
+
+    client: Any
+    close: Callable[[], Awaitable[None]]
+
+
+def server(url: str = "", **options: Any) -> Redis:
+    """A client of one server, which tries nothing twice. `options` are those of `Redis`, beside what a `url` says."""
+    known: dict[str, Any] = NO_RETRY | options
+    client: Redis = Redis.from_url(url, **known) if url else Redis(**known)
+    tell_endings(client)
+    return client
+
+
+def opened(where: Where, password: str, seconds: float, connected: Connected | None = None) -> Opened:
+    """Connects with the first call. `seconds`: for a connection, and for an answer. `connected` sees each connection to a
+    server of the data before its first command."""
+    waits: dict[str, Any] = {"socket_timeout": seconds, "socket_connect_timeout": seconds, "ssl": where.tls}
+    known = waits | {"username": where.user or None, "password": password or None}
+    if where.kind == "cluster":
+        cluster = RedisCluster(startup_nodes=[ClusterNode(*place) for place in where.places], **known)
+        tell_endings(cluster, connected)
+        return Opened(cluster, cluster.aclose)
+    known |= NO_RETRY | {"db": where.database}
+    if where.kind == "sentinel":
+        untyped: Any = Sentinel
+        sentinel = untyped(list(where.places), sentinel_kwargs=waits, **known)
+        master = sentinel.master_for(where.master)
+        tell_endings(master, connected)
+        for each in sentinel.sentinels:
+            tell_endings(each)
+
+        async def close() -> None:
+            await master.aclose()
+            await sentinel.aclose()
+
+        return Opened(master, close)
+    ((host, port),) = where.places
+    one = Redis(host=host, port=port, **known)
+    tell_endings(one, connected)
+    return Opened(one, one.aclose)
+
+
+async def apart(client: Any) -> Any:
+    """A connection of its own to a server of the data, outside the client's pool: for messages that come by themselves. Its
+    caller disconnects it."""
+    connection: Any
+    if isinstance(client, RedisCluster):
+        await client.initialize()
+        node: Any = client.get_random_primary_node()
+        connection = node.connection_class(**node.connection_kwargs)
+    else:
+        connection = client.connection_pool.make_connection()
+    await connection.connect()
+    return connection

@@ -1,0 +1,67 @@
+"""Connections of redis-py that have ended: a pool replaces them, and a call that met the end raises redis-py's own error.
+
+redis-py 8.1 asks a connection from its pool whether there is something to read, but uses it all the same, also after its
+end: the first call by each failed after the server was back. And uvloop raises RuntimeError for a write to a socket that
+was closed before, which redis-py lets through to callers who expect `RedisError`. It must not know keys nor scripts.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable
+from functools import cache
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.asyncio.cluster import RedisCluster
+from redis.exceptions import ConnectionError as Unreachable
+
+Connected = Callable[[Any], Awaitable[None]]
+"""Called with each new connection before its first command."""
+
+
+class _Ends:
+    """In front of a connection class of redis-py."""
+
+    connected: Connected | None = None
+
+    async def on_connect_check_health(self, check_health: bool = True) -> None:
+        """As redis-py's, which has greeted the server then."""
+        above: Any = super()
+        await above.on_connect_check_health(check_health)
+        if self.connected is not None:
+            await self.connected(self)
+
+    async def can_read(self) -> bool:
+        """As redis-py's, whose pool connects again where this raises."""
+        above: Any = super()
+        stream = getattr(self, "_reader", None)
+        if stream is not None and (stream.at_eof() or stream.exception() is not None):
+            raise Unreachable("the connection ended")
+        return bool(await above.can_read())
+
+    async def send_packed_command(self, command: bytes | str | Iterable[bytes], check_health: bool = True) -> None:
+        """As redis-py's, which has closed the connection when an error comes here."""
+        above: Any = super()
+        try:
+            await above.send_packed_command(command, check_health)
+        except RuntimeError as error:
+            raise Unreachable(f"the connection ended: {error}") from error
+
+
+def tell_endings(client: Redis | RedisCluster, connected: Connected | None = None) -> None:
+    """Let a client that has not connected yet see where its connections have ended."""
+    if isinstance(client, RedisCluster):
+        known = client.connection_kwargs
+        known["connection_class"] = _seen(_with_ends(known["connection_class"]), connected)
+        for node in client.startup_nodes:
+            node.connection_class = known["connection_class"]
+    else:
+        pool: Any = client.connection_pool
+        pool.connection_class = _seen(_with_ends(pool.connection_class), connected)
+
+
+@cache
+def _with_ends(kind: type[Any]) -> type[Any]:
+    return type(f"Ends{kind.__name__}", (_Ends, kind), {})
+
+
+def _seen(kind: type[Any], connected: Connected | None) -> type[Any]:
+    return kind if connected is None else type(kind.__name__, (kind,), {"connected": staticmethod(connected)})
