@@ -43,8 +43,11 @@ class Store(Protocol):
     async def write(self, rows: Sequence[Row], offset: int | None) -> None:
         """Write rows that are newer; with an offset, rows hold all changes below it from now on."""
 
-    async def keep_snapshot(self, offset: int, data: bytes) -> None:
-        """Keep a snapshot of all records below this offset, in the place of the former one."""
+    async def keep_snapshot(self, offset: int, data: bytes, former: int) -> None:
+        """Keep a snapshot of all records below this offset, and of those before only the one at `former`."""
+
+    async def former(self, offset: int) -> tuple[int, bytes] | None:
+        """The newest snapshot before this offset, and its own offset."""
 
     async def close(self) -> None:
         """Close its connections."""
@@ -64,7 +67,7 @@ class Behind:
         self._engine, self._store, self._options = engine, store, options
         self._log = log.bind(database=store.where)
         self._kept = None if kept is None else replace(kept, snapshot=None)
-        self._claimed = False
+        self._claimed = self._refuses = False
         self.trim: Callable[[int], Awaitable[None]] = self._trim
         """Drops records of the log that a snapshot holds."""
         self.passes = self.failed = self.rows = self.snapshots = 0
@@ -93,7 +96,9 @@ class Behind:
         await self._store.close()
 
     async def tried(self) -> bool:
-        """One pass; False if it failed, which is told."""
+        """One pass; False if it failed, which is told. Raises `OSError` once the database proves that the log lacks records."""
+        if self._refuses:
+            return False
         try:
             await self._pass()
         except DatabaseError as error:
@@ -110,6 +115,11 @@ class Behind:
     async def _pass(self) -> None:
         began, engine, store = time.monotonic(), self._engine, self._store
         kept = self._kept or await store.load()
+        if kept.proven > engine.offset():  # it was away at the start
+            self._refuses = True
+            raise OSError(
+                f"the log ends at offset {engine.offset()}, and {store.where} has likes up to offset {kept.proven}"
+            )
         if not self._claimed:
             await store.claim(engine.epoch())
             self._claimed = True
@@ -143,9 +153,9 @@ class Behind:
         while part := self._engine.snapshot_part(SLICE_BYTES):
             parts.append(part)
             await asyncio.sleep(0)
-        await self._store.keep_snapshot(offset, b"".join(parts))
+        await self._store.keep_snapshot(offset, b"".join(parts), kept.snapshot_offset)
         self._kept = replace(kept, snapshot_offset=offset)
-        await self.trim(offset)
+        await self.trim(kept.snapshot_offset)  # from where a node starts if this snapshot is damaged
         self.snapshots += 1
 
     # --- what it says -------------------------------------------------------------------------------------------

@@ -38,12 +38,24 @@ Port = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
 
 
 class Part(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A partition: its owner, and where clients reach it; port 0: nowhere yet."""
+    """A partition: its owner, and where clients reach it; port 0: it was never served."""
 
     owner: str = ""
     epoch: int = 0
     host: str = ""
     port: Port = 0
+    former: bool = False
+    """The address is that of the owner before, until this one serves: every slot has an owner in every answer."""
+
+    @property
+    def served(self) -> bool:
+        """Whether its owner serves it."""
+        return bool(self.port) and not self.former
+
+    def given_to(self, owner: str) -> "Part":
+        """The same with the next owner, or without one."""
+        epoch = later(self.epoch) if owner else self.epoch
+        return Part(owner, epoch, self.host, self.port, former=bool(self.port))
 
 
 class Member(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -14,7 +14,7 @@ import structlog
 
 from muster._core import LikesEngine
 from muster_server.control.registry.tree import TreeError
-from muster_server.systems.likes.board import Board, Evicted, Part, later
+from muster_server.systems.likes.board import Board, Evicted, Part
 from muster_server.systems.likes.listener import Listener
 from muster_server.systems.likes.means import Means, Mine
 from muster_server.systems.likes.partition import Partition
@@ -157,7 +157,7 @@ class Holdings:
         def edit(parts: list[Part]) -> bool:
             mine = parts[partition].owner == board.name and parts[partition].epoch == epoch
             if mine:
-                parts[partition] = Part(board.name, later(epoch))
+                parts[partition] = parts[partition].given_to(board.name)
             return mine
 
         try:
@@ -198,7 +198,7 @@ class Holdings:
         def edit(parts: list[Part]) -> bool:
             mine = parts[partition].owner == board.name and parts[partition].epoch == held.epoch
             if mine:
-                parts[partition] = Part(target, later(held.epoch))
+                parts[partition] = parts[partition].given_to(target)
             return mine
 
         while True:
@@ -249,22 +249,30 @@ class Holdings:
     # --- what clients are told ----------------------------------------------------------------------------------
 
     def tell(self, parts: Sequence[Part], doors: Mapping[int, tuple[str, int]], version: int) -> None:
-        """Tell all clients who has which slots: what is held here, and of the rest what the table says."""
+        """Tell all clients who has which slots: what is held here, and of the rest what the table says.
+
+        A partition that was never served is told with the door's address: no slot is without an owner, as clients that
+        find one never look again.
+        """
         nodes: list[Node] = []
-        for partition, part in enumerate(parts):
-            held = self.held.get(partition)
+        never: list[tuple[int, int]] = []
+        for partition in range(self._partitions):
+            part, held = parts[partition] if parts else Part(), self.held.get(partition)
             host, port = (part.host, part.port) if held is None else (held.host, held.port)
+            slots = slots_of(partition, self._partitions)
             if port:
-                nodes.append((_id("partition", partition), host, port, [slots_of(partition, len(parts))]))
+                nodes.append((_id("partition", partition), host, port, [slots]))
+            else:
+                never.append(slots)
         own = {self._number: (self._host, self._bind[1])}
         for number, (host, port) in sorted({**doors, **own}.items()):
-            nodes.append((_id("door", number), host, port, []))
+            nodes.append((_id("door", number), host, port, never if number == self._number else []))
         if nodes == self._told[0]:
             return
         self._told = nodes, version
         for partition, held in self.held.items():
             self._tell(held.served, partition, (held.host, held.port))
-        self.door.engine.set_cluster(nodes, self._door, version)
+        self.door.engine.set_cluster(nodes, self._door, version, door=True)
         for held in self._parting:
             if held.gone:
                 held.served.tell(nodes, self._door, version)
@@ -276,11 +284,14 @@ class Holdings:
         return next(place for place, node in enumerate(self._told[0]) if node[0] == name)
 
     def _tell(self, served: Served, partition: int, where: tuple[str, int]) -> None:
-        """The same for clients of one partition: at least its own slots are here."""
-        name = _id("partition", partition)
-        mine: Node = (name, *where, [slots_of(partition, self._partitions)])
-        nodes = [*(node for node in self._told[0] if node[0] != name), mine]
-        served.tell(nodes, len(nodes) - 1, self._told[1])
+        """The same for clients of one partition: its own slots are here, and nowhere else."""
+        name, own = _id("partition", partition), slots_of(partition, self._partitions)
+        others = [
+            (id, host, port, [slots for slots in has if slots != own])
+            for id, host, port, has in self._told[0]
+            if id != name
+        ]
+        served.tell([*others, (name, *where, [own])], len(others), self._told[1])
 
     def let_in(self, passwords: list[tuple[str, str]]) -> None:
         """Other users and passwords from now on."""

@@ -18,7 +18,7 @@ from muster_server.control.registry.tree import NodeExists, Tree, TreeError
 from muster_server.plane.service import Context, Figure, Service
 from muster_server.plane.spec import Spec, SpecError
 from muster_server.systems.likes import service
-from muster_server.systems.likes.board import Board, Evicted, Member, Mismatch, Part, Table, later
+from muster_server.systems.likes.board import Board, Evicted, Member, Mismatch, Part, Table
 from muster_server.systems.likes.holdings import Holdings
 from muster_server.systems.likes.lease import now_s
 from muster_server.systems.likes.means import Means, passwords
@@ -226,10 +226,8 @@ class LikesNode:
             for partition, here in held.items():
                 if (parts[partition].owner, parts[partition].epoch) != (board.name, here.epoch):
                     continue
-                failed = here.served.failed
-                parts[partition] = (
-                    Part("", here.epoch) if failed else Part(board.name, here.epoch, here.host, here.port)
-                )
+                serves = Part(board.name, here.epoch, here.host, here.port)
+                parts[partition] = parts[partition].given_to("") if here.served.failed else serves
             return parts != before
 
         if edit(list(board.table)):
@@ -255,7 +253,7 @@ class LikesNode:
         def edit(parts: list[Part]) -> bool:
             mine = [partition for partition in free if parts[partition] == seen[partition]]
             for partition in mine:
-                parts[partition] = Part(board.name, later(parts[partition].epoch))
+                parts[partition] = parts[partition].given_to(board.name)
             return bool(mine)
 
         if free:
@@ -295,7 +293,11 @@ class LikesNode:
     def _serves_all(self, board: Board, holdings: Holdings) -> bool:
         """Whether it serves all that is its own; at first, whether all is served somewhere."""
         own = all(part.owner != board.name or at in holdings.held for at, part in enumerate(board.table))
-        return own and (self.ready or all(part.port for part in board.table) or now_s() - self._began > WHOLE_S)
+        return own and (
+            self.ready
+            or all(part.served and board.owner(at) for at, part in enumerate(board.table))
+            or now_s() - self._began > WHOLE_S
+        )
 
     def _tell_ready(self, ready: bool) -> None:
         if ready != self.ready:

@@ -5,6 +5,8 @@ Items map to partitions by Redis Cluster's hash slots. Knows no socket.
 
 import asyncio
 import contextlib
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -12,12 +14,17 @@ import structlog
 
 from muster._core import LikesEngine
 from muster_server.plane.database.errors import DatabaseError
-from muster_server.plane.log import LogError, Logs
+from muster_server.plane.log import Beyond, LogError, Logs, Trimmed
 from muster_server.systems.likes.behind import Behind, Store
 from muster_server.systems.likes.logged import Logged, replayed
 from muster_server.systems.likes.options import LikesSettings
+from muster_server.systems.likes.records import Kept
 
 AGAIN_S: Final = 1.0
+WAYS_OUT: Final = (
+    "to mend: bring the log back as it was, or `muster repair likes`, which rebuilds the partition from the database and "
+    "loses what the database has not"
+)
 
 
 class Partition:
@@ -47,46 +54,49 @@ async def opened(
 ) -> Partition:
     """Start from the database's snapshot, then the log. Waits for the database, unless the log has all records.
 
-    `epoch`: of the owner that a registry has appointed, who fences all earlier ones. Raises `OSError` when the log is
-    locked, damaged, or has a later owner, or its disk is full.
+    A log without a record is begun anew behind a snapshot that has all that the database proves. `epoch`: of the owner
+    that a registry has appointed, who fences all earlier ones. Raises `OSError` when the log is locked, damaged, lacks
+    what the database proves, or has a later owner, or its disk is full.
     """
     folder, options = folder_of(settings, number), settings.options
 
-    async def engine(snapshot: bytes | None) -> LikesEngine:
+    async def engine(kept: Kept, begin: int) -> LikesEngine:
         return await asyncio.to_thread(
             LikesEngine,
             folder=str(folder),
             segment_bytes=options.segment_mib << 20,
             epoch=epoch,
-            snapshot=snapshot,
+            snapshot=kept.snapshot,
             items_by_user=options.items_by_user,
             passwords=passwords,
+            begin=begin,
+            after=kept.epoch,
         )
 
-    told, tried = "", False
+    waits, tried = _Waits(log), False
     while True:
         try:
             kept = await store.load()
+            made, kept = await _restored(engine, kept, store, str(folder), log)
         except DatabaseError as error:
             if not tried:
                 tried = True
                 with contextlib.suppress(LookupError):  # it was trimmed: only the database has the beginning
-                    made = await engine(None)
-                    log.warning("starts without the database: the log has all records", reason=str(error))
-                    return Partition(made, Behind(made, store, options, log, None))
-            if str(error) != told:
-                told = str(error)
-                log.warning("waits for the database, which has the snapshot", reason=told)
-            await asyncio.sleep(AGAIN_S)
+                    made = await engine(Kept(), 0)
+                    if made.offset():
+                        log.warning("starts without the database: the log has all records", reason=str(error))
+                        return Partition(made, Behind(made, store, options, log, None))
+                    made.close()  # an empty log proves nothing: the database may have what another one held
+            await waits(error)
         else:
-            try:
-                made = await engine(kept.snapshot)
-            except LookupError as error:
-                snapshot = f"the snapshot at {kept.snapshot_offset}" if kept.snapshot else "no snapshot"
-                raise OSError(
-                    f"{folder}: {error}, and {store.where} has {snapshot}: they are not of one life; bring the other "
-                    "one back, or begin anew with an empty folder and another database"
-                ) from None
+            if made.skipped():
+                log.error(
+                    "the log had no record: the partition is rebuilt from the database's snapshot, and changes that were "
+                    "acknowledged after it are lost",
+                    folder=str(folder),
+                    database=store.where,
+                    offset=kept.snapshot_offset,
+                )
             return Partition(made, Behind(made, store, options, log, kept))
 
 
@@ -107,18 +117,9 @@ async def opened_elsewhere(
         shared = await logs.open(f"{settings.instance}.likes", number, epoch)
     except LogError as error:
         raise OSError(f"likes.log: {error}") from None
-    told = ""
-    while True:
-        try:
-            kept = await store.load()
-            break
-        except DatabaseError as error:
-            if str(error) != told:
-                told = str(error)
-                log.warning("waits for the database, which has the snapshot", reason=told)
-            await asyncio.sleep(AGAIN_S)
-    try:
-        engine = await asyncio.to_thread(
+
+    async def engine(kept: Kept, begin: int) -> LikesEngine:
+        made = await asyncio.to_thread(
             LikesEngine,
             folder=None,
             epoch=shared.epoch,
@@ -126,10 +127,81 @@ async def opened_elsewhere(
             items_by_user=settings.options.items_by_user,
             passwords=passwords,
         )
-        await replayed(engine, shared)
-    except LogError as error:
+        try:
+            await replayed(made, shared)
+        except (Trimmed, Beyond) as error:
+            raise LookupError(str(error)) from None
+        return made
+
+    waits = _Waits(log)
+    try:
+        while True:
+            try:
+                made, kept = await _restored(engine, await store.load(), store, "likes.log", log)
+                break
+            except DatabaseError as error:
+                await waits(error)
+            except LogError as error:
+                raise OSError(f"likes.log: {error}") from None
+    except BaseException:
         await shared.close()
-        raise OSError(f"likes.log: {error}; {store.where} has no snapshot of the rest") from None
-    behind = Behind(engine, store, settings.options, log, kept)
+        raise
+    behind = Behind(made, store, settings.options, log, kept)
     behind.trim = shared.truncate
-    return Partition(engine, behind, Logged(engine, shared))
+    return Partition(made, behind, Logged(made, shared))
+
+
+class _Waits:
+    """Waits for the database, and says so once for each reason."""
+
+    def __init__(self, log: structlog.typing.FilteringBoundLogger) -> None:
+        self._log, self._told = log, ""
+
+    async def __call__(self, error: DatabaseError) -> None:
+        if str(error) != self._told:
+            self._told = str(error)
+            self._log.warning("waits for the database, which has the snapshot", reason=self._told)
+        await asyncio.sleep(AGAIN_S)
+
+
+async def _restored(
+    engine: Callable[[Kept, int], Awaitable[LikesEngine]],
+    kept: Kept,
+    store: Store,
+    where: str,
+    log: structlog.typing.FilteringBoundLogger,
+) -> tuple[LikesEngine, Kept]:
+    """The engine of the newest snapshot that is whole, and what the log has behind it.
+
+    Raises `DatabaseError`, and `OSError` where the log lacks records that the database proves.
+    """
+    proven = kept.proven
+    while True:
+        whole = kept.snapshot is not None and kept.snapshot_offset >= proven
+        try:
+            if kept.snapshot is None and kept.snapshot_offset:
+                raise ValueError("a part of it is missing")
+            made = await engine(kept, proven if whole else 0)
+        except ValueError as error:
+            former = await store.former(kept.snapshot_offset) or (0, None)
+            log.error(
+                "a snapshot in the database is damaged; the one before it is used",
+                database=store.where,
+                offset=kept.snapshot_offset,
+                reason=str(error),
+                before=former[0],
+            )
+            kept = replace(kept, snapshot_offset=former[0], snapshot=former[1])
+        except LookupError as error:
+            snapshot = f"a snapshot at offset {kept.snapshot_offset}" if kept.snapshot else "no snapshot that is whole"
+            raise OSError(f"{where}: {error}, and {store.where} has {snapshot}; {WAYS_OUT}") from None
+        else:
+            break
+    if made.offset() < proven:
+        end = made.offset()
+        made.close()
+        raise OSError(
+            f"{where}: the log ends at offset {end}, and {store.where} has likes up to offset {proven}: "
+            f"{proven - end} records are missing; {WAYS_OUT}"
+        )
+    return made, kept

@@ -19,3 +19,11 @@ class Kept:
     snapshot_offset: int = 0
     """The snapshot holds all records below it; 0: there is none."""
     snapshot: bytes | None = None
+    """None, and an offset: parts of it are missing."""
+    epoch: int = 0
+    """Of the owner that wrote last."""
+
+    @property
+    def proven(self) -> int:
+        """The log had all records below this offset."""
+        return max(self.offset, self.snapshot_offset)

@@ -15,7 +15,7 @@ from redis.exceptions import TimeoutError as Late
 
 from muster_server.plane.redis.connections import server
 from muster_server.systems.likes.reach import Away, Denied, Full, LikesError, Reach
-from muster_server.systems.likes.slots import slot
+from muster_server.systems.likes.slots import SLOTS, slot
 
 WAIT_S: Final = 5.0
 LOOK_S: Final = 1.0
@@ -25,7 +25,10 @@ PATIENCE_S: Final = 6.0
 AGAIN_S: Final = 0.1
 NOT_DONE: Final = (MovedError, TryAgainError, ClusterDownError)
 ALONE: Final = "cluster support disabled"
+NOT_WHOLE: Final = "CLUSTERDOWN not every part of the items answers now; try again later"
 Address = tuple[str, int]
+Part = tuple[int, int, Address]
+"""The first and the last slot, and where they are."""
 Command = Sequence[Any]
 
 
@@ -35,8 +38,9 @@ class Routes:
     def __init__(self, reach: Reach, connections: int) -> None:
         self._reach, self._connections = reach, connections
         self._clients: dict[Address, Redis] = {}
-        self._slots: list[tuple[int, int, Address]] | None = None
-        """None: unknown; empty: one node has all."""
+        self._slots: list[Part] | None = None
+        """None: unknown."""
+        self._alone = False
         self._looking = asyncio.Lock()
         self._failed = set[Address]()
         """Addresses that did not answer since the table was read: it may be outdated."""
@@ -48,7 +52,8 @@ class Routes:
 
     async def alone(self) -> bool:
         """Whether one node has all items."""
-        return not await self._table()
+        await self._table()
+        return self._alone
 
     async def ask(self, commands: Sequence[Command], *, changes: bool = False) -> list[Any]:
         """Ask the owner of each command's first key, in this order for each item; refusals are among the answers."""
@@ -85,19 +90,19 @@ class Routes:
         return [translated(each) if isinstance(each, Exception) else each for each in answers]
 
     async def everywhere(self, command: Command) -> list[Any]:
-        """The answers of the owners of all slots."""
+        """The answer of each part of the slots. Raises `Full` unless all parts answer: what is merged is whole or refused."""
         deadline = asyncio.get_running_loop().time() + PATIENCE_S
         while True:
-            owners = sorted({owner for _, _, owner in await self._table()})
-            said = await asyncio.gather(*(self._tried(owner, [command], False) for owner in owners))
-            answers = [each for (each,) in said]
-            if not any(isinstance(each, NOT_DONE) for each in answers):
-                break
+            parts = await self._table()
+            said = await asyncio.gather(
+                *(self._tried(owner, [("CLUSTER", "MYID"), command], False) for _, _, owner in parts)
+            )
+            if _whole(parts, said):
+                return [translated(each) if isinstance(each, Exception) else each for _, each in said]
             if asyncio.get_running_loop().time() > deadline:
-                break
+                raise Full(NOT_WHOLE)
             await asyncio.sleep(AGAIN_S)
             await self._look()
-        return [translated(each) if isinstance(each, Exception) else each for each in answers]
 
     def _owner(self, key: Any) -> Address | None:
         number = slot(key if isinstance(key, bytes) else str(key).encode())
@@ -140,7 +145,7 @@ class Routes:
             )
         return self._clients[address]
 
-    async def _table(self) -> list[tuple[int, int, Address]]:
+    async def _table(self) -> list[Part]:
         if self._slots is None:
             await self._look(first=True)
         assert self._slots is not None
@@ -161,20 +166,32 @@ class Routes:
                 except ResponseError as error:
                     if ALONE not in str(error):
                         raise translated(error) from None
-                    self._slots = []
+                    self._slots, self._alone = [], True
                     return
                 except (RedisError, OSError, TimeoutError) as error:
                     failed = error
                     self._failed.add(address)
                     continue
-                self._slots = _parsed(said)
+                self._slots, self._alone = _parsed(said), False
                 self._failed = set()
                 return
         assert failed is not None
         raise translated(failed)
 
 
-def _parsed(said: Any) -> list[tuple[int, int, Address]]:
+def _whole(parts: Sequence[Part], said: Sequence[Sequence[Any]]) -> bool:
+    """Whether each slot is in one part, and each part has answered for itself: an address may be another part's by now."""
+    next_slot = 0
+    for first, last, _ in sorted(parts):
+        if first != next_slot:
+            return False
+        next_slot = last + 1
+    names = {str(name) for name, _ in said}
+    done = not any(isinstance(each, NOT_DONE) for answers in said for each in answers)
+    return done and next_slot == SLOTS and len(names) == len(parts)
+
+
+def _parsed(said: Any) -> list[Part]:
     """Redis's answer, or what the library has made of it."""
     if isinstance(said, dict):
         return [(first, last, (_text(of["primary"][0]), of["primary"][1])) for (first, last), of in said.items()]

@@ -131,7 +131,7 @@ async def test_late_owner_changes_nothing(start: Start, database: Database) -> N
     with pytest.raises(Fenced, match="later owner"):
         await late.claim(node.engine.epoch() - 1)
     late._epoch = node.engine.epoch() - 1  # it had claimed before
-    for work in (late.write([(b"share:1", 1 << 40, (0, b""))], 1 << 40), late.keep_snapshot(1 << 40, b"x")):
+    for work in (late.write([(b"share:1", 1 << 40, (0, b""))], 1 << 40), late.keep_snapshot(1 << 40, b"x", 0)):
         with pytest.raises(Fenced):
             await work
     assert await rows(database) == before
@@ -187,22 +187,108 @@ async def test_log_is_trimmed_only_below_the_snapshot(start: Start, database: Da
     assert not first.name.endswith(f"{0:016x}.segment"), "the first one was trimmed"
 
 
-async def test_log_and_database_of_different_lives_are_told_apart(
+async def test_lost_log_is_begun_anew_behind_a_snapshot_that_has_all_rows(
     start: Start, database: Database, tmp_path: Path
 ) -> None:
     node = await start(database, snapshot_records=1)
-    await node.like("share:1", 1)
+    for user in range(100):
+        await node.like("share:1", 1_000 + user)
     assert await node.behind.tried()
-    log = tmp_path / "likes" / "0"
+    offset, epoch = node.engine.offset(), node.engine.epoch()
+    node.engine.close()
+    shutil.rmtree(tmp_path / "likes")
+    again = await start(database)
+    assert (again.engine.offset(), again.engine.count(b"share:1")) == (offset, 100)
+    assert again.engine.skipped() == offset
+    assert again.engine.epoch() > epoch, "rows of the former owner are written over"
+    await again.like("share:2", 5)
+    assert await again.behind.tried()
+    assert {item: likes for item, (likes, _) in (await rows(database)).items()} == {"share:1": 100, "share:2": 1}
+    pairs = await plain(database.url, "SELECT dense_id, user_id FROM muster_likes_users")
+    assert len({dense for dense, _ in pairs}) == len({user for _, user in pairs}) == 101, "no dense id is given twice"
+    third = await start(database)
+    assert third.engine.skipped() == 0
+    assert (third.engine.count(b"share:1"), third.engine.count(b"share:2")) == (100, 1)
+
+
+@pytest.mark.parametrize("keeps", [0, 1])
+async def test_node_never_starts_behind_what_the_database_proves(
+    start: Start, database: Database, tmp_path: Path, keeps: int
+) -> None:
+    """`keeps`: passes of which the log is kept: it is lost, or an older copy."""
+    node = await start(database)
+    log, older = tmp_path / "likes" / "0", tmp_path / "older"
+    for user in range(10):
+        await node.like("share:1", user)
+    assert await node.behind.tried()
+    if keeps:
+        node.engine.close()
+        shutil.copytree(log, older)
+        node = await start(database)
+    end = node.engine.offset() if keeps else 0
+    for user in range(10):
+        await node.like("share:1", 100 + user)
+    assert await node.behind.tried()
+    proven, before = node.engine.offset(), await rows(database)
     node.engine.close()
     shutil.move(log, tmp_path / "kept")
-    with pytest.raises(
-        OSError, match=r"beyond the end of the log, 0, and .* has the snapshot at 2: they are not of one"
-    ):
-        await start(database)
+    if keeps:
+        shutil.copytree(older, log)
+    missing = (
+        f"ends at offset {end}, and .* has likes up to offset {proven}: {proven - end} records are missing; to mend"
+    )
+    for _ in range(2):
+        with pytest.raises(OSError, match=missing):
+            await start(database)
+    assert await rows(database) == before
     shutil.rmtree(log)
     shutil.move(tmp_path / "kept", log)
-    assert (await start(database)).engine.count(b"share:1") == 1
+    assert (await start(database)).engine.count(b"share:1") == 20
+
+
+async def test_damaged_snapshot_falls_back_to_the_one_before(start: Start, database: Database, tmp_path: Path) -> None:
+    node = await start(database, snapshot_records=1)
+    for turn in range(3):
+        for user in range(5):
+            await node.like("share:1", 10 * turn + user)
+        assert await node.behind.tried()
+        node = await start(database, snapshot_records=1)  # each opening begins a segment, so that former ones can go
+    await node.like("share:1", 99)
+    kept = await plain(database.url, "SELECT snapshot_offset, part, data FROM muster_likes_snapshots ORDER BY 1")
+    assert len(kept) == 2, "two snapshots stay"
+    offset, _, data = kept[1]
+    raw = bytearray(data)  # type: ignore[call-overload]
+    raw[len(raw) // 2] ^= 1
+    await plain(
+        database.url,
+        f"UPDATE muster_likes_snapshots SET data = {literal(database, raw)} WHERE snapshot_offset = {offset}",
+    )
+    again = await start(database, snapshot_records=1)
+    assert again.engine.count(b"share:1") == 16
+    await again.like("share:1", 100)
+    await plain(database.url, f"DELETE FROM muster_likes_snapshots WHERE snapshot_offset = {offset}")
+    third = await start(database, snapshot_records=1)
+    assert third.engine.count(b"share:1") == 17, "its parts are missing"
+    assert await third.behind.tried()
+    assert (await start(database)).engine.count(b"share:1") == 17
+
+
+def literal(database: Database, raw: bytes) -> str:
+    """Bytes in the database's own SQL."""
+    return f"'\\x{raw.hex()}'" if database.url.startswith("postgresql") else f"x'{raw.hex()}'"
+
+
+async def test_node_that_began_without_its_database_ends_once_that_proves_more(start: Start, tmp_path: Path) -> None:
+    engine = LikesEngine(folder=str(tmp_path), segment_bytes=SEGMENT_MIB << 20)
+    store = Fails()
+    store.kept = Kept(offset=50)
+    node = Node(Partition(engine, Behind(engine, store, LikesOptions(), LOG, None)))
+    await node.like("share:1", 1)
+    with pytest.raises(OSError, match="the log ends at offset 2, and nowhere has likes up to offset 50"):
+        await node.behind.tried()
+    assert not await node.behind.tried()
+    assert not store.rows
+    engine.close()
 
 
 async def test_dead_database_costs_nothing_but_its_rows(start: Start, served: Served) -> None:
@@ -250,9 +336,10 @@ class Fails:
         self.rows: dict[bytes, tuple[int, int]] = {}
         self.between: Callable[[], Any] | None = None
         self.fails = False
+        self.kept = Kept()
 
     async def load(self) -> Kept:
-        return Kept()
+        return self.kept
 
     async def claim(self, epoch: int) -> None:
         """Anyone may write."""
@@ -269,8 +356,11 @@ class Fails:
         if self.fails:
             raise DatabaseError("no answer in time")
 
-    async def keep_snapshot(self, offset: int, data: bytes) -> None:
+    async def keep_snapshot(self, offset: int, data: bytes, former: int) -> None:
         """Not kept."""
+
+    async def former(self, offset: int) -> None:
+        """There is none."""
 
     async def close(self) -> None:
         """Nothing is open."""

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -22,7 +22,7 @@ from redis.exceptions import ClusterCrossSlotError, MovedError, RedisError
 
 from muster_server.control.registry.server import RegistryServer
 from muster_server.systems.likes.client import Likes
-from muster_server.systems.likes.reach import Reach
+from muster_server.systems.likes.reach import LikesError, Reach
 from muster_server.systems.likes.slots import SLOTS, partition_of, slot
 from tests.control.registry.zookeeper import ZooKeeper
 from tests.kafka import Kafka
@@ -35,6 +35,8 @@ BUSY_S = 3.0
 """More on a machine that does other work."""
 READY_S = 60.0
 KILLS_LONG = 300
+STILL = 1 << 50
+"""A user of none of the crowd."""
 
 
 class Nodes:
@@ -62,6 +64,8 @@ class Nodes:
                 stdout = self._processes[number].stdout
                 assert stdout is not None
                 self.ports[number] = int(await stdout.readline())
+            while set((await self.owners()).values()) & set(self.ports.values()):  # a door stands for it until then
+                await asyncio.sleep(0.05)
 
     def send(self, number: int, what: signal.Signals) -> None:
         self._processes[number].send_signal(what)
@@ -191,7 +195,7 @@ async def said(redis: Redis, *words: Any) -> Any:
 
 async def slots(redis: Redis) -> dict[tuple[int, int], int]:
     """The ports of the slots' owners, by first and last slot."""
-    answer = await said(redis, "CLUSTER", "SLOTS")
+    answer = await redis.execute_command("CLUSTER", "SLOTS")  # type: ignore[no-untyped-call]
     if isinstance(answer, dict):  # the library has parsed it
         return {each: of["primary"][1] for each, of in answer.items()}
     return {(first, last): primary[1] for first, last, primary in answer}
@@ -228,7 +232,7 @@ async def taken_over(door: Redis, item: bytes, before: dict[int, int]) -> None:
 async def test_partitions_move_to_a_new_node_and_away_from_one_that_ends(tmp_path: Path) -> None:
     async with nodes(tmp_path, 1, 2) as made:
         crowd = Crowd(made.doors, Random(36))
-        async with crowd.running():
+        async with crowd.running(), whole_answers(made) as asked, slots_with_owners(made) as seen:
             await crowd.until(200)
             await made.start(3)
             await even(made, {1, 2, 3})
@@ -240,8 +244,69 @@ async def test_partitions_move_to_a_new_node_and_away_from_one_that_ends(tmp_pat
             assert all(after[partition] != before[partition] for partition in mine)
             await crowd.until(200)
         assert crowd.refused == 0, "planned moves are waits, no errors"
+        assert asked.answers > 100
+        assert seen.answers > 100
         crowd.doors = made.doors
         await crowd.check()
+
+
+class Watch:
+    """Asks again and again while its block runs. `answers`: how many came."""
+
+    def __init__(self, ask: Callable[[], Awaitable[None]]) -> None:
+        self._ask, self.answers = ask, 0
+
+    async def __aenter__(self) -> "Watch":
+        self._asking = asyncio.create_task(self._run())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._asking.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._asking
+
+    async def _run(self) -> None:
+        while True:
+            await self._ask()
+            self.answers += 1
+            await asyncio.sleep(0.01)
+
+
+@contextlib.asynccontextmanager
+async def whole_answers(made: Nodes) -> AsyncIterator[Watch]:
+    """Items that nobody changes: each ranking and each list of a user's likes has all of them, or is refused."""
+    items = {b"still:%d" % number for number in range(40)}
+    async with Likes(Reach(made.doors)) as likes:
+        assert await likes.put_all([(item, STILL, True) for item in items]) == [False] * len(items)
+
+        async def ask() -> None:
+            try:
+                assert {item for item, _ in await likes.top("still", 0, 100)} == items
+                assert set(await likes.items(STILL, 0, 100)) == items
+                shown = await likes.show(b"still:7")
+                assert [rank.of for rank in shown.ranks if rank.field == "still"] == [40]
+            except LikesError as error:
+                assert error.later, error
+
+        async with Watch(ask) as watch:
+            yield watch
+
+
+@contextlib.asynccontextmanager
+async def slots_with_owners(made: Nodes) -> AsyncIterator[Watch]:
+    """Every node that answers names an owner of every slot."""
+
+    async def ask() -> None:
+        for port in list(made.ports.values()):
+            async with client(port) as door:
+                try:
+                    named = await slots(door)
+                except (RedisError, OSError):  # it has just ended
+                    continue
+            assert sum(last - first + 1 for first, last in named) == SLOTS, named
+
+    async with Watch(ask) as watch:
+        yield watch
 
 
 async def even(made: Nodes, numbers: set[int]) -> None:

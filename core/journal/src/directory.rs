@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `owner` | the highest epoch that claimed the log, written in place |
 //! | `lock` | locked by the running owner |
+//! | `acked` | the offset below which records were acknowledged, twice: written in turn after each group, in place |
 //! | `EPOCH-ID.segment` | a segment, both numbers in 16 hexadecimal digits |
 //! | `N.spare` | a file of one segment's size whose blocks exist, to become a segment |
 //! | `N.filling` | a spare that is not filled yet |
@@ -47,6 +48,10 @@ pub struct Options {
     /// The size of one file in bytes. The log takes one segment more than its records need, and up to two spares.
     pub segment_bytes: u64,
     pub owner: Owner,
+    /// A log without a record goes on at this offset at least: what is below is kept elsewhere.
+    pub begin: u64,
+    /// A sole owner gets an epoch above this one: of an owner that is known elsewhere.
+    pub after: u64,
 }
 
 impl Default for Options {
@@ -55,6 +60,8 @@ impl Default for Options {
         Options {
             segment_bytes: 128 << 20,
             owner: Owner::Sole,
+            begin: 0,
+            after: 0,
         }
     }
 }
@@ -65,7 +72,7 @@ impl Log<Directory> {
         let directory = Directory::claim(path.as_ref(), options)?;
         let epoch = directory.epoch;
         let opening = directory.owner.try_clone()?;
-        let log = Log::with_storage(directory, epoch, options.segment_bytes)?;
+        let log = Log::with_storage_from(directory, epoch, options.segment_bytes, options.begin)?;
         flock(&opening, FlockOperation::Unlock).map_err(io::Error::from)?;
         Ok(log)
     }
@@ -76,6 +83,7 @@ pub struct Directory {
     path: PathBuf,
     handle: File,
     owner: Lock,
+    acked: Acked,
     epoch: u64,
     /// Spares that are ready.
     spares: Vec<PathBuf>,
@@ -125,11 +133,12 @@ impl Directory {
         let newest = segments.iter().map(|name| name.epoch).max().unwrap_or(0);
         let former = read_owner(&owner)?.unwrap_or(0).max(newest);
         let epoch = match options.owner {
-            Owner::Sole => former + 1,
+            Owner::Sole => former.max(options.after) + 1,
             Owner::Epoch(epoch) if epoch > former => epoch,
             Owner::Epoch(_) => return Err(OpenError::Fenced { by: former }),
         };
-        owner.write_all_at(&owner_bytes(epoch), 0)?;
+        let acked = Acked::open(path)?;
+        owner.write_all_at(&number_bytes(epoch), 0)?;
         owner.sync_all()?;
         handle.sync_all()?;
         let next_spare = spares.len() as u64;
@@ -138,6 +147,7 @@ impl Directory {
             path,
             handle,
             owner,
+            acked,
             epoch,
             spares,
             filling: None,
@@ -254,6 +264,52 @@ impl Storage for Directory {
     fn salt(&mut self) -> u64 {
         RandomState::new().hash_one(self.next_spare)
     }
+
+    fn acked(&self) -> io::Result<Option<u64>> {
+        Ok(self.acked.read()?.into_iter().flatten().max())
+    }
+
+    fn keep_acked(&mut self, end: u64, synced: bool) -> io::Result<()> {
+        self.acked.keep(end, synced)
+    }
+}
+
+/// The file with the offset below which records were acknowledged.
+///
+/// Two places in sectors of their own, written in turn: a torn write leaves the other one. Without a sync a loss of power may take the newest back, and then
+/// the file says less than is true. It never says more: it is written after the records are durable.
+pub(crate) struct Acked {
+    file: File,
+    place: usize,
+}
+
+impl Acked {
+    const PLACES: usize = 2;
+    const APART: u64 = 4_096;
+
+    fn open(folder: &Path) -> io::Result<Acked> {
+        let file = open_or_make(&folder.join("acked"))?;
+        if file.metadata()?.len() == 0 {
+            file.write_all_at(&[0; 16], Self::APART)?; // its blocks are there before a disk is full
+            file.write_all_at(&[0; 16], 0)?;
+        }
+        Ok(Acked { file, place: 0 })
+    }
+
+    /// What each place says; `None` for one that is new or damaged.
+    pub(crate) fn read(&self) -> io::Result<[Option<u64>; Self::PLACES]> {
+        let at = |place| read_number(&self.file, place as u64 * Self::APART);
+        Ok([at(0)?, at(1)?])
+    }
+
+    fn keep(&mut self, end: u64, synced: bool) -> io::Result<()> {
+        self.file.write_all_at(&number_bytes(end), self.place as u64 * Self::APART)?;
+        self.place = (self.place + 1) % Self::PLACES;
+        match synced {
+            true => self.file.sync_data(),
+            false => Ok(()),
+        }
+    }
 }
 
 impl SegmentFile for File {
@@ -317,21 +373,25 @@ fn lock_now(file: &File) -> io::Result<bool> {
     }
 }
 
-/// The epoch and its checksum: 16 bytes of one sector.
-fn owner_bytes(epoch: u64) -> [u8; 16] {
+/// A number and its checksum: 16 bytes of one sector.
+fn number_bytes(number: u64) -> [u8; 16] {
     let mut bytes = [0; 16];
-    bytes[..8].copy_from_slice(&epoch.to_le_bytes());
+    bytes[..8].copy_from_slice(&number.to_le_bytes());
     let crc = crc32c::crc32c(&bytes[..8]);
     bytes[8..12].copy_from_slice(&crc.to_le_bytes());
     bytes
 }
 
-/// `None` where the file is new or damaged.
-fn read_owner(file: &File) -> io::Result<Option<u64>> {
+/// The number at a byte; `None` where the file is new or damaged there.
+fn read_number(file: &File, at: u64) -> io::Result<Option<u64>> {
     let mut bytes = [0; 16];
-    let read = SegmentFile::read_at(file, 0, &mut bytes)?;
-    let epoch = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"));
-    Ok((read == bytes.len() && owner_bytes(epoch) == bytes).then_some(epoch))
+    let read = SegmentFile::read_at(file, at, &mut bytes)?;
+    let number = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"));
+    Ok((read == bytes.len() && number_bytes(number) == bytes).then_some(number))
+}
+
+fn read_owner(file: &File) -> io::Result<Option<u64>> {
+    read_number(file, 0)
 }
 
 /// The segments, and the spares of the right size; deletes other spares.
@@ -415,7 +475,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let options = Options {
             segment_bytes: 1 << 20,
-            owner: Owner::Sole,
+            ..Options::default()
         };
         let directory = Directory::claim(folder.path(), options).unwrap();
         let copies = [

@@ -68,4 +68,15 @@ pub enum Corruption {
     Frame { segment: SegmentName, at: u64, offset: u64 },
     #[error("segment {} of epoch {} is missing", .0.id, .0.epoch)]
     Missing(SegmentName),
+    /// The last segment ends too early.
+    #[error("records from offset {offset} to {} were acknowledged and are missing: segment {} of epoch {} ends at byte {at}", acked - 1, segment.id, segment.epoch)]
+    Cut {
+        segment: SegmentName,
+        at: u64,
+        offset: u64,
+        acked: u64,
+    },
+    /// No segment is left.
+    #[error("records up to offset {} were acknowledged and are missing: no segment is left", .0 - 1)]
+    Gone(u64),
 }

@@ -36,13 +36,25 @@ pub struct Log<S: Storage> {
     trimmed: VecDeque<SegmentName>,
     refuses: bool,
     torn: bool,
+    /// The offsets that opening passed over.
+    skipped: Range<u64>,
 }
 
 impl<S: Storage> Log<S> {
     /// Opens the log for the owner of `epoch`, which `storage` has already claimed. No other may open it until this returns.
     ///
     /// Each opening begins a segment of its own, so that nothing is ever written behind a torn group.
-    pub fn with_storage(mut storage: S, epoch: u64, segment_bytes: u64) -> Result<Log<S>, OpenError> {
+    pub fn with_storage(storage: S, epoch: u64, segment_bytes: u64) -> Result<Log<S>, OpenError> {
+        Log::with_storage_from(storage, epoch, segment_bytes, 0)
+    }
+
+    /// The same; a log without a record goes on at offset `begin` at least.
+    pub fn with_storage_from(
+        mut storage: S,
+        epoch: u64,
+        segment_bytes: u64,
+        begin: u64,
+    ) -> Result<Log<S>, OpenError> {
         if segment_bytes < SEGMENT_BYTES_MIN {
             return Err(OpenError::SegmentTooSmall(segment_bytes, SEGMENT_BYTES_MIN));
         }
@@ -50,9 +62,20 @@ impl<S: Storage> Log<S> {
         let mut segments = chain.segments;
         let mut removed = chain.left_over;
         let mut tail = Tail::default();
+        let acked = storage.acked()?.unwrap_or(0);
         if let Some(last) = segments.back() {
             tail = Tail::find(last)?;
+            if tail.end < acked {
+                return Err(OpenError::Corrupt(Corruption::Cut {
+                    segment: last.name,
+                    at: tail.at,
+                    offset: tail.end,
+                    acked,
+                }));
+            }
             tail.make_durable(last)?;
+        } else if acked > 0 {
+            return Err(OpenError::Corrupt(Corruption::Gone(acked)));
         }
         let newest = segments.back().map(|last| last.name);
         let cut = match segments.back() {
@@ -63,6 +86,10 @@ impl<S: Storage> Log<S> {
             }
             last => last.map(|last| (Arc::clone(last), tail.at)),
         };
+        let found = tail.end;
+        if segments.is_empty() {
+            tail.end = found.max(begin); // no record is there: nothing is passed over but numbers
+        }
         let id = newest.map_or(0, |name| name.id + 1);
         let before = segments.back().map(|last| last.name);
         let header = Header {
@@ -97,7 +124,7 @@ impl<S: Storage> Log<S> {
             durable: AtomicU64::new(tail.end),
             segments: Mutex::new(segments),
         });
-        let log = Log {
+        let mut log = Log {
             storage,
             epoch,
             segment_bytes,
@@ -108,10 +135,14 @@ impl<S: Storage> Log<S> {
             trimmed: VecDeque::new(),
             refuses: false,
             torn: tail.torn,
+            skipped: found..tail.end,
         };
         match log.storage.owner()? {
             by if by > epoch => Err(OpenError::Fenced { by }),
-            _ => Ok(log),
+            _ => {
+                log.storage.keep_acked(tail.end, true)?;
+                Ok(log)
+            }
         }
     }
 
@@ -143,6 +174,11 @@ impl<S: Storage> Log<S> {
         self.torn
     }
 
+    /// The offsets that opening passed over, since the log had no record and was to begin higher.
+    pub fn skipped(&self) -> Range<u64> {
+        self.skipped.clone()
+    }
+
     /// Makes all records of `group` durable; answers their offsets. The group stays as it is, for its records to be applied.
     ///
     /// After [`AppendError::DiskFull`] and [`AppendError::TooLarge`] the log goes on; after any other error it refuses, since what a failed sync left on the disk is not known.
@@ -164,11 +200,15 @@ impl<S: Storage> Log<S> {
         if self.at + bytes > self.segment_bytes {
             self.roll(first)?;
         }
+        if planted::is(Bug::AckedEarly) {
+            self.keep_acked(first + u64::from(group.len()), true)?;
+        }
         let active = &self.active;
         let written = group.with_frame(first, active.salt, |frame| active.file.write_at(self.at, frame));
         self.settle(written)?;
         self.at += bytes;
         let end = first + u64::from(group.len());
+        self.keep_acked(end, false)?;
         self.shared.durable.store(end, Ordering::Release);
         if !self.prepared && self.at > self.segment_bytes / 2 {
             self.storage.prepare(self.segment_bytes);
@@ -211,10 +251,19 @@ impl<S: Storage> Log<S> {
             return Err(AppendError::Refused);
         }
         if self.at + seal.len() as u64 > self.segment_bytes {
-            return Ok(()); // a full segment has no room for a torn group either
+            return self.keep_acked(self.end(), true); // a full segment has no room for a torn group either
         }
         let written = self.active.file.write_at(self.at, &seal);
-        self.settle(written)
+        self.settle(written)?;
+        self.keep_acked(self.end(), true)
+    }
+
+    /// After the owner was asked: what is acknowledged now is durable, and a later owner has found it.
+    fn keep_acked(&mut self, end: u64, synced: bool) -> Result<(), AppendError> {
+        self.storage.keep_acked(end, synced).map_err(|error| {
+            self.refuses = true;
+            AppendError::Failed(error)
+        })
     }
 
     /// Syncs what was written; refuses for good where that fails or a later owner is there.

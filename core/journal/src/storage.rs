@@ -44,6 +44,14 @@ pub trait Storage: Send {
 
     /// A number that nobody outside can predict.
     fn salt(&mut self) -> u64;
+
+    /// The offset that [`Storage::keep_acked`] was last told, or an earlier one after a loss of power. `None`: nothing is known of it.
+    fn acked(&self) -> io::Result<Option<u64>>;
+
+    /// Keeps beside the segments that all records below `end` are durable, so that a later opening notices a cut tail.
+    ///
+    /// Called after each group, so it syncs nothing unless `synced` asks for it. It may never say more than is durable; it may say less.
+    fn keep_acked(&mut self, end: u64, synced: bool) -> io::Result<()>;
 }
 
 /// Whether `error` says that the disk, or the owner's share of it, is full.

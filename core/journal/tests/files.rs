@@ -9,6 +9,8 @@ use std::process::{Command, Stdio};
 const SMALL: Options = Options {
     segment_bytes: 64 << 10,
     owner: Owner::Sole,
+    begin: 0,
+    after: 0,
 };
 
 fn group(numbers: std::ops::Range<u64>) -> Group {
@@ -158,6 +160,52 @@ fn damage_in_a_file_is_told_with_its_place() {
         error,
         "segment 0 of epoch 1 is damaged at byte 6168: records from offset 10 are unreadable"
     );
+}
+
+#[test]
+fn groups_cut_from_the_tail_are_told_with_their_number_also_after_a_kill() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut journal = Journal::open(folder.path(), SMALL).unwrap();
+    for at in 0..4 {
+        journal.append(&mut group(at * 10..at * 10 + 10)).unwrap();
+    }
+    drop(journal); // as after a kill: nothing is sealed
+    let segment = folder.path().join(format!("{:016x}-{:016x}.segment", 1, 0));
+    let whole = fs::read(&segment).unwrap();
+    fs::write(&segment, &whole[..4_096 + 2_100]).unwrap();
+    let error = Journal::open(folder.path(), SMALL).err().unwrap().to_string();
+    assert_eq!(
+        error,
+        "records from offset 10 to 39 were acknowledged and are missing: segment 0 of epoch 1 ends at byte 6168"
+    );
+    fs::write(&segment, &whole).unwrap();
+    assert_eq!(check(&Journal::open(folder.path(), SMALL).unwrap()), 40);
+}
+
+#[test]
+fn damaged_or_missing_mark_of_what_was_acknowledged_stops_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let mark = folder.path().join("acked");
+    for round in 0..4 {
+        let mut journal = Journal::open(folder.path(), SMALL).unwrap();
+        assert_eq!(check(&journal), round * 10);
+        journal.append(&mut group(round * 10..round * 10 + 10)).unwrap();
+        drop(journal);
+        match round {
+            0 => fs::remove_file(&mark).unwrap(),
+            1 => fs::write(&mark, b"").unwrap(),
+            _ => fs::write(&mark, [0xA5; 4_112]).unwrap(),
+        }
+    }
+}
+
+#[test]
+fn sole_owner_gets_an_epoch_above_the_one_it_is_told_of() {
+    let folder = tempfile::tempdir().unwrap();
+    assert_eq!(Journal::open(folder.path(), SMALL).unwrap().epoch(), 1);
+    let later = Options { after: 7, ..SMALL };
+    assert_eq!(Journal::open(folder.path(), later).unwrap().epoch(), 8);
+    assert_eq!(Journal::open(folder.path(), later).unwrap().epoch(), 9);
 }
 
 #[test]

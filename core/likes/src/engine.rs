@@ -52,8 +52,8 @@ pub enum ApplyError {
     /// The segment at this offset overlaps one that is there.
     #[error("segment of dense ids at offset {0} overlaps another")]
     SegmentTaken(u64),
-    #[error("operand of NOT at offset {0} is longer than {NOT_OFFSETS_MAX} bits")]
-    TooLong(u64),
+    #[error("BITOP NOT takes a key of at most {NOT_OFFSETS_MAX} bits")]
+    TooLong,
 }
 
 /// One item as it is written behind.
@@ -236,8 +236,14 @@ impl Engine {
         dense.into_iter().flatten().map(|dense| self.users.id(dense))
     }
 
-    /// The users who like all of `keys`.
-    pub fn likers_of_all(&self, keys: &[&[u8]]) -> Vec<u64> {
+    /// The same from the `from`th on.
+    pub fn likers_from(&self, key: &[u8], from: u64) -> impl Iterator<Item = u64> + '_ {
+        let dense = self.items.by_key(key).map(|item| item.likers.iter_from(from));
+        dense.into_iter().flatten().map(|dense| self.users.id(dense))
+    }
+
+    /// Users who like all of `keys`, `most` of them.
+    pub fn likers_of_all(&self, keys: &[&[u8]], most: usize) -> Vec<u64> {
         let none = Likers::default();
         let sets: Vec<&Likers> = keys
             .iter()
@@ -248,6 +254,7 @@ impl Engine {
         }
         Likers::combine(BitOp::And, &sets)
             .iter()
+            .take(most)
             .map(|dense| self.users.id(dense))
             .collect()
     }
@@ -264,13 +271,18 @@ impl Engine {
         let Some(dense) = self.users.find(user) else {
             return Vec::new();
         };
-        let slots = self.users.items(dense, |slot| self.items.likes(slot, dense));
+        let most = from.saturating_add(count.min(PAGE_MAX));
+        let slots = self.users.items(dense, most, |slot| self.items.likes(slot, dense));
         slots
             .into_iter()
             .skip(from)
-            .take(count.min(PAGE_MAX))
             .map(|slot| self.items.key(slot))
             .collect()
+    }
+
+    /// How many items a question of a user's items may look at.
+    pub fn items_to_walk(&self, user: u64) -> u32 {
+        self.users.find(user).map_or(0, |dense| self.users.chain_len(dense))
     }
 
     /// Offset of the last change plus 1; 0 for an item that is not there.
@@ -526,6 +538,7 @@ impl Engine {
                 false => {
                     if !planted::is(Bug::RingKeepsTakenBack) {
                         item.newest.retain(|&other| other != dense);
+                        item.refill_newest();
                     }
                     self.likes -= 1;
                 }
@@ -546,7 +559,7 @@ impl Engine {
         Ok(Answer::Was(was))
     }
 
-    fn delete(&mut self, key: &[u8]) -> bool {
+    pub(crate) fn delete(&mut self, key: &[u8]) -> bool {
         let Some(slot) = self.items.find(key) else { return false };
         self.item_will_change(slot);
         self.boards.leave(slot, &self.items);
@@ -573,7 +586,7 @@ impl Engine {
                 let bits = bytes
                     .checked_mul(8)
                     .filter(|&bits| bits <= NOT_OFFSETS_MAX)
-                    .ok_or(ApplyError::TooLong(offset))?;
+                    .ok_or(ApplyError::TooLong)?;
                 let mut result = roaring::RoaringBitmap::new();
                 for user in 0..bits {
                     if !self.likes(sources[0], user) {
@@ -622,7 +635,7 @@ impl Engine {
         self.changed(slot);
     }
 
-    fn find_or_add(&mut self, key: &[u8]) -> u32 {
+    pub(crate) fn find_or_add(&mut self, key: &[u8]) -> u32 {
         if let Some(slot) = self.items.find(key) {
             return slot;
         }

@@ -3,6 +3,7 @@
 //! Owns keys, slots and what belongs to one item. Knows no user but by dense id, and no ranking.
 
 use crate::likers::Likers;
+use crate::limits::NEWEST_MAX;
 use crate::trend::Scores;
 use hashbrown::{DefaultHashBuilder, HashTable};
 use std::hash::BuildHasher;
@@ -11,7 +12,7 @@ use std::hash::BuildHasher;
 pub(crate) struct Item {
     pub key: Box<[u8]>,
     pub likers: Likers,
-    /// Newest last; users who still like the item.
+    /// Newest last; users who still like the item. Full while it has enough likers: see [`Item::refill_newest`].
     pub newest: Vec<u32>,
     /// Offset of the record that changed the item last, plus 1: rises with each change, also over a deletion.
     pub modification: u64,
@@ -25,6 +26,22 @@ pub(crate) struct Item {
     pub dirty: bool,
     /// Waits among the items to be told as changed.
     pub told: bool,
+}
+
+impl Item {
+    /// Puts likers behind the newest ones that are known, once some of these took their likes back. When others liked is not kept: the users of the
+    /// highest dense ids come first, as they came to the log last.
+    pub fn refill_newest(&mut self) {
+        let wanted = NEWEST_MAX.min(self.likers.len() as usize);
+        if self.derived || self.newest.len() >= wanted {
+            return;
+        }
+        let others = self.likers.iter_down().filter(|dense| !self.newest.contains(dense));
+        let mut newest: Vec<u32> = others.take(wanted - self.newest.len()).collect();
+        newest.reverse();
+        newest.append(&mut self.newest);
+        self.newest = newest;
+    }
 }
 
 #[derive(Default)]

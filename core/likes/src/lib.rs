@@ -18,14 +18,17 @@ pub mod planted;
 mod ranking;
 mod record;
 pub mod resp;
+mod rows;
 mod snapshot;
 mod trend;
 mod users;
 
 pub use engine::{Answer, ApplyError, ChangedItem, Engine, Options, Ranked, Row, RowLikes};
 pub use limits::{
-    FIELD_BYTES_MAX, ITEM_FIELDS_MAX, KEYS_MAX, KEY_BYTES_MAX, NEWEST_MAX, NEWS_MAX, NOT_OFFSETS_MAX, PAGE_MAX,
+    COMBINED_MAX, FIELD_BYTES_MAX, ITEM_FIELDS_MAX, KEYS_MAX, KEY_BYTES_MAX, NEWEST_MAX, NEWS_MAX, NOT_OFFSETS_MAX,
+    PAGE_MAX, WALK_MAX,
 };
 pub use record::{BitOp, Record};
+pub use rows::RowError;
 pub use snapshot::RestoreError;
 pub use trend::WINDOWS;

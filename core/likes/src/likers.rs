@@ -87,6 +87,25 @@ impl Likers {
         }
     }
 
+    /// The same from the highest id down.
+    pub fn iter_down(&self) -> Box<dyn Iterator<Item = u32> + '_> {
+        match self {
+            Likers::Few(few) => Box::new(few.iter().rev().copied()),
+            Likers::Many(many, _) => Box::new(many.iter().rev()),
+        }
+    }
+
+    /// The same from the `from`th on, without walking through those before it.
+    pub fn iter_from(&self, from: u64) -> Box<dyn Iterator<Item = u32> + '_> {
+        match self {
+            Likers::Few(few) => Box::new(few.iter().copied().skip(from as usize)),
+            Likers::Many(many, _) => match u32::try_from(from).ok().and_then(|from| many.select(from)) {
+                Some(first) => Box::new(many.range(first..)),
+                None => Box::new(std::iter::empty()),
+            },
+        }
+    }
+
     pub fn bitmap(&self) -> RoaringBitmap {
         match self {
             Likers::Few(few) => RoaringBitmap::from_sorted_iter(few.iter().copied()).expect("the vector is sorted"),
@@ -166,6 +185,12 @@ mod tests {
         assert!(matches!(likers, Likers::Many(..)));
         for id in ids {
             assert!(likers.contains(id));
+            if id % 64 == 0 {
+                assert!(likers.iter_down().eq(model.iter().rev().copied()));
+                for from in [0, 1, model.len() / 2, model.len() - 1, model.len(), usize::MAX] {
+                    assert!(likers.iter_from(from as u64).eq(model.iter().copied().skip(from)));
+                }
+            }
             assert!(likers.remove(id) && !likers.remove(id) && model.remove(&id));
             assert_eq!(likers.len(), model.len() as u64);
         }

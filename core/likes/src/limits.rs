@@ -27,5 +27,11 @@ pub const KEYS_MAX: usize = 1_024;
 /// Entries of one page of a ranking, or of a list of likers or items.
 pub const PAGE_MAX: usize = 10_000;
 
+/// Likers of an item, or items of a user, that one command may walk through: some 5 ms at 25 ns each. A node's loop stands as long.
+pub const WALK_MAX: u64 = 200_000;
+
+/// Likers of all items of one `BITOP` or `LIKE.BOTH` together: some 5 ms of set operations.
+pub const COMBINED_MAX: u64 = 32_000_000;
+
 /// Changed items that wait to be told, and deleted ones: 256 KiB, and the keys of the deleted.
 pub const NEWS_MAX: usize = 65_536;

@@ -278,7 +278,7 @@ fn read_item(from: &mut In, engine: &mut Engine) -> Option<(u32, Item)> {
     if !derived {
         engine.likes += likers.len();
     }
-    let item = Item {
+    let mut item = Item {
         key,
         likers,
         newest,
@@ -290,6 +290,7 @@ fn read_item(from: &mut In, engine: &mut Engine) -> Option<(u32, Item)> {
         dirty,
         told: false,
     };
+    item.refill_newest(); // earlier versions left gaps
     Some((slot, item))
 }
 

@@ -201,18 +201,23 @@ impl Users {
         self.list[place].likes_at_most = self.list[place].likes_at_most.saturating_sub(1);
     }
 
-    /// The items that a user likes, newest first, each once.
-    pub fn items(&self, dense: u32, likes: impl Fn(u32) -> bool) -> Vec<u32> {
+    /// The items that a user likes, newest first, each once; `most` of them.
+    pub fn items(&self, dense: u32, most: usize, likes: impl Fn(u32) -> bool) -> Vec<u32> {
         let mut seen = HashSet::new();
         let mut items = Vec::new();
         let mut at = self.list[self.place(dense) as usize].head;
-        while let Some(node) = self.nodes.get(at as usize) {
+        while let Some(node) = self.nodes.get(at as usize).filter(|_| items.len() < most) {
             if seen.insert(node.item) && likes(node.item) {
                 items.push(node.item);
             }
             at = node.older;
         }
         items
+    }
+
+    /// Nodes that a walk through a user's items may pass.
+    pub fn chain_len(&self, dense: u32) -> u32 {
+        self.list[self.place(dense) as usize].nodes
     }
 
     /// The chain of the `place`th user as it stands, newest first, and the bound on its items: for snapshots.
@@ -235,7 +240,7 @@ impl Users {
     }
 
     fn make_anew(&mut self, place: usize, likes: impl Fn(u32) -> bool) {
-        let items = self.items(self.dense(place as u32), likes);
+        let items = self.items(self.dense(place as u32), usize::MAX, likes);
         let mut at = self.list[place].head;
         while let Some(node) = self.nodes.get_mut(at as usize) {
             let older = std::mem::replace(&mut node.older, self.free);
@@ -262,6 +267,16 @@ impl Users {
             .find(of)
             .expect("each user has an id of a segment");
         segment.first + (place - segment.base)
+    }
+
+    /// Whether a user has this dense id.
+    pub fn has(&self, dense: u32) -> bool {
+        let after = self.segments.partition_point(|segment| segment.first <= dense);
+        after.checked_sub(1).is_some_and(|at| {
+            let segment = self.segments[at];
+            let place = u64::from(segment.base) + u64::from(dense - segment.first);
+            dense - segment.first < segment.ids && place < self.list.len() as u64
+        })
     }
 
     pub fn place(&self, dense: u32) -> u32 {
@@ -316,7 +331,8 @@ mod tests {
             users.liked(user, 3, |item| item == 9);
             users.took_back(user);
         }
-        assert_eq!(users.items(user, |item| item == 9), [9]);
+        assert_eq!(users.items(user, 9, |item| item == 9), [9]);
+        assert_eq!(users.items(user, 0, |item| item == 9), []);
         assert!(users.nodes.len() < 40, "{} nodes", users.nodes.len());
     }
 }

@@ -30,15 +30,28 @@ pub struct Journal {
 #[pymethods]
 impl Journal {
     #[new]
-    #[pyo3(signature = (*, folder, segment_bytes, epoch = None))]
-    fn new(py: Python<'_>, folder: &str, segment_bytes: u64, epoch: Option<u64>) -> PyResult<Journal> {
+    #[pyo3(signature = (*, folder, segment_bytes, epoch = None, begin = 0, after = 0))]
+    fn new(
+        py: Python<'_>,
+        folder: &str,
+        segment_bytes: u64,
+        epoch: Option<u64>,
+        begin: u64,
+        after: u64,
+    ) -> PyResult<Journal> {
         if segment_bytes < 2 * GROUP_BYTES_MAX as u64 {
             let least = 2 * GROUP_BYTES_MAX;
             return Err(PyValueError::new_err(format!("segment_bytes is below {least}")));
         }
         let owner = epoch.map_or(Owner::Sole, Owner::Epoch);
         let committer = py.detach(|| {
-            let journal = Opened::open(folder, Options { segment_bytes, owner }).map_err(|error| not_opened(&error))?;
+            let options = Options {
+                segment_bytes,
+                owner,
+                begin,
+                after,
+            };
+            let journal = Opened::open(folder, options).map_err(|error| not_opened(&error))?;
             Committer::new(journal).map_err(|error| refused("failed", &error))
         })?;
         Ok(Journal {

@@ -27,13 +27,18 @@ pub struct LikesEngine {
     epoch: u64,
     /// The owner takes batches and makes them durable.
     log_elsewhere: bool,
+    skipped: u64,
 }
 
 #[pymethods]
 impl LikesEngine {
     /// Opens the log, restores `snapshot` and replays the records behind it. Without a folder the log is elsewhere.
+    ///
+    /// A log in the folder that has no record goes on at offset `begin`; a sole owner gets an epoch above `after`. Raises `ValueError` for a snapshot that is
+    /// damaged, `LookupError` where the log lacks records behind the snapshot, `OSError` for a log that is damaged, locked or another owner's.
     #[new]
-    #[pyo3(signature = (*, folder, segment_bytes=2 * GROUP_BYTES_MAX as u64, epoch=None, snapshot=None, items_by_user=true, passwords=Vec::new()))]
+    #[pyo3(signature = (*, folder, segment_bytes=2 * GROUP_BYTES_MAX as u64, epoch=None, snapshot=None, items_by_user=true, passwords=Vec::new(), begin=0, after=0))]
+    #[allow(clippy::too_many_arguments)] // each has a name in Python
     fn new(
         py: Python<'_>,
         folder: Option<&str>,
@@ -42,6 +47,8 @@ impl LikesEngine {
         snapshot: Option<Vec<u8>>,
         items_by_user: bool,
         passwords: Vec<(String, String)>,
+        begin: u64,
+        after: u64,
     ) -> PyResult<LikesEngine> {
         if segment_bytes < 2 * GROUP_BYTES_MAX as u64 {
             return Err(PyValueError::new_err(format!(
@@ -63,12 +70,19 @@ impl LikesEngine {
                     spare: Group::new(),
                     epoch: epoch.unwrap_or(0),
                     log_elsewhere: true,
+                    skipped: 0,
                 });
             };
-            let journal = Journal::open(folder, muster_journal::Options { segment_bytes, owner });
-            let journal = journal.map_err(|error| PyOSError::new_err(error.to_string()))?;
-            let engine = replayed(&journal, snapshot, options)?;
-            let epoch = journal.epoch();
+            let engine = restored(snapshot, options)?;
+            let options = muster_journal::Options {
+                segment_bytes,
+                owner,
+                begin,
+                after,
+            };
+            let journal = Journal::open(folder, options).map_err(|error| PyOSError::new_err(error.to_string()))?;
+            let engine = replayed(&journal, engine)?;
+            let (epoch, skipped) = (journal.epoch(), journal.skipped().end - journal.skipped().start);
             let committer = Some(Committer::new(journal)?);
             Ok(LikesEngine {
                 front: Front::new(engine, settings),
@@ -76,8 +90,14 @@ impl LikesEngine {
                 spare: Group::new(),
                 epoch,
                 log_elsewhere: false,
+                skipped,
             })
         })
+    }
+
+    /// Offsets that the log passed over when it was opened, since it had no record and was to begin higher.
+    fn skipped(&self) -> u64 {
+        self.skipped
     }
 
     fn fileno(&self) -> PyResult<i32> {
@@ -250,14 +270,21 @@ impl LikesEngine {
         self.front.suspend(text, changes_too);
     }
 
-    /// Nodes as (id, host, port, [(first slot, last slot)]), the place of this one, the table's epoch.
-    fn set_cluster(&mut self, nodes: Vec<ClusterNode>, me: usize, epoch: u64) -> PyResult<()> {
+    /// Nodes as (id, host, port, [(first slot, last slot)]), the place of this one, the table's epoch; and whether this one serves no item, whatever slots
+    /// it stands for.
+    #[pyo3(signature = (nodes, me, epoch, *, door=false))]
+    fn set_cluster(&mut self, nodes: Vec<ClusterNode>, me: usize, epoch: u64, door: bool) -> PyResult<()> {
         if me >= nodes.len() {
             return Err(PyValueError::new_err("this node is not among the cluster's nodes"));
         }
         let node = |(id, host, port, slots)| Node { id, host, port, slots };
         let nodes = nodes.into_iter().map(node).collect();
-        self.front.set_cluster(Some(Cluster { nodes, me, epoch }));
+        self.front.set_cluster(Some(Cluster {
+            nodes,
+            me,
+            door,
+            epoch,
+        }));
         Ok(())
     }
 
@@ -279,11 +306,10 @@ impl LikesEngine {
     }
 
     /// Likers in the order of their dense ids.
-    fn likers(&self, key: &[u8], start: usize, count: usize) -> Vec<u64> {
+    fn likers(&self, key: &[u8], start: u64, count: usize) -> Vec<u64> {
         self.front
             .engine()
-            .likers(key)
-            .skip(start)
+            .likers_from(key, start)
             .take(count.min(PAGE_MAX))
             .collect()
     }
@@ -292,7 +318,7 @@ impl LikesEngine {
     #[allow(clippy::needless_pass_by_value)] // the binding gives lists as values
     fn both(&self, keys: Vec<Vec<u8>>) -> Vec<u64> {
         let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
-        self.front.engine().likers_of_all(&keys)
+        self.front.engine().likers_of_all(&keys, PAGE_MAX)
     }
 
     /// Items that a user likes, newest first.
@@ -392,6 +418,31 @@ impl LikesEngine {
         (next, keys.into_iter().map(item).collect())
     }
 
+    /// Takes users with the dense ids of their rows, in the order of the ids' hand-out. Raises `ValueError` where the state has others.
+    #[allow(clippy::needless_pass_by_value)] // the binding gives lists as values
+    fn take_users(&mut self, users: Vec<(u32, u64)>) -> PyResult<()> {
+        let engine = self.front.engine_mut();
+        let taken = users.iter().try_for_each(|&(dense, user)| engine.take_user(dense, user));
+        taken.map_err(|error| PyValueError::new_err(error.to_string()))
+    }
+
+    /// Takes an item as its row has it, unless the item that is here is as new. Raises `ValueError` for a row that is damaged.
+    fn take_row(&mut self, key: Vec<u8>, modification: u64, likes: Option<(u64, Vec<u8>)>) -> PyResult<bool> {
+        let likes = likes.map(|(count, likers)| muster_likes::RowLikes { count, likers });
+        let row = muster_likes::Row {
+            key,
+            modification,
+            likes,
+        };
+        let taken = self.front.engine_mut().take_row(&row);
+        taken.map_err(|error| PyValueError::new_err(error.to_string()))
+    }
+
+    /// The next record has this offset, if that is higher.
+    fn skip_to(&mut self, offset: u64) {
+        self.front.engine_mut().skip_to(offset);
+    }
+
     /// Dense ids and users in the order of the ids' hand-out, from the `start`th on.
     fn users(&self, start: usize, count: usize) -> Vec<(u32, u64)> {
         self.front.engine().users_from(start).take(count).collect()
@@ -428,6 +479,8 @@ impl LikesEngine {
         figures.set_item("not_written_behind", engine.dirty_len())?;
         figures.set_item("commands", self.front.traffic().1)?;
         figures.set_item("refusal", self.front.refusal())?;
+        figures.set_item("trouble", self.front.trouble())?;
+        figures.set_item("not_taken", self.front.not_taken())?;
         Ok(figures)
     }
 }
@@ -459,14 +512,13 @@ impl LikesEngine {
 
 fn restored(snapshot: Option<Vec<u8>>, options: Options) -> PyResult<Engine> {
     match snapshot {
-        Some(bytes) => Engine::restore(&bytes, options).map_err(|error| PyOSError::new_err(error.to_string())),
+        Some(bytes) => Engine::restore(&bytes, options).map_err(|error| PyValueError::new_err(error.to_string())),
         None => Ok(Engine::new(options)),
     }
 }
 
-fn replayed(journal: &Journal, snapshot: Option<Vec<u8>>, options: Options) -> PyResult<Engine> {
+fn replayed(journal: &Journal, mut engine: Engine) -> PyResult<Engine> {
     let damaged = |error: &dyn std::fmt::Display| PyOSError::new_err(error.to_string());
-    let mut engine = restored(snapshot, options)?;
     let mut reader = journal.reader(engine.offset()).map_err(|error| match error {
         ReadError::Trimmed { .. } | ReadError::Beyond { .. } => PyLookupError::new_err(error.to_string()),
         error => damaged(&error),

@@ -86,7 +86,11 @@ impl ScheduleKeeper {
             return Err(PyValueError::new_err("near_ms must be less than lead_ms"));
         }
         let owner = epoch.map_or(Owner::Sole, Owner::Epoch);
-        let options = Options { segment_bytes, owner };
+        let options = Options {
+            segment_bytes,
+            owner,
+            ..Options::default()
+        };
         let keeper = py
             .detach(|| Keeper::start(path, options, settings))
             .map_err(|error| match error {

@@ -85,6 +85,17 @@ def item_row(row: Row) -> dict[str, Any]:
     return {"item": key, "likes": likes, "modification": modification, "likers": likers}
 
 
+def row_of(found: Any) -> Row:
+    """The item of a row."""
+    liked = None if found.likers is None else (found.likes, bytes(found.likers))
+    return bytes(found.item), found.modification, liked
+
+
+def user_of(found: Any) -> User:
+    """The user of a row."""
+    return found.dense_id, found.user_id % (1 << 64)
+
+
 def user_row(user: User) -> dict[str, Any]:
     """A row of a user, without its log."""
     dense, number = user

@@ -7,11 +7,11 @@ changes nothing. Raises `DatabaseError`: one line, without the password.
 from collections.abc import Sequence
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Table, and_, delete, insert, select, update
+from sqlalchemy import ColumnElement, Table, and_, delete, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from muster_server.plane.database.connections import CALL_S, Connections
-from muster_server.plane.database.errors import Refused, Unavailable
+from muster_server.plane.database.errors import Refused
 from muster_server.plane.database.migrate import Schema
 from muster_server.plane.database.url import Location
 from muster_server.systems.likes.database import schema
@@ -50,14 +50,45 @@ class SqlStore:
             found = (await connection.execute(select(logs).where(self._here(logs)))).one_or_none()
             if found is None:
                 return Kept()
-            parts: list[bytes] = []
-            for part in range(found.snapshot_parts):  # one by one: memory holds it once
-                at = and_(snapshots.c.snapshot_offset == found.snapshot_offset, snapshots.c.part == part)
-                parts += (await connection.execute(select(snapshots.c.data).where(self._here(snapshots), at))).scalars()
-            if len(parts) != found.snapshot_parts:
-                raise Unavailable(f"{self.where}: a part of the snapshot at {found.snapshot_offset} is missing")
-        snapshot = b"".join(parts) if parts else None
-        return Kept(found.log_offset, found.users, found.snapshot_offset, snapshot)
+            parts = await self._parts(connection, found.snapshot_offset)
+        whole = parts and len(parts) == found.snapshot_parts
+        return Kept(
+            found.log_offset, found.users, found.snapshot_offset, b"".join(parts) if whole else None, found.epoch
+        )
+
+    async def former(self, offset: int) -> tuple[int, bytes] | None:
+        """As `Store.former`."""
+        await self._database.open()
+        earlier = select(func.max(snapshots.c.snapshot_offset)).where(
+            self._here(snapshots), snapshots.c.snapshot_offset < offset
+        )
+        async with self._database.transaction(call_s=LOAD_S) as connection:
+            found = (await connection.execute(earlier)).scalar_one()
+            return None if found is None else (found, b"".join(await self._parts(connection, found)))
+
+    async def rows(self, after: bytes | None, count: int) -> list[Row]:
+        """Items in the order of their keys, behind this one."""
+        behind = [] if after is None else [items.c.item > after]
+        asked = select(items).where(self._here(items), *behind).order_by(items.c.item).limit(count)
+        async with self._database.transaction(call_s=LOAD_S) as connection:
+            return [schema.row_of(found) for found in await connection.execute(asked)]
+
+    async def users(self, after: int, count: int) -> list[User]:
+        """Users in the order of their dense ids, behind this one."""
+        asked = select(users).where(self._here(users), users.c.dense_id > after).order_by(users.c.dense_id).limit(count)
+        async with self._database.transaction(call_s=LOAD_S) as connection:
+            return [schema.user_of(found) for found in await connection.execute(asked)]
+
+    async def _parts(self, connection: AsyncConnection, offset: int) -> list[bytes]:
+        """Those of a snapshot up to the first one that is missing; one by one, so that memory holds it once."""
+        parts: list[bytes] = []
+        while True:
+            at = and_(snapshots.c.snapshot_offset == offset, snapshots.c.part == len(parts))
+            found = await connection.execute(select(snapshots.c.data).where(self._here(snapshots), at))
+            data = found.scalar_one_or_none()
+            if data is None:
+                return parts
+            parts.append(data)
 
     async def claim(self, epoch: int) -> None:
         """As `Store.claim`."""
@@ -95,7 +126,7 @@ class SqlStore:
 
         await self._written(write)
 
-    async def keep_snapshot(self, offset: int, data: bytes) -> None:
+    async def keep_snapshot(self, offset: int, data: bytes, former: int) -> None:
         """As `Store.keep_snapshot`. Items that were deleted before it need no row any more."""
         parts = [data[at : at + PART_BYTES] for at in range(0, len(data), PART_BYTES)]
         for number, part in enumerate(parts):
@@ -112,7 +143,7 @@ class SqlStore:
         async def finish(connection: AsyncConnection) -> None:
             await self._own(connection, snapshot_offset=offset, snapshot_parts=len(parts))
             await connection.execute(
-                delete(snapshots).where(self._here(snapshots), snapshots.c.snapshot_offset != offset)
+                delete(snapshots).where(self._here(snapshots), snapshots.c.snapshot_offset.not_in((offset, former)))
             )
             gone = and_(items.c.likers.is_(None), items.c.modification <= offset)
             await connection.execute(delete(items).where(self._here(items), gone))

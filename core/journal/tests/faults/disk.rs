@@ -23,6 +23,8 @@ struct State {
     names: BTreeMap<SegmentName, usize>,
     spares: Vec<usize>,
     owner: u64,
+    /// What was kept last, and what is there after a loss of power at the latest.
+    acked: Option<(u64, u64)>,
     salts: u64,
     last_written: Vec<u8>,
     /// Steps until the power fails.
@@ -81,6 +83,25 @@ impl Disk {
             }
             file.cached = file.durable.clone();
         }
+        if let Some((cached, durable)) = &mut state.acked {
+            if random() {
+                *durable = *cached;
+            }
+            *cached = *durable;
+        }
+    }
+
+    /// Nothing is known of what was acknowledged, as in a folder of an earlier version.
+    pub fn forget_acked(&self) {
+        self.0.lock().unwrap().acked = None;
+    }
+
+    /// Cuts a segment to `bytes`, behind the log's back.
+    pub fn shorten(&self, name: SegmentName, bytes: usize) {
+        let mut state = self.0.lock().unwrap();
+        let at = state.names[&name];
+        state.files[at].durable.truncate(bytes);
+        state.files[at].cached.truncate(bytes);
     }
 
     pub fn leave_room_for(&self, segments: u32) {
@@ -225,6 +246,19 @@ impl Storage for Disk {
         let mut state = self.0.lock().unwrap();
         state.salts += 1;
         state.salts
+    }
+
+    fn acked(&self) -> io::Result<Option<u64>> {
+        self.step()?;
+        Ok(self.0.lock().unwrap().acked.map(|(cached, _)| cached))
+    }
+
+    fn keep_acked(&mut self, end: u64, synced: bool) -> io::Result<()> {
+        self.step()?;
+        let mut state = self.0.lock().unwrap();
+        let durable = state.acked.map_or(0, |(_, durable)| durable);
+        state.acked = Some((end, if synced { end } else { durable }));
+        Ok(())
     }
 }
 

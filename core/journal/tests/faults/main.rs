@@ -6,7 +6,9 @@ mod model;
 mod planted;
 
 use disk::Disk;
-use model::{check_failed_sync, check_flip, check_forged_frames, check_steps, check_takeover, steps, SEGMENT_BYTES};
+use model::{
+    check_cut, check_failed_sync, check_flip, check_forged_frames, check_steps, check_takeover, steps, SEGMENT_BYTES,
+};
 use muster_journal::{AppendError, Corruption, Group, Log, OpenError, ReadError};
 use proptest::prelude::*;
 
@@ -30,8 +32,13 @@ proptest! {
     }
 
     #[test]
-    fn flipped_bit_is_told(place in 0.0..1.0, closed: bool) {
-        prop_assert_eq!(check_flip(place, closed), Ok(()));
+    fn flipped_bit_is_told(place in 0.0..1.0, closed: bool, marked: bool) {
+        prop_assert_eq!(check_flip(place, closed, marked), Ok(()));
+    }
+
+    #[test]
+    fn cut_tail_is_told_with_the_records_that_are_missing(segment in 0..3_usize, bytes in 0..=SEGMENT_BYTES as usize, closed: bool) {
+        prop_assert_eq!(check_cut(segment, bytes, closed), Ok(()));
     }
 }
 
@@ -110,6 +117,39 @@ fn missing_segment_is_told() {
         Err(OpenError::Corrupt(corruption)) => assert_eq!(corruption, Corruption::Missing(lost)),
         other => panic!("{:?}", other.map(|log| log.end())),
     }
+}
+
+#[test]
+fn log_whose_segments_are_all_lost_says_what_was_acknowledged() {
+    let disk = Disk::default();
+    let mut log = open(&disk).unwrap();
+    for _ in 0..3 {
+        log.append(&mut group(3_000)).unwrap();
+    }
+    drop(log);
+    disk.names().into_iter().for_each(|name| disk.lose(name));
+    match open(&disk) {
+        Err(OpenError::Corrupt(corruption)) => assert_eq!(corruption, Corruption::Gone(3)),
+        other => panic!("{:?}", other.map(|log| log.end())),
+    }
+    disk.forget_acked();
+    assert_eq!(open(&disk).unwrap().end(), 0, "a new log");
+}
+
+#[test]
+fn log_without_a_record_goes_on_where_it_is_told() {
+    let disk = Disk::default();
+    let from = |begin| {
+        let epoch = disk.claim();
+        Log::with_storage_from(disk.clone(), epoch, SEGMENT_BYTES, begin).unwrap()
+    };
+    assert_eq!((from(0).end(), from(0).skipped()), (0, 0..0));
+    let mut log = from(500);
+    assert_eq!((log.start(), log.end(), log.skipped()), (500, 500, 0..500));
+    assert_eq!(log.append(&mut group(10)).unwrap(), 500..501);
+    drop(log);
+    let log = from(900);
+    assert_eq!((log.start(), log.end(), log.skipped()), (500, 501, 501..501), "it has a record");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What the journal promises, as plain vectors, over a disk with faults.
 
 use crate::disk::Disk;
-use muster_journal::{AppendError, Group, Log, OpenError, ReadError, HEADER_BYTES};
+use muster_journal::{AppendError, Corruption, Group, Log, OpenError, ReadError, HEADER_BYTES};
 use proptest::prelude::*;
 use std::sync::{Arc, Mutex};
 
@@ -183,8 +183,8 @@ fn written(groups: u32, records: u32) -> (Disk, Faulty, Model) {
     (disk, log, model)
 }
 
-/// One flipped bit anywhere is told, unless it changed nothing that is read.
-pub fn check_flip(place: f64, closed: bool) -> Result<(), String> {
+/// One flipped bit anywhere is told, unless it changed nothing that is read. `marked`: it is known what was acknowledged.
+pub fn check_flip(place: f64, closed: bool, marked: bool) -> Result<(), String> {
     let (disk, log, model) = written(12, 5);
     if closed {
         log.close().unwrap();
@@ -195,6 +195,9 @@ pub fn check_flip(place: f64, closed: bool) -> Result<(), String> {
     let segment = ((place * names.len() as f64) as usize).min(names.len() - 1);
     let within = (place * names.len() as f64).fract();
     disk.flip(names[segment], (within * SEGMENT_BYTES as f64 * 8.0) as usize);
+    if !marked {
+        disk.forget_acked();
+    }
     let log = match open(&disk) {
         Err(OpenError::Corrupt(_)) => return Ok(()),
         Err(error) => return Err(error.to_string()),
@@ -206,12 +209,35 @@ pub fn check_flip(place: f64, closed: bool) -> Result<(), String> {
         Ok(read) => read,
     };
     let wanted: Vec<_> = (0..).zip(model.answered).collect();
-    // Without a seal the last group looks torn: it alone may be missing, and as a whole.
-    let torn = !closed && read.len() + 5 == wanted.len();
+    // Without a seal and a mark the last group looks torn: it alone may be missing, and as a whole.
+    let torn = !closed && !marked && read.len() + 5 == wanted.len();
     let whole = read.len() == wanted.len();
     (wanted.starts_with(&read) && (whole || torn))
         .then_some(())
         .ok_or_else(|| format!("{} of {} records read, no damage told", read.len(), wanted.len()))
+}
+
+/// A tail that was cut at any byte is told with the records that are missing, unless none is.
+pub fn check_cut(segment: usize, bytes: usize, closed: bool) -> Result<(), String> {
+    let (disk, log, model) = written(40, 5);
+    if closed {
+        log.close().unwrap();
+    } else {
+        drop(log);
+    }
+    let names = disk.names();
+    let segment = segment.min(names.len() - 1);
+    for &name in &names[segment + 1..] {
+        disk.lose(name);
+    }
+    disk.shorten(names[segment], bytes);
+    match open(&disk) {
+        Err(OpenError::Corrupt(Corruption::Cut { acked, offset, .. })) if acked == 200 && offset < acked => Ok(()),
+        Err(OpenError::Corrupt(Corruption::Header(_))) if bytes < HEADER_BYTES as usize => Ok(()),
+        Err(error) => Err(error.to_string()),
+        Ok(log) if log.end() == 200 => model.check_read(&log, 0),
+        Ok(log) => Err(format!("opens with {} of 200 records", log.end())),
+    }
 }
 
 /// After a sync failed at any group, all that is answered is there at the next opening; what that opening found is there after a loss of power.

@@ -27,7 +27,7 @@ fn any_program() -> Result<(), String> {
 }
 
 fn any_flip(closed: bool) -> Result<(), String> {
-    (0..997).try_for_each(|at| check_flip(f64::from(at) / 997.0, closed))
+    (0..997).try_for_each(|at| check_flip(f64::from(at) / 997.0, closed, false))
 }
 
 #[test]
@@ -38,6 +38,11 @@ fn torn_group_taken_for_whole() {
 #[test]
 fn answer_before_the_sync() {
     found(Bug::SyncMissing, any_program);
+}
+
+#[test]
+fn acknowledged_mark_ahead_of_the_sync() {
+    found(Bug::AckedEarly, any_program);
 }
 
 #[test]

@@ -85,7 +85,42 @@ pub(crate) const COMMANDS: &[Command] = &[
     command("READONLY", 1, Kind::Session, 0, 0),
     command("READWRITE", 1, Kind::Session, 0, 0),
     command("QUIT", -1, Kind::Session, 0, 0),
+    command("MULTI", 1, Kind::Session, 0, 0),
+    command("EXEC", 1, Kind::Session, 0, 0),
+    command("DISCARD", 1, Kind::Session, 0, 0),
 ];
+
+/// Commands of Redis that are not served, and what to use instead.
+const INSTEAD: &[(&[&str], &str)] = &[
+    (
+        &["ZADD", "ZINCRBY", "ZREM", "ZREMRANGEBYRANK", "ZREMRANGEBYSCORE", "ZREMRANGEBYLEX", "ZPOPMAX", "ZPOPMIN", "ZUNIONSTORE", "ZINTERSTORE", "ZRANGESTORE"],
+        "rankings follow likes: SETBIT ITEM USER 1 adds to an item's score, LIKE.FIELDS ITEM FIELD puts it into rank:FIELD",
+    ),
+    (
+        &["ZRANGEBYSCORE", "ZREVRANGEBYSCORE", "ZRANGEBYLEX", "ZREVRANGEBYLEX", "ZCOUNT", "ZSCAN", "ZMSCORE", "ZRANDMEMBER"],
+        "rankings are read by rank: ZREVRANGE, ZREVRANK, ZSCORE, ZCARD",
+    ),
+    (
+        &["SADD", "SREM", "SISMEMBER", "SMISMEMBER", "SCARD", "SMEMBERS", "SSCAN", "SINTER", "PFADD", "PFCOUNT"],
+        "an item's likers are a bitmap: SETBIT, GETBIT, BITCOUNT, LIKE.LIKERS, LIKE.BOTH",
+    ),
+    (
+        &["GET", "SET", "MGET", "MSET", "INCR", "INCRBY", "DECR", "GETRANGE", "SETRANGE", "APPEND", "BITFIELD", "BITFIELD_RO", "GETDEL", "SETEX", "SETNX"],
+        "an item's likers are a bitmap: SETBIT, GETBIT, BITCOUNT",
+    ),
+    (&["EXPIRE", "PEXPIRE", "EXPIREAT", "PEXPIREAT", "TTL", "PTTL", "PERSIST"], "likes do not expire: use DEL"),
+    (&["EVAL", "EVALSHA", "EVAL_RO", "FCALL", "SCRIPT", "FUNCTION"], "there are no scripts: use MULTI and EXEC"),
+    (&["WATCH", "UNWATCH"], "SETBIT answers what was there before, and MULTI with EXEC is whole or not at all"),
+    (&["SUBSCRIBE", "PSUBSCRIBE", "SSUBSCRIBE", "PUBLISH", "SPUBLISH"], "counts are told in the room likes:ITEM"),
+    (&["KEYS"], "use SCAN"),
+    (&["UNLINK", "FLUSHALL", "FLUSHDB"], "use DEL"),
+];
+
+/// What to use instead of a command of Redis that is not served.
+pub(crate) fn instead(name: &[u8]) -> Option<&'static str> {
+    let named = |(names, _): &&(&[&str], &str)| names.iter().any(|other| other.as_bytes().eq_ignore_ascii_case(name));
+    INSTEAD.iter().find(named).map(|(_, text)| *text)
+}
 
 impl Command {
     pub fn find(name: &[u8]) -> Option<&'static Command> {

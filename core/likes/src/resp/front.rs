@@ -24,6 +24,12 @@ const HELD_BYTES_MAX: usize = 1 << 20;
 /// 18: a batch stays below the journal's 4 MiB a group.
 const BATCH_BYTES_MAX: usize = 2 << 20;
 
+/// Commands of one transaction: all go into one batch, which has room for them behind a full one.
+const TRANSACTION_MAX: usize = 1_024;
+
+/// Bytes of their words.
+const TRANSACTION_BYTES_MAX: usize = 512 << 10;
+
 /// Names one connection; a number comes back only after its connection was closed and all its replies are settled.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ConnectionId(pub u32);
@@ -47,6 +53,16 @@ struct Connection {
     ready: bool,
     /// Left unparsed since the batch is full.
     stalled: bool,
+    transaction: Option<Transaction>,
+}
+
+/// Commands between `MULTI` and `EXEC`.
+#[derive(Default)]
+struct Transaction {
+    commands: Vec<Vec<Vec<u8>>>,
+    bytes: usize,
+    /// One of them was refused, so none is carried out.
+    refused: bool,
 }
 
 /// What a batch does, in order.
@@ -67,6 +83,16 @@ enum Operation {
     Error {
         connection: u32,
         text: String,
+    },
+    /// A status behind a change of its connection.
+    Status {
+        connection: u32,
+        text: &'static str,
+    },
+    /// The beginning of a transaction's replies, behind a change of its connection.
+    Array {
+        connection: u32,
+        len: usize,
     },
 }
 
@@ -110,6 +136,10 @@ pub struct Front {
     stalled: Vec<u32>,
     /// Why no change is taken any more.
     refusal: Option<String>,
+    /// Why the last batch is not in the log; `None` once one is again.
+    trouble: Option<String>,
+    /// Changes that were not taken since the start.
+    not_taken: u64,
     /// Why no item is served for now.
     suspension: Option<Suspension>,
     arguments: Arguments,
@@ -133,6 +163,8 @@ impl Front {
             ready: Vec::new(),
             stalled: Vec::new(),
             refusal: None,
+            trouble: None,
+            not_taken: 0,
             suspension: None,
             arguments: Arguments::default(),
         }
@@ -150,6 +182,16 @@ impl Front {
     /// Why no change is taken any more, if so.
     pub fn refusal(&self) -> Option<&str> {
         self.refusal.as_deref()
+    }
+
+    /// Why the last change was not taken, as a full disk; `None` once one is taken again.
+    pub fn trouble(&self) -> Option<&str> {
+        self.refusal.as_deref().or(self.trouble.as_deref())
+    }
+
+    /// Changes since the start that the log did not take.
+    pub fn not_taken(&self) -> u64 {
+        self.not_taken
     }
 
     /// Clients that are connected, and commands since the start.
@@ -290,6 +332,7 @@ impl Front {
     /// The batch is durable, its first record at `first`: applies it and replies.
     pub fn batch_is_durable(&mut self, first: u64, now_ms: u64) {
         let batch = self.in_flight.take().expect("a batch is under way");
+        self.trouble = None;
         assert_eq!(first, self.engine.offset(), "the log and the engine go together");
         let Batch {
             bytes,
@@ -343,6 +386,7 @@ impl Front {
         if for_good {
             self.refusal = Some(text.into());
         }
+        self.trouble = Some(text.into());
         let next = Batch {
             number: self.collecting.number + 1,
             ..Batch::default()
@@ -355,6 +399,7 @@ impl Front {
                     Operation::Segment => {}
                     Operation::Change { connection, shape } => {
                         let replies = shape != Shape::Deletion { last: false };
+                        self.not_taken += 1;
                         self.settle(connection, |reply| {
                             if replies {
                                 reply.error(text)
@@ -412,23 +457,98 @@ impl Front {
 
     fn command(&mut self, place: u32, words: &[&[u8]], now_ms: u64) {
         self.commands += 1;
-        let Some(command) = Command::find(words[0]) else {
-            return self.error(place, unknown(words));
-        };
-        if !command.takes(words.len()) {
-            return self.error(place, session::wrong_number(command.name));
+        if is_of_http(words[0]) {
+            return self.hang_up(place);
         }
-        let authenticated = self
-            .connection(place)
-            .is_some_and(|connection| connection.session.authenticated);
-        if !authenticated && !matches!(command.name, "AUTH" | "HELLO" | "QUIT") {
-            return self.error(place, "NOAUTH Authentication required.".into());
-        }
-        if command.kind != Kind::Session {
-            if let Err(text) = self.serves(command, words) {
+        let command = match self.allowed(place, words) {
+            Ok(command) => command,
+            Err(text) => {
+                if let Some(transaction) = self.transaction(place) {
+                    transaction.refused = true;
+                }
                 return self.error(place, text);
             }
+        };
+        if matches!(command.name, "MULTI" | "EXEC" | "DISCARD") {
+            return self.transact(place, command, now_ms);
         }
+        match self.transaction(place) {
+            Some(transaction) if command.name != "QUIT" => {
+                let queued = transaction.queue(words);
+                self.say(place, queued);
+            }
+            _ => self.carry_out(place, command, words, now_ms),
+        }
+    }
+
+    /// The command, if it is one and this client may send it here.
+    fn allowed(&self, place: u32, words: &[&[u8]]) -> Result<&'static Command, String> {
+        let Some(command) = Command::find(words[0]) else {
+            return Err(unknown(words));
+        };
+        if !command.takes(words.len()) {
+            return Err(session::wrong_number(command.name));
+        }
+        let connection = self.connections.get(place as usize).and_then(Option::as_ref);
+        let authenticated = connection.is_some_and(|connection| connection.session.authenticated);
+        if !authenticated && !matches!(command.name, "AUTH" | "HELLO" | "QUIT") {
+            return Err("NOAUTH Authentication required.".into());
+        }
+        if command.kind != Kind::Session {
+            self.serves(command, words)?;
+        }
+        Ok(command)
+    }
+
+    /// Closes a connection without a word: a web page made a browser send HTTP here, with commands in its body.
+    fn hang_up(&mut self, place: u32) {
+        if let Some(connection) = self.connection(place) {
+            connection.ends = true;
+            connection.transaction = None;
+            connection.unparsed = Vec::new();
+        }
+        self.mark_ready(place);
+    }
+
+    fn transaction(&mut self, place: u32) -> Option<&mut Transaction> {
+        self.connection(place)?.transaction.as_mut()
+    }
+
+    fn transact(&mut self, place: u32, command: &Command, now_ms: u64) {
+        let Some(connection) = self.connection(place) else {
+            return;
+        };
+        if command.name == "MULTI" {
+            if connection.transaction.is_some() {
+                return self.error(place, "ERR MULTI calls can not be nested".into());
+            }
+            connection.transaction = Some(Transaction::default());
+            return self.say(place, Ok("OK"));
+        }
+        let Some(transaction) = connection.transaction.take() else {
+            return self.error(place, format!("ERR {} without MULTI", command.name));
+        };
+        if command.name == "DISCARD" {
+            return self.say(place, Ok("OK"));
+        }
+        if transaction.refused {
+            return self.error(
+                place,
+                "EXECABORT Transaction discarded because of previous errors.".into(),
+            );
+        }
+        let len = transaction.commands.len();
+        self.array(place, len);
+        for words in &transaction.commands {
+            let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
+            match self.allowed(place, &words) {
+                Ok(command) => self.carry_out(place, command, &words, now_ms),
+                Err(text) => self.error(place, text), // what was served when it was queued
+            }
+        }
+    }
+
+    fn carry_out(&mut self, place: u32, command: &'static Command, words: &[&[u8]], now_ms: u64) {
         if command.kind == Kind::Change {
             return self.change(place, command, words, now_ms);
         }
@@ -462,7 +582,7 @@ impl Front {
             return Ok(());
         };
         let Some((first, others)) = command.keys(words).split_first() else {
-            return match cluster.nodes[cluster.me].slots.is_empty() {
+            return match cluster.door || cluster.nodes[cluster.me].slots.is_empty() {
                 true => Err("CLUSTERDOWN This port serves no slot: ask those of CLUSTER SLOTS".into()),
                 false => Ok(()),
             };
@@ -474,10 +594,10 @@ impl Front {
         if others.iter().any(|key| slot(key) != number) {
             return Err("CROSSSLOT Keys in request don't hash to the same slot".into());
         }
-        if cluster.nodes[cluster.me].serves(number) {
+        if cluster.nodes[cluster.me].serves(number) && !cluster.door {
             return Ok(());
         }
-        match cluster.owner(number) {
+        match cluster.owner(number).filter(|&owner| owner != cluster.me) {
             Some(owner) => {
                 let node = &cluster.nodes[owner];
                 Err(format!("MOVED {number} {}:{}", node.host, node.port))
@@ -489,6 +609,9 @@ impl Front {
     fn change(&mut self, place: u32, command: &'static Command, words: &[&[u8]], now_ms: u64) {
         if let Some(text) = self.refusal.clone() {
             return self.error(place, text);
+        }
+        if let Err(text) = affordable(&self.engine, command, words) {
+            return self.error(place, text.into());
         }
         let (engine, ids, batch) = (&self.engine, &mut self.ids, &mut self.collecting);
         let mut waiting = 0;
@@ -566,6 +689,32 @@ impl Front {
         }
     }
 
+    /// A status, or an error, in the order of the connection's replies.
+    fn say(&mut self, place: u32, said: Result<&'static str, String>) {
+        match said {
+            Err(text) => self.error(place, text),
+            Ok(text) if self.connection(place).is_some_and(|connection| connection.waiting == 0) => {
+                self.reply(place, |reply| reply.simple(text));
+            }
+            Ok(text) => self.wait(
+                place,
+                Operation::Status {
+                    connection: place,
+                    text,
+                },
+            ),
+        }
+    }
+
+    /// The beginning of an array of `len` replies, in that order.
+    fn array(&mut self, place: u32, len: usize) {
+        match self.connection(place).map(|connection| connection.waiting) {
+            Some(0) => self.reply(place, |reply| reply.array(len)),
+            Some(_) => self.wait(place, Operation::Array { connection: place, len }),
+            None => {}
+        }
+    }
+
     fn finish(&mut self, operation: Operation, now_ms: u64) {
         match operation {
             Operation::Later {
@@ -578,6 +727,8 @@ impl Front {
                 self.settle(connection, |_| {});
             }
             Operation::Error { connection, text } => self.settle(connection, |reply| reply.error(&text)),
+            Operation::Status { connection, text } => self.settle(connection, |reply| reply.simple(text)),
+            Operation::Array { connection, len } => self.settle(connection, |reply| reply.array(len)),
             Operation::Segment | Operation::Change { .. } => unreachable!("has a record"),
         }
     }
@@ -692,6 +843,22 @@ impl Front {
     }
 }
 
+impl Transaction {
+    /// Takes a command; answers what the client is told.
+    fn queue(&mut self, words: &[&[u8]]) -> Result<&'static str, String> {
+        self.bytes += words.iter().map(|word| word.len()).sum::<usize>();
+        if self.commands.len() >= TRANSACTION_MAX || self.bytes > TRANSACTION_BYTES_MAX {
+            self.refused = true;
+            self.commands = Vec::new();
+            return Err(format!(
+                "ERR a transaction has at most {TRANSACTION_MAX} commands and {TRANSACTION_BYTES_MAX} bytes"
+            ));
+        }
+        self.commands.push(words.iter().map(|word| word.to_vec()).collect());
+        Ok("QUEUED")
+    }
+}
+
 impl Connection {
     fn is_full(&self) -> bool {
         self.stalled
@@ -699,6 +866,24 @@ impl Connection {
             || self.waiting_bytes >= HELD_BYTES_MAX
             || self.replies.len() >= HELD_BYTES_MAX
     }
+}
+
+/// The first word of a request of HTTP, or of its line that no browser leaves out: as in Redis, never a command.
+fn is_of_http(word: &[u8]) -> bool {
+    word.eq_ignore_ascii_case(b"POST") || word.eq_ignore_ascii_case(b"Host:")
+}
+
+/// Refuses what would hold the node's loop up for too long.
+fn affordable(engine: &Engine, command: &Command, words: &[&[u8]]) -> Result<(), &'static str> {
+    if command.name != "BITOP" {
+        return Ok(());
+    }
+    let sources = words.get(3..).unwrap_or(&[]);
+    let long = |key: &&[u8]| engine.string_bytes(key) > NOT_OFFSETS_MAX / 8;
+    if words[1].eq_ignore_ascii_case(b"NOT") && sources.len() == 1 && sources.iter().any(long) {
+        return Err("ERR BITOP NOT takes a key of at most 65536 bits: each clear bit becomes a user");
+    }
+    questions::few_enough_to_combine(engine, sources)
 }
 
 fn records<'a>(bytes: &'a [u8], ends: &'a [usize]) -> impl Iterator<Item = &'a [u8]> {
@@ -724,5 +909,8 @@ fn unknown(words: &[&[u8]]) -> String {
         }
         beginning += &shown(word);
     }
-    format!("ERR unknown command '{name}', with args beginning with: {beginning}")
+    match commands::instead(words[0]) {
+        Some(text) => format!("ERR unknown command '{name}': {text}"),
+        None => format!("ERR unknown command '{name}', with args beginning with: {beginning}"),
+    }
 }

@@ -6,7 +6,7 @@ use super::commands::{signed, unsigned, Command, NOT_AN_INTEGER, SYNTAX, WRONG_T
 use super::glob;
 use super::reply::Reply;
 use crate::engine::Engine;
-use crate::limits::{NEWEST_MAX, PAGE_MAX};
+use crate::limits::{COMBINED_MAX, NEWEST_MAX, PAGE_MAX, WALK_MAX};
 use crate::trend::WINDOWS;
 
 const BIT_OFFSET: &str = "ERR bit offset is not an integer or out of range";
@@ -80,19 +80,22 @@ pub(crate) fn answer(
         "LIKE.LIKERS" => {
             item(key)?;
             let (from, count) = place(&arguments[2..], PAGE_MAX, true)?;
-            let likers: Vec<u64> = engine.likers(key).skip(from).take(count).collect();
+            let likers: Vec<u64> = engine.likers_from(key, from as u64).take(count).collect();
             users(reply, &likers);
         }
         "LIKE.BOTH" => {
             for key in &arguments[1..] {
                 item(key)?;
             }
-            let likers = engine.likers_of_all(&arguments[1..]);
-            users(reply, &likers[..likers.len().min(PAGE_MAX)]);
+            few_enough_to_combine(engine, &arguments[1..])?;
+            users(reply, &engine.likers_of_all(&arguments[1..], PAGE_MAX));
         }
         "LIKE.ITEMS" => {
             let user = unsigned(key).ok_or(NOT_AN_INTEGER)?;
             let (from, count) = place(&arguments[2..], PAGE_MAX, true)?;
+            if from as u64 > WALK_MAX && u64::from(engine.items_to_walk(user)) > WALK_MAX {
+                return Err("ERR LIKE.ITEMS passes over at most 200000 items of a user");
+            }
             list(reply, &engine.items_of(user, from, count));
         }
         "LIKE.TOP" => range(engine, true, &[arguments, &[b"WITHSCORES"]].concat(), now_ms, reply)?,
@@ -128,6 +131,22 @@ fn item(key: &[u8]) -> Result<(), &'static str> {
         return Err(WRONG_TYPE);
     }
     Ok(())
+}
+
+/// Refuses to walk through more likers than a node's loop may stand for.
+fn few_enough_to_walk(engine: &Engine, key: &[u8]) -> Result<(), &'static str> {
+    match engine.count(key) > WALK_MAX {
+        true => Err("ERR the item has more than 200000 likers, and this command walks through all: use GETBIT, BITCOUNT without a range, or LIKE.LIKERS"),
+        false => Ok(()),
+    }
+}
+
+/// The same for operations on whole sets of likers.
+pub(crate) fn few_enough_to_combine(engine: &Engine, keys: &[&[u8]]) -> Result<(), &'static str> {
+    match keys.iter().map(|key| engine.count(key)).sum::<u64>() > COMBINED_MAX {
+        true => Err("ERR these items have more than 32000000 likers together: use fewer items, or GETBIT for each user"),
+        false => Ok(()),
+    }
 }
 
 fn ranking(engine: &Engine, key: &[u8]) -> Result<(), &'static str> {
@@ -217,6 +236,7 @@ fn bit_count(engine: &Engine, arguments: &[&[u8]], reply: &mut Reply) -> Result<
         return Ok(());
     }
     let unit = unit(arguments.get(4))?;
+    few_enough_to_walk(engine, key)?;
     let len = i128::from(engine.string_bytes(key)) * if unit == 1 { 8 } else { 1 };
     let count = clamp(start, end, len).map_or(0, |(start, end)| {
         let bits = start * unit..(end + 1) * unit;
@@ -252,6 +272,7 @@ fn bit_position(engine: &Engine, arguments: &[&[u8]], reply: &mut Reply) -> Resu
         .get(4)
         .map_or(Some(-1), |end| signed(end))
         .ok_or(NOT_AN_INTEGER)?;
+    few_enough_to_walk(engine, key)?;
     let end_given = arguments.len() > 4;
     let bytes = engine.string_bytes(key);
     let len = i128::from(bytes) * if unit == 1 { 8 } else { 1 };
@@ -275,10 +296,10 @@ fn bit_position(engine: &Engine, arguments: &[&[u8]], reply: &mut Reply) -> Resu
         // Behind the string all bits are clear, unless the caller gave an end.
         gap.or((behind < bits.end || !end_given).then_some(behind))
     };
-    match found {
-        Some(place) => reply.integer(place.min(i64::MAX as u128) as i64),
-        None => reply.integer(-1),
-    }
+    let place = found
+        .map_or(Ok(-1), i64::try_from)
+        .map_err(|_| "ERR the position is above 2^63-1, which no integer reply holds: use LIKE.LIKERS")?;
+    reply.integer(place);
     Ok(())
 }
 

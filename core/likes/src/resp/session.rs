@@ -84,8 +84,8 @@ pub(crate) fn answer(
         "CLIENT" => client(session, arguments, &mut reply)?,
         "COMMAND" => commands(arguments, &mut reply)?,
         "CLUSTER" => cluster(settings, arguments, &mut reply)?,
-        "INFO" => reply.bulk(info(settings, engine, figures).as_bytes()),
-        name => unreachable!("{name} is a session's command without an answer"),
+        "INFO" => reply.bulk(info(settings, engine, figures, &arguments[1..]).as_bytes()),
+        name => unreachable!("{name} is a session's command without an answer"), // MULTI, EXEC and DISCARD are the front's
     }
     Ok(())
 }
@@ -132,6 +132,7 @@ fn hello(session: &mut Session, settings: &Settings, arguments: &[&[u8]], out: &
             authenticate(session, settings, after[0], after[1])?;
             &after[2..]
         } else if word.eq_ignore_ascii_case(b"SETNAME") && !after.is_empty() {
+            nameable(after[0])?;
             name = Some(after[0].to_vec());
             &after[1..]
         } else {
@@ -175,15 +176,25 @@ fn hello(session: &mut Session, settings: &Settings, arguments: &[&[u8]], out: &
 fn client(session: &mut Session, arguments: &[&[u8]], reply: &mut Reply) -> Result<(), String> {
     match (arguments[1].to_ascii_uppercase().as_slice(), &arguments[2..]) {
         (b"SETNAME", [name]) => {
+            nameable(name)?;
             session.name = name.to_vec();
             reply.simple("OK");
         }
         (b"SETINFO", [_, _]) | (b"NO-EVICT", [_]) => reply.simple("OK"),
+        (b"GETNAME", []) if session.name.is_empty() => reply.null(),
         (b"GETNAME", []) => reply.bulk(&session.name),
         (b"ID", []) => reply.integer(session.id as i64),
         _ => return Err(unknown_subcommand("CLIENT", arguments[1])),
     }
     Ok(())
+}
+
+/// Refuses a client's name as Redis does: with blanks, `CLIENT LIST` could not be read.
+fn nameable(name: &[u8]) -> Result<(), String> {
+    match name.iter().all(u8::is_ascii_graphic) {
+        true => Ok(()),
+        false => Err("ERR Client names cannot contain spaces, newlines or special characters.".into()),
+    }
 }
 
 fn unknown_subcommand(command: &str, word: &[u8]) -> String {
@@ -303,19 +314,20 @@ fn cluster(settings: &Settings, arguments: &[&[u8]], reply: &mut Reply) -> Resul
         }
         (b"MYID", []) => reply.bulk(cluster.nodes[cluster.me].id.as_bytes()),
         (b"INFO", []) => {
-            let slots: u32 = cluster
-                .nodes
-                .iter()
-                .flat_map(|node| &node.slots)
-                .map(|(from, to)| u32::from(to - from) + 1)
-                .sum();
-            let state = if slots == u32::from(super::slots::SLOTS) {
+            let assigned = (0..super::slots::SLOTS).filter(|&slot| cluster.owner(slot).is_some()).count();
+            let state = if assigned == usize::from(super::slots::SLOTS) {
                 "ok"
             } else {
                 "fail"
             };
+            let size = cluster.nodes.iter().filter(|node| !node.slots.is_empty()).count();
             let (nodes, epoch) = (cluster.nodes.len(), cluster.epoch);
-            let text = format!("cluster_state:{state}\r\ncluster_slots_assigned:{slots}\r\ncluster_slots_ok:{slots}\r\ncluster_known_nodes:{nodes}\r\ncluster_size:{nodes}\r\ncluster_current_epoch:{epoch}\r\n");
+            let text = format!(
+                "cluster_state:{state}\r\ncluster_slots_assigned:{assigned}\r\ncluster_slots_ok:{assigned}\r\n\
+                 cluster_slots_pfail:0\r\ncluster_slots_fail:0\r\ncluster_known_nodes:{nodes}\r\ncluster_size:{size}\r\n\
+                 cluster_current_epoch:{epoch}\r\ncluster_my_epoch:{epoch}\r\ncluster_stats_messages_sent:0\r\n\
+                 cluster_stats_messages_received:0\r\ntotal_cluster_links_buffer_limit_exceeded:0\r\n"
+            );
             reply.bulk(text.as_bytes());
         }
         _ => return Err(unknown_subcommand("CLUSTER", arguments[1])),
@@ -323,7 +335,8 @@ fn cluster(settings: &Settings, arguments: &[&[u8]], reply: &mut Reply) -> Resul
     Ok(())
 }
 
-fn info(settings: &Settings, engine: &Engine, figures: &Figures) -> String {
+/// The sections that were asked for; all without a word. As in Redis, a section that does not exist is empty.
+fn info(settings: &Settings, engine: &Engine, figures: &Figures, wanted: &[&[u8]]) -> String {
     let mode = if settings.cluster.is_some() {
         "cluster"
     } else {
@@ -336,14 +349,20 @@ fn info(settings: &Settings, engine: &Engine, figures: &Figures) -> String {
         engine.offset(),
         u8::from(settings.cluster.is_some()),
     );
-    format!(
-        "# Server\r\nredis_version:{REDIS_VERSION}\r\nredis_mode:{mode}\r\nmuster_version:{version}\r\n\r\n\
-         # Clients\r\nconnected_clients:{connections}\r\n\r\n\
-         # Persistence\r\nloading:0\r\nlog_offset:{offset}\r\nitems_not_written_behind:{dirty}\r\n\r\n\
-         # Stats\r\ntotal_commands_processed:{commands}\r\n\r\n\
-         # Replication\r\nrole:master\r\nconnected_slaves:0\r\n\r\n\
-         # Cluster\r\ncluster_enabled:{cluster}\r\n\r\n\
-         # Likes\r\nitems:{items}\r\nusers:{users}\r\nlikes:{likes}\r\n\r\n\
-         # Keyspace\r\ndb0:keys={items},expires=0,avg_ttl=0\r\n"
-    )
+    let sections = [
+        ("Server", format!("redis_version:{REDIS_VERSION}\r\nredis_mode:{mode}\r\nmuster_version:{version}\r\n")),
+        ("Clients", format!("connected_clients:{connections}\r\n")),
+        ("Persistence", format!("loading:0\r\nlog_offset:{offset}\r\nitems_not_written_behind:{dirty}\r\n")),
+        ("Stats", format!("total_commands_processed:{commands}\r\n")),
+        ("Replication", "role:master\r\nconnected_slaves:0\r\n".into()),
+        ("Cluster", format!("cluster_enabled:{cluster}\r\n")),
+        ("Likes", format!("items:{items}\r\nusers:{users}\r\nlikes:{likes}\r\n")),
+        ("Keyspace", format!("db0:keys={items},expires=0,avg_ttl=0\r\n")),
+    ];
+    let whole = ["all", "everything", "default"];
+    let named = |name: &str| wanted.iter().any(|word| word.eq_ignore_ascii_case(name.as_bytes()));
+    let all = wanted.is_empty() || whole.into_iter().any(named);
+    let told = sections.iter().filter(|(name, _)| all || named(name));
+    let told: Vec<String> = told.map(|(name, text)| format!("# {name}\r\n{text}")).collect();
+    told.join("\r\n")
 }

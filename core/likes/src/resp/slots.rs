@@ -28,6 +28,8 @@ pub struct Cluster {
     pub nodes: Vec<Node>,
     /// Place of this node in `nodes`.
     pub me: usize,
+    /// This port serves no item, whatever slots it stands for: a door, which tells clients of the others.
+    pub door: bool,
     pub epoch: u64,
 }
 

@@ -5,7 +5,7 @@ mod model;
 mod planted;
 
 use model::{check, steps};
-use muster_likes::{Answer, ApplyError, Engine, Options, Record, RestoreError};
+use muster_likes::{Answer, ApplyError, Engine, Options, Record, RestoreError, Row, RowError, NEWEST_MAX};
 use proptest::prelude::*;
 
 proptest! {
@@ -163,6 +163,127 @@ fn changed_items_are_told_once_with_their_newest_count() {
     );
     assert!(!lost);
     assert_eq!(engine.changed_items(9), (vec![], false));
+}
+
+/// Applies records one after another.
+struct Log(Engine);
+
+impl Log {
+    fn with_ids(ids: u32) -> Log {
+        let mut log = Log(Engine::default());
+        log.apply(&Record::Segment { first: 0, ids });
+        log
+    }
+
+    fn apply(&mut self, record: &Record) {
+        self.0.apply(self.0.offset(), &encoded(record)).unwrap();
+    }
+
+    fn set(&mut self, key: &[u8], user: u64, likes: bool) {
+        self.apply(&Record::Set {
+            at_ms: 1_790_000_000_000,
+            key,
+            user,
+            likes,
+        });
+    }
+}
+
+#[test]
+fn newest_likers_never_run_out_while_likers_remain() {
+    let mut log = Log::with_ids(1_000);
+    for user in 0..200 {
+        log.set(b"share:1", user, true);
+    }
+    for taken in 0..200_u64 {
+        log.set(b"share:1", 199 - taken, false);
+        let newest = log.0.newest(b"share:1", 100);
+        let wanted: Vec<u64> = (0..199 - taken).rev().take(NEWEST_MAX).collect();
+        assert_eq!(newest, wanted, "{taken} took their likes back");
+    }
+    for user in [5, 3, 900, 4] {
+        log.set(b"share:1", user, true);
+    }
+    log.set(b"share:1", 900, false);
+    assert_eq!(log.0.newest(b"share:1", 100), [4, 3, 5]);
+}
+
+#[test]
+fn state_comes_back_from_rows_alone_with_every_like() {
+    let mut log = Log::with_ids(70_000);
+    let mut random = 5_u64;
+    for _ in 0..20_000 {
+        random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        let (item, user) = (random >> 60, random >> 20 & 8_191);
+        log.set(format!("share:{item}").as_bytes(), user << 30, random >> 33 & 3 != 0);
+    }
+    log.apply(&Record::Delete { at_ms: 0, key: b"share:3" });
+    let (_, rows) = log.0.rows(0, usize::MAX, usize::MAX);
+    let mut back = Engine::default();
+    for (dense, user) in log.0.users_from(0) {
+        back.take_user(dense, user).unwrap();
+        back.take_user(dense, user).unwrap();
+    }
+    for row in rows.iter().chain(&rows) {
+        back.take_row(row).unwrap();
+    }
+    back.skip_to(log.0.offset());
+    let mut back = Engine::restore(&back.snapshot(), Options::default()).unwrap();
+    assert_eq!((back.offset(), back.user_count()), (log.0.offset(), log.0.user_count()));
+    assert_eq!((back.like_count(), back.item_count()), (log.0.like_count(), log.0.item_count()));
+    for item in 0..16 {
+        let key = format!("share:{item}").into_bytes();
+        assert!(back.likers(&key).eq(log.0.likers(&key)), "share:{item}");
+        assert_eq!(back.modification(&key), log.0.modification(&key));
+        assert_eq!(back.rank(b"rank:share", &key), log.0.rank(b"rank:share", &key));
+    }
+    for user in (0..8_192).step_by(97) {
+        let sorted = |engine: &Engine| {
+            let mut items: Vec<Vec<u8>> = engine.items_of(user << 30, 0, 100).into_iter().map(<[u8]>::to_vec).collect();
+            items.sort();
+            items
+        };
+        assert_eq!(sorted(&back), sorted(&log.0), "user {user}");
+    }
+}
+
+#[test]
+fn row_brings_an_older_state_forward_and_never_back() {
+    let mut log = Log::with_ids(100);
+    for user in 0..9 {
+        log.set(b"share:1", user, true);
+    }
+    log.set(b"gone:1", 1, true);
+    let snapshot = log.0.snapshot();
+    log.set(b"share:1", 0, false);
+    log.set(b"share:1", 20, true);
+    log.apply(&Record::Delete { at_ms: 0, key: b"gone:1" });
+    let (_, rows) = log.0.rows(0, usize::MAX, usize::MAX);
+    let mut older = Engine::restore(&snapshot, Options::default()).unwrap();
+    let unknown = rows.iter().find_map(|row| older.take_row(row).err());
+    assert_eq!(unknown, Some(RowError::UnknownUser(9)), "users come first");
+    for (dense, user) in log.0.users_from(9) {
+        older.take_user(dense, user).unwrap();
+    }
+    let taken: Vec<bool> = rows.iter().map(|row| older.take_row(row).unwrap()).collect();
+    assert!(taken.iter().any(|&taken| taken));
+    assert_eq!(older.likers(b"share:1").collect::<Vec<_>>(), log.0.likers(b"share:1").collect::<Vec<_>>());
+    assert_eq!(older.items_of(20, 0, 9), [b"share:1"]);
+    assert!(older.items_of(0, 0, 9).is_empty() && !older.exists(b"gone:1"));
+    assert_eq!(older.like_count(), 9);
+    let (_, late) = Engine::restore(&snapshot, Options::default()).unwrap().rows(0, usize::MAX, usize::MAX);
+    assert!(late.iter().all(|row| !older.take_row(row).unwrap()), "older rows change nothing");
+    assert_eq!(older.take_user(3, 77), Err(RowError::Gap(3)));
+    assert_eq!(older.take_user(3, 4), Err(RowError::OtherUser(4)));
+    let damaged = Row {
+        key: b"share:1".to_vec(),
+        modification: 1 << 40,
+        likes: Some(muster_likes::RowLikes {
+            count: 5,
+            likers: vec![1, 2, 3],
+        }),
+    };
+    assert_eq!(older.take_row(&damaged), Err(RowError::Damaged));
 }
 
 #[test]

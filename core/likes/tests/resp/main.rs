@@ -4,7 +4,7 @@ mod node;
 mod redis;
 
 use muster_likes::resp::{slot, Cluster, Node as ClusterNode, Settings};
-use muster_likes::Engine;
+use muster_likes::{Engine, Record, WALK_MAX};
 use node::{line, Node, NOW_MS};
 use proptest::prelude::*;
 
@@ -132,7 +132,12 @@ fn first_of_two() -> Settings {
         slots: vec![slots],
     };
     let nodes = vec![node("a", 7_000, (0, 8_191)), node("b", 7_001, (8_192, 16_000))];
-    let cluster = Some(Cluster { nodes, me: 0, epoch: 3 });
+    let cluster = Some(Cluster {
+        nodes,
+        me: 0,
+        door: false,
+        epoch: 3,
+    });
     Settings {
         cluster,
         ..Settings::default()
@@ -180,6 +185,211 @@ fn port_without_slots_sends_clients_away_and_forgets_what_it_had() {
     }
     assert_eq!(ask(&mut node, "PING"), "+PONG\r\n");
     assert_eq!(node.front.engine().item_count(), 0);
+}
+
+#[test]
+fn door_stands_for_slots_that_no_node_serves_yet_and_serves_none() {
+    let mut settings = first_of_two();
+    let cluster = settings.cluster.as_mut().unwrap();
+    cluster.door = true;
+    cluster.nodes[0].slots = vec![(0, 8_191), (16_001, 16_383)];
+    let mut node = Node::new(settings);
+    let client = node.front.open();
+    let ask = |node: &mut Node, text: &str| String::from_utf8(node.ask(client, &line(text))).unwrap();
+    assert_eq!(ask(&mut node, "SETBIT bar 1 1"), "-CLUSTERDOWN Hash slot not served\r\n");
+    assert_eq!(ask(&mut node, "GETBIT bar 1"), "-CLUSTERDOWN Hash slot not served\r\n");
+    assert_eq!(ask(&mut node, "SETBIT foo 1 1"), "-MOVED 12182 127.0.0.1:7001\r\n");
+    assert!(ask(&mut node, "DBSIZE").starts_with("-CLUSTERDOWN"));
+    assert!(ask(&mut node, "CLUSTER INFO").contains("cluster_state:ok\r\ncluster_slots_assigned:16384\r\n"));
+    assert_eq!(node.front.engine().item_count(), 0);
+}
+
+#[test]
+fn web_page_that_sends_http_is_cut_off_before_its_body() {
+    for request in [
+        "POST / HTTP/1.1\r\nHost: 127.0.0.1:7379\r\nContent-Type: text/plain\r\n\r\nSETBIT share:1 7 1\r\n",
+        "post /x HTTP/1.1\r\n\r\nSETBIT share:1 7 1\r\n",
+        "GET / HTTP/1.1\r\nhOsT: 127.0.0.1\r\n\r\nSETBIT share:1 7 1\r\n",
+        "PUT / HTTP/1.1\r\nUser-Agent: x\r\nHost: a\r\n\r\nSETBIT share:1 7 1\r\n",
+        "*1\r\n$4\r\nPOST\r\nSETBIT share:1 7 1\r\n",
+    ] {
+        for cut in [request.len(), 20, 1] {
+            let mut node = Node::new(Settings::default());
+            let (page, other) = (node.front.open(), node.front.open());
+            for part in request.as_bytes().chunks(cut) {
+                node.ask(page, part);
+            }
+            assert!(node.front.ends(page), "{request:?}");
+            assert_eq!(node.ask(page, &line("PING")), b"");
+            assert_eq!(node.ask(other, &line("BITCOUNT share:1")), b":0\r\n", "{request:?}");
+        }
+    }
+}
+
+#[test]
+fn transaction_is_carried_out_as_a_whole_in_one_batch() {
+    talk(
+        Settings::default(),
+        &[
+            ("MULTI", "+OK\n"),
+            ("SETBIT share:1 7 1", "+QUEUED\n"),
+            ("GETBIT share:1 7", "+QUEUED\n"),
+            ("DEL share:2 share:1", "+QUEUED\n"),
+            ("BITCOUNT share:1", "+QUEUED\n"),
+            ("PING", "+QUEUED\n"),
+            ("EXEC", "*5\n:0\n:1\n:1\n:0\n+PONG\n"),
+            ("MULTI", "+OK\n"),
+            ("MULTI", "-ERR MULTI calls can not be nested\n"),
+            ("SETBIT share:1 7 1", "+QUEUED\n"),
+            ("DISCARD", "+OK\n"),
+            ("BITCOUNT share:1", ":0\n"),
+            ("MULTI", "+OK\n"),
+            ("SETBIT share:1 7 1", "+QUEUED\n"),
+            ("ZADD rank 1 share:1", "-ERR unknown command 'ZADD': rankings follow likes: SETBIT ITEM USER 1 adds to an item's score, LIKE.FIELDS ITEM FIELD puts it into rank:FIELD\n"),
+            ("EXEC", "-EXECABORT Transaction discarded because of previous errors.\n"),
+            ("BITCOUNT share:1", ":0\n"),
+            ("MULTI", "+OK\n"),
+            ("EXEC", "*0\n"),
+            ("EXEC", "-ERR EXEC without MULTI\n"),
+            ("DISCARD", "-ERR DISCARD without MULTI\n"),
+        ],
+    );
+    let mut node = Node::new(Settings::default());
+    let (client, other) = (node.front.open(), node.front.open());
+    let sent = ["SETBIT a 1 1", "MULTI", "SETBIT a 2 1", "GETBIT a 2", "SETBIT b 1 1", "EXEC", "PING"].map(line);
+    node.front.feed(client, &sent.concat(), NOW_MS);
+    node.front.feed(other, &line("SETBIT a 3 1"), NOW_MS);
+    assert_eq!(node.front.take_replies(client), b"", "nothing is durable yet");
+    assert!(node.begin());
+    assert_eq!(node.group.len(), 5, "a segment, and all changes in one batch");
+    node.finish();
+    let replies = String::from_utf8(node.front.take_replies(client)).unwrap();
+    assert_eq!(replies, ":0\r\n+OK\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n*3\r\n:0\r\n:1\r\n:0\r\n+PONG\r\n");
+}
+
+#[test]
+fn transaction_that_is_too_long_or_not_served_here_is_refused_as_a_whole() {
+    let mut node = Node::new(first_of_two());
+    let client = node.front.open();
+    let ask = |node: &mut Node, text: &str| String::from_utf8(node.ask(client, &line(text))).unwrap();
+    ask(&mut node, "MULTI");
+    assert_eq!(ask(&mut node, "SETBIT bar 1 1"), "+QUEUED\r\n");
+    assert_eq!(ask(&mut node, "SETBIT foo 1 1"), "-MOVED 12182 127.0.0.1:7001\r\n");
+    assert!(ask(&mut node, "EXEC").starts_with("-EXECABORT"));
+    assert_eq!(ask(&mut node, "BITCOUNT bar"), ":0\r\n");
+    ask(&mut node, "MULTI");
+    for _ in 0..1_024 {
+        assert_eq!(ask(&mut node, "SETBIT bar 1 1"), "+QUEUED\r\n");
+    }
+    assert!(ask(&mut node, "SETBIT bar 1 1").starts_with("-ERR a transaction has at most 1024 commands"));
+    assert!(ask(&mut node, "EXEC").starts_with("-EXECABORT"));
+    assert_eq!(ask(&mut node, "BITCOUNT bar"), ":0\r\n");
+}
+
+/// An item with likers from `first` on.
+fn liked(node: &mut Node, key: &[u8], first: u64, likers: u64) {
+    let mut apply = |record: Record| {
+        let mut bytes = Vec::new();
+        record.encode(&mut bytes);
+        let engine = node.front.engine_mut();
+        engine.apply(engine.offset(), &bytes).unwrap();
+        node.log.push(bytes);
+    };
+    let ids = likers.next_multiple_of(65_536) as u32;
+    apply(Record::Segment { first: 0, ids });
+    for user in first..first + likers {
+        apply(Record::Set {
+            at_ms: NOW_MS,
+            key,
+            user,
+            likes: true,
+        });
+    }
+}
+
+#[test]
+fn walks_through_very_many_likers_are_refused_with_a_reason() {
+    let mut node = Node::new(Settings::default());
+    liked(&mut node, b"share:1", 0, WALK_MAX + 1);
+    let client = node.front.open();
+    let ask = |node: &mut Node, text: &str| String::from_utf8(node.ask(client, &line(text))).unwrap();
+    for text in ["BITPOS share:1 0", "BITPOS share:1 1", "BITPOS share:1 0 5 9", "BITCOUNT share:1 0 -1", "BITCOUNT share:1 1 2 BIT"] {
+        assert!(ask(&mut node, text).starts_with("-ERR the item has more than 200000 likers"), "{text}");
+    }
+    assert_eq!(ask(&mut node, "BITCOUNT share:1"), ":200001\r\n");
+    assert_eq!(ask(&mut node, "LIKE.LIKERS share:1 200000"), "*1\r\n$6\r\n200000\r\n");
+    assert_eq!(ask(&mut node, "LIKE.LIKERS share:1 200001"), "*0\r\n");
+    assert!(ask(&mut node, "LIKE.BOTH share:1 share:1").starts_with("*10000\r\n"));
+    let many = " share:1".repeat(161);
+    for text in [format!("LIKE.BOTH{many}"), format!("BITOP OR all{many}")] {
+        assert!(ask(&mut node, &text).starts_with("-ERR these items have more than 32000000 likers"), "{text:.9}");
+    }
+    assert_eq!(ask(&mut node, "SETBIT share:1 0 0"), ":1\r\n");
+    assert_eq!(ask(&mut node, "BITPOS share:1 1"), ":1\r\n");
+}
+
+#[test]
+fn position_that_no_integer_reply_holds_is_an_error() {
+    talk(
+        Settings::default(),
+        &[
+            ("SETBIT a 9223372036854775807 1", ":0\n"),
+            ("BITPOS a 1", ":9223372036854775807\n"),
+            ("SETBIT b 9223372036854775808 1", ":0\n"),
+            ("BITPOS b 1", "-ERR the position is above 2^63-1, which no integer reply holds: use LIKE.LIKERS\n"),
+            ("BITPOS b 0", ":0\n"),
+        ],
+    );
+}
+
+#[test]
+fn edges_are_those_of_redis() {
+    let cut = |text: &str| text.len();
+    talk(
+        Settings::default(),
+        &[
+            ("CLIENT GETNAME", "$-1\n"),
+            ("CLIENT SETNAME 'a b'", "-ERR Client names cannot contain spaces, newlines or special characters.\n"),
+            ("CLIENT SETNAME me", "+OK\n"),
+            ("CLIENT SETNAME ''", "+OK\n"),
+            ("CLIENT GETNAME", "$-1\n"),
+            ("INFO nosuch", "$0\n\n"),
+            ("INFO cluster nosuch REPLICATION", &format!("${}\n# Replication\nrole:master\nconnected_slaves:0\n\n# Cluster\ncluster_enabled:0\n\n", cut("# Replication\r\nrole:master\r\nconnected_slaves:0\r\n\r\n# Cluster\r\ncluster_enabled:0\r\n"))),
+            ("CLUSTER INFO", "-ERR This instance has cluster support disabled\n"),
+            ("WATCH a", "-ERR unknown command 'WATCH': SETBIT answers what was there before, and MULTI with EXEC is whole or not at all\n"),
+            ("ZRANK rank:music share:1", "$-1\n"),
+            ("SETBIT a 65536 1", ":0\n"),
+            ("BITOP NOT b a", "-ERR BITOP NOT takes a key of at most 65536 bits: each clear bit becomes a user\n"),
+            ("EXISTS b", ":0\n"),
+            ("SETBIT c 2 1", ":0\n"),
+            ("BITOP NOT b c", ":1\n"),
+            ("BITCOUNT b", ":7\n"),
+        ],
+    );
+}
+
+#[test]
+fn cluster_info_counts_the_nodes_that_serve_slots() {
+    let mut node = Node::new(first_of_two());
+    let client = node.front.open();
+    let said = String::from_utf8(node.ask(client, &line("CLUSTER INFO"))).unwrap();
+    for text in ["cluster_state:fail", "cluster_slots_assigned:16001", "cluster_slots_fail:0", "cluster_size:2", "cluster_my_epoch:3"] {
+        assert!(said.contains(&format!("{text}\r\n")), "{text}: {said}");
+    }
+}
+
+#[test]
+fn failed_batch_shows_until_one_is_taken_again() {
+    let mut node = Node::new(Settings::default());
+    let client = node.front.open();
+    assert_eq!((node.front.trouble(), node.front.not_taken()), (None, 0));
+    node.front.feed(client, &line("SETBIT a 1 1"), NOW_MS);
+    assert!(node.begin());
+    node.front.batch_failed("MISCONF disk is full", false, NOW_MS);
+    assert_eq!((node.front.trouble(), node.front.not_taken()), (Some("MISCONF disk is full"), 1));
+    node.front.take_replies(client);
+    node.ask(client, &line("SETBIT a 1 1"));
+    assert_eq!((node.front.trouble(), node.front.not_taken()), (None, 1));
 }
 
 #[test]

@@ -31,6 +31,8 @@ struct Content {
 struct State {
     files: BTreeMap<Name, Content>,
     owner: u64,
+    /// What the log kept last of what it acknowledged, and before that.
+    acked: Vec<u64>,
     random: u64,
     /// Operations until the power goes.
     fuse: Option<u32>,
@@ -162,6 +164,9 @@ impl Disk {
             file.name_synced = true;
         }
         state.files = files;
+        if state.acked.len() > 1 && state.draw(2) == 0 {
+            state.acked.pop();
+        }
         state.fuse = None;
         state.dead = false;
     }
@@ -367,5 +372,19 @@ impl Storage for Segments {
 
     fn salt(&mut self) -> u64 {
         self.0.state().draw(u64::MAX >> 31)
+    }
+
+    fn acked(&self) -> io::Result<Option<u64>> {
+        Ok(self.0.state().acked.last().copied())
+    }
+
+    fn keep_acked(&mut self, end: u64, _synced: bool) -> io::Result<()> {
+        let mut state = self.0.state();
+        state.operation()?;
+        state.acked.push(end);
+        if state.acked.len() > 2 {
+            state.acked.remove(0);
+        }
+        Ok(())
     }
 }

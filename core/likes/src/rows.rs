@@ -1,0 +1,94 @@
+//! Takes back what was written behind: users and rows of items, where a log or a snapshot is lost.
+//!
+//! Owns how a row becomes an item again. A row holds the likers and their number; when they liked, fields beside the kind's, and the worth of the windows
+//! are only in snapshots and logs. Knows no database.
+
+use crate::engine::{Engine, Row};
+use crate::likers::Likers;
+use crate::limits::SEGMENT_IDS;
+use roaring::RoaringBitmap;
+
+/// Why a row can't be taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum RowError {
+    #[error("user {0} has another dense id in the state than in its row")]
+    OtherUser(u64),
+    #[error("dense ids have a gap before {0}")]
+    Gap(u32),
+    #[error("bitmap of likers is damaged")]
+    Damaged,
+    #[error("bitmap of likers names dense id {0}, which no user has")]
+    UnknownUser(u32),
+    #[error("bitmap has {found} likers, and the row counts {counted}")]
+    OtherCount { found: u64, counted: u64 },
+}
+
+impl Engine {
+    /// Takes a user with the dense id of its row; rows come in the order in which ids were given. One that is there already is compared.
+    pub fn take_user(&mut self, dense: u32, user: u64) -> Result<(), RowError> {
+        match self.users.find(user) {
+            Some(known) if known == dense => return Ok(()),
+            Some(_) => return Err(RowError::OtherUser(user)),
+            None => {}
+        }
+        if self.users.ids_left() == 0 {
+            let first = self.users.next_segment().ok_or(RowError::Gap(dense))?;
+            self.users.add_segment(first, SEGMENT_IDS.min(u32::MAX - first));
+        }
+        match self.users.find_or_add(user) {
+            Some(given) if given == dense => Ok(()),
+            _ => Err(RowError::Gap(dense)),
+        }
+    }
+
+    /// Takes an item as its row has it, unless the item that is here is as new; answers whether it was taken.
+    pub fn take_row(&mut self, row: &Row) -> Result<bool, RowError> {
+        if self.modification(&row.key).max(self.deleted.get(&row.key[..]).copied().unwrap_or(0)) >= row.modification {
+            return Ok(false);
+        }
+        let Some(likes) = &row.likes else {
+            self.delete(&row.key);
+            self.deleted.insert(row.key[..].into(), row.modification);
+            return Ok(true);
+        };
+        let bitmap = RoaringBitmap::deserialize_from(&likes.likers[..]).map_err(|_| RowError::Damaged)?;
+        if bitmap.len() != likes.count {
+            return Err(RowError::OtherCount {
+                found: bitmap.len(),
+                counted: likes.count,
+            });
+        }
+        if let Some(dense) = bitmap.iter().find(|&dense| !self.users.has(dense)) {
+            return Err(RowError::UnknownUser(dense));
+        }
+        let slot = self.find_or_add(&row.key);
+        self.boards.leave(slot, &self.items);
+        let highest = bitmap.iter().map(|dense| u128::from(self.users.id(dense)) + 1).max();
+        let item = self.items.get_mut(slot);
+        let former = std::mem::replace(&mut item.likers, Likers::from_bitmap(bitmap));
+        let likers = item.likers.bitmap();
+        item.bits = item.bits.max(highest.unwrap_or(0));
+        item.newest.retain(|&dense| likers.contains(dense));
+        item.refill_newest();
+        item.modification = row.modification;
+        if item.derived {
+            return Ok(true);
+        }
+        let former = former.bitmap();
+        self.likes = self.likes + likers.len() - former.len();
+        for dense in &former - &likers {
+            self.users.took_back(dense);
+        }
+        for dense in &likers - &former {
+            let items = &self.items;
+            self.users.liked(dense, slot, |other| items.likes(other, dense));
+        }
+        self.boards.enter(slot, &self.items);
+        Ok(true)
+    }
+
+    /// The next record has this offset, if that is higher: what lies between is lost, or in rows.
+    pub fn skip_to(&mut self, offset: u64) {
+        self.offset = self.offset.max(offset);
+    }
+}
