@@ -6,6 +6,8 @@ import subprocess
 from collections import Counter
 from typing import Final
 
+import pytest
+
 from tests.documents import ROOT
 
 RULES: Final = ROOT / "docs" / "rules.md"
@@ -39,6 +41,12 @@ def test_every_number_that_is_cited_is_defined() -> None:
 
 def test_a_number_is_defined_once() -> None:
     assert [number for number, times in Counter(defined()).items() if times > 1] == []
+
+
+@pytest.mark.parametrize(("family", "last"), [("ROOM", 27), ("PRES", 18), ("LIKE", 7), ("FLEET", 10), ("DELAY", 13)])
+def test_the_requirements_of_a_system_have_no_hole(family: str, last: int) -> None:
+    numbers = [int(number) for name in defined() for of, _, number in [name.partition("-")] if of == family]
+    assert numbers == list(range(1, last + 1))
 
 
 def test_every_test_that_the_documents_name_exists() -> None:
