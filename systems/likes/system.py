@@ -53,6 +53,9 @@ def told(around: Around) -> dict[str, Any]:
 
 SYSTEM: Final = System(
     name="likes",
+    title="Likes",
+    about="counts and rankings, for any Redis client",
+    protocols=("Redis",),
     kinds=(LIKES,),
     commands="muster_server.systems.likes.cli.words:add",
     check="muster_server.systems.likes.check:wrong",
