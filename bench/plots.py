@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from bench.report import HOLDS, MISSED, WITHIN, Case, Goal, Report
 from bench.table import Found, bound, by_goal
@@ -162,6 +162,5 @@ def _figure(rows: int, theme: Theme) -> "tuple[Figure, Axes]":
 def _save(figure: "Figure", file: Path) -> None:
     from matplotlib import rc_context
 
-    settings: dict[str, Any] = {"svg.hashsalt": "muster", "svg.fonttype": "none", "font.family": ["sans-serif"]}
-    with rc_context(settings):
+    with rc_context({"svg.hashsalt": "muster", "svg.fonttype": "none"}):
         figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
