@@ -64,3 +64,10 @@ def test_a_release_has_each_heading_once_in_the_changelog() -> None:
     for release in releases:
         headings = re.findall(r"^### (.+)$", release, re.MULTILINE)
         assert len(headings) == len(set(headings)), (release.splitlines()[0], headings)
+
+
+def test_a_line_of_a_released_changelog_is_short_and_has_a_link() -> None:
+    _, _, released = (ROOT / "CHANGELOG.md").read_text().partition("\n## [0.2.0]")
+    entries = re.findall(r"^- (?:.+\n)(?:  .+\n)*", released, re.MULTILINE)
+    assert len(entries) > 50
+    assert [entry for entry in entries if entry.count("\n") > 2 or "](" not in entry] == []
