@@ -31,6 +31,7 @@ from bench import scale as scale_bench
 from bench.child import ChildFailedError, python_environment
 from bench.muster import TOGETHER, Instance, Muster
 from bench.peers import ALL, Missing, Mosquitto, Peer, compare
+from bench.plots import draw
 from bench.progress import Progress, for_terminal
 from bench.report import Case, Report
 from bench.rounds import VoidRunError
@@ -601,10 +602,14 @@ def _sdk(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
 @app.command(epilog="Example: muster bench table peers.json paced.json overload.json")
 def table(
     files: Annotated[
-        list[Path], typer.Argument(exists=True, dir_okay=False, help="What `--json` printed, a file each.")
+        list[Path], typer.Argument(exists=True, dir_okay=False, help="Output of benches with --json, a file each.")
     ],
+    plot: Annotated[
+        Path | None,
+        typer.Option("--plot", metavar="DIR", file_okay=False, help="Also draw the figures as SVG into this folder."),
+    ] = None,
 ) -> None:
-    """Print the goals of documents made with --json as a Markdown table. Measures nothing."""
+    """Print the goals of documents made with --json as Markdown tables. Measures nothing."""
     reports = []
     for file in files:
         try:
@@ -612,7 +617,10 @@ def table(
         except (ValueError, KeyError, TypeError):
             _say(f"{file}: no document of a bench; write one by `muster bench … --json > {file}`")
             raise typer.Exit(EXIT_FAILURE) from None
-    typer.echo(markdown(reports))
+    if plot is not None:
+        for drawn in draw(reports, plot):
+            _say(f"drew {drawn}")
+    typer.echo(markdown(reports, plot.name if plot else None))
 
 
 def _run(name: str, measure: Measure, options: Options) -> None:

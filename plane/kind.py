@@ -241,6 +241,12 @@ class System:
     """A system: its roles, its further sections, its words of the command."""
 
     name: str
+    title: str
+    """Heading of its words in `muster --help`, and its name in the picture of the README."""
+    about: str
+    """Its use in one line."""
+    protocols: tuple[str, ...] = ()
+    """How clients reach it, beside HTTP."""
     kinds: tuple[RoleKind[Any, Any], ...]
     sections: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Further sections of the configuration: name, and the type, or the annotation of a table of tables."""

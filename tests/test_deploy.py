@@ -19,7 +19,7 @@ DASHBOARD: Final[dict[str, Any]] = json.loads((ROOT / "deploy" / "grafana" / "mu
 RULES_FILE: Final = ROOT / "deploy" / "prometheus" / "muster.rules.yml"
 RULES: Final[dict[str, Any]] = json.loads(re.sub(r"^#.*\n", "", RULES_FILE.read_text()))
 ALARMS: Final[list[dict[str, Any]]] = [rule for group in RULES["groups"] for rule in group["rules"]]
-OPERATIONS: Final = (ROOT / "docs" / "operations.md").read_text()
+PARAGRAPHS: Final = (ROOT / "docs" / "alarms.md").read_text()
 HEAD: Final = ("name", "type", "unit", "labels", "reason", "meaning")
 TARGET: Final = frozenset({"job", "instance"})
 """Labels that Prometheus adds to every target."""
@@ -210,9 +210,9 @@ def test_panels_do_not_lie_upon_each_other() -> None:
 def test_every_alarm_has_its_paragraph_and_every_paragraph_its_alarm() -> None:
     told = [alarm["alert"] for alarm in ALARMS]
     assert len(told) == len(set(told))
-    assert re.findall(r"^\*\*(Muster\w+)\*\* ", OPERATIONS, re.MULTILINE) == told
+    assert re.findall(r"^\*\*(Muster\w+)\*\* ", PARAGRAPHS, re.MULTILINE) == told
     for alarm in ALARMS:
-        assert alarm["annotations"]["runbook"] == f"docs/operations.md, {alarm['alert']}"
+        assert alarm["annotations"]["runbook"] == f"docs/alarms.md, {alarm['alert']}"
 
 
 @pytest.mark.parametrize("alarm", ALARMS, ids=lambda alarm: alarm["alert"])

@@ -6,6 +6,8 @@ import subprocess
 from collections import Counter
 from typing import Final
 
+import pytest
+
 from tests.documents import ROOT
 
 RULES: Final = ROOT / "docs" / "rules.md"
@@ -41,6 +43,12 @@ def test_a_number_is_defined_once() -> None:
     assert [number for number, times in Counter(defined()).items() if times > 1] == []
 
 
+@pytest.mark.parametrize(("family", "last"), [("ROOM", 27), ("PRES", 18), ("LIKE", 7), ("FLEET", 10), ("DELAY", 13)])
+def test_the_requirements_of_a_system_have_no_hole(family: str, last: int) -> None:
+    numbers = [int(number) for name in defined() for of, _, number in [name.partition("-")] if of == family]
+    assert numbers == list(range(1, last + 1))
+
+
 def test_every_test_that_the_documents_name_exists() -> None:
     named = re.findall(r"`([\w/.]+)::(\w+)`", (ROOT / "docs" / "testing.md").read_text())
     assert len(named) > 30
@@ -56,3 +64,10 @@ def test_a_release_has_each_heading_once_in_the_changelog() -> None:
     for release in releases:
         headings = re.findall(r"^### (.+)$", release, re.MULTILINE)
         assert len(headings) == len(set(headings)), (release.splitlines()[0], headings)
+
+
+def test_a_line_of_a_released_changelog_is_short_and_has_a_link() -> None:
+    _, _, released = (ROOT / "CHANGELOG.md").read_text().partition("\n## [0.2.0]")
+    entries = re.findall(r"^- (?:.+\n)(?:  .+\n)*", released, re.MULTILINE)
+    assert len(entries) > 50
+    assert [entry for entry in entries if entry.count("\n") > 2 or "](" not in entry] == []

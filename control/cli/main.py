@@ -22,15 +22,19 @@ from muster_server.control.terminal.choices import Addable, Column, Layer, Serve
 from muster_server.control.terminal.options import ConfigFile, Json, NodeAddress, RegistryUrl, unused
 from muster_server.control.terminal.words import say
 from muster_server.plane import systems
-from muster_server.plane.kind import named
+from muster_server.plane.kind import System, named
 from muster_server.plane.kinds import kind, kinds
 
 if TYPE_CHECKING:
     from muster_server.control.cli.grow import LayerRef
 
+RUN, USERS, WATCH = "Run", "Users", "Watch"
+"""Headings of the words that are of no system."""
+
 app: Final = typer.Typer(
     name="muster",
-    help="Rooms over UDP: every member of a room gets what a client publishes to it.",
+    help="Deliver in real time: rooms, presence, likes, delayed messages, and fleets of devices. Each system is a word or"
+    " a few below, and `muster up` runs them on this machine.",
     epilog="Example: muster up --demo",
     no_args_is_help=True,
     add_completion=True,
@@ -51,9 +55,9 @@ config_app: Final = typer.Typer(
     epilog="Example: muster config check",
     no_args_is_help=True,
 )
-app.add_typer(cluster_app, name="cluster")
+app.add_typer(cluster_app, name="cluster", rich_help_panel=RUN)
 cluster_app.add_typer(replica_app, name="replica")
-app.add_typer(config_app, name="config")
+app.add_typer(config_app, name="config", rich_help_panel=RUN)
 
 Chance = Annotated[str | None, typer.Option(metavar="CHANCE", help="Fault on every link, a probability: 0.02 or 2%.")]
 TokenRights = Annotated[
@@ -131,7 +135,7 @@ def _options(
     """Options of the command itself."""
 
 
-@app.command(epilog="Example: muster up --demo --gateways 2 --brokers 2x2")
+@app.command(epilog="Example: muster up --demo --gateways 2 --brokers 2x2", rich_help_panel=RUN)
 @counts
 def up(
     config: ConfigFile = None,
@@ -243,7 +247,7 @@ def up(
     return common.run(run(config, flags, demo=demo, seconds=for_, as_json=json), endless=True)
 
 
-@app.command(epilog="Example: muster serve broker --partition 1 --config /etc/muster/muster.toml")
+@app.command(epilog="Example: muster serve broker --partition 1 --config /etc/muster/muster.toml", rich_help_panel=RUN)
 def serve(
     roles: Roles,
     cluster: Annotated[str | None, typer.Option(metavar="NAME", help="Cluster of a broker or proxy [main].")] = None,
@@ -267,7 +271,10 @@ def serve(
     return run(config, roles, flags)
 
 
-@app.command(epilog="Example: muster token 7 --cap 'sports:*=read,publish' --cap chat:7=read --expires 15m")
+@app.command(
+    epilog="Example: muster token 7 --cap 'sports:*=read,publish' --cap chat:7=read --expires 15m",
+    rich_help_panel=USERS,
+)
 def token(
     user: Annotated[str, typer.Argument(metavar="USER", help="A number from 2 to 2^64-1, or text of up to 64 bytes.")],
     rights: TokenRights = "read",
@@ -302,7 +309,7 @@ def token(
     return show(config, Wanted(user, rights, expires, cap or (), token_id, device, send or ()))
 
 
-@app.command(epilog="Example: muster url 7 --rights read,publish --expires 1d")
+@app.command(epilog="Example: muster url 7 --rights read,publish --expires 1d", rich_help_panel=USERS)
 def url(
     user: Annotated[
         str | None,
@@ -321,7 +328,7 @@ def url(
     return show(Target(config, registry), Wanted(user, rights, expires) if user is not None else None)
 
 
-@app.command(epilog="Example: muster status --json")
+@app.command(epilog="Example: muster status --json", rich_help_panel=WATCH)
 def status(
     json: Json = False, node: NodeAddress = None, registry: RegistryUrl = None, config: ConfigFile = None
 ) -> int:
@@ -335,7 +342,7 @@ def status(
     return show(Target(config, registry, node=node), json)
 
 
-@app.command(epilog="Example: muster doctor")
+@app.command(epilog="Example: muster doctor", rich_help_panel=WATCH)
 def doctor(json: Json = False, registry: RegistryUrl = None, config: ConfigFile = None) -> int:
     """Check this machine, the configuration, and the local instance or the nodes of a registry.
 
@@ -518,7 +525,7 @@ def cluster_probe_token(config: ConfigFile = None) -> int:
     return probe_token(config)
 
 
-@app.command(epilog="Example: muster top --sort cpu")
+@app.command(epilog="Example: muster top --sort cpu", rich_help_panel=WATCH)
 def top(
     sort: Annotated[
         Column, typer.Option("--sort", help="Sort the nodes by this column, greatest first.")
@@ -586,7 +593,7 @@ def config_manifest(role: Role) -> int:
     return manifest(role.value)
 
 
-@app.command(epilog="Example: muster version --json")
+@app.command(epilog="Example: muster version --json", rich_help_panel=RUN)
 def version(json: Json = False) -> int:
     """Print the release, and the versions of the protocol that it speaks: two ends need one in common."""
     from muster import __version__
@@ -599,12 +606,28 @@ def version(json: Json = False) -> int:
     return 0
 
 
+def _add(system: System) -> None:
+    """Add the words of a system to the command, below the system's title in its help."""
+    more = typer.Typer()
+    named(system.commands)(more)
+    for group in more.registered_groups:
+        group.rich_help_panel = system.title
+        if not isinstance(group.name, str) and group.typer_instance:  # its words stand in the command itself
+            for word in group.typer_instance.registered_commands:
+                word.rich_help_panel = system.title
+    for word in more.registered_commands:
+        word.rich_help_panel = system.title
+    app.registered_groups.extend(more.registered_groups)
+    app.registered_commands.extend(more.registered_commands)
+
+
 for _system in systems.named().values():
     if _system.commands:
-        named(_system.commands)(app)
+        _add(_system)
 
 
 @app.command(
+    rich_help_panel=RUN,
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []},
     add_help_option=False,
 )

@@ -9,7 +9,7 @@ from typing import Final
 TEMPLATE: Final = """\
 # Written by `muster config unit {roles}`; edit control/cli/units.py.
 # muster-{name}@NAME is {nodes}. All nodes read /etc/muster/muster.toml; each also reads its own file,
-# /etc/muster/{name}-NAME.env, with its addresses. See docs/operations.md.
+# /etc/muster/{name}-NAME.env, with its addresses. See docs/install.md.
 
 [Unit]
 Description=Muster {name} %i

@@ -106,7 +106,7 @@ class Cluster(Section, frozen=True):
         str,
         key(
             "File with a second accepted secret, while one secret replaces another: first the next one, then the former",
-            "empty: none; `operations.md` has the steps",
+            "empty: none; `secure.md` has the steps",
         ),
     ] = ""
     other_key_id: Annotated[
@@ -116,7 +116,7 @@ class Cluster(Section, frozen=True):
         Literal["off", "accepted", "offered", "required"],
         key(
             "Whether `muster serve` nodes prove their identity on links, with keys listed in `nodes_file`",
-            "off: every holder of the secret may link; `operations.md` has the steps to `required`",
+            "off: every holder of the secret may link; `secure.md` has the steps to `required`",
         ),
     ] = "off"
     nodes_file: Annotated[

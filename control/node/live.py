@@ -1,7 +1,7 @@
 """Values that change while a process runs: the level of its logs, the cluster's secrets, settings of engine or prober.
 
 Owns the values in force. Others read the configuration again (`control/cluster/daemon.py`, `control/node/process.py`,
-`control/cluster/supervisor.py`). How to replace a secret: docs/operations.md.
+`control/cluster/supervisor.py`). How to replace a secret: docs/secure.md.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -67,6 +67,9 @@ SCHEDULER: Final = RoleKind(
 
 SYSTEM: Final = System(
     name="fleet",
+    title="Fleet",
+    about="ask and task 20,000 devices over MQTT, picked fairly",
+    protocols=("MQTT",),
     kinds=(INDEX, SCHEDULER),
     sections={"fleet": Fleet},
     programs=(broker.PROGRAM, keeper.PROGRAM),

@@ -63,6 +63,8 @@ HTTP: Final = RoleKind(
 
 SYSTEM: Final = System(
     name="http",
+    title="HTTP",
+    about="all systems for programs in any language",
     kinds=(HTTP,),
     commands="muster_server.systems.http.cli.words:add",
     check="muster_server.systems.http.check:wrong",

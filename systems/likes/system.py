@@ -53,6 +53,9 @@ def told(around: Around) -> dict[str, Any]:
 
 SYSTEM: Final = System(
     name="likes",
+    title="Likes",
+    about="counts and rankings, for any Redis client",
+    protocols=("Redis",),
     kinds=(LIKES,),
     tour=("muster like share:1000 2017", "muster like share:1000 2018", "muster likes show share:1000"),
     commands="muster_server.systems.likes.cli.words:add",

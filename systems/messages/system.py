@@ -95,6 +95,8 @@ def _kind(name: str, slot: int, process: Any, about: str, options: Any, build: s
 
 SYSTEM: Final = System(
     name="messages",
+    title="Delayed messages",
+    about="a callback in 30 minutes, or after a commit",
     kinds=(
         _kind(
             CENTER,

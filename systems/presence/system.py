@@ -13,6 +13,9 @@ from muster_server.systems.presence.roles.writer import WRITER
 
 SYSTEM: Final = System(
     name="presence",
+    title="Presence and unicast",
+    about="who is online where; reach one user on every device",
+    protocols=("UDP",),
     kinds=(WRITER, PROXY, READER, UNICAST),
     sections={"presence": Presence, "users": Mapping[str, Users]},
     programs=redis_server.PROGRAMS,

@@ -127,6 +127,8 @@ PROBER: Final = RoleKind(
 
 SYSTEM: Final = System(
     name="probes",
+    title="Watch",
+    about="probes of every path through the nodes",
     always=True,
     kinds=(PROBER,),
     command_keys=("probes.ask",),

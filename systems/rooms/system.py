@@ -27,6 +27,9 @@ class Demo(Section, frozen=True):
 
 SYSTEM: Final = System(
     name="rooms",
+    title="Rooms",
+    about="publish once, and every member of the room gets it",
+    protocols=("UDP",),
     always=True,
     kinds=(ROUTER, BROKER, GATEWAY, PROXY),
     sections={

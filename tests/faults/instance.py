@@ -36,7 +36,7 @@ ROLES: Final = ("router", "broker", "gateway", "proxy")
 """Also the names of the nodes where there is one of each."""
 APART: Final = {"processes": "apart"}
 """For `up`, in tests about one node of several: a process that others share would end with it."""
-START_S: Final = 30.0
+START_S: Final = 60.0
 END_S: Final = 20.0
 BACK_S: Final = 15.0
 """The longest back-off of the supervisor, and a start."""

@@ -16,7 +16,7 @@ from tests.waiting import until
 NODES = {"gateways": 2, "brokers": "1x2", "routers": "1x2", "proxies": 2}
 ROOMS = [f"room-{number}" for number in range(8)]
 ORDER = ("router", "gateway", "broker", "proxy")
-"""Of docs/operations.md: receivers before senders."""
+"""Of docs/install.md: receivers before senders."""
 
 
 class Upgraded(Instance):

@@ -28,4 +28,4 @@ def server(kind: RoleKind[Any, Any], spec: Spec, log: Any) -> Server:
 
 muster_server.plane.main.server = server
 
-SYSTEM: Final = System(name="next", kinds=(), always=True)
+SYSTEM: Final = System(name="next", title="Next", about="the next release", kinds=(), always=True)

@@ -94,6 +94,8 @@ CLOCK: Final = RoleKind(
 )
 SYSTEM: Final = System(
     name="toy",
+    title="Toy",
+    about="the smallest whole system",
     kinds=(COUNTER, WINDOW, CLOCK),
     presets={"counter.step": 2},
     commands="tests.toy.words:add",

@@ -10,6 +10,7 @@ import typer
 
 import bench.cli
 from muster_server.control.cli import main as cli
+from muster_server.plane import systems
 
 NotUnderstood: Final[Any] = typer.BadParameter.__base__
 """Raised by typer, which does not name it."""
@@ -56,6 +57,18 @@ def understood(command: Any, words: list[str]) -> None:
         if inner_name == "bench":
             inner = bench_words
         understood(inner, [inner_name, *rest])
+
+
+def test_the_help_says_what_the_program_is_and_groups_its_words_by_system() -> None:
+    assert all(system in muster.help for system in ("rooms", "presence", "likes", "delayed messages", "fleets"))
+    groups: dict[str, set[str]] = {}
+    for name, word in muster.commands.items():
+        groups.setdefault(word.rich_help_panel, set()).add(name)
+    titles = {system.title for system in systems.named().values() if system.commands}
+    assert groups.keys() == titles | {cli.RUN, cli.USERS, cli.WATCH}
+    assert groups["Rooms"] == {"sub", "pub", "command", "members", "trace", "rooms"}
+    assert groups["Likes"] == {"like", "unlike", "rank", "likes"}
+    assert groups["Watch"] == {"status", "doctor", "top", "links"}
 
 
 @pytest.mark.parametrize("line", ["muster top --sort size", "muster rooms list", "muster bench peers --rounds 0"])

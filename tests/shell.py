@@ -1,0 +1,66 @@
+"""A shell into which a test pastes the lines of a page, as a reader does."""
+
+import subprocess
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Final
+
+from tests.documents import ROOT
+
+MARK: Final = "@@ended"
+
+
+class Shell:
+    """A bash at the root of the tree. Its background commands end with it."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._bash = subprocess.Popen(
+            ["bash"],
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.output = ""
+        """Everything that was printed."""
+
+    def __enter__(self) -> "Shell":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._bash.stdin is not None
+        self._bash.stdin.write("kill $(jobs -p); wait\n")
+        self._bash.communicate()
+
+    def paste(self, block: str) -> str:
+        """Run the lines of a block one by one, and return what was printed. Each must end with 0."""
+        before = len(self.output)
+        for line in block.splitlines():
+            code = self._run(line)
+            assert code == 0, f"{line} ended with {code}:\n{self.output[before:]}"
+        return self.output[before:]
+
+    def wait(self, words: str) -> None:
+        """Read on until a background command has printed these words."""
+        while words not in self.output:
+            self._read()
+
+    def _run(self, line: str) -> int:
+        assert self._bash.stdin is not None
+        self._bash.stdin.write(f"{line}\nprintf '\\n{MARK} %s\\n' $?\n")
+        self._bash.stdin.flush()
+        while not (read := self._read()).startswith(MARK):
+            pass
+        return int(read.split()[1])
+
+    def _read(self) -> str:
+        assert self._bash.stdout is not None
+        line = self._bash.stdout.readline()
+        assert line, f"the shell ended:\n{self.output}"
+        if not line.startswith(MARK):
+            self.output += line
+        return line
