@@ -56,25 +56,55 @@ pub struct Join {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Ask {
     /// Judge this token; answer with `admit`, `fail` or `disconnect`.
-    Authenticate { ticket: Ticket, token: String, data: Bytes, name: String, version: String, subs: Vec<(String, Position)> },
+    Authenticate {
+        ticket: Ticket,
+        token: String,
+        data: Bytes,
+        name: String,
+        version: String,
+        subs: Vec<(String, Position)>,
+    },
     /// Judge this token of a session that goes on; answer with `renewed`, `fail` or `disconnect`.
     Renew { ticket: Ticket, token: String },
     /// Answer with `joined` or `fail`.
-    Join { ticket: Ticket, subscription: Subscription, join: Box<Join> },
+    Join {
+        ticket: Ticket,
+        subscription: Subscription,
+        join: Box<Join>,
+    },
     /// Judge this token of a subscription that goes on; answer with `sub_renewed` or `fail`.
-    RenewJoin { ticket: Ticket, subscription: Subscription, channel: String, token: String },
+    RenewJoin {
+        ticket: Ticket,
+        subscription: Subscription,
+        channel: String,
+        token: String,
+    },
     /// The subscription is over: nothing of it is given to the session any more.
     Leave { subscription: Subscription },
     /// Answer with `published` or `fail`.
-    Publish { ticket: Ticket, channel: String, data: Bytes },
+    Publish {
+        ticket: Ticket,
+        channel: String,
+        data: Bytes,
+    },
     /// Answer with `presence` or `fail`.
     Presence { ticket: Ticket, channel: String },
     /// Answer with `presence_stats` or `fail`.
     PresenceStats { ticket: Ticket, channel: String },
     /// Answer with `history` or `fail`. Limit 0: the position only; `None`: all there is.
-    History { ticket: Ticket, channel: String, limit: Option<u32>, since: Option<Position>, reverse: bool },
+    History {
+        ticket: Ticket,
+        channel: String,
+        limit: Option<u32>,
+        since: Option<Position>,
+        reverse: bool,
+    },
     /// Answer with `rpc` or `fail`.
-    Rpc { ticket: Ticket, method: String, data: Bytes },
+    Rpc {
+        ticket: Ticket,
+        method: String,
+        data: Bytes,
+    },
     /// A message without an answer.
     Send { data: Bytes },
     /// All that was written before this many pings has reached the client: see `receipt`.

@@ -20,7 +20,11 @@ pub enum Failure {
     UnrecoverablePosition,
     ConcurrentPagination,
     /// A system's own, from 400 on.
-    Own { code: u32, message: &'static str, temporary: bool },
+    Own {
+        code: u32,
+        message: &'static str,
+        temporary: bool,
+    },
 }
 
 impl Failure {

@@ -237,7 +237,11 @@ impl Connection {
             if session.is_full() || session.is_over() {
                 break;
             }
-            let max = if session.is_open() { MESSAGE_BYTES_MAX } else { UNKNOWN_BYTES_MAX };
+            let max = if session.is_open() {
+                MESSAGE_BYTES_MAX
+            } else {
+                UNKNOWN_BYTES_MAX
+            };
             let rest = &mut bytes[used..];
             let (read, len) = match self.reader.read(rest, max) {
                 Ok(found) => found,

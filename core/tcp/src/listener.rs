@@ -113,7 +113,6 @@ impl Listeners {
     pub fn addresses(&self) -> impl Iterator<Item = io::Result<std::net::SocketAddr>> + '_ {
         self.sockets.iter().map(TcpListener::local_addr)
     }
-
 }
 
 fn spare() -> Option<File> {

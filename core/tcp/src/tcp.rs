@@ -16,7 +16,7 @@ use rustls::ServerConfig;
 
 use crate::counters::Counters;
 use crate::limits::{Budget, Limits, ACCEPTS_MAX, LINGER, LINGER_BYTES, READ_BYTES, REFUSED_MAX};
-use crate::listener::{Accepted, Addresses, Listeners, LISTENER_TOKEN, LISTENERS_MAX};
+use crate::listener::{Accepted, Addresses, Listeners, LISTENERS_MAX, LISTENER_TOKEN};
 use crate::stream::{Phase, Stream};
 use crate::stream_id::StreamId;
 use crate::streams::{Ended, Order, Outbox, Streams};
@@ -299,7 +299,8 @@ impl Tcp {
         self.counters.accepted += 1;
         self.half_open_len += 1;
         self.half_open.push_back(stream);
-        self.wheel.schedule(stream.slot() as u32, now + self.limits.half_open_life);
+        self.wheel
+            .schedule(stream.slot() as u32, now + self.limits.half_open_life);
         let place = &mut self.slots[stream.slot()].stream;
         place.as_mut().expect("it was added").told = true;
         machine.opened(now, stream, from);
@@ -347,7 +348,10 @@ impl Tcp {
 
     fn end_oldest(&mut self, now: Micros, machine: &mut impl Streams) {
         while let Some(stream) = self.half_open.pop_front() {
-            if self.stream(stream).is_some_and(|stream| stream.phase == Phase::HalfOpen) {
+            if self
+                .stream(stream)
+                .is_some_and(|stream| stream.phase == Phase::HalfOpen)
+            {
                 return self.end_half_open(now, stream, machine);
             }
         }

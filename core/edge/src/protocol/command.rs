@@ -26,17 +26,34 @@ pub enum Request<'a> {
     Pong,
     Connect(Box<Connect<'a>>),
     Subscribe(Box<Subscribe<'a>>),
-    Unsubscribe { channel: Cow<'a, str> },
+    Unsubscribe {
+        channel: Cow<'a, str>,
+    },
     /// `keyed`: to a map, which Muster has not.
-    Publish { channel: Cow<'a, str>, data: Option<&'a [u8]>, keyed: bool },
-    Presence { channel: Cow<'a, str> },
-    PresenceStats { channel: Cow<'a, str> },
+    Publish {
+        channel: Cow<'a, str>,
+        data: Option<&'a [u8]>,
+        keyed: bool,
+    },
+    Presence {
+        channel: Cow<'a, str>,
+    },
+    PresenceStats {
+        channel: Cow<'a, str>,
+    },
     History(History<'a>),
     /// An old command of clients, which every server refuses today.
     Ping,
-    Send { data: Option<&'a [u8]> },
-    Rpc { method: Cow<'a, str>, data: Option<&'a [u8]> },
-    Refresh { token: Cow<'a, str> },
+    Send {
+        data: Option<&'a [u8]>,
+    },
+    Rpc {
+        method: Cow<'a, str>,
+        data: Option<&'a [u8]>,
+    },
+    Refresh {
+        token: Cow<'a, str>,
+    },
     SubRefresh(SubRefresh<'a>),
 }
 

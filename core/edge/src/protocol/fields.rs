@@ -149,12 +149,7 @@ impl<'a> Fields<'a> {
     }
 
     /// A map from strings to strings.
-    pub fn strings<'k>(
-        &mut self,
-        number: u32,
-        name: &str,
-        items: impl IntoIterator<Item = (&'k str, &'k str)>,
-    ) {
+    pub fn strings<'k>(&mut self, number: u32, name: &str, items: impl IntoIterator<Item = (&'k str, &'k str)>) {
         self.entries(number, name, items, |fields, item| match fields.encoding {
             Encoding::Json => json::string(fields.out, item),
             Encoding::Protobuf => fields.string(2, "", item),

@@ -99,7 +99,8 @@ pub(super) fn command(line: &[u8]) -> Result<Command<'_>, Malformed> {
     let mut requests = [
         line.connect.map(Request::Connect),
         line.subscribe.map(Request::Subscribe),
-        line.unsubscribe.map(|one| Request::Unsubscribe { channel: one.channel }),
+        line.unsubscribe
+            .map(|one| Request::Unsubscribe { channel: one.channel }),
         line.publish.map(|one| Request::Publish {
             channel: one.channel,
             data: one.data,
@@ -259,10 +260,27 @@ mod tests {
 
     #[test]
     fn data_that_breaks_a_receivers_parser_is_no_json() {
-        for good in ["1", "null", " {\"a\": [1, 2.5e3, \"\\u00e9\"]}\n", "\"\\ud83d\\ude00\"", "{\"\":{}}"] {
+        for good in [
+            "1",
+            "null",
+            " {\"a\": [1, 2.5e3, \"\\u00e9\"]}\n",
+            "\"\\ud83d\\ude00\"",
+            "{\"\":{}}",
+        ] {
             assert!(is_json(good.as_bytes()), "{good}");
         }
-        for bad in ["", "{", "{}{}", "nul", "\"\\ud800\"", "1e999", "\"\u{1}\"", "{\"a\":1,}", "[01]", "NaN"] {
+        for bad in [
+            "",
+            "{",
+            "{}{}",
+            "nul",
+            "\"\\ud800\"",
+            "1e999",
+            "\"\u{1}\"",
+            "{\"a\":1,}",
+            "[01]",
+            "NaN",
+        ] {
             assert!(!is_json(bad.as_bytes()), "{bad}");
         }
         assert!(!is_json(b"\"\xff\""));

@@ -181,11 +181,22 @@ pub enum Push<'a> {
     Publication(&'a Publication<'a>),
     Join(&'a ClientInfo<'a>),
     Leave(&'a ClientInfo<'a>),
-    Unsubscribe { code: Unsubscribe, reason: &'a str },
+    Unsubscribe {
+        code: Unsubscribe,
+        reason: &'a str,
+    },
     /// For the session, without a channel.
-    Message { data: &'a [u8] },
+    Message {
+        data: &'a [u8],
+    },
     /// The server subscribed the session.
-    Subscribe { recoverable: bool, epoch: &'a str, offset: u64, positioned: bool, data: &'a [u8] },
+    Subscribe {
+        recoverable: bool,
+        epoch: &'a str,
+        offset: u64,
+        positioned: bool,
+        data: &'a [u8],
+    },
     Refresh(RefreshResult),
 }
 
@@ -350,7 +361,9 @@ impl Replies {
     }
 
     pub fn rpc(&mut self, id: u32, data: &[u8]) {
-        self.reply(id, |fields| fields.object(13, "rpc", |fields| fields.bytes(1, "data", data)));
+        self.reply(id, |fields| {
+            fields.object(13, "rpc", |fields| fields.bytes(1, "data", data))
+        });
     }
 
     pub fn refresh(&mut self, id: u32, client: &str, version: &str, result: RefreshResult) {

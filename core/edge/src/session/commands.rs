@@ -67,7 +67,9 @@ impl Session {
         let id = command.id;
         match command.request {
             Request::Pong if id == 0 => return self.pong(turn),
-            Request::Connect(connect) if self.state == State::Fresh && id != 0 => return self.connect(turn, id, &connect),
+            Request::Connect(connect) if self.state == State::Fresh && id != 0 => {
+                return self.connect(turn, id, &connect)
+            }
             _ if self.state == State::Fresh => return self.bad_request(turn),
             Request::Pong | Request::Ping | Request::Connect(_) => return self.bad_request(turn),
             Request::Send { .. } => {}

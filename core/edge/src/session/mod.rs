@@ -242,6 +242,13 @@ impl Session {
         }
     }
 
+    /// Tells the client something of a channel that concerns it alone, or too few for a shared frame: who comes and goes.
+    pub fn push(&mut self, channel: &str, push: &Push<'_>) {
+        if self.state == State::Open {
+            self.replies.push(channel, 0, push);
+        }
+    }
+
     /// One question has its answer. False: the session is over, so nothing is replied.
     fn answered(&mut self) -> bool {
         self.asked = self.asked.saturating_sub(1);

@@ -20,7 +20,11 @@ enum Phase {
     Asked(u32),
     Live,
     /// It is over, and the client is told at this time.
-    Held { at: Micros, code: Unsubscribe, reason: Box<str> },
+    Held {
+        at: Micros,
+        code: Unsubscribe,
+        reason: Box<str>,
+    },
     /// It is over, and the client knows.
     Past,
 }
@@ -109,9 +113,10 @@ impl Subscriptions {
 
     /// The owner refuses it. False: the client has left it meanwhile, and has its answer.
     pub fn refuse(&mut self, subscription: Subscription) -> bool {
-        let at = self.entries.iter().position(|entry| {
-            entry.subscription == subscription && matches!(entry.state, Phase::Asked(_))
-        });
+        let at = self
+            .entries
+            .iter()
+            .position(|entry| entry.subscription == subscription && matches!(entry.state, Phase::Asked(_)));
         at.map(|at| self.entries[at].state = Phase::Past).is_some()
     }
 
@@ -119,12 +124,11 @@ impl Subscriptions {
     /// answer yet.
     pub fn leave(&mut self, channel: &str) -> Option<(Subscription, Option<u32>)> {
         let entry = self.entries.iter_mut().find(|entry| *entry.channel == *channel)?;
-        let left = match std::mem::replace(&mut entry.state, Phase::Past) {
+        match std::mem::replace(&mut entry.state, Phase::Past) {
             Phase::Asked(command) => Some((entry.subscription, Some(command))),
             Phase::Live => Some((entry.subscription, None)),
             Phase::Held { .. } | Phase::Past => None,
-        };
-        left
+        }
     }
 
     /// Forgets ends that were told more than a pause ago.
@@ -176,7 +180,8 @@ impl Session {
         entry.until = ends(now, result.expires.then_some(result.ttl_s));
         let written = self.replies.subscribe(ticket.command, result, RECOVERED_BYTES_MAX);
         for publication in &result.publications[written..] {
-            self.replies.push(&entry.channel, result.id, &Push::Publication(publication));
+            self.replies
+                .push(&entry.channel, result.id, &Push::Publication(publication));
         }
         true
     }
@@ -261,7 +266,8 @@ impl Session {
     }
 
     pub(super) fn expire_subscriptions(&mut self, turn: &mut Turn<'_>) {
-        let over = |entry: &&mut Entry| entry.state == Phase::Live && entry.until.is_some_and(|until| until <= turn.now);
+        let over =
+            |entry: &&mut Entry| entry.state == Phase::Live && entry.until.is_some_and(|until| until <= turn.now);
         let mut left = Vec::new();
         for entry in self.subscriptions.entries.iter_mut().filter(over) {
             left.push(entry.subscription);

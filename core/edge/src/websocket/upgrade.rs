@@ -161,7 +161,9 @@ impl Headed {
                 Err(refusal) => Headed::Refused(refusal),
             },
             Ok(httparse::Status::Partial) if bytes.len() < HEAD_BYTES_MAX => Headed::Incomplete,
-            Ok(httparse::Status::Partial) => Headed::Refused(Refusal::Malformed("the request's head is longer than 8 KiB")),
+            Ok(httparse::Status::Partial) => {
+                Headed::Refused(Refusal::Malformed("the request's head is longer than 8 KiB"))
+            }
             Err(httparse::Error::TooManyHeaders) => {
                 Headed::Refused(Refusal::Malformed("the request has more than 64 headers"))
             }
@@ -172,7 +174,10 @@ impl Headed {
 
 fn granted(request: &httparse::Request<'_, '_>, path: &str, origins: &Origins) -> Result<Upgrade, Refusal> {
     let all = |name: &'static str| {
-        let named = request.headers.iter().filter(move |one| one.name.eq_ignore_ascii_case(name));
+        let named = request
+            .headers
+            .iter()
+            .filter(move |one| one.name.eq_ignore_ascii_case(name));
         named.map(|one| std::str::from_utf8(one.value).unwrap_or("\u{fffd}").trim())
     };
     // Of a header that must come once, two are an error: a proxy may have judged by the other one.
@@ -202,7 +207,9 @@ fn granted(request: &httparse::Request<'_, '_>, path: &str, origins: &Origins) -
         return Err(Refusal::Malformed("an upgrade request has no body"));
     }
     if !lists("upgrade", "websocket") || !lists("connection", "upgrade") {
-        return Err(Refusal::NoUpgrade("the headers Upgrade and Connection do not ask for it"));
+        return Err(Refusal::NoUpgrade(
+            "the headers Upgrade and Connection do not ask for it",
+        ));
     }
     if one("sec-websocket-version")? != Some("13") {
         return Err(Refusal::Version);
@@ -210,7 +217,9 @@ fn granted(request: &httparse::Request<'_, '_>, path: &str, origins: &Origins) -
     let host = one("host")?.ok_or(Refusal::Malformed("the header Host is missing"))?;
     let key = one("sec-websocket-key")?.unwrap_or_default();
     if STANDARD.decode(key).map(|key| key.len()) != Ok(16) {
-        return Err(Refusal::Malformed("the header Sec-WebSocket-Key holds no 16 bytes of base64"));
+        return Err(Refusal::Malformed(
+            "the header Sec-WebSocket-Key holds no 16 bytes of base64",
+        ));
     }
     if let Some(origin) = one("origin")? {
         if !origins.allow(origin, host) {
