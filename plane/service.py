@@ -54,7 +54,7 @@ class Context:
 
     log: structlog.typing.FilteringBoundLogger
     snapshot: Callable[[], Any]
-    """The current map of all nodes, a `muster_server.control.registry.Snapshot`."""
+    """The current map of all nodes, a `control.registry.Snapshot`."""
     session: Callable[[], str | None]
     """The state of the connection to the registry; None without a registry."""
     name: str = ""

@@ -180,7 +180,7 @@ impl Connection {
     /// twice as fast as one for each. Frames are dropped if it has no open session.
     pub fn write(&mut self, frames: &[Frame], write: &mut Write) {
         self.settle();
-        write.head.append(&mut self.raw);
+        write.head.extend_from_slice(&std::mem::take(&mut self.raw));
         match &mut self.stage {
             Stage::Open(session) => {
                 let frames = if session.is_open() { frames } else { &[] };

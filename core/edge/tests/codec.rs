@@ -329,7 +329,7 @@ fn malformed_commands_are_refused_in_both_encodings() {
         "0422020a05",
         "0622040a02ff",
         "062a040a02fffe",
-        "043a023801",
+        "043a021001",
         "0408010805220022",
     ] {
         let bytes = unhex(hex);

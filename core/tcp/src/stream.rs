@@ -138,11 +138,12 @@ impl Stream {
                     owed.advance(taken);
                     let (all, sent) = tls.flush(socket)?;
                     bytes += sent;
-                    if !all {
-                        break false;
+                    if owed.is_empty() || !all {
+                        break all;
                     }
-                    if owed.is_empty() {
-                        break true;
+                    // Before its handshake has ended, TLS takes no more than its buffer holds.
+                    if taken + sent == 0 {
+                        break false;
                     }
                     continue;
                 }

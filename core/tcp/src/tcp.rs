@@ -261,8 +261,13 @@ impl Tcp {
                 Ok(Accepted::One(socket, from)) => self.admit(spent.now, socket, from, machine),
                 Ok(Accepted::Last(socket)) => {
                     self.counters.refused_descriptors += 1;
-                    // It cannot linger: its descriptor is the spare one.
-                    let _ = syscalls::send(socket.as_fd(), &[std::io::IoSlice::new(&self.limits.refusal)]);
+                    // It cannot linger: its descriptor is the spare one. If it is encrypted, it is closed without a byte.
+                    let refusal = if self.tls.is_some() {
+                        &[]
+                    } else {
+                        &self.limits.refusal[..]
+                    };
+                    let _ = syscalls::send(socket.as_fd(), &[std::io::IoSlice::new(refusal)]);
                     drop(socket);
                     self.listeners.save();
                 }

@@ -12,16 +12,20 @@ use muster_transport::{Addr, Micros};
 /// Far above anything that a test waits for.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+type Order = Box<dyn FnOnce(&mut Outbox)>;
+
 /// A machine that writes down what happens, and does what a test tells it.
 #[derive(Default)]
 struct Notes {
     open: Vec<StreamId>,
+    /// Those that are gone included.
+    all: Vec<StreamId>,
     received: BTreeMap<StreamId, Vec<u8>>,
     finished: Vec<StreamId>,
     blocked: Vec<StreamId>,
     drained: Vec<StreamId>,
     ended: Vec<(StreamId, Ended)>,
-    orders: VecDeque<Box<dyn FnOnce(&mut Outbox)>>,
+    orders: VecDeque<Order>,
     echo: bool,
     proves: bool,
     deadline: Option<Micros>,
@@ -31,6 +35,7 @@ struct Notes {
 impl Streams for Notes {
     fn opened(&mut self, _now: Micros, stream: StreamId, _from: Addr) {
         self.open.push(stream);
+        self.all.push(stream);
         if self.proves {
             self.orders.push_back(Box::new(move |outbox| outbox.proven(stream)));
         }
@@ -112,6 +117,13 @@ impl Server {
         let (client, before) = (self.connect(), self.notes.open.len());
         self.until(|notes| notes.open.len() > before);
         (client, *self.notes.open.last().unwrap())
+    }
+
+    /// The same where the stream may be gone by now.
+    fn open_soon(&mut self) -> (TcpStream, StreamId) {
+        let (client, before) = (self.connect(), self.notes.all.len());
+        self.until(|notes| notes.all.len() > before);
+        (client, *self.notes.all.last().unwrap())
     }
 
     fn order(&mut self, order: impl FnOnce(&mut Outbox) + 'static) {
@@ -220,18 +232,18 @@ fn a_peer_that_takes_little_is_owed_cursors_and_hears_everything_once() {
     let mut wanted = b"head".to_vec();
     pieces.iter().for_each(|piece| wanted.extend_from_slice(piece));
     wanted.extend_from_slice(b"tail");
-    let (given, first) = (pieces.clone(), pieces[0].clone());
+    let (given, last) = (pieces.clone(), pieces[299].clone());
     server.order(move |outbox| outbox.send(stream, b"head", &given, b"tail"));
     server.until(|notes| !notes.blocked.is_empty());
     assert!(server.tcp.is_unacknowledged(stream));
     assert!(server.notes.drained.is_empty());
     // What is owed is the same memory: these bytes have several holders, and no copy.
     drop(pieces);
-    assert!(!first.is_unique());
+    assert!(!last.is_unique());
     let read = server.until_read(&mut client, wanted.len());
     assert!(read == wanted, "{} of {}", read.len(), wanted.len());
     server.until(|notes| notes.drained == [stream]);
-    assert!(first.is_unique());
+    assert!(last.is_unique());
     assert_eq!(server.notes.blocked, [stream]);
 }
 
@@ -395,10 +407,11 @@ fn streams_that_prove_nothing_in_time_are_reset_and_proven_ones_stay() {
         ..Limits::default()
     };
     let mut server = Server::new(limits);
-    let (mut idle, lazy) = server.open();
-    let (mut dripping, slow) = server.open();
+    server.notes.proves = true;
     let (_proven, kept) = server.open();
-    server.order(move |outbox| outbox.proven(kept));
+    server.notes.proves = false;
+    let (mut idle, lazy) = server.open_soon();
+    let (mut dripping, slow) = server.open_soon();
     server.until_all(|server| {
         let _ = dripping.write(b"G"); // a slowloris sends a byte now and then
         server.notes.ended.len() == 2

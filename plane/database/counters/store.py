@@ -32,7 +32,7 @@ counters: Final = Table(
 
 
 class SqlSegments:
-    """A `muster_server.control.ids.Segments` in a database. Connections are opened when needed."""
+    """A `control.ids.Segments` in a database. Connections are opened when needed."""
 
     def __init__(self, location: Location, *, call_s: float = CALL_S) -> None:
         self._database = Connections(location, Schema(STEPS, VERSION_TABLE), call_s=call_s)

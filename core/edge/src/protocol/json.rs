@@ -95,6 +95,10 @@ pub(super) fn raw<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&
 
 /// Reads the command of one line.
 pub(super) fn command(line: &[u8]) -> Result<Command<'_>, Malformed> {
+    // The library would take a list for an object's fields in order.
+    if line.trim_ascii_start().first() != Some(&b'{') {
+        return Err(Malformed);
+    }
     let line: Line<'_> = serde_json::from_slice(line).map_err(|_| Malformed)?;
     let mut requests = [
         line.connect.map(Request::Connect),
