@@ -852,3 +852,39 @@ fn a_session_that_is_over_answers_nothing() {
     browser.say(r#"{"id":3,"rpc":{"method":"m"}}"#);
     assert_eq!(browser.ask(), None);
 }
+
+#[test]
+fn subscriptions_that_come_with_the_token_are_live_before_waiting_commands_are_taken() {
+    let mut browser = Browser::upgraded(Encoding::Json);
+    browser.say("{\"id\":1,\"connect\":{}}\n{\"id\":2,\"subscribe\":{\"channel\":\"a:b\"}}");
+    let Some(Ask::Authenticate { ticket, .. }) = browser.ask() else {
+        panic!()
+    };
+    let sub = SubscribeResult {
+        epoch: "e",
+        offset: 3,
+        recoverable: true,
+        ..SubscribeResult::default()
+    };
+    let admission = muster_edge::Admission {
+        user: "7",
+        client: "c1",
+        subs: &[("a:b", sub)],
+        ..muster_edge::Admission::default()
+    };
+    let made = browser.turn(|connection, turn, dice| {
+        let session = connection.session().expect("it is upgraded");
+        session.admit(turn, dice, ticket, &admission)
+    });
+    assert!(made.len() == 1 && browser.session().has(made[0]));
+    let heard = browser.heard();
+    assert_eq!(
+        heard[0]["connect"]["subs"],
+        json!({"a:b": {"recoverable": true, "epoch": "e", "offset": 3}})
+    );
+    assert_eq!(heard[1]["error"]["code"], 105, "it is there already");
+    let now = browser.now;
+    let pushed = browser.session().subscribed(now, "c:d", &SubscribeResult::default());
+    assert!(pushed.is_some_and(|subscription| browser.session().has(subscription)));
+    assert_eq!(browser.heard(), [json!({"push": {"channel": "c:d", "subscribe": {}}})]);
+}

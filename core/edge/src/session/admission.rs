@@ -5,9 +5,9 @@
 use muster_transport::{Dice, Micros};
 
 use super::{Session, State, Turn};
-use crate::ask::{Subject, Ticket};
+use crate::ask::{Subject, Subscription, Ticket};
 use crate::codes::Disconnect;
-use crate::limits::TOKEN_GRACE;
+use crate::limits::{SUBSCRIPTIONS_MAX, TOKEN_GRACE};
 use crate::planted::{self, Bug};
 use crate::protocol::{ConnectResult, Push, RefreshResult, SubscribeResult};
 
@@ -28,11 +28,18 @@ pub struct Admission<'a> {
 }
 
 impl Session {
-    /// Answers the connect command; commands that came meanwhile are taken now.
-    pub fn admit(&mut self, turn: &mut Turn<'_>, dice: &mut Dice, ticket: Ticket, admission: &Admission<'_>) {
+    /// Answers the connect command; commands that came meanwhile are taken now. Returns the subscriptions that came with the
+    /// token, in their order.
+    pub fn admit(
+        &mut self,
+        turn: &mut Turn<'_>,
+        dice: &mut Dice,
+        ticket: Ticket,
+        admission: &Admission<'_>,
+    ) -> Vec<Subscription> {
         debug_assert_eq!(ticket.subject, Subject::Connect);
         if !self.answered() || self.state != State::Asking {
-            return;
+            return Vec::new();
         }
         self.state = State::Open;
         self.user = admission.user.into();
@@ -55,8 +62,13 @@ impl Session {
                 time_ms: admission.time_ms,
             },
         );
+        let subs = admission.subs.iter().take(SUBSCRIPTIONS_MAX);
+        let subscriptions = subs
+            .map(|(channel, result)| self.subscriptions.begin_live(turn.now, channel, result))
+            .collect();
         let waiting = std::mem::take(&mut self.waiting);
         self.receive(turn, &waiting);
+        subscriptions
     }
 
     /// Answers a refresh command. A token of another user ends the session.

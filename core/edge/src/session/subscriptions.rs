@@ -111,6 +111,16 @@ impl Subscriptions {
         subscription
     }
 
+    /// One that the server made.
+    pub fn begin_live(&mut self, now: Micros, channel: &str, result: &SubscribeResult<'_>) -> Subscription {
+        let subscription = self.begin(now, channel, 0);
+        if let Some(entry) = self.entries.last_mut() {
+            entry.state = Phase::Live;
+            entry.until = ends(now, result.expires.then_some(result.ttl_s));
+        }
+        subscription
+    }
+
     /// The owner refuses it. False: the client has left it meanwhile, and has its answer.
     pub fn refuse(&mut self, subscription: Subscription) -> bool {
         let at = self
@@ -194,10 +204,7 @@ impl Session {
         {
             return None;
         }
-        let subscription = self.subscriptions.begin(now, channel, 0);
-        if let Some(entry) = self.subscriptions.entries.last_mut() {
-            entry.state = Phase::Live;
-        }
+        let subscription = self.subscriptions.begin_live(now, channel, result);
         self.replies.push(
             channel,
             0,
@@ -209,18 +216,6 @@ impl Session {
                 data: result.data,
             },
         );
-        Some(subscription)
-    }
-
-    /// Subscriptions that the answer to the connect command listed are live.
-    pub fn came_with_token(&mut self, now: Micros, channel: &str) -> Option<Subscription> {
-        if self.state != State::Open || self.subscriptions.is_taken(channel) {
-            return None;
-        }
-        let subscription = self.subscriptions.begin(now, channel, 0);
-        if let Some(entry) = self.subscriptions.entries.last_mut() {
-            entry.state = Phase::Live;
-        }
         Some(subscription)
     }
 

@@ -18,7 +18,7 @@ use muster_transport::{Addr, Dice, Micros, Wheel};
 /// Messages that a room keeps.
 pub const RING: usize = 4_096;
 /// Bytes of one shared frame.
-const FRAME_BYTES: usize = 16 * 1_024;
+const FRAME_BYTES: usize = 64 * 1_024;
 
 pub struct Stored {
     pub data: Bytes,
