@@ -7,7 +7,9 @@ use muster_transport::{Dice, Micros};
 
 use crate::codes::Disconnect;
 use crate::frame::Frame;
-use crate::limits::{HEAD_BYTES_MAX, HEAD_WITHIN, MESSAGE_BYTES_MAX, UNKNOWN_BYTES_MAX};
+use crate::limits::{
+    FRAMES_MAX, HEAD_BYTES_MAX, HEAD_WITHIN, MESSAGE_BYTES_MAX, UNKNOWN_BYTES_MAX, UNREAD_BYTES_MAX, WRITE_BYTES_MAX,
+};
 use crate::protocol::Encoding;
 use crate::session::{Session, Turn};
 use crate::websocket::{put_head, Close, Headed, Opcode, Read, Reader, Refusal, Violation};
@@ -177,20 +179,22 @@ impl Connection {
     }
 
     /// Writes its own bytes, with these frames behind them: all messages in one WebSocket message, which browsers take
-    /// twice as fast as one for each. Frames are dropped if it has no open session.
-    pub fn write(&mut self, frames: &[Frame], write: &mut Write) {
+    /// twice as fast as one for each. Returns how many frames it took: those that a write holds, or none if no session is open.
+    pub fn write(&mut self, frames: &[Frame], write: &mut Write) -> usize {
         self.settle();
         write.head.extend_from_slice(&std::mem::take(&mut self.raw));
         match &mut self.stage {
             Stage::Open(session) => {
-                let frames = if session.is_open() { frames } else { &[] };
-                write_messages(session, frames, write);
+                let count = if session.is_open() { fitting(frames) } else { 0 };
+                write_messages(session, &frames[..count], write);
+                count
             }
             Stage::Closing(close, reason) => {
                 Close::write(&mut write.tail, close.code, reason);
                 self.end(Stage::Done);
+                0
             }
-            Stage::Head(_) | Stage::Done => {}
+            Stage::Head(_) | Stage::Done => 0,
         }
     }
 
@@ -266,7 +270,7 @@ impl Connection {
                     let payload = &rest[place];
                     put_head(&mut self.raw, Opcode::Pong, payload.len());
                     self.raw.extend_from_slice(payload);
-                    if self.raw.len() > crate::limits::UNREAD_BYTES_MAX {
+                    if self.raw.len() > UNREAD_BYTES_MAX {
                         turn.counters.ended_slow += 1;
                         session.gone(turn.asks);
                         self.end(Stage::Closing(close(Disconnect::SLOW), Disconnect::SLOW.reason));
@@ -331,6 +335,17 @@ impl Connection {
 
 fn close(end: Disconnect) -> Close {
     Close { code: end.code }
+}
+
+/// How many frames one write holds: one at least.
+fn fitting(frames: &[Frame]) -> usize {
+    let mut bytes = 0;
+    let over = frames.iter().take(FRAMES_MAX).position(|frame| {
+        let full = bytes >= WRITE_BYTES_MAX;
+        bytes += frame.bytes().len();
+        full
+    });
+    over.unwrap_or(frames.len().min(FRAMES_MAX))
 }
 
 fn write_messages(session: &mut Session, frames: &[Frame], write: &mut Write) {

@@ -22,8 +22,10 @@ pub const MESSAGE_BYTES_MAX: usize = 256 * KIB;
 pub const UNKNOWN_BYTES_MAX: usize = 64 * KIB;
 /// A control frame's payload (RFC 6455, 5.5).
 pub const CONTROL_BYTES_MAX: usize = 125;
-/// Pieces of shared frames in one write: the kernel takes 1,024 vectors, and a frame costs two of them with its separator.
-pub const PIECES_MAX: usize = 64;
+/// Shared frames in one write. The kernel takes 1,024 vectors, and a frame costs two of them with its separator.
+pub const FRAMES_MAX: usize = 64;
+/// Their bytes, one frame apart: as much as a slow reader holds in memory. A full socket takes some 64 KiB in a round trip.
+pub const WRITE_BYTES_MAX: usize = 64 * KIB;
 
 // ---- Commands and replies ---------------------------------------------------------------------------------------
 

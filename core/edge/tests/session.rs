@@ -888,3 +888,18 @@ fn subscriptions_that_come_with_the_token_are_live_before_waiting_commands_are_t
     assert!(pushed.is_some_and(|subscription| browser.session().has(subscription)));
     assert_eq!(browser.heard(), [json!({"push": {"channel": "c:d", "subscribe": {}}})]);
 }
+
+#[test]
+fn a_write_takes_as_many_frames_as_it_holds() {
+    use muster_edge::limits::{FRAMES_MAX, WRITE_BYTES_MAX};
+    let mut browser = Browser::admitted("7");
+    let mut write = muster_edge::Write::default();
+    let small = vec![frame(b"1", 1); FRAMES_MAX + 1];
+    assert_eq!(browser.connection.write(&small, &mut write), FRAMES_MAX);
+    let data = format!("\"{}\"", "x".repeat(WRITE_BYTES_MAX));
+    let large = vec![frame(data.as_bytes(), 1); 3];
+    write.clear();
+    assert_eq!(browser.connection.write(&large, &mut write), 1);
+    let mut fresh = Browser::upgraded(Encoding::Json);
+    assert_eq!(fresh.connection.write(&small, &mut write), 0, "no session is open");
+}

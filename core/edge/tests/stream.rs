@@ -243,7 +243,10 @@ impl World {
             }
         }
         let mut write = Write::default();
-        line.connection.write(&frames, &mut write);
+        let taken = line.connection.write(&frames, &mut write);
+        if taken < frames.len() {
+            return Err("a frame that was due was not taken".to_owned());
+        }
         line.to_client.extend(write.head);
         write.shared.iter().for_each(|part| line.to_client.extend(part));
         line.to_client.extend(write.tail);

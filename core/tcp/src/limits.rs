@@ -64,7 +64,8 @@ impl Default for Limits {
     }
 }
 
-/// The bounds of one turn. Each is checked between batches, so it may be exceeded by one.
+/// The bounds of one turn. Each is checked between batches, so it may be exceeded by one: bytes received by a read, sends by a
+/// slice.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
     /// Bytes taken in.

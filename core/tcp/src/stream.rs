@@ -7,7 +7,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use bytes::Bytes;
 
-use crate::limits::VECTORS_MAX;
 use crate::owed::Owed;
 use crate::syscalls;
 use crate::tls::Tls;
@@ -43,6 +42,9 @@ pub(crate) struct Stream {
     owed: Option<Box<Owed>>,
     pub tls: Option<Box<Tls>>,
 }
+
+/// Parts that are sent without a list of them on the heap: a head, a room's frame, and a few more.
+const FEW: usize = 16;
 
 /// What came of sending.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -89,12 +91,11 @@ impl Stream {
             self.owe(head, shared, tail, 0);
             return Ok(Sent { bytes: 0, all: false });
         }
-        let mut vectors = [IoSlice::new(&[]); VECTORS_MAX];
-        let ends = usize::from(!head.is_empty()) + usize::from(!tail.is_empty());
-        if shared.len() + ends > VECTORS_MAX || self.tls.is_some() {
+        if shared.len() + 2 > FEW || self.tls.is_some() {
             self.owe(head, shared, tail, 0);
             return self.flush();
         }
+        let mut vectors = [IoSlice::new(&[]); FEW];
         let parts = std::iter::once(head)
             .chain(shared.iter().map(|part| &part[..]))
             .chain(std::iter::once(tail));

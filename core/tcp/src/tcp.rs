@@ -206,6 +206,10 @@ impl Tcp {
                         }
                     }
                 }
+                // The others are reported again: a round of the largest reads would last too long.
+                if spent.received >= self.budget.received_max {
+                    break;
+                }
             }
             self.expire(spent.now, machine);
             let waits = self.transmit(&mut spent, machine);

@@ -135,6 +135,7 @@ pub struct Hub {
     asks: Vec<Ask>,
     write: Write,
     frames: Vec<Frame>,
+    moves: Vec<(usize, u64)>,
     proven: Vec<StreamId>,
     reads: Vec<(StreamId, bool)>,
 }
@@ -157,6 +158,7 @@ impl Hub {
             asks: Vec::new(),
             write: Write::default(),
             frames: Vec::new(),
+            moves: Vec::new(),
             proven: Vec::new(),
             reads: Vec::new(),
         }
@@ -557,8 +559,9 @@ impl Hub {
         }
         self.frames.clear();
         let encoding = conn.connection.encoding();
-        let (mut more, mut count) = (false, 0);
-        for joined in &mut conn.joined {
+        let mut moves = std::mem::take(&mut self.moves);
+        moves.clear();
+        for (at, joined) in conn.joined.iter_mut().enumerate() {
             let room = &mut self.rooms[joined.room];
             if joined.cursor < room.oldest() {
                 self.figures.lost += room.oldest() - joined.cursor;
@@ -567,14 +570,19 @@ impl Hub {
             if let Some(encoding) = encoding.filter(|_| joined.cursor < room.next) {
                 let (frame, next) = room.frame(encoding, joined.cursor);
                 self.frames.push(frame);
-                count += next - joined.cursor;
-                joined.cursor = next;
-                more |= next < room.next;
+                moves.push((at, next));
             }
         }
-        self.figures.deliveries += count;
         self.write.clear();
-        conn.connection.write(&self.frames, &mut self.write);
+        let taken = conn.connection.write(&self.frames, &mut self.write);
+        let mut more = taken < moves.len();
+        for (at, next) in &moves[..taken] {
+            let joined = &mut conn.joined[*at];
+            self.figures.deliveries += next - joined.cursor;
+            joined.cursor = *next;
+            more |= *next < self.rooms[joined.room].next;
+        }
+        self.moves = moves;
         if !self.write.is_empty() {
             outbox.send(conn.stream, &self.write.head, &self.write.shared, &self.write.tail);
         }
