@@ -12,6 +12,7 @@ use proptest::prelude::*;
 use serde_json::{json, Value};
 
 const COMMANDS: &str = include_str!("vectors/commands.txt");
+const MESSAGES: &str = include_str!("vectors/messages.txt");
 const REPLIES: &str = include_str!("vectors/replies.txt");
 
 fn unhex(text: &str) -> Vec<u8> {
@@ -49,6 +50,45 @@ fn commands_of_the_sdk_are_read_alike_in_both_encodings() {
     assert!(found("subscribe").contains("offset: 9007199254740992") && found("subscribe").contains("flag: 3"));
     assert!(found("history").contains("limit: -1") && found("history").contains("reverse: true"));
     assert_eq!(seen.len(), 15);
+}
+
+#[test]
+fn messages_that_sdks_sent_are_read_whole() {
+    let mut kinds = std::collections::BTreeSet::new();
+    for line in MESSAGES.lines().filter(|line| !line.starts_with('#')) {
+        let mut words = line.splitn(3, ' ');
+        let [sdk, encoding, payload] = [(); 3].map(|()| words.next().expect("three words"));
+        let (encoding, message) = match encoding {
+            "json" => (
+                Encoding::Json,
+                serde_json::from_str::<String>(payload).unwrap().into_bytes(),
+            ),
+            _ => (Encoding::Protobuf, unhex(payload)),
+        };
+        for command in commands(encoding, &message) {
+            let command = command.unwrap_or_else(|_| panic!("{line}"));
+            let debug = format!("{:?}", command.request);
+            let kind = debug.split(['(', ' ']).next().unwrap().to_owned();
+            if let Request::Subscribe(subscribe) = &command.request {
+                assert!(
+                    subscribe.recoverable && subscribe.positioned && subscribe.join_leave,
+                    "{line}"
+                );
+                assert_eq!((&*subscribe.channel, &*subscribe.token), ("a:b", "s"));
+            }
+            if let Request::Connect(connect) = &command.request {
+                assert_eq!((&*connect.token, &*connect.name), ("t", sdk));
+            }
+            assert_eq!(
+                command.id == 0,
+                matches!(command.request, Request::Pong | Request::Send { .. }),
+                "{line}"
+            );
+            kinds.insert((sdk, kind));
+        }
+    }
+    let of = |name: &str| kinds.iter().filter(|(sdk, _)| *sdk == name).count();
+    assert_eq!((of("js"), of("python"), of("go")), (10, 9, 10));
 }
 
 /// The replies that the vectors name.
