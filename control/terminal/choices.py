@@ -4,7 +4,7 @@ loaded."""
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from muster_server.control import systems
+from muster_server.plane import systems
 from muster_server.plane.kinds import kinds
 
 systems.named()

@@ -16,7 +16,7 @@ from tests.toy.system import Steps, ToySettings
 
 
 class Engine:
-    """A `muster_server.plane.engine.Engine`: ready once it has a map in which it is."""
+    """A `plane.engine.Engine`: ready once it has a map in which it is."""
 
     def __init__(self, spec: Spec, step: int) -> None:
         self.node, self.step, self.counted = spec.node, step, 0
@@ -96,7 +96,7 @@ class Engine:
 
 
 class Service:
-    """A `muster_server.plane.service.Service`."""
+    """A `plane.service.Service`."""
 
     take_trust = None
 

@@ -1,4 +1,4 @@
-//! Batch datagram sockets for Linux: with `ahead` and `tcp` the only crates of Muster that have `unsafe`.
+//! Batch datagram sockets for Linux: with `ahead` the only crate of Muster that has `unsafe`.
 //!
 //! Owns: sockets and their options, the headers for recvmmsg and sendmmsg, the meaning of each errno, the inner epoll
 //! and its timer, mailboxes between sockets of one process, the clock and the kernel's entropy. Must not know: machines,

@@ -39,20 +39,12 @@ impl Poll {
 
     /// Watches `fd` for data; `token` identifies it when it is ready.
     pub fn add(&self, fd: BorrowedFd<'_>, token: u64) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_ADD, fd, token, libc::EPOLLIN)
+        self.control(libc::EPOLL_CTL_ADD, fd, token, false)
     }
 
     /// Whether `fd` is watched for room to send, too.
     pub fn set_writable(&self, fd: BorrowedFd<'_>, token: u64, writable: bool) -> io::Result<()> {
-        self.watch(fd, token, true, writable)
-    }
-
-    /// Watches `fd` for data, for room to send, for both or for neither. An error or the end of both directions is always
-    /// reported, as data is.
-    pub fn watch(&self, fd: BorrowedFd<'_>, token: u64, readable: bool, writable: bool) -> io::Result<()> {
-        let wanted = |wanted: bool, bit| if wanted { bit } else { 0 };
-        let events = wanted(readable, libc::EPOLLIN) | wanted(writable, libc::EPOLLOUT);
-        self.control(libc::EPOLL_CTL_MOD, fd, token, events)
+        self.control(libc::EPOLL_CTL_MOD, fd, token, writable)
     }
 
     /// Waits until something is ready, at most `timeout`, and returns how many are.
@@ -95,7 +87,12 @@ impl Poll {
         }
     }
 
-    fn control(&self, operation: i32, fd: BorrowedFd<'_>, token: u64, wanted: i32) -> io::Result<()> {
+    fn control(&self, operation: i32, fd: BorrowedFd<'_>, token: u64, writable: bool) -> io::Result<()> {
+        let wanted = if writable {
+            libc::EPOLLIN | libc::EPOLLOUT
+        } else {
+            libc::EPOLLIN
+        };
         let mut event = libc::epoll_event {
             events: wanted as u32,
             u64: token,

@@ -20,7 +20,7 @@ from muster_server.control.terminal.found import Target, everybody
 from muster_server.control.terminal.lines import LEAST, Line, seen, table
 from muster_server.control.terminal.readings import Readings, name_silent, read_all
 from muster_server.control.terminal.words import say
-from muster_server.systems.probes import report as paths
+from muster_server.systems.probes.cli import report as paths
 
 EVERY_S: Final = 1.0
 
