@@ -27,6 +27,7 @@ from subprocess import DEVNULL, PIPE
 from typing import IO, Any, Final, NoReturn, Self
 
 from tests.documents import ROOT
+from tests.waiting import PATIENT_S
 
 LOADED: Final = (
     "muster_server.control.cli",
@@ -40,7 +41,6 @@ LOADED: Final = (
 )
 """Packages whose modules words of the command load when they are used."""
 MESSAGE_MAX: Final = 1 << 17
-CALL_S: Final = 60.0
 STDERR: Final = 2
 FLUSH_FAILED: Final = 120
 """Python's exit code where a standard stream cannot be flushed."""
@@ -138,7 +138,7 @@ class Server:
         atexit.register(self._process.communicate)  # which ends its standard input
 
     def run(
-        self, words: Sequence[str], environment: Mapping[str, str], stdin: bytes = b"", seconds: float = CALL_S
+        self, words: Sequence[str], environment: Mapping[str, str], stdin: bytes = b"", seconds: float = PATIENT_S
     ) -> subprocess.CompletedProcess[bytes]:
         """One command to its end. Raises `subprocess.TimeoutExpired`."""
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
@@ -167,7 +167,7 @@ class Server:
     ) -> Process:
         """A command that goes on. Streams as for `subprocess.Popen`, `text` too."""
         call = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        call.settimeout(CALL_S)
+        call.settimeout(PATIENT_S)
         call.connect(self._address)
         ours: list[IO[Any] | None] = []
         theirs: list[int] = []

@@ -14,6 +14,7 @@ import pytest
 
 from tests.documents import ROOT, fenced, spans
 from tests.faults.instance import Instance, configuration
+from tests.waiting import PATIENT_S
 
 README: Final = (ROOT / "README.md").read_text()
 COMMANDS: Final = [line.partition("#")[0].strip() for block in fenced(README) for line in block.splitlines()]
@@ -41,7 +42,7 @@ def run(instance: Instance, command: str) -> str:
         env=instance.environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENT_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -71,7 +72,7 @@ def test_a_command_runs_as_printed(demo: Instance, command: str) -> None:
         assert reader.stdout is not None
         assert reader.stdout.read(1)
         reader.send_signal(signal.SIGINT)
-        reader.communicate(timeout=15)
+        reader.communicate(timeout=PATIENT_S)
         assert reader.returncode == 0
     else:
         run(demo, command)
@@ -80,7 +81,12 @@ def test_a_command_runs_as_printed(demo: Instance, command: str) -> None:
 def test_the_example_runs_as_printed(demo: Instance) -> None:
     (example,) = fenced(README, "python")
     done = subprocess.run(
-        [sys.executable, "-c", example], env=demo.environment, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", example],
+        env=demo.environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENT_S,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(r"sports:final (\S+:1) 1 b'goal' \1\n", done.stdout), done.stdout
