@@ -1,8 +1,9 @@
 """The command `muster` in processes that have loaded it already: most of a short command is its start.
 
 A server, one for each module that stands for the command, loads it once and forks for every call. The process of a call has
-the words, environment, folder and standard streams that the call names, and ends as the command ends. What happens while the
-command is loaded is not seen here: tests of that start Python themselves.
+the words, environment, folder and standard streams that the call names, and ends as the command ends. A command whose
+caller is gone, as after Ctrl-C, is killed. What happens while the command is loaded is not seen here: tests of that start
+Python themselves.
 """
 
 import atexit
@@ -223,6 +224,8 @@ def serve(module: str, name: str) -> list[str]:
         listener.bind(f"\0{name}")
         listener.listen(64)
         os.write(1, _SERVES)
+        with open(os.devnull, "wb") as nothing:
+            os.dup2(nothing.fileno(), 1)  # else each call would hold up the reader of this one's end
         while True:
             if 0 in select.select([0, listener.fileno()], [], [])[0]:
                 os._exit(0)
@@ -244,6 +247,11 @@ def _called(call: socket.socket) -> list[str]:
         for each in streams:
             os.close(each)
         call.send(b"%d" % pid)
+        ended = os.pidfd_open(pid)
+        while ended not in (ready := select.select([ended, call.fileno()], [], [])[0]):
+            if ready:  # a caller says nothing more: it is gone
+                os.kill(pid, signal.SIGKILL)
+                os._exit(0)
         call.send(b"%d" % os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
         os._exit(0)
     for number, each in enumerate(streams):
