@@ -3,12 +3,14 @@
 import subprocess
 from pathlib import Path
 
+from tests.waiting import PATIENT_S
+
 
 def certificates(folder: Path, *names: str) -> None:
     """`ca.pem`, `server.pem` for 127.0.0.1, and a certificate for each name; each key is `NAME.key` (PKCS #8)."""
 
     def openssl(*words: str) -> None:
-        subprocess.run(["openssl", *words], check=True, capture_output=True, cwd=folder, timeout=30)
+        subprocess.run(["openssl", *words], check=True, capture_output=True, cwd=folder, timeout=PATIENT_S)
 
     key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
     openssl("req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=ca", "-days", "2")

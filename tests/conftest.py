@@ -15,10 +15,13 @@ import uvloop
 from hypothesis import HealthCheck, settings
 
 from tests.control.registry.zookeeper import ZooKeeper
+from tests.interrupt import pytest_configure, pytest_runtest_logfinish
 from tests.kafka import Kafka
 
 if TYPE_CHECKING:  # loaded only with a database: SQLAlchemy takes a second
     from tests.databases import Database, MariaDb, PostgreSql, Server
+
+__all__ = ["pytest_configure", "pytest_runtest_logfinish"]
 
 BENCH: Final = Path(__file__).parent / "bench"
 

@@ -26,8 +26,8 @@ from sqlalchemy.pool import NullPool
 from muster_server.plane.database.url import location
 from tests import strikes
 from tests.ports import free_ports
+from tests.waiting import PATIENT_S
 
-READY_S: Final = 60.0
 PASSWORD: Final = "s3cret:/@pass"  # with everything that a URL must escape
 QUOTED: Final = "s3cret%3A%2F%40pass"
 _NAMES: Final = itertools.count(1)
@@ -176,7 +176,7 @@ class _Process:
         assert self._process is not None
         self._process.wait()
         self._process = None
-        deadline = time.monotonic() + READY_S
+        deadline = time.monotonic() + PATIENT_S
         while any(map(strikes.runs, others)):
             assert time.monotonic() < deadline, f"{others} do not end"
             time.sleep(0.005)
@@ -264,7 +264,7 @@ class PostgreSql(_Process):
 async def ask(url: str, *statements: str) -> list[tuple[object, ...]]:
     """Run statements one by one, as soon as the server answers; return the rows of the last."""
     engine = create_async_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
-    async with asyncio.timeout(READY_S):
+    async with asyncio.timeout(PATIENT_S):
         while True:
             try:
                 async with engine.connect() as connection:

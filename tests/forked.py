@@ -1,8 +1,9 @@
 """The command `muster` in processes that have loaded it already: most of a short command is its start.
 
 A server, one for each module that stands for the command, loads it once and forks for every call. The process of a call has
-the words, environment, folder and standard streams that the call names, and ends as the command ends. What happens while the
-command is loaded is not seen here: tests of that start Python themselves.
+the words, environment, folder and standard streams that the call names, and ends as the command ends. A command whose
+caller is gone, as after Ctrl-C, is killed. What happens while the command is loaded is not seen here: tests of that start
+Python themselves.
 """
 
 import atexit
@@ -27,6 +28,7 @@ from subprocess import DEVNULL, PIPE
 from typing import IO, Any, Final, NoReturn, Self
 
 from tests.documents import ROOT
+from tests.waiting import PATIENT_S
 
 LOADED: Final = (
     "muster_server.control.cli",
@@ -40,7 +42,6 @@ LOADED: Final = (
 )
 """Packages whose modules words of the command load when they are used."""
 MESSAGE_MAX: Final = 1 << 17
-CALL_S: Final = 60.0
 STDERR: Final = 2
 FLUSH_FAILED: Final = 120
 """Python's exit code where a standard stream cannot be flushed."""
@@ -138,7 +139,7 @@ class Server:
         atexit.register(self._process.communicate)  # which ends its standard input
 
     def run(
-        self, words: Sequence[str], environment: Mapping[str, str], stdin: bytes = b"", seconds: float = CALL_S
+        self, words: Sequence[str], environment: Mapping[str, str], stdin: bytes = b"", seconds: float = PATIENT_S
     ) -> subprocess.CompletedProcess[bytes]:
         """One command to its end. Raises `subprocess.TimeoutExpired`."""
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
@@ -167,7 +168,7 @@ class Server:
     ) -> Process:
         """A command that goes on. Streams as for `subprocess.Popen`, `text` too."""
         call = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        call.settimeout(CALL_S)
+        call.settimeout(PATIENT_S)
         call.connect(self._address)
         ours: list[IO[Any] | None] = []
         theirs: list[int] = []
@@ -223,6 +224,8 @@ def serve(module: str, name: str) -> list[str]:
         listener.bind(f"\0{name}")
         listener.listen(64)
         os.write(1, _SERVES)
+        with open(os.devnull, "wb") as nothing:
+            os.dup2(nothing.fileno(), 1)  # else each call would hold up the reader of this one's end
         while True:
             if 0 in select.select([0, listener.fileno()], [], [])[0]:
                 os._exit(0)
@@ -244,6 +247,11 @@ def _called(call: socket.socket) -> list[str]:
         for each in streams:
             os.close(each)
         call.send(b"%d" % pid)
+        ended = os.pidfd_open(pid)
+        while ended not in (ready := select.select([ended, call.fileno()], [], [])[0]):
+            if ready:  # a caller says nothing more: it is gone
+                os.kill(pid, signal.SIGKILL)
+                os._exit(0)
         call.send(b"%d" % os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
         os._exit(0)
     for number, each in enumerate(streams):

@@ -18,12 +18,12 @@ import pytest
 
 from tests import strikes
 from tests.ports import free_ports
+from tests.waiting import PATIENT_S
 
 JARS: Final = Path(__file__).parents[1] / ".tools" / "kafka"
 MEND: Final = "needs a Java runtime and Kafka's jars; to get them: scripts/setup.sh --tests"
 JAVA: Final = ("-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
 CLUSTER: Final = "MkU3OEVBNTcwNTJENDM2Qk"
-READY_S: Final = 60.0
 _PREFIXES: Final = itertools.count(1)
 LOGGING: Final = """\
 status = error
@@ -115,7 +115,7 @@ class Kafka:
             if not (self.folder / "data").exists():
                 form = ["kafka.tools.StorageTool", "format", "-t", CLUSTER, "-c", str(self._properties)]
                 subprocess.run(
-                    self._java(*form), check=True, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=READY_S
+                    self._java(*form), check=True, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=PATIENT_S
                 )
             self._process = subprocess.Popen(
                 self._java("kafka.Kafka", str(self._properties)), stdin=subprocess.DEVNULL, stdout=log, stderr=log
@@ -130,7 +130,7 @@ class Kafka:
         from confluent_kafka.admin import AdminClient
 
         asking = AdminClient({"bootstrap.servers": self.servers, "log_level": 0, "reconnect.backoff.max.ms": 200})
-        deadline = time.monotonic() + READY_S
+        deadline = time.monotonic() + PATIENT_S
         while True:
             try:
                 if asking.list_topics(timeout=1.0).brokers:

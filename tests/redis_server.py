@@ -16,8 +16,8 @@ from redis.asyncio import Redis
 from muster_server.plane.redis.connections import server
 from tests import strikes
 from tests.ports import free_ports
+from tests.waiting import PATIENT_S
 
-READY_S: Final = 20.0
 MEND: Final = "needs redis-server; to get it: scripts/setup.sh --tests"
 
 
@@ -64,7 +64,7 @@ class RedisServer:
             command = ["setpriv", "--pdeathsig=KILL", "redis-server", *self._words]
             with (self.folder / "log").open("ab") as log:
                 self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        deadline = time.monotonic() + READY_S
+        deadline = time.monotonic() + PATIENT_S
         while self.said("PING") != "PONG":
             assert time.monotonic() < deadline, (self.folder / "log").read_text()[-2_000:]
             time.sleep(0.01)

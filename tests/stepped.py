@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Self
 
+from tests.waiting import PATIENT_S
+
 SOURCE: Final = Path(__file__).with_name("stepped.c")
 MS: Final = 1_000_000
 READ_MS: Final = 1_000
@@ -25,7 +27,7 @@ class SteppedClock:
     def __init__(self, folder: Path) -> None:
         library, file = folder / "stepped.so", folder / "clock"
         subprocess.run(
-            ["cc", "-shared", "-fPIC", "-O2", "-o", str(library), str(SOURCE), "-ldl"], check=True, timeout=60
+            ["cc", "-shared", "-fPIC", "-O2", "-o", str(library), str(SOURCE), "-ldl"], check=True, timeout=PATIENT_S
         )
         file.write_bytes(bytes(8))
         self._file = file.open("r+b")

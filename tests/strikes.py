@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-SOON_S: Final = 20.0
+from tests.waiting import PATIENT_S
+
 GONE: Final = ("", "Z", "X")
 STANDS_STILL: Final = ("T", "t")
 
@@ -66,7 +67,7 @@ def _strike(pid: int, number: signal.Signals, struck: Callable[[], bool]) -> Non
     assert pid > 0, f"{number.name}: 0 is no process"
     assert runs(pid), f"{number.name}: process {pid} has ended already"
     os.kill(pid, number)
-    deadline = time.monotonic() + SOON_S
+    deadline = time.monotonic() + PATIENT_S
     while not struck():
         assert time.monotonic() < deadline, f"{number.name}: process {pid} is {state(pid)} still"
         time.sleep(0.001)

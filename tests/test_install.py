@@ -17,6 +17,7 @@ from typing import Final
 import pytest
 
 from tests.documents import ROOT, fenced
+from tests.waiting import PATIENT_S
 
 README: Final = (ROOT / "README.md").read_text()
 ABOUT: Final = """
@@ -135,13 +136,11 @@ def judge_files(wheels: list[Path]) -> None:
         assert any(name.endswith("licenses/LICENSE") for name in about)
 
 
-@pytest.mark.timeout(600)
 def test_a_wheel_has_the_tag_that_it_fits_and_every_file_of_the_program(wheels: list[Path]) -> None:
     judge_tags(wheels)
     judge_files(wheels)
 
 
-@pytest.mark.timeout(600)
 def test_the_wheels_install_without_a_compiler_and_run_what_the_readme_shows(
     wheels: list[Path], empty: Environment
 ) -> None:
@@ -186,7 +185,7 @@ def judge_server(empty: Environment) -> None:
         with urllib.request.urlopen(f"{url}/readyz") as answer:
             assert answer.status == 200
         up.send_signal(signal.SIGINT)
-        ended = up.communicate(timeout=30)[0]
+        ended = up.communicate(timeout=PATIENT_S)[0]
     finally:
         up.kill()
         up.communicate()
@@ -209,7 +208,7 @@ def first_line(empty: Environment, words: list[str | Path], chosen: dict[str, st
         assert streams.stdout is not None
         line = streams.stdout.readline()
         streams.send_signal(signal.SIGINT)
-        streams.communicate(timeout=15)
+        streams.communicate(timeout=PATIENT_S)
     assert streams.returncode == 0
     return line
 

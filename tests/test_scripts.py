@@ -12,8 +12,9 @@ from typing import Final
 
 import pytest
 
+from tests.waiting import PATIENT_S
+
 ROOT: Final = Path(__file__).parents[1]
-PATIENT_S: Final = 60.0
 AUTOGROUP: Final = "/proc/self/autogroup"
 PASSED: Final = "echo PASSED"
 PYTEST: Final = """

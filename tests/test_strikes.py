@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests import strikes
+from tests.waiting import PATIENT_S
 
 
 @pytest.fixture
@@ -20,7 +21,7 @@ def child() -> Iterator[subprocess.Popen[bytes]]:
 def test_who_is_stopped_stands_still_when_the_call_returns_and_goes_on_after(child: subprocess.Popen[bytes]) -> None:
     with strikes.standing_still(child.pid):
         assert strikes.state(child.pid) in strikes.STANDS_STILL
-    child.communicate(b"\n", timeout=20)
+    child.communicate(b"\n", timeout=PATIENT_S)
     assert child.returncode == 0
 
 

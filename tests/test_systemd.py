@@ -18,6 +18,7 @@ from muster_server.control.errors import BAD_CONFIG, USAGE
 from muster_server.plane.kinds import kinds
 from tests.control.cli.test_help import muster, understood
 from tests.documents import ROOT
+from tests.waiting import PATIENT_S
 
 FOLDER: Final = ROOT / "deploy" / "systemd"
 MEND: Final = "needs systemd-analyze; to get it: apt-get install --no-install-recommends systemd"
@@ -42,7 +43,11 @@ def verified(file: Path) -> tuple[int, list[str]]:
             pytest.fail(MEND)
         pytest.skip(MEND)
     done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", str(file)], capture_output=True, text=True, timeout=60, check=False
+        ["systemd-analyze", "verify", "--man=no", str(file)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENT_S,
+        check=False,
     )
     return done.returncode, [line for line in done.stderr.splitlines() if file.stem.rstrip("@") in line]
 

@@ -4,6 +4,7 @@ import contextlib
 import logging
 import os
 import select
+import stat
 import sys
 from typing import Any, Final, Literal
 
@@ -11,12 +12,19 @@ import structlog
 
 from muster_server.control.host.shown import shown, shown_json
 
-PIECE_BYTES: Final = 4_096
-"""Bytes that a writable pipe takes at once."""
+LINE_BYTES_MAX: Final = 4_096
+"""Bytes that a writable pipe takes whole and at once, beside other writers: PIPE_BUF of pipe(7)."""
+CUT: Final = " […] "
+"""Stands where the middle of a text was cut out."""
+TEXT_CHARS_MIN: Final = 32
+"""Texts of a document that are not longer than this stay whole."""
 
 
 class _Stderr:
-    """A stderr that never blocks: lines that a full disk, a closed pipe or a stopped reader does not take are lost."""
+    """A stderr that never blocks: lines that a full disk, a closed pipe or a stopped reader does not take are lost.
+
+    All processes of an instance write to the same file or pipe, so a line is one write wherever that is possible.
+    """
 
     def __init__(self) -> None:
         self.lost = 0
@@ -24,8 +32,9 @@ class _Stderr:
     def write(self, text: str) -> None:
         data = text.encode(errors="backslashreplace")
         with contextlib.suppress(OSError):
+            at_once = len(data) if _is_file() else LINE_BYTES_MAX
             while data and select.select((), (2,), (), 0)[1]:
-                data = data[os.write(2, data[:PIECE_BYTES]) :]
+                data = data[os.write(2, data[:at_once]) :]
         self.lost += bool(data)
 
     def flush(self) -> None:
@@ -75,8 +84,26 @@ def _escaped(logger: Any, method: str, event: structlog.typing.EventDict) -> str
     return {name: shown(value) if isinstance(value, str) else value for name, value in event.items()}
 
 
-def _escaped_json(logger: Any, method: str, line: str) -> str:
-    return shown_json(line.encode()).decode()
+_RENDER: Final = structlog.processors.JSONRenderer()
+
+
+def _document(logger: Any, method: str, event: structlog.typing.EventDict) -> str:
+    """One line of JSON, which a pipe takes whole: the longest texts lose their middle until it does."""
+    while True:
+        line = shown_json(str(_RENDER(logger, method, event)).encode())
+        if len(line) < LINE_BYTES_MAX or _is_file():
+            return line.decode()
+        longest = max(event, key=lambda name: len(str(event[name])))
+        text = str(event[longest])
+        if len(text) <= TEXT_CHARS_MIN:
+            return line.decode()
+        event[longest] = text[: len(text) // 4] + CUT + text[-len(text) // 4 :]
+
+
+def _is_file() -> bool:
+    with contextlib.suppress(OSError):
+        return stat.S_ISREG(os.fstat(2).st_mode)
+    return False
 
 
 def level_of(name: str) -> int:
@@ -97,9 +124,7 @@ def lost() -> int:
 def configure(level: str, style: Literal["json", "text"], **bound: Any) -> structlog.typing.FilteringBoundLogger:
     """Set up logging for this process and return the root logger."""
     last: tuple[Any, ...] = (
-        (structlog.processors.JSONRenderer(), _escaped_json)
-        if style == "json"
-        else (_escaped, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()))
+        (_document,) if style == "json" else (_escaped, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()))
     )
     set_level(level)
     structlog.configure(

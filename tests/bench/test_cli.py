@@ -16,6 +16,7 @@ from bench.peers.compare import Claim
 from bench.report import Case, Goal
 from bench.rounds import Series, VoidRunError
 from bench.targets import Latency, Load, Result
+from tests.waiting import PATIENT_S
 
 runner = CliRunner()
 MISSED = Case.compared("x", Series((5.0,)), Series((10.0,)), Goal("PF-1", ">=", 0.9))
@@ -24,7 +25,9 @@ PLAIN = Case.plain("y", Series((1.0,)))
 
 def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "bench", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=python_environment())
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=PATIENT_S, check=False, env=python_environment()
+    )
 
 
 def test_limits_of_this_machine_as_a_document() -> None:

@@ -354,7 +354,6 @@ def _small_scale(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(maps, name, value)
 
 
-@pytest.mark.timeout(300)  # some start five instances
 @pytest.mark.parametrize(
     ("module", "shrink", "goals"),
     [

@@ -14,6 +14,7 @@ from bench import cpu
 from bench.null import _null
 from bench.null.relays import chain
 from bench.null.sockets import Clients, clients, number_of, open_udp
+from tests.waiting import PATIENT_S
 
 LOCALHOST = np.array([number_of("127.0.0.1")], dtype=np.uint32)
 
@@ -150,7 +151,7 @@ def test_receivers_count_per_socket(sender: socket.socket, gro: bool) -> None:
         thread.start()
         sent, *_ = _null.send(sender.fileno(), ten.addresses, ten.ports, 50, segments=4, batch=5, count=4000)
         stop[0] = 1
-        thread.join(5.0)
+        thread.join(PATIENT_S)
     datagrams, messages, payload, truncated, *_ = answers[0]
     assert sent == datagrams == 4000
     assert (payload, truncated) == (200_000, 0)
@@ -173,7 +174,7 @@ def test_echo_answers_and_the_client_times_each_from_its_due_moment() -> None:
         thread.start()
         latency, lateness = _null.echo_client(client.fileno(), 64, 5000, 300)
         client.send(b"")
-        thread.join(5.0)
+        thread.join(PATIENT_S)
     assert echoed == [300]
     assert (len(latency), len(lateness)) == (300, 300)
     assert 1_000 < int(np.median(latency)) < 1_000_000_000
@@ -199,7 +200,7 @@ def test_a_late_answer_counts_from_the_intended_moment() -> None:
         before = time.monotonic_ns()
         latency, _ = _null.echo_client(client.fileno(), 16, 1000, 20, patience=10.0)
         after = time.monotonic_ns()
-        thread.join(5.0)
+        thread.join(PATIENT_S)
     assert len(latency) == 20
     assert sent[0] - came > 80_000_000
     # All were answered at once, so the first had waited 19 ms longer than the last. The first was due after 1 ms.
@@ -250,7 +251,7 @@ def test_three_relays_carry_every_publish_to_every_client(options: dict[str, int
 def test_relays_end_by_themselves_and_with_the_block() -> None:
     with clients(1) as one:
         with chain(one, seconds=0.1) as (_, pids):
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + PATIENT_S
             while time.monotonic() < deadline and any(state(pid) != "Z" for pid in pids):
                 time.sleep(0.02)
             assert [state(pid) for pid in pids] == ["Z"] * 3

@@ -13,6 +13,7 @@ from bench.peers import ALL, Missing, Peer
 from bench.peers._generator import Generator
 from bench.targets import Load
 from muster_server.pyext.histogram import Histogram
+from tests.waiting import PATIENT_S
 
 PAYLOAD_BYTES = 40
 FRAME_BYTES = len(b"[") + PAYLOAD_BYTES + len(b"]\r\n")
@@ -109,7 +110,7 @@ def false_server(subscribers: int, mischief: Mischief) -> Iterator[Generator]:
         yield Generator(publisher.fileno(), fds, around, around, PAYLOAD_BYTES, lines=True)
     finally:
         publisher.close()
-        thread.join(5.0)
+        thread.join(PATIENT_S)
         inlet.close()
         for mine, _ in pairs:
             mine.close()

@@ -13,6 +13,8 @@ from typing import Any, Final
 
 from tests import forked
 from tests.documents import ROOT
+from tests.heard import Heard
+from tests.waiting import PATIENT_S
 
 FAKE: Final = "tests.fakes.command"
 COMMAND: Final = (sys.executable, "-m", FAKE)
@@ -40,7 +42,7 @@ class Command:
 
     @contextmanager
     def up(self, *words: str, anew: bool = False, **options: Any) -> Iterator[Running]:
-        """`anew`: from the start of Python, with further options of `subprocess.Popen`."""
+        """`anew`: from the start of Python, with further options of `subprocess.Popen`. `heard` is its stderr."""
         streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         begun: Running
         if anew:
@@ -51,15 +53,11 @@ class Command:
             begun = self.start("up", *words, **streams)
         with begun as process:
             assert process.stderr is not None
-            told: list[str] = []
-            for line in process.stderr:
-                told.append(line)
-                if "Ctrl-C" in line:
-                    break
-            else:
-                raise AssertionError(f"muster up ended with {process.wait(20)}:\n{''.join(told)}")
+            self.heard = heard = Heard(process.stderr)
             try:
+                heard.next(lambda line: "Ctrl-C" in line)
                 yield process
             finally:
                 process.terminate()
-                process.communicate(timeout=20)
+                process.wait(PATIENT_S)
+                heard.rest()

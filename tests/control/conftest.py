@@ -9,9 +9,9 @@ import pytest
 
 from muster_server.control.cluster.growth import Coordinator
 from tests.control.command import Command
-from tests.control.fleet import PATIENT_S, Fallible, Fleet, Make, directory
+from tests.control.fleet import Fallible, Fleet, Make, directory
 from tests.fakes.memory import Memory
-from tests.waiting import until
+from tests.waiting import PATIENT_S, until
 
 
 @pytest.fixture

@@ -20,7 +20,6 @@ from tests.fakes.memory import Memory, MemoryTree
 
 LOG = structlog.get_logger()
 RECORD = "/pubsub/broker/main/partition_num"
-PATIENT_S = 20.0
 
 
 def directory(tree: MemoryTree) -> Directory:

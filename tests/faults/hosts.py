@@ -13,16 +13,13 @@ import signal
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import muster
 from muster_server.plane.trust import probe_token
 from tests import forked, strikes
 from tests.faults.instance import COMMAND, MUSTER, ROOT, configuration, samples
-from tests.waiting import until
-
-READY_S: Final = 40.0
-END_S: Final = 25.0
+from tests.waiting import PATIENT_S, until
 
 
 class Node:
@@ -61,7 +58,7 @@ class Node:
         if not (started := [line for line in self.lines("started") if role in (None, line["role"])]):
             return 0, b""
         host, port = started[-1]["admin"]
-        connection = http.client.HTTPConnection(host, port, timeout=5)
+        connection = http.client.HTTPConnection(host, port, timeout=PATIENT_S)
         try:
             connection.request("GET", path)
             response = connection.getresponse()
@@ -84,7 +81,7 @@ class Node:
     async def end(self) -> int:
         """End it as systemd does. Returns its exit code."""
         self.process.send_signal(signal.SIGTERM)
-        return await asyncio.to_thread(self.process.wait, END_S)
+        return await asyncio.to_thread(self.process.wait, PATIENT_S)
 
 
 class Hosts:
@@ -187,7 +184,7 @@ class Hosts:
 
     async def serve(self, *nodes: Node) -> None:
         """Wait until these serve."""
-        await until(lambda: all(node.serves() for node in nodes), READY_S)
+        await until(lambda: all(node.serves() for node in nodes), PATIENT_S)
 
     def address(self) -> muster.Address:
         """The servers that clients learn."""

@@ -27,7 +27,7 @@ import pytest
 from muster_server.control.cluster.instance import Endpoint, Folder, Process, Record, find
 from muster_server.control.errors import UserError
 from tests import forked, strikes
-from tests.waiting import until
+from tests.waiting import PATIENT_S, until
 
 ROOT: Final = Path(__file__).parents[2]
 COMMAND: Final = "muster_server"
@@ -36,10 +36,6 @@ ROLES: Final = ("router", "broker", "gateway", "proxy")
 """Also the names of the nodes where there is one of each."""
 APART: Final = {"processes": "apart"}
 """For `up`, in tests about one node of several: a process that others share would end with it."""
-START_S: Final = 60.0
-END_S: Final = 20.0
-BACK_S: Final = 15.0
-"""The longest back-off of the supervisor, and a start."""
 SAMPLE: Final = re.compile(r'(?P<name>[a-z_]+)\{(?P<labels>(?:[^"}]|"[^"]*")*)\} (?P<value>\S+)')
 
 
@@ -88,10 +84,10 @@ class Instance:
 
     def _until_ready(self) -> None:
         assert self._up is not None
-        deadline = time.monotonic() + START_S
+        deadline = time.monotonic() + PATIENT_S
         while not self.is_ready():
             assert self._up.poll() is None, f"muster up ended with {self._up.returncode}:\n{self.tail()}"
-            assert time.monotonic() < deadline, f"not ready after {START_S} s:\n{self.tail()}"
+            assert time.monotonic() < deadline, f"not ready after {PATIENT_S} s:\n{self.tail()}"
             time.sleep(0.02)
 
     def is_ready(self) -> bool:
@@ -111,7 +107,7 @@ class Instance:
                     os.kill(pid, signal.SIGCONT)
             self._up.send_signal(signal.SIGINT)
         try:
-            self._up.communicate(timeout=END_S)
+            self._up.communicate(timeout=PATIENT_S)
             return self._up.wait()
         except subprocess.TimeoutExpired:
             self._up.kill()
@@ -133,7 +129,7 @@ class Instance:
         """Start a command against this instance."""
         return forked.server(COMMAND).start(words, self.environment, **streams)
 
-    def ran(self, *words: str, stdin: bytes = b"", seconds: float = END_S) -> subprocess.CompletedProcess[bytes]:
+    def ran(self, *words: str, stdin: bytes = b"", seconds: float = PATIENT_S) -> subprocess.CompletedProcess[bytes]:
         """A short command against this instance, to its end."""
         return forked.server(COMMAND).run(words, self.environment, stdin, seconds)
 
@@ -203,7 +199,7 @@ class Instance:
             process = self.process(name)
             return process.ready and process.pid not in {0, dead}
 
-        await until(serves, BACK_S)
+        await until(serves, PATIENT_S)
         return time.monotonic()
 
     @contextlib.asynccontextmanager
@@ -217,7 +213,7 @@ class Instance:
     def get(self, node: str, path: str) -> str:
         """Ask a node's admin port."""
         host, port = self.process(node).admin
-        connection = http.client.HTTPConnection(host, port, timeout=5)
+        connection = http.client.HTTPConnection(host, port, timeout=PATIENT_S)
         try:
             connection.request("GET", path)
             response = connection.getresponse()

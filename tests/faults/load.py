@@ -9,10 +9,9 @@ from typing import Any, Final
 import muster
 from tests.faults.instance import Instance, reach
 from tests.faults.ledger import Ledger
-from tests.waiting import until
+from tests.waiting import PATIENT_S, until
 
 MEMBERS: Final = 4
-PATIENT_S: Final = 30.0
 
 
 @contextlib.asynccontextmanager
@@ -35,7 +34,7 @@ async def loaded(
     """The same, of what is there."""
     async with (
         ledger.members(where, members, gateways),
-        muster.connect(where, gateways=[], timeout=60) as client,
+        muster.connect(where, gateways=[], timeout=PATIENT_S) as client,
         asyncio.TaskGroup() as tasks,
     ):
         publishing = tasks.create_task(ledger.publish_steadily(client, 1, 100))

@@ -8,6 +8,7 @@ import muster
 from tests.faults.conftest import Make
 from tests.faults.instance import ROLES, Instance, need_ipv6
 from tests.faults.test_mistakes import run
+from tests.waiting import PATIENT_S
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +21,7 @@ def check_a_message_goes_through(instance: Instance) -> None:
     assert reader.stderr is not None
     assert reader.stderr.readline() == b"joined room\n"
     assert run(instance, "pub", "room", stdin=b"line\n") == (0, "published 1 to room\n")
-    assert reader.communicate(timeout=20) == (b"line\n", b"")
+    assert reader.communicate(timeout=PATIENT_S) == (b"line\n", b"")
 
 
 def test_everything_on_ipv6(make: Make) -> None:

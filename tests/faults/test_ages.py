@@ -7,14 +7,14 @@ from typing import Any
 import muster
 from tests.faults.conftest import Make
 from tests.faults.instance import Instance
-from tests.waiting import until
+from tests.waiting import PATIENT_S, until
 
 MESSAGES = 40
 
 
 async def told(instance: Instance) -> list[dict[str, Any]]:
     """What `muster links` says of real messages."""
-    done = await asyncio.to_thread(instance.ran, "links", "--json", seconds=60)
+    done = await asyncio.to_thread(instance.ran, "links", "--json", seconds=PATIENT_S)
     assert done.returncode == 0, done.stderr
     found: list[dict[str, Any]] = json.loads(done.stdout)["messages"]
     return found
@@ -26,14 +26,14 @@ async def published(instance: Instance) -> list[float | None]:
     Returns their ages at the one that asks for ages; the other one gets none.
     """
     async with (
-        muster.connect(instance.folder.path, timeout=60, ages=True) as client,
-        muster.connect(instance.folder.path, timeout=60, proxies=()) as other,
+        muster.connect(instance.folder.path, timeout=PATIENT_S, ages=True) as client,
+        muster.connect(instance.folder.path, timeout=PATIENT_S, proxies=()) as other,
         client.join("live:ages") as room,
         other.join("live:ages") as beside,
     ):
         for number in range(MESSAGES):
             await client.publish("live:ages", f"{number}".encode())
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENT_S):
             assert await taken(beside) == [None] * MESSAGES
             return await taken(room)
 
@@ -60,7 +60,7 @@ async def test_each_message_is_counted_once_where_all_tell_their_age(make: Make)
         ages = await published(instance)
         assert all(age is not None and 0 < age < 30 for age in ages), ages
         # A repeated message counts only at the proxy: a broker numbers it once and a gateway places it once.
-        await until(lambda: seen(instance, "broker") == seen(instance, "gateway") == [MESSAGES], 60)
+        await until(lambda: seen(instance, "broker") == seen(instance, "gateway") == [MESSAGES])
         lines = {(line["sender"], line["receiver"]): line for line in await told(instance)}
         assert set(lines) == {("proxy", "broker"), ("broker", "gateway")}
         assert all(line["seen"] == MESSAGES and 0 < line["p50_ms"] <= line["p99_ms"] for line in lines.values())

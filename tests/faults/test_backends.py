@@ -12,7 +12,7 @@ from muster_server.control.cluster import backends
 from muster_server.plane.certificate import public_half
 from tests.control.registry.zookeeper import ZooKeeper
 from tests.faults.hosts import Hosts
-from tests.faults.load import PATIENT_S
+from tests.waiting import PATIENT_S
 
 
 @pytest.fixture

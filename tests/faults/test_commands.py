@@ -12,7 +12,7 @@ import pytest
 import muster
 from tests.faults.conftest import Make
 from tests.faults.instance import APART, Instance
-from tests.waiting import until_asked
+from tests.waiting import PATIENT_S, until_asked
 
 NODES = {"gateways": 2, "brokers": "1x2", "routers": "1x2", "proxies": 2}
 SENDERS = 20
@@ -84,7 +84,7 @@ async def run(instance: Instance, count: int, kills: tuple[str, ...]) -> tuple[R
         members = [
             tasks.create_task(told.member(instance, room, number, joined)) for room in ROOMS for number in range(2)
         ]
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENT_S):
             await joined.wait()
         sending = [tasks.create_task(send(instance, number, count, told, outcomes)) for number in range(SENDERS)]
         for name in kills:
@@ -92,7 +92,7 @@ async def run(instance: Instance, count: int, kills: tuple[str, ...]) -> tuple[R
             told.away = not instance.fellows(name).isdisjoint(instance.names("gateway"))
             await instance.renew(name)
             if told.away:
-                await until_asked(lambda: everybody(instance) == 2 * len(ROOMS), 30)
+                await until_asked(lambda: everybody(instance) == 2 * len(ROOMS))
                 told.away = False
         await asyncio.gather(*sending)
         for member in members:
@@ -192,7 +192,7 @@ def test_the_command_says_what_came_of_it(make: Make) -> None:
         line = json.loads(sub.stdout.readline())
         assert (line["room"], line["data"], line["sender"]) == ("news", "half-time", 1)
         sub.terminate()
-        sub.communicate(timeout=10)
+        sub.communicate(timeout=PATIENT_S)
         command = instance.ran("command", "empty", "anybody?", "--json")
         assert json.loads(command.stdout) == {"outcome": "no_member", "members": 0}
         assert command.returncode == 3

@@ -15,15 +15,14 @@ from muster_server.systems.rooms.cli.demo import DemoRoom, Figures, spoken
 from muster_server.systems.rooms.system import Demo
 from tests.faults.conftest import Make
 from tests.faults.instance import Instance
-from tests.faults.load import PATIENT_S
-from tests.waiting import until
+from tests.waiting import PATIENT_S, until
 
 LOSSES = [0.0, 0.01]
 
 
 def run(instance: Instance, *words: str) -> subprocess.CompletedProcess[str]:
     """`muster up` to its end."""
-    done = instance.ran("up", *words, seconds=60)
+    done = instance.ran("up", *words, seconds=PATIENT_S)
     return subprocess.CompletedProcess(words, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import muster
 from tests.faults.conftest import Make
-from tests.faults.load import PATIENT_S
+from tests.waiting import PATIENT_S
 
 
 async def test_a_url_opens_every_word_of_rooms_from_anywhere_and_a_wrong_one_says_what_to_mend(

@@ -27,7 +27,7 @@ from tests.faults.instance import Instance
 from tests.faults.swarm import broker, swarm
 from tests.fleet.mosquitto import Mosquitto, needs_mosquitto
 from tests.fleet.test_sessions import Server
-from tests.waiting import until_asked
+from tests.waiting import PATIENT_S, until_asked
 
 if TYPE_CHECKING:
     from tests.databases import Database
@@ -71,7 +71,7 @@ async def online(instance: Instance, count: int) -> None:
         nodes = [node for node in instance.record().processes if node.role == "index"]
         return all(instance.status(node.name).get("clients") == count for node in nodes)
 
-    await until_asked(known, 30)
+    await until_asked(known)
 
 
 @needs_mosquitto
@@ -103,7 +103,7 @@ async def test_a_fleet_comes_up_with_one_command_and_measures(make: Make) -> Non
             assert (explained["state"], explained["replayed"]) == ("done", True)
         finally:
             agents.send_signal(signal.SIGINT)
-            agents.wait(20)
+            agents.wait(PATIENT_S)
         pid = broker(instance).pid
         assert strikes.runs(pid)
     assert not strikes.runs(pid)
@@ -115,7 +115,7 @@ async def as_printed(instance: Instance) -> list[str]:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", example), env=instance.environment, stdout=asyncio.subprocess.PIPE
     )
-    said, _ = await asyncio.wait_for(process.communicate(), 60)
+    said, _ = await asyncio.wait_for(process.communicate(), PATIENT_S)
     assert process.returncode == 0
     return said.decode().splitlines()
 
@@ -181,7 +181,7 @@ async def test_a_web_side_measures_and_writes_tasks_over_http(make: Make) -> Non
             _, key = await asyncio.to_thread(keys.create, instance.folder.path / KEYS, "web", scopes, known)
             host, port = instance.process("http").bind or ("", 0)
             url, headers = f"http://{host}:{port}/api/v1/fleet", {"x-api-key": key, "idempotency-key": "k1"}
-            async with httpx2.AsyncClient(base_url=url, headers=headers, timeout=30, trust_env=False) as client:
+            async with httpx2.AsyncClient(base_url=url, headers=headers, timeout=PATIENT_S, trust_env=False) as client:
                 await _web(client)
 
 
@@ -244,7 +244,7 @@ async def test_whoever_watches_a_run_sees_each_result_once_though_its_scheduler_
             host, port = instance.process("http").bind or ("", 0)
             url = f"http://{host}:{port}/api/v1/fleet"
             async with httpx2.AsyncClient(
-                base_url=url, headers={"x-api-key": key}, timeout=30, trust_env=False
+                base_url=url, headers={"x-api-key": key}, timeout=PATIENT_S, trust_env=False
             ) as client:
                 asked = {"kind": "ping", "pick": 20, "options": {"work_s": 4.0}}
                 run = (await client.post("/runs", json=asked)).json()["run"]

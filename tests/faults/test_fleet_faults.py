@@ -26,7 +26,7 @@ from tests.faults.instance import Instance
 from tests.faults.swarm import Swarm, broker, program, swarm
 from tests.faults.test_fleet import FLEET, online
 from tests.fleet.mosquitto import needs_mosquitto
-from tests.waiting import until, until_asked
+from tests.waiting import PATIENT_S, until, until_asked
 
 if TYPE_CHECKING:
     from tests.databases import Database
@@ -64,7 +64,7 @@ class Load:
     async def __aexit__(self, *_: object) -> None:
         self._over.set()
         try:
-            await asyncio.wait_for(asyncio.gather(*self._tasks), 30)
+            await asyncio.wait_for(asyncio.gather(*self._tasks), PATIENT_S)
         finally:
             await self._asking.close()
 
@@ -88,7 +88,7 @@ class Load:
             new = [(at, event) for began, at, event in self.ended if began > since]
             return [at for at, event in new if len(event.done) == PICK and not event.replaced and not event.missed]
 
-        await until(whole, 60)
+        await until(whole)
         return whole()[0] - since
 
     async def explained(self, run: str) -> Explained:
@@ -111,7 +111,7 @@ async def lead(instance: Instance) -> str:
         nodes = all(len(each["index_nodes"]) == len(known) for each in said.values())
         return ready and nodes and len(found) == 1 and known == [CLIENTS] * len(known)
 
-    await until_asked(settled, 40)
+    await until_asked(settled)
     return found[0]
 
 
@@ -153,7 +153,7 @@ async def all_over(url: str) -> None:
     from tests.databases import plain
 
     wanted = "SELECT count(*) FROM muster_fleet_runs WHERE state IN ('due', 'running')"
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENT_S):
         while await plain(url, wanted) != [(0,)]:  # noqa: ASYNC110 - another process writes it
             await asyncio.sleep(0.2)
 
@@ -175,10 +175,10 @@ async def test_each_process_is_killed_and_work_goes_on(make: Make, figures: Call
                     since = time.monotonic()
                     strikes.kill(pid)
                     if name == "mosquitto":
-                        await until(lambda pid=pid: broker(instance).pid not in {0, pid}, 20)  # type: ignore[misc]
-                        await until(lambda: clients.connected == CLIENTS, 30)
+                        await until(lambda pid=pid: broker(instance).pid not in {0, pid})  # type: ignore[misc]
+                        await until(lambda: clients.connected == CLIENTS)
                     seconds[name] = round(await load.goes_on(since), 2)
-                    await until(lambda pid=pid: pid not in pids(instance), 20)  # type: ignore[misc]
+                    await until(lambda pid=pid: pid not in pids(instance))  # type: ignore[misc]
                 await lead(instance)
             await all_over(database(instance))
             counts = await accounted(database(instance), clients)
@@ -246,7 +246,7 @@ async def test_all_roles_and_services_are_struck_in_any_order(
                         await _strike(instance, pid, killed, away_s)
                     took = await load.goes_on(time.monotonic())
                     seconds.setdefault(f"{name} {'killed' if killed else 'stood still'}", []).append(round(took, 1))
-                    await until(lambda: clients.connected == CLIENTS, 60)
+                    await until(lambda: clients.connected == CLIENTS)
                 await lead(instance)
             await all_over(served.url)
             counts = await accounted(served.url, clients)
@@ -259,7 +259,7 @@ async def _strike(instance: Instance, pid: int, killed: bool, away_s: float) -> 
     """A node or a program; `muster up` starts again what is killed."""
     if killed:
         strikes.kill(pid)
-        await until_asked(lambda: pid not in pids(instance), 20)
+        await until_asked(lambda: pid not in pids(instance))
         return
     with strikes.standing_still(pid):
         await asyncio.sleep(away_s)

@@ -22,16 +22,15 @@ from tests.faults.conftest import Make
 from tests.faults.hosts import Hosts, Node
 from tests.faults.instance import COMMAND, Instance
 from tests.faults.ledger import Ledger
-from tests.faults.load import PATIENT_S, came, loaded, nothing_lost, under_load
+from tests.faults.load import came, loaded, nothing_lost, under_load
 from tests.faults.test_registry import FULL_RATE, RATE, everybody_runs, steal
 from tests.faults.test_serve import states
-from tests.waiting import until, until_asked
+from tests.waiting import PATIENT_S, until, until_asked
 
 ROOMS: Final = [f"room-{number}" for number in range(64)]
 """So many that each of four partitions has one."""
 MANY_ROOMS: Final = [f"room-{number}" for number in range(96)]
 """The same for eight."""
-GROW_S: Final = 120.0
 SEEDS: Final = int(os.environ.get("MUSTERTEST_SEEDS", "6"))
 FRESH: Final = int(os.environ.get("MUSTERTEST_FRESH", "20"))
 
@@ -68,7 +67,7 @@ async def registry(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncItera
 
 async def grow(instance: Instance, *words: str) -> int:
     """Grow to the end. Gives the number of partitions."""
-    done = await asyncio.to_thread(instance.ran, "cluster", "grow", *words, "--json", seconds=GROW_S)
+    done = await asyncio.to_thread(instance.ran, "cluster", "grow", *words, "--json", seconds=PATIENT_S)
     assert done.returncode == 0, done.stderr.decode()
     partitions: int = json.loads(done.stdout)["partitions"]
     return partitions
@@ -81,9 +80,9 @@ async def growing(instance: Instance, step: str, *words: str) -> AsyncIterator[f
     with said.open("wb") as stderr:
         command = instance.command("cluster", "grow", *words, stdout=subprocess.DEVNULL, stderr=stderr)
     try:
-        await until(lambda: step in said.read_text() or command.poll() is not None, GROW_S)
+        await until(lambda: step in said.read_text() or command.poll() is not None, PATIENT_S)
         yield command
-        await asyncio.to_thread(command.wait, GROW_S)
+        await asyncio.to_thread(command.wait, PATIENT_S)
     finally:
         command.kill()
         command.wait()
@@ -348,7 +347,6 @@ async def test_doublings_while_nodes_registry_and_command_die_and_stand_still_ar
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("fresh", range(FRESH))
 async def test_a_fresh_cluster_that_doubles_thrice_at_full_load_beside_three_zookeepers_loses_no_message(
     make: Make, tmp_path: Path, figures: Callable[..., None], fresh: int
@@ -385,7 +383,7 @@ async def brokers_doubled(hosts: Hosts, said: Path, name: str, *cluster: str) ->
         await until(lambda: "waits for a replica of partition 1" in said.read_text(), PATIENT_S)
         node = hosts.start(name, "broker", *cluster, "--partition", "1")
         await hosts.serve(node)
-        out, _ = await asyncio.to_thread(growing.communicate, GROW_S)
+        out, _ = await asyncio.to_thread(growing.communicate, PATIENT_S)
     finally:
         growing.kill()
         growing.wait()

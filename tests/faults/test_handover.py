@@ -8,10 +8,9 @@ import pytest
 
 import muster
 from tests.faults.conftest import Make
-from tests.faults.instance import APART, BACK_S, Instance
+from tests.faults.instance import APART, Instance
 from tests.faults.ledger import Ledger
-from tests.faults.load import PATIENT_S
-from tests.waiting import until
+from tests.waiting import PATIENT_S, until
 
 NODES = {"gateways": 2, "brokers": "2x1", "routers": "1x2", "proxies": 2}
 ROOMS = [f"room-{number}" for number in range(12)]
@@ -29,8 +28,8 @@ async def test_gateways_and_proxies_that_end_hand_their_clients_over_without_a_l
         async with (
             ledger.members(path, 4),
             ledger.members(path, 4, history=100),
-            muster.connect(path, gateways=[], timeout=60) as one,
-            muster.connect(path, gateways=[], timeout=60) as other,
+            muster.connect(path, gateways=[], timeout=PATIENT_S) as one,
+            muster.connect(path, gateways=[], timeout=PATIENT_S) as other,
             asyncio.TaskGroup() as tasks,
         ):
             publishing = [
@@ -41,7 +40,7 @@ async def test_gateways_and_proxies_that_end_hand_their_clients_over_without_a_l
                 await until(partial(ledger.reached, ledger.mark()), PATIENT_S)
                 parted[name] = int(instance.metrics(name)["sessions"])
                 await instance.renew(name, Instance.terminate)
-            await until(partial(ledger.reached, ledger.mark()), BACK_S)
+            await until(partial(ledger.reached, ledger.mark()), PATIENT_S)
             ledger.stop.set()
             await asyncio.gather(*publishing)
             await ledger.settle()

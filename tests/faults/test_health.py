@@ -9,7 +9,7 @@ from collections.abc import Callable
 import muster
 from tests.faults.conftest import Make
 from tests.faults.instance import APART, Instance
-from tests.waiting import until
+from tests.waiting import PATIENT_S, until
 
 NODES = {"brokers": "1x2"}
 ROOM = "live:health"
@@ -61,7 +61,7 @@ class Flow:
 
 async def state(instance: Instance, name: str) -> tuple[bool, str | None]:
     """What `muster links` says of the proxy's way to this broker: whether there is a link, and why it is left out."""
-    done = await asyncio.to_thread(instance.ran, "links", "--json", seconds=30)
+    done = await asyncio.to_thread(instance.ran, "links", "--json", seconds=PATIENT_S)
     assert done.returncode in {0, 75}, done.stderr
     lines = {(line["sender"], line["receiver"]): line for line in json.loads(done.stdout)["links"]}
     line = lines["proxy", name]
@@ -82,25 +82,25 @@ async def test_a_broker_that_stands_still_is_gone_round_by_commands_told_of_and_
         flow = Flow(instance)
         async with asyncio.TaskGroup() as tasks:
             member = tasks.create_task(flow.member())
-            await asyncio.wait_for(flow.joined.wait(), 30)
+            await asyncio.wait_for(flow.joined.wait(), PATIENT_S)
             sending = [tasks.create_task(flow.send(user)) for user in range(SENDERS)]
             # Both are given commands, and have been judged.
-            await until(lambda: all(given(instance, name) > 3 for name in ("broker", "broker-1")), 60)
+            await until(lambda: all(given(instance, name) > 3 for name in ("broker", "broker-1")))
             before, broker = instance.metrics("proxy"), instance.process("broker-1").node
             async with instance.stopped("broker-1"):
                 stopped = time.monotonic()
-                await until(lambda: instance.metrics("proxy")["brokers_left_out"] == 1, 30)
+                await until(lambda: instance.metrics("proxy")["brokers_left_out"] == 1)
                 found = time.monotonic()
                 assert instance.metrics("proxy")["ejections_away"] > before["ejections_away"]
-                await until(lambda: flow.done_since(stopped) >= MEANWHILE, 120)
+                await until(lambda: flow.done_since(stopped) >= MEANWHILE)
                 assert not (await state(instance, "broker-1"))[0]
             goes_on = time.monotonic()
-            await until(lambda: left_out(instance, broker) in {"away", "unanswered"}, 60)  # there, and not trusted yet
-            await until(lambda: instance.metrics("proxy")["brokers_left_out"] == 0, 60)
+            await until(lambda: left_out(instance, broker) in {"away", "unanswered"})  # there, and not trusted yet
+            await until(lambda: instance.metrics("proxy")["brokers_left_out"] == 0)
             back, had = time.monotonic(), given(instance, "broker-1")
             assert instance.metrics("proxy")["ejections_ended"] > before["ejections_ended"]
             assert await state(instance, "broker-1") == (True, None)
-            await until(lambda: given(instance, "broker-1") > had + 5, 120)
+            await until(lambda: given(instance, "broker-1") > had + 5)
             flow.over = True
             await asyncio.gather(*sending)
             member.cancel()

@@ -9,6 +9,7 @@ import muster
 from muster.instance import find
 from tests.faults.conftest import Make
 from tests.faults.instance import APART, Instance
+from tests.waiting import PATIENT_S
 
 NODES = {"gateways": 2, "brokers": "1x2", "routers": "1x2", "proxies": 2}
 ONE = {"gateways": 2, "brokers": "1x1", "routers": "1x1", "proxies": 1}
@@ -18,7 +19,7 @@ def at_gateway(instance: Instance, *numbers: int) -> muster.Client:
     """A client that knows these gateways only."""
     address = find(instance.folder.path)
     gateways = [address.gateways[number] for number in numbers]
-    return muster.connect(instance.folder.path, gateways=gateways, timeout=30)
+    return muster.connect(instance.folder.path, gateways=gateways, timeout=PATIENT_S)
 
 
 async def publish(client: muster.Client, numbers: range) -> None:
@@ -29,7 +30,7 @@ async def publish(client: muster.Client, numbers: range) -> None:
 async def read(room: muster.Room, count: int) -> list[int]:
     """The next messages. Raises if there is a gap."""
     taken: list[int] = []
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENT_S):
         while len(taken) < count:
             item = await anext(room)
             assert isinstance(item, muster.Message), item
@@ -110,9 +111,9 @@ async def test_the_command_prints_history_first(make: Make) -> None:
         async with muster.connect(instance.folder.path) as client:
             await publish(client, range(5))
             sub = instance.command("sub", "news", "--history", "3", "-n", "3", stdout=PIPE, stderr=PIPE)
-            said, told = await asyncio.to_thread(sub.communicate, timeout=20)
+            said, told = await asyncio.to_thread(sub.communicate, timeout=PATIENT_S)
             assert (said, told, sub.returncode) == (b"2\n3\n4\n", b"joined news, 3 messages of history\n", 0)
             sub = instance.command("sub", "news", "--history", "5", stdout=PIPE, stderr=PIPE)
-            _, told = await asyncio.to_thread(sub.communicate, timeout=20)
+            _, told = await asyncio.to_thread(sub.communicate, timeout=PATIENT_S)
             assert b"history_max" in told
             assert sub.returncode == 1

@@ -15,7 +15,7 @@ from muster_server.systems.http.system import KEYS
 from tests.faults.conftest import Make
 from tests.faults.instance import APART, Instance
 from tests.http.streams import Event, Reader, stream
-from tests.waiting import until
+from tests.waiting import PATIENT_S, until
 
 ROOM = "sports:final"
 PATH = f"/api/v1/rooms/{ROOM}/messages"
@@ -38,7 +38,7 @@ def make_key(instance: Instance, *scopes: str) -> str:
 def client(instance: Instance, **headers: str) -> httpx2.AsyncClient:
     host, port = address(instance)
     return httpx2.AsyncClient(
-        base_url=f"http://{host}:{port}", headers=headers, timeout=20, trust_env=False, verify=False
+        base_url=f"http://{host}:{port}", headers=headers, timeout=PATIENT_S, trust_env=False, verify=False
     )
 
 
@@ -54,7 +54,7 @@ def with_http(make: Make) -> Make:
 
 async def ready(asking: httpx2.AsyncClient) -> None:
     """Wait until requests can be done."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENT_S):
         while (await asking.get("/readyz")).status_code != 200:  # noqa: ASYNC110 - what is asked is a server
             await asyncio.sleep(0.02)
 
@@ -93,7 +93,7 @@ async def test_rooms_of_all_gateways_are_listed_once(with_http: Make) -> None:
                 assert (answer["truncated"], answer["partial"]) == (False, False)
                 return [room["name"] for room in answer["rooms"]]
 
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENT_S):
                 while await listed() != ["default:other", ROOM]:  # noqa: ASYNC110 - what is asked is a server
                     await asyncio.sleep(0.05)
             async with client(instance, **{"x-api-key": some_rooms}) as some:
@@ -136,13 +136,13 @@ async def test_a_node_dies_and_what_was_acknowledged_is_read_or_a_gap(with_http:
                         assert answer.json()["retryable"] is True, answer.text
 
             publishing = asyncio.create_task(publish())
-            await until(lambda: len(acked) > 20, 10)
+            await until(lambda: len(acked) > 20)
             await instance.renew(role)
             since = len(acked)
-            await until(lambda: len(acked) > since + 20, 30)
+            await until(lambda: len(acked) > since + 20)
             stop.set()
             await publishing
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENT_S):
                 while (await publisher.post(PATH, content=b"end")).status_code != 200:
                     pass
                 events = await read(reader, "end")
@@ -169,7 +169,7 @@ async def test_the_process_dies_and_its_readers_go_on(with_http: Make) -> None:
                 dead = instance.kill("http")
             await instance.back("http", dead)
             assert address(instance) == where
-            async with stream(where, PATH, key, {"last-event-id": events[-1].id}) as reader, asyncio.timeout(10):
+            async with stream(where, PATH, key, {"last-event-id": events[-1].id}) as reader, asyncio.timeout(PATIENT_S):
                 events += await reader.messages(5)
     assert covered(events) == ([str(number) for number in range(10)], 0)
 
@@ -180,7 +180,7 @@ async def test_the_end_of_the_instance_says_goodbye(with_http: Make) -> None:
         key = make_key(instance)
         async with client(instance, **{"x-api-key": key}) as asking:
             await ready(asking)
-            async with stream(address(instance), PATH, key) as reader, asyncio.timeout(10):
+            async with stream(address(instance), PATH, key) as reader, asyncio.timeout(PATIENT_S):
                 up.send_signal(signal.SIGINT)
                 event = await reader.message()
     assert (event.name, event.data["reason"]) == ("goodbye", "draining")
@@ -216,7 +216,7 @@ async def test_the_instance_comes_back_and_requests_are_done_again(with_http: Ma
             async with stream(address(instance), PATH, key) as reader:
                 for role in ("broker", "router", "gateway", "proxy"):
                     await instance.renew(role)
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(PATIENT_S):
                     while (await asking.post(PATH, content=b"after")).status_code != 200:
                         pass
                     assert "after" in covered(await read(reader, "after"))[0]

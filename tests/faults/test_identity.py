@@ -5,15 +5,13 @@ import signal
 from collections.abc import Callable
 from typing import Any, cast
 
-import pytest
-
 import muster
 from muster_server.control.cluster.instance import make_key
 from muster_server.plane.keys import public_key
 from tests.faults.hosts import Hosts, Node
 from tests.faults.ledger import Ledger
-from tests.faults.load import PATIENT_S, came, loaded, nothing_lost
-from tests.waiting import until
+from tests.faults.load import came, loaded, nothing_lost
+from tests.waiting import PATIENT_S, until
 
 ROOMS = [f"room-{number}" for number in range(24)]
 RATE = 300.0
@@ -78,7 +76,6 @@ async def take(*nodes: Node) -> None:
         assert node.lines("reloaded")[-1]["in_force"]
 
 
-@pytest.mark.timeout(300)
 async def test_identities_come_in_under_load_and_a_stolen_gateway_is_shut_out_alone(
     hosts: Hosts, figures: Callable[..., None]
 ) -> None:

@@ -19,7 +19,7 @@ from tests import strikes
 from tests.faults.conftest import Make
 from tests.faults.instance import APART, Instance
 from tests.faults.ledger import Ledger
-from tests.waiting import until
+from tests.waiting import PATIENT_S, until
 
 ROOMS = [f"room-{number}" for number in range(6)]
 MEMBERS = 4
@@ -33,7 +33,7 @@ MANY: dict[str, Any] = {"gateways": 2, "brokers": "2x2", "routers": "1x2", "prox
 
 async def come_and_go(instance: Instance, stop: asyncio.Event, may_go: asyncio.Event) -> None:
     """A client that joins and leaves other rooms as fast as it may: interest changes while roles die."""
-    async with muster.connect(instance.folder.path, proxies=[], timeout=30) as client:
+    async with muster.connect(instance.folder.path, proxies=[], timeout=PATIENT_S) as client:
         for number in itertools.count():
             await may_go.wait()
             if stop.is_set():
@@ -68,7 +68,7 @@ async def test_a_node_that_is_killed_comes_back_and_nothing_is_missing_in_silenc
     with instance.running():
         async with (
             ledger.members(instance.folder.path, MEMBERS),
-            muster.connect(instance.folder.path, gateways=[], timeout=60) as client,
+            muster.connect(instance.folder.path, gateways=[], timeout=PATIENT_S) as client,
             asyncio.TaskGroup() as tasks,
         ):
             publishing = tasks.create_task(ledger.publish_steadily(client, 1, 100))
@@ -144,7 +144,7 @@ async def test_clients_find_the_instance_that_took_the_place_of_a_killed_one(
     with instance.running() as up:
         async with (
             ledger.members(instance.folder.path, MEMBERS),
-            muster.connect(instance.folder.path, gateways=[], timeout=60) as client,
+            muster.connect(instance.folder.path, gateways=[], timeout=PATIENT_S) as client,
             asyncio.TaskGroup() as tasks,
         ):
             publishing = tasks.create_task(ledger.publish_steadily(client, 1, 100))
@@ -158,7 +158,7 @@ async def test_clients_find_the_instance_that_took_the_place_of_a_killed_one(
             with contextlib.ExitStack() as stack:
                 await asyncio.to_thread(stack.enter_context, instance.running())  # clients go on meanwhile
                 back, mark = time.monotonic(), ledger.mark()
-                await until(functools.partial(ledger.reached, mark), 30)
+                await until(functools.partial(ledger.reached, mark))
                 first = max(ledger.first_after(mark)) - back
                 figures(since_back_s=round(first, 3), gaps=dict(ledger.gaps()))
                 ledger.stop.set()

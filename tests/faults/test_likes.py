@@ -23,7 +23,7 @@ from tests.likes.crowd import Crowd
 from tests.likes.load import Load
 from tests.likes.test_mirror import Server
 from tests.redis_server import client_of
-from tests.waiting import until_asked
+from tests.waiting import PATIENT_S, until_asked
 
 SNOWFLAKE = 1_790_123_456_789_012_345
 
@@ -62,7 +62,9 @@ def cli(instance: Instance, *words: str) -> list[str]:
     """What redis-cli says, line by line."""
     host, port = address(instance)
     command = ["redis-cli", "-h", host, "-p", str(port), *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.split("\n")[:-1]
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENT_S, check=True).stdout.split("\n")[
+        :-1
+    ]
 
 
 @pytest.mark.skipif(not shutil.which("redis-cli"), reason="needs redis-cli; scripts/setup.sh --tests gets it")
@@ -177,7 +179,7 @@ async def test_three_nodes_share_the_items_though_one_dies_one_comes_and_one_goe
             await instance.back("likes-1", dead)
             added = said(instance, "cluster", "add", "likes")
             crowd.doors = doors()
-            await until_asked(lambda: instance.metrics("likes-3")["likes_partitions"] == 2, 60)
+            await until_asked(lambda: instance.metrics("likes-3")["likes_partitions"] == 2)
             await crowd.until(100)
             done = await asyncio.to_thread(instance.ran, "cluster", "remove", str(instance.process("likes").node))
             assert done.returncode == 0, (added, done.stderr)
@@ -190,7 +192,9 @@ async def test_three_nodes_share_the_items_though_one_dies_one_comes_and_one_goe
         if shutil.which("redis-cli"):
             host, port = doors()[0]
             command = ["redis-cli", "-c", "-h", host, "-p", str(port), "BITCOUNT", top["item"]]
-            answer = await asyncio.to_thread(subprocess.run, command, capture_output=True, timeout=20, check=True)
+            answer = await asyncio.to_thread(
+                subprocess.run, command, capture_output=True, timeout=PATIENT_S, check=True
+            )
             assert int(answer.stdout) == shown["count"]
 
 
@@ -233,7 +237,7 @@ async def test_users_file_lets_in_those_who_know_a_password(with_likes: Make, tm
                     return bool(await redis.ping())
             return False
 
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENT_S):
             while not await let_in("other"):  # noqa: ASYNC110 - another process reads the file
                 await asyncio.sleep(0.05)
         assert not await let_in("s3cret:x")
@@ -250,7 +254,7 @@ async def test_count_comes_into_the_room_of_its_item_at_most_ten_times_a_second(
             began, counts = time.monotonic(), list[int]()
             for user in range(500):
                 await redis.setbit("share:1000", user, 1)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENT_S):
                 async for message in room:
                     assert isinstance(message, muster.Message)
                     counts.append(int(message.data))
@@ -262,7 +266,7 @@ async def test_count_comes_into_the_room_of_its_item_at_most_ten_times_a_second(
             for user in range(10):
                 assert await redis.setbit("share:1000", user, 0) == 1, "likes go on"
             await instance.back("proxy", dead)
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENT_S):
                 async for message in room:
                     if isinstance(message, muster.Message) and int(message.data) == 490:
                         break

@@ -9,6 +9,7 @@ import muster
 from muster.instance import find
 from tests.faults.conftest import Make
 from tests.faults.instance import APART, Instance
+from tests.waiting import PATIENT_S
 
 NODES = {"gateways": 2, "brokers": "1x2", "routers": "1x2", "proxies": 2}
 MEMBERS = 8
@@ -21,9 +22,9 @@ async def members(instance: Instance, room: str) -> AsyncIterator[muster.Client]
     async with contextlib.AsyncExitStack() as stack:
         for number in range(MEMBERS):
             gateways = [address.gateways[number % 2]]
-            client = muster.connect(instance.folder.path, gateways=gateways, proxies=[], timeout=30)
+            client = muster.connect(instance.folder.path, gateways=gateways, proxies=[], timeout=PATIENT_S)
             await stack.enter_async_context((await stack.enter_async_context(client)).join(room))
-        yield await stack.enter_async_context(muster.connect(instance.folder.path, gateways=[], timeout=30))
+        yield await stack.enter_async_context(muster.connect(instance.folder.path, gateways=[], timeout=PATIENT_S))
 
 
 async def count(client: muster.Client, room: str, wait: float = 5.0) -> muster.Members:
@@ -39,7 +40,7 @@ async def count(client: muster.Client, room: str, wait: float = 5.0) -> muster.M
 
 async def counted(client: muster.Client, room: str, right: Callable[[muster.Members], bool]) -> None:
     """Ask until the answer is right."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENT_S):
         while not right(await count(client, room, 0.5)):
             pass
 

@@ -59,12 +59,12 @@ async def test_a_message_is_called_back_when_due_signed_and_once(with_messages: 
         assert (sent["id"], sent["state"], sent["duplicate"]) == ("order-7", "scheduled", False)
         again = said(instance, "delay", "send", "orders", '{"order": 7}', "--in", "9s", "--id", "order-7")
         assert (again["due_at"], again["duplicate"]) == (sent["due_at"], True)
-        await until(lambda: server.ids() == ["order-7"], 10)
+        await until(lambda: server.ids() == ["order-7"])
         (call,) = server.calls
         assert call.at >= sent["due_at"]
         assert (call.body, call.kind) == (b'{"order": 7}', "application/json")
         assert _core.webhook_verify(secret, call.id, call.timestamp, call.body, call.signature, int(time.time()))
-        await until(lambda: said(instance, "delay", "show", "order-7")["state"] == "done", 10)
+        await until(lambda: said(instance, "delay", "show", "order-7")["state"] == "done")
         assert said(instance, "delay", "cancel", "order-7", code=5)["outcome"] == "already fired"
         assert len(server.calls) == 1
         (joined,) = [line for line in instance.log.read_text().splitlines() if '"a worker joined"' in line]
@@ -83,7 +83,7 @@ async def test_changes_are_told_truthfully_and_take_place(with_messages: Make) -
         before = said(instance, "delay", "show", "postponed")["due_at"]
         assert said(instance, "delay", "postpone", "postponed", "--by", "10m")["due_at"] == before + 600_000
         assert said(instance, "delay", "advance", "advanced", "--to", "now")["outcome"] == "done"
-        await until(lambda: server.ids() == ["advanced"], 10)
+        await until(lambda: server.ids() == ["advanced"])
         assert said(instance, "delay", "postpone", "cancelled", "--by", "1s", code=5)["outcome"] == "cancelled"
         assert said(instance, "delay", "show", "nobody", code=6)["state"] == "unknown"
         assert said(instance, "delay", "cancel", "nobody", code=6)["outcome"] == "unknown"
@@ -106,7 +106,7 @@ async def test_a_killed_node_loses_no_accepted_message(with_messages: Make, role
             due[sent["id"]] = sent["due_at"]
         dead = instance.kill(role)
         await instance.back(role, dead)
-        await until(lambda: due.keys() <= set(server.ids()), 40)
+        await until(lambda: due.keys() <= set(server.ids()))
         assert all(call.at >= due[call.id] for call in server.calls)
         doubles = len(server.calls) - len(due)
         assert doubles <= 1, "only a callback that was under way comes twice"
@@ -121,13 +121,13 @@ async def test_all_is_kept_over_a_restart_of_the_instance(with_messages: Make) -
                 said(instance, "delay", "send", "orders", "x", "--in", "1h", "--id", f"m-{number}")
             said(instance, "delay", "cancel", "m-0")
             said(instance, "delay", "send", "orders", "overdue", "--in", "1ms", "--target", f"{server.url}/other")
-            await until(lambda: len(server.calls) == 1, 10)
+            await until(lambda: len(server.calls) == 1)
             assert server.calls[0].path == "/other"
         with instance.running():
             assert topic(instance, server) == secret
             assert said(instance, "delay", "show", "m-0")["state"] == "cancelled"
             assert said(instance, "delay", "advance", "m-1", "--to", "now")["outcome"] == "done"
-            await until(lambda: "m-1" in server.ids(), 10)
+            await until(lambda: "m-1" in server.ids())
             assert said(instance, "delay", "show", "m-2")["state"] == "scheduled"
             assert said(instance, "delay", "scrub")["fault_count"] == 0
             damage(instance, b"m-2")
@@ -144,7 +144,7 @@ async def test_a_target_that_fails_is_called_again_and_then_is_a_dead_letter(wit
     with hooks(bad) as server, instance.running():
         topic(instance, server, "--retries", "100ms,200ms", "--jitter", "0")
         said(instance, "delay", "send", "orders", "x", "--id", "order-7")
-        await until(lambda: said(instance, "delay", "show", "order-7")["state"] == "dead", 10)
+        await until(lambda: said(instance, "delay", "show", "order-7")["state"] == "dead")
         calls = server.of("order-7")
         assert len(calls) == 3
         assert calls[1].at - calls[0].at >= 100
@@ -159,7 +159,7 @@ async def test_a_target_that_fails_is_called_again_and_then_is_a_dead_letter(wit
         assert said(instance, "delay", "dead", "show", "order-7")["attempts"] == 3
         server.answer = lambda handler: handler.say(200)
         assert said(instance, "delay", "dead", "replay", "order-7")[0]["outcome"] == "done"
-        await until(lambda: said(instance, "delay", "show", "order-7")["state"] == "done", 10)
+        await until(lambda: said(instance, "delay", "show", "order-7")["state"] == "done")
         stats = said(instance, "topic", "stats", "orders")
         assert sum(minute["retries"] for minute in stats["minutes"]) == 2
         assert sum(minute["dead"] for minute in stats["minutes"]) == 1
@@ -181,13 +181,13 @@ async def test_a_callback_to_a_private_address_is_refused_unless_allowed(with_me
     with hooks() as server, instance.running():
         topic(instance, server)
         said(instance, "delay", "send", "orders", "x", "--id", "order-7")
-        await until(lambda: said(instance, "delay", "show", "order-7")["state"] == "dead", 10)
+        await until(lambda: said(instance, "delay", "show", "order-7")["state"] == "dead")
         assert said(instance, "delay", "dead", "show", "order-7")["answer"] == "forbidden_address"
         assert server.calls == []
         # A topic that allows it, beside the one that does not.
         topic(instance, server, "--allow", "127.0.0.0/8", name="inside")
         said(instance, "delay", "send", "inside", "x", "--id", "inside-7")
-        await until(lambda: server.ids() == ["inside-7"], 10)
+        await until(lambda: server.ids() == ["inside-7"])
         said(instance, "delay", "send", "orders", "x", "--id", "order-8")
-        await until(lambda: said(instance, "delay", "show", "order-8", "--topic", "orders")["state"] == "dead", 10)
+        await until(lambda: said(instance, "delay", "show", "order-8", "--topic", "orders")["state"] == "dead")
         assert server.ids() == ["inside-7"], "a connection that one topic may use is not another's"

@@ -22,7 +22,7 @@ from tests.faults.test_messages import said, topic, with_messages
 from tests.faults.test_messages_killed import LONG, Load, check, link, more
 from tests.kafka import Kafka
 from tests.redis_server import RedisServer
-from tests.waiting import until, until_asked
+from tests.waiting import PATIENT_S, until, until_asked
 
 __all__ = ["with_messages"]
 
@@ -73,16 +73,16 @@ async def test_strikes_with_redis_and_kafka_lose_nothing_and_fire_nothing_early(
         load, stop = Load(link(instance), 1), asyncio.Event()
         loading = asyncio.create_task(load.run(stop))
         struck: list[tuple[float, str]] = []
-        await until(lambda: len(server.calls) > 20, 30)
+        await until(lambda: len(server.calls) > 20)
         for _ in range(count):
             at = time.time() * 1_000
             struck.append((at, await strike(instance, redis, dice, older=True)))
             assert not loading.done(), loading.result()
-            await until(functools.partial(more, server, len(server.calls) + 5), 60)
+            await until(functools.partial(more, server, len(server.calls) + 5))
         stop.set()
         await loading
         await load.link.close()
-        await until_asked(lambda: said(instance, "delay", "ls", "orders")["matching"] == 0, 60)
+        await until_asked(lambda: said(instance, "delay", "ls", "orders")["matching"] == 0)
         doubles = check(load, server, struck)
         figures(strikes=len(struck), accepted=len(load.due), withdrawn=len(load.withdrawn), doubles=doubles)
 
@@ -92,7 +92,7 @@ async def test_a_lost_redis_is_made_again_from_kafka_and_messages_go_to_topics(
 ) -> None:
     admin = AdminClient({"bootstrap.servers": kafka.servers, "log_level": 0})
     name = f"{kafka.prefix}.shipped"
-    admin.create_topics([NewTopic(name, 1, 1)])[name].result(20)
+    admin.create_topics([NewTopic(name, 1, 1)])[name].result(PATIENT_S)
     instance = elsewhere(with_messages, redis, kafka)
     with hooks() as server, instance.running():
         topic(instance, server)
@@ -100,15 +100,15 @@ async def test_a_lost_redis_is_made_again_from_kafka_and_messages_go_to_topics(
         said(instance, "delay", "send", "orders", "withdrawn", "--in", "1h", "--id", "withdrawn")
         said(instance, "delay", "cancel", "withdrawn")
         said(instance, "delay", "send", "orders", "x", "--id", "to-kafka", "--target", f"kafka:{name}")
-        await until_asked(lambda: said(instance, "delay", "show", "to-kafka")["state"] == "done", 20)
+        await until_asked(lambda: said(instance, "delay", "show", "to-kafka")["state"] == "done")
         redis.said("FLUSHALL")
-        await until_asked(lambda: instance.ran("delay", "show", "kept", "--json").returncode == 0, 30)
+        await until_asked(lambda: instance.ran("delay", "show", "kept", "--json").returncode == 0)
         assert said(instance, "delay", "show", "kept")["state"] == "scheduled"
         assert said(instance, "delay", "show", "withdrawn")["state"] == "cancelled"
         assert said(instance, "delay", "advance", "kept", "--to", "now")["outcome"] == "done"
-        await until(lambda: server.ids() == ["kept"], 20)
+        await until(lambda: server.ids() == ["kept"])
         (center,) = instance.names("center")
-        await until_asked(lambda: instance.status(center)["schedule"]["backs"] == 1, 20)  # figures of the last second
+        await until_asked(lambda: instance.status(center)["schedule"]["backs"] == 1)  # figures of the last second
 
 
 @pytest.mark.parametrize("stands", [False, pytest.param(True, marks=pytest.mark.soak)], ids=["killed", "stands still"])
@@ -133,10 +133,10 @@ async def test_a_center_that_waits_takes_over_and_all_centers_may_die_at_once(
         async def goes_on(name: str) -> None:
             struck.append((time.time() * 1_000, "center"))
             since, count = time.monotonic(), len(server.calls)
-            await until(lambda: len(server.calls) > count + 20, 40)
+            await until(lambda: len(server.calls) > count + 20)
             seconds[name] = round(time.monotonic() - since, 1)
 
-        await until(lambda: len(server.calls) > 20 and has_started(tmp_path), 30)
+        await until(lambda: len(server.calls) > 20 and has_started(tmp_path))
         if stands:
             async with instance.stopped("center"):
                 await goes_on("the first one stands still")
@@ -148,7 +148,7 @@ async def test_a_center_that_waits_takes_over_and_all_centers_may_die_at_once(
             stop.set()
             await loading
             await load.link.close()
-            await until_asked(lambda: said(instance, "delay", "ls", "orders")["matching"] == 0, 60)
+            await until_asked(lambda: said(instance, "delay", "ls", "orders")["matching"] == 0)
         doubles = check(load, server, struck)
     figures(accepted=len(load.due), withdrawn=len(load.withdrawn), doubles=doubles, goes_on_after_s=seconds)
 

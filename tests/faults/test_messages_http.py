@@ -17,7 +17,7 @@ from muster.messages import BATCH_MAX, Messages, Sent, message
 from tests.faults.hooks import Hooks, hooks
 from tests.faults.instance import Instance, configuration
 from tests.faults.test_http import client, make_key, ready
-from tests.waiting import until
+from tests.waiting import PATIENT_S, until
 
 PATH = "/api/v1/topics/orders/messages"
 
@@ -60,7 +60,7 @@ async def test_a_message_and_a_batch_are_durable_and_called_back(served: tuple[I
         mixed = await asking.post(PATH, json=[{"data": 1, "id": "good"}, {"data": 1, "in_ms": -1}])
         assert mixed.status_code == 207
         assert mixed.json()["messages"][1]["problem"]["code"] == "bad_request"
-        await until(lambda: {"one", "raw", "good", *(each["id"] for each in batch)} <= set(server.ids()), 20)
+        await until(lambda: {"one", "raw", "good", *(each["id"] for each in batch)} <= set(server.ids()))
         (call,) = server.of("raw")
         assert (call.body, call.kind) == (b"\x00\x01", "image/png")
         assert server.of("one")[0].body == b'{"order":7}'
@@ -70,7 +70,7 @@ async def test_a_message_and_a_batch_are_durable_and_called_back(served: tuple[I
             found: dict[str, Any] = (await asking.get(f"{PATH}/one")).json()
             return bool(found["state"] == "done")
 
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENT_S):
             while not await is_done():  # noqa: ASYNC110 - what is asked is a server
                 await asyncio.sleep(0.02)
         stats = (await asking.get("/api/v1/topics/orders/stats")).json()

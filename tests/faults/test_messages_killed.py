@@ -128,7 +128,7 @@ def check(load: Load, server: Hooks, struck: list[tuple[float, str]]) -> int:
 @pytest.mark.parametrize(
     "count",
     [
-        pytest.param(SHORT, marks=pytest.mark.timeout(600)),
+        SHORT,
         pytest.param(LONG, marks=[pytest.mark.soak, pytest.mark.timeout(7_200)]),
     ],
     ids=["short", "long"],
@@ -144,16 +144,16 @@ async def test_strikes_under_load_lose_nothing_and_fire_nothing_early(
         load, stop = Load(link(instance), seed), asyncio.Event()
         loading = asyncio.create_task(load.run(stop))
         struck: list[tuple[float, str]] = []
-        await until(lambda: len(server.calls) > 20, 30)
+        await until(lambda: len(server.calls) > 20)
         for _ in range(count):
             at = time.time() * 1_000
             struck.append((at, await strike(instance, dice)))
             assert not loading.done(), loading.result()
-            await until(functools.partial(more, server, len(server.calls) + 5), 40)
+            await until(functools.partial(more, server, len(server.calls) + 5))
         stop.set()
         await loading
         await load.link.close()
-        await until_asked(lambda: said(instance, "delay", "ls", "orders")["matching"] == 0, 60)
+        await until_asked(lambda: said(instance, "delay", "ls", "orders")["matching"] == 0)
         doubles = check(load, server, struck)
         figures(strikes=count, accepted=len(load.due), withdrawn=len(load.withdrawn), doubles=doubles, again=load.again)
         assert said(instance, "delay", "ls", "orders", "--state", "dead")["matching"] == 0
@@ -170,10 +170,10 @@ async def test_a_worker_that_stood_still_for_longer_than_its_claims_fires_nothin
             for answer in await load.ask("send", sends, list[Sent | Refused]):
                 load.due[answer.id] = answer.due_at
             # Its claims run out after 15.5 s; then the other one fires what it held.
-            await until(lambda: load.due.keys() <= set(server.ids()), 40)
-        await until_asked(lambda: instance.status(first)["under_way"] == 0, 20)
+            await until(lambda: load.due.keys() <= set(server.ids()))
+        await until_asked(lambda: instance.status(first)["under_way"] == 0)
         calls = server.ids()
         await load.link.close()
         # What it had given to its callbacks' thread before it stood still may come again, with the same id.
         assert len(calls) - len(set(calls)) <= 64
-        await until_asked(lambda: said(instance, "delay", "ls", "orders")["matching"] == 0, 30)
+        await until_asked(lambda: said(instance, "delay", "ls", "orders")["matching"] == 0)

@@ -6,14 +6,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from tests.faults.conftest import Make
 from tests.faults.hooks import Called, Handler, Hooks, hooks
 from tests.faults.instance import Instance
 from tests.faults.test_http import client, make_key, ready
 from tests.faults.test_messages import said, with_messages
-from tests.waiting import until, until_asked
+from tests.waiting import PATIENT_S, until, until_asked
 
 __all__ = ["with_messages"]
 
@@ -81,7 +79,6 @@ def dead(instance: Instance, name: str) -> list[Any]:
     return letters
 
 
-@pytest.mark.timeout(240)
 async def test_bad_targets_hold_up_no_other(with_messages: Make, figures: Callable[..., None]) -> None:
     instance = with_messages(systems={"enabled": "messages,http"}, http={"body_bytes_max": 4 << 20})
     with contextlib.ExitStack() as stack:
@@ -114,7 +111,7 @@ async def test_bad_targets_hold_up_no_other(with_messages: Make, figures: Callab
                     answer = await asking.post(f"/api/v1/topics/{topic}/messages", json=some)
                     assert answer.status_code == 200, answer.text
                 due = {f"{mark}-{k}": at + 10 * k for k in range(200)}
-                await until(lambda: due.keys() <= set(good.ids()), 60)
+                await until(lambda: due.keys() <= set(good.ids()))
                 return due
 
             alone = lateness(good, await wave("alone", ["good"]))
@@ -132,7 +129,7 @@ async def test_bad_targets_hold_up_no_other(with_messages: Make, figures: Callab
             counts = {name: len(dead(instance, name)) for name in BAD}
             return all(count >= 5 for count in counts.values())
 
-        await until_asked(some_died, 60, 1.0)
+        await until_asked(some_died, PATIENT_S, 1.0)
         for name in BAD:
             waiting = said(instance, "delay", "ls", name)["matching"]
             letters = dead(instance, name)

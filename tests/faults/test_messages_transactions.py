@@ -145,14 +145,14 @@ async def test_the_example_and_check_backs_of_dead_handlers(
                 uncommitted = dies.transaction(session, "orders", {"order": 3})
                 await uncommitted.__aenter__()
                 session.add(Order(id=3))
-            await until(lambda: server.of(committed.id), 20)
+            await until(lambda: server.of(committed.id))
             assert server.of(committed.id)[0].body == b'{"order":2}'
 
             def ended() -> bool:
                 found = [client.get(CHECKS, each.id) for each in (committed, uncommitted)]
                 return [each.state for each in found if each] == ["done", "done"]
 
-            await until_asked(ended, 20)
+            await until_asked(ended)
         rows = dict(await outcomes(engine))
         assert (rows.pop(committed.id), rows.pop(uncommitted.id)) == ("OK", "ABORT")
         assert list(rows.values()) == ["OK"]
@@ -220,16 +220,16 @@ async def test_check_backs_about_effects_outside_a_database(
                 found = client.get("pay-checks", id)
                 return "" if found is None else found.state
 
-            await until(lambda: server.of(lost[0]), 20)
+            await until(lambda: server.of(lost[0]))
             assert server.of(lost[0])[0].body == b'{"order":2}'
-            await until_asked(lambda: [state(id) for id in lost] == ["done", "dead"], 20)
+            await until_asked(lambda: [state(id) for id in lost] == ["done", "dead"])
             unknown = Answer(503, "the outcome of the effect is not known")
             assert [each for each in asked if each.status == 503] == [unknown] * 3, "counted when it was asked"
             bank.payments[lost[1]] = Payment(paid=True)
             done = instance.ran("delay", "dead", "replay", lost[1], "--topic", "pay-checks")
             assert done.returncode == 0, done.stderr
-            await until(lambda: server.of(lost[1]), 20)
-            await until_asked(lambda: state(lost[1]) == "done", 20)
+            await until(lambda: server.of(lost[1]))
+            await until_asked(lambda: state(lost[1]) == "done")
         assert [server.of(id)[0].body for id in bank.payments] == [b'{"order":1}', b'{"order":2}', b'{"order":3}']
         assert all(len(server.of(id)) == 1 for id in bank.payments)
 

@@ -9,9 +9,7 @@ import pytest
 from tests.faults.instance import Instance
 from tests.faults.test_messages import said
 from tests.faults.test_unicast import device, got, seen
-from tests.waiting import until_asked
-
-PATIENT_S = 20.0
+from tests.waiting import PATIENT_S, until_asked
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from muster_server.plane.kinds import kind, kinds
 from tests.documents import ROOT, spans
 from tests.faults.conftest import Make
 from tests.faults.instance import Instance
+from tests.waiting import PATIENT_S
 
 PAGE: Final = ROOT / "docs" / "metrics.md"
 SAMPLE: Final = re.compile(r'(\w+(?:\{(?:[^"}]|"[^"]*")*\})?) \S+')
@@ -26,7 +27,7 @@ def test_what_operators_are_told_to_watch_exists() -> None:
 
 async def page_of(instance: Instance, role: str) -> str:
     """The metrics of a node of this role, once it serves; of the prober, once it has paths."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENT_S):
         while True:
             if (nodes := instance.record().of(role)) and nodes[0].ready:
                 page = common.fetch(nodes[0], "/metrics")[1].decode()

@@ -16,11 +16,12 @@ from tests import strikes
 from tests.faults.conftest import Make
 from tests.faults.instance import APART, MUSTER, ROOT, Instance, configuration
 from tests.together import together
+from tests.waiting import PATIENT_S
 
 
 def run(instance: Instance, *words: str, stdin: bytes = b"") -> tuple[int, str]:
     """One command to its end: exit code, and stderr, which must be the only thing it says."""
-    done = instance.ran(*words, stdin=stdin, seconds=60)
+    done = instance.ran(*words, stdin=stdin, seconds=PATIENT_S)
     assert done.stdout == b"", done.stdout
     return done.returncode, done.stderr.decode()
 
@@ -33,7 +34,7 @@ def run_under(under: str, instance: Instance, *words: str, stdin: bytes = b"", *
         env=instance.environment | environment,
         input=stdin,
         capture_output=True,
-        timeout=60,
+        timeout=PATIENT_S,
         check=False,
     )
     assert done.stdout == b"", done.stdout
@@ -98,11 +99,11 @@ async def test_what_is_typed_and_is_no_text_is_sent_as_it_is(running: Instance) 
         told = aiter(room)
         for words in (("command", "typed"), ("trace", "typed", "--message")):
             telling = running.command(*words, "\udcff\udcc3(", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENT_S):
                 item = await anext(told)
             assert isinstance(item, muster.Message | muster.Command)
             assert item.data == b"\xff\xc3("
-            _, errors = await asyncio.to_thread(telling.communicate, timeout=60)
+            _, errors = await asyncio.to_thread(telling.communicate, timeout=PATIENT_S)
             assert (telling.returncode, errors) == (0, b"")
 
 
@@ -112,7 +113,7 @@ def test_a_full_disk_takes_what_sub_prints_no_more(running: Instance) -> None:
         assert subscriber.stderr is not None
         assert subscriber.stderr.readline() == b"joined full\n"
         assert run(running, "pub", "full", stdin=b"line\n")[0] == 0
-        check_line(subscriber.communicate(timeout=20)[1].decode(), "No space left on device")
+        check_line(subscriber.communicate(timeout=PATIENT_S)[1].decode(), "No space left on device")
     assert subscriber.returncode == 1
 
 
@@ -236,8 +237,8 @@ def test_an_instance_that_was_killed(make: Make) -> None:
     with instance.running() as up:
         pids = instance.pids()
         strikes.kill(up.pid)
-        up.wait(10)
-        deadline = time.monotonic() + 5
+        up.wait(PATIENT_S)
+        deadline = time.monotonic() + PATIENT_S
         while any(os.path.exists(f"/proc/{pid}") for pid in pids.values()):
             assert time.monotonic() < deadline, "a role outlived its parent"
             time.sleep(0.02)
@@ -256,7 +257,7 @@ def test_a_standing_gateway_is_a_time_out_and_not_a_hang(make: Make) -> None:
         strikes.stop(instance.process("gateway").pid)
         began = time.monotonic()
         code, said = run(instance, "sub", "room")
-        assert time.monotonic() - began < 20
+        assert time.monotonic() - began < PATIENT_S
         check_line(said, "gateway")
         assert code == 75
 
@@ -269,5 +270,5 @@ async def test_a_command_does_without_the_role_that_it_does_not_use(running: Ins
         assert reader.stderr is not None
         assert reader.stderr.readline() == b"joined alone\n"
         reader.send_signal(signal.SIGINT)
-        reader.communicate(timeout=10)
+        reader.communicate(timeout=PATIENT_S)
         assert reader.returncode == 0

@@ -9,6 +9,7 @@ from muster_server.control.host.shown import shown
 from tests.faults.conftest import Make
 from tests.faults.instance import MUSTER, ROOT, Instance
 from tests.faults.test_mistakes import run
+from tests.waiting import PATIENT_S
 
 PRINTABLE = "".join(map(chr, range(0x20, 0x7F))).replace("*", "")
 LONGEST = "abcdefghijklmnopqrstuvwxyz_-0123:" + "\N{CJK UNIFIED IDEOGRAPH-4E2D}" * 53 + "x"
@@ -44,7 +45,7 @@ def test_pub_and_sub_take_it(make: Make) -> None:
             assert reader.stderr is not None
             assert reader.stderr.readline().decode() == f"joined {name}\n"
             assert run(instance, "pub", "--", name, stdin=b"line\n") == (0, f"published 1 to {name}\n")
-            said, _ = reader.communicate(timeout=20)
+            said, _ = reader.communicate(timeout=PATIENT_S)
             assert json.loads(said)["room"] == name
 
 

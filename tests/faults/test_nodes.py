@@ -14,10 +14,9 @@ import muster
 from tests.faults.conftest import Make
 from tests.faults.instance import APART, ROLES, Instance, configuration, reach
 from tests.faults.ledger import Ledger, content
-from tests.faults.load import PATIENT_S
 from tests.faults.test_demo import run
 from tests.faults.test_registry import everybody_runs
-from tests.waiting import until, until_asked
+from tests.waiting import PATIENT_S, until, until_asked
 
 MANY = {"gateways": 2, "brokers": "2x2", "routers": "2x2", "proxies": 2}
 ROOMS = [f"room-{number}" for number in range(24)]
@@ -55,6 +54,9 @@ async def test_members_at_every_gateway_get_what_is_published_through_every_prox
             await asyncio.gather(*publishing)
             await ledger.settle()
             numbered = {name: instance.metrics(name)["messages_published"] for name in instance.names("broker")}
+            sent = sum(map(len, ledger.sent.values()))
+            again = sum(numbered.values()) - sent  # by the other broker of the partition, where an owner was bypassed
+            await until(lambda: ledger.repeats() >= again)
             passed = {name: instance.metrics(name)["messages_forwarded"] for name in instance.names("proxy")}
             at_each = {len(ROOMS) * MEMBERS / 2}
             gateways = instance.names("gateway")
@@ -62,12 +64,11 @@ async def test_members_at_every_gateway_get_what_is_published_through_every_prox
             await until(
                 instance.interest_agrees, PATIENT_S
             )  # a link that was lost is there again, and told anew (ROOM-16)
-    figures(loss=loss, numbered=numbered, passed=passed, gaps=dict(ledger.gaps()))
+    figures(loss=loss, numbered=numbered, again=again, passed=passed, gaps=dict(ledger.gaps()))
     ledger.check()
-    sent = sum(map(len, ledger.sent.values()))
     assert sum(len(seat.items) for seat in ledger.seats) == sent * MEMBERS
-    assert not ledger.gaps()
-    assert sum(numbered.values()) == sent
+    assert set(ledger.gaps()) <= {"ended"}, "nobody lacks anything"
+    assert again >= 0
     for number, name in enumerate(passed, 1):
         mine = sum(publisher == number for keys in ledger.sent.values() for publisher, _ in keys)
         assert passed[name] >= mine > 0
@@ -116,7 +117,7 @@ async def test_a_node_that_stands_still_is_gone_round(
     before = done() if role == "broker" else dict.fromkeys(standing.names(role), 0.0)
     async with (
         ledger.members(path, MEMBERS),
-        muster.connect(path, gateways=[], timeout=60) as client,
+        muster.connect(path, gateways=[], timeout=PATIENT_S) as client,
         muster.connect(path) as other,
         asyncio.TaskGroup() as tasks,
     ):
@@ -129,7 +130,7 @@ async def test_a_node_that_stands_still_is_gone_round(
             for room in [other.join(f"new-{number}") for number in range(8 if role == "router" else 0)]:
                 await room
             joined = time.monotonic() - stopped
-            await until(lambda: ledger.reached(mark), 30)
+            await until(lambda: ledger.reached(mark))
             took = max(*ledger.first_after(mark), stopped + joined) - stopped
             told = ledger.gaps()
         await asyncio.sleep(1.0)
@@ -164,7 +165,7 @@ def test_a_short_run_of_many_nodes_ends_with_0_and_leaves_no_process(make: Make)
     with instance.running("--for", "2") as up:
         pids = instance.pids()
         assert len(pids) == 12
-        up.wait(20)
+        up.wait(PATIENT_S)
     assert up.returncode == 0, instance.tail()
     assert not [pid for pid in pids.values() if os.path.exists(f"/proc/{pid}")]
 

@@ -17,6 +17,7 @@ import pytest
 from tests import forked, strikes
 from tests.faults.conftest import Make
 from tests.faults.instance import Instance
+from tests.waiting import PATIENT_S
 
 SECONDS_MAX = 15.0
 RSS_MIB_MAX = 200
@@ -53,7 +54,7 @@ class Subscriber:
         self.output, self.errors = folder / f"{name}.out", folder / f"{name}.err"
         with self.output.open("wb") as output, self.errors.open("wb") as errors:
             self.process = instance.command("sub", room, *words, stdout=output, stderr=errors)
-        deadline = time.monotonic() + 15
+        deadline = time.monotonic() + PATIENT_S
         while b"joined" not in self.errors.read_bytes():
             assert time.monotonic() < deadline, f"not joined: {self.errors.read_text()}"
             time.sleep(0.02)
@@ -70,7 +71,7 @@ class Subscriber:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGCONT)
             self.process.send_signal(signal.SIGINT)
-        return self.process.wait(15)
+        return self.process.wait(PATIENT_S)
 
 
 @contextmanager
@@ -110,7 +111,6 @@ def tells_all(subscriber: Subscriber, lines: list[bytes], offset_of: Callable[[i
         return stream.read() == lines[-1] + b"\n"
 
 
-@pytest.mark.timeout(200)
 @pytest.mark.parametrize(
     "case",
     [
@@ -135,7 +135,7 @@ async def test_what_goes_into_pub_comes_out_of_sub(
             publisher = publish(instance, room, source)
             finished = await wait_for(lambda: whole.process.poll() is not None, began + 60)
             took = time.monotonic() - began
-            publisher.wait(20)
+            publisher.wait(PATIENT_S)
             acknowledged = time.monotonic() - began
         memory.cancel()
         figures(
@@ -165,7 +165,6 @@ async def starve(process: forked.Process, seed: int) -> None:
         process.send_signal(signal.SIGCONT)
 
 
-@pytest.mark.timeout(200)
 async def test_a_reader_that_seldom_runs_has_the_whole_of_a_paced_room(
     make: Make, figures: Callable[..., None], tmp_path: Path
 ) -> None:
@@ -182,14 +181,13 @@ async def test_a_reader_that_seldom_runs_has_the_whole_of_a_paced_room(
             finished = await wait_for(lambda: starved.process.poll() is not None, began + 60)
             figures(seconds=time.monotonic() - began)
         await starving
-        publisher.wait(20)
+        publisher.wait(PATIENT_S)
     count = starved.output.read_bytes().count(b"\n")
     assert finished, f"{count} of {len(lines)} lines; gaps {starved.gaps()[:5]}"
     assert starved.output.read_bytes() == source.read_bytes()
     assert not starved.gaps()
 
 
-@pytest.mark.timeout(200)
 @pytest.mark.parametrize(
     "case", ["numbers", "kilobytes_paced", *(pytest.param(name, marks=pytest.mark.soak) for name in CASES)]
 )
@@ -212,7 +210,7 @@ async def test_beside_it_one_that_is_stopped_has_the_whole_in_lines_and_gaps(
                 await asyncio.sleep(STOPPED_S)
             finished = await wait_for(lambda: whole.process.poll() is not None, began + 60)
             took = time.monotonic() - began
-            publisher.wait(20)
+            publisher.wait(PATIENT_S)
             owner: dict[str, Any] = await asyncio.to_thread(lambda: instance.room("broker", room))
             chunks, rest = divmod(owner["next_offset"] - 1, len(lines))
             assert rest == 0, f"{owner} for {len(lines)} lines"
@@ -273,7 +271,7 @@ async def test_a_reader_that_stood_still_longer_than_its_session_lives_goes_on_b
             assert await wait_for(lambda: tells_all(stopped, lines, offsets), began + 10)
             took = time.monotonic() - began
             source.close()
-            assert publisher.wait(20) == 0
+            assert publisher.wait(PATIENT_S) == 0
         figures(seconds=took, gaps=len(stopped.gaps()))
         account(lines, stopped.output.read_bytes().splitlines(), stopped.gaps(), offsets)
     assert took < BACK_S_MAX

@@ -32,9 +32,8 @@ from tests.faults.instance import Instance
 from tests.kafka import Kafka
 from tests.presence.feed import changes, followed
 from tests.redis_server import RedisServer
-from tests.waiting import until_asked
+from tests.waiting import PATIENT_S, until_asked
 
-PATIENT_S = 20.0
 MESSAGES = int(os.environ.get("MUSTERTEST_MESSAGES", "50000"))
 STAYING = range(100, 112)
 ROAMING = range(200, 208)
@@ -128,7 +127,9 @@ async def _keys(instance: Instance) -> None:
     ]
     host, port = instance.process("http").bind or ("", 0)
     asked = {"users": ["7"], "data": "over http", "expires": 2}
-    async with httpx2.AsyncClient(base_url=f"http://{host}:{port}/api/v1", timeout=30, trust_env=False) as client:
+    async with httpx2.AsyncClient(
+        base_url=f"http://{host}:{port}/api/v1", timeout=PATIENT_S, trust_env=False
+    ) as client:
 
         async def status(key: str | None, path: str, body: dict[str, Any]) -> int:
             answer = await client.post(path, json=body, headers={} if key is None else {"x-api-key": key})

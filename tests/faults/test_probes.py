@@ -23,10 +23,8 @@ from muster_server.plane.spec import Spec
 from tests import forked, strikes
 from tests.faults.conftest import Make
 from tests.faults.instance import APART, COMMAND, samples
+from tests.waiting import PATIENT_S
 
-PATIENT_S = 60.0
-SOON_S = 30.0
-"""From the start, or from an event, to the time it is seen."""
 LOSES = ("proxy-1", "broker")
 """The one link, in this direction."""
 LOSS = 0.3
@@ -145,12 +143,12 @@ async def test_by_default_all_paths_are_probed_and_who_stands_still_is_an_alarm_
         return samples(common.fetch(prober, "/metrics")[1].decode())[name]
 
     with instance.running("--gateways", "2", "--brokers", "2x2", "--routers", "1x2", "--proxies", "2"):
-        async with asyncio.timeout(SOON_S):
+        async with asyncio.timeout(PATIENT_S):
             while len(ways(await shown())) < 2 * 4 * 2:
                 pass
         await eventually(lambda: counted("probe_paths_failing") == 0)
         assert max(path["sent"] for path in await shown("--probe", "4")) > 5, "oftener, as somebody waits for it"
-        async with instance.stopped("broker-3"), asyncio.timeout(SOON_S):
+        async with instance.stopped("broker-3"), asyncio.timeout(PATIENT_S):
             while {path["broker"] for path in await shown() if "down" in path["beyond"]} != {"broker-3"}:
                 pass
             await eventually(lambda: counted("probe_paths_failing") == 4)

@@ -26,8 +26,8 @@ from tests.control.registry.zookeeper import ZooKeeper
 from tests.faults.conftest import Make
 from tests.faults.instance import APART, ROLES, Instance
 from tests.faults.ledger import Ledger
-from tests.faults.load import MEMBERS, PATIENT_S, came, nothing_lost, under_load
-from tests.waiting import until, until_asked
+from tests.faults.load import MEMBERS, came, nothing_lost, under_load
+from tests.waiting import PATIENT_S, until, until_asked
 
 SEVERAL = {"brokers": "1x2", "routers": "1x2"}
 TWO_OF_EACH = SEVERAL | {"gateways": 2, "proxies": 2}
@@ -391,7 +391,6 @@ async def test_an_ensemble_whose_servers_die_and_whose_sessions_end_costs_no_mes
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("zookeeper", [3], indirect=True)
 async def test_nodes_that_are_killed_while_the_ensemble_is_away_are_gone_round_until_it_is_back(
     make: Make, zookeeper: ZooKeeper, figures: Callable[..., None]

@@ -11,9 +11,9 @@ from tests.control.registry.zookeeper import ZooKeeper
 from tests.faults.conftest import Make
 from tests.faults.instance import Instance, configuration
 from tests.faults.ledger import Ledger
-from tests.faults.load import PATIENT_S, came, nothing_lost, under_load
+from tests.faults.load import came, nothing_lost, under_load
 from tests.faults.test_registry import RATE, everybody_runs, told
-from tests.waiting import until
+from tests.waiting import PATIENT_S, until
 
 ROOMS = [f"room-{number}" for number in range(60)]
 """Each instance has owners of its own for them: so many that any broker surely has some."""

@@ -22,9 +22,9 @@ from tests.certificates import certificates
 from tests.control.registry.zookeeper import ZooKeeper
 from tests.faults.hosts import Hosts, Node
 from tests.faults.ledger import Ledger
-from tests.faults.load import PATIENT_S, came, loaded, nothing_lost
+from tests.faults.load import came, loaded, nothing_lost
 from tests.faults.test_backends import signing_keys
-from tests.waiting import until
+from tests.waiting import PATIENT_S, until
 
 ROOMS = [f"room-{number}" for number in range(24)]
 """So many that of two brokers both surely own some."""
@@ -87,7 +87,6 @@ async def test_nodes_find_each_other_in_zookeeper_and_a_broker_that_ends_loses_n
     assert codes == [0] * 5
 
 
-@pytest.mark.timeout(300)
 async def test_a_zookeeper_that_is_wiped_while_a_node_waits_for_it_gives_all_their_numbers_back(
     tmp_path: Path, zookeeper: ZooKeeper, figures: Callable[..., None]
 ) -> None:
@@ -116,7 +115,6 @@ async def test_a_zookeeper_that_is_wiped_while_a_node_waits_for_it_gives_all_the
     assert set(ledger.gaps()) <= {"ended", "slow", "owner_lost"}, "one was killed"
 
 
-@pytest.mark.timeout(300)
 async def test_a_rolling_restart_of_every_role_loses_no_message(hosts: Hosts, figures: Callable[..., None]) -> None:
     ledger, nodes, restarts = Ledger(ROOMS, rate=RATE), list[Node](), dict[str, float]()
     with Ports() as ports:
@@ -657,7 +655,6 @@ async def test_sighup_takes_no_secrets_that_cannot_follow_those_in_force(hosts: 
     assert await node.end() == 0
 
 
-@pytest.mark.timeout(300)
 async def test_the_cluster_s_secret_is_replaced_under_load_and_who_knows_the_former_alone_is_out(
     hosts: Hosts, figures: Callable[..., None]
 ) -> None:

@@ -12,8 +12,7 @@ from tests import strikes
 from tests.faults.conftest import Make
 from tests.faults.instance import APART, reach
 from tests.faults.ledger import Ledger
-from tests.faults.load import PATIENT_S
-from tests.waiting import until, until_asked
+from tests.waiting import PATIENT_S, until, until_asked
 
 NODES = {"gateways": 2, "brokers": "1x1", "routers": "1x1", "proxies": 2}
 ROOMS = [f"room-{number}" for number in range(6)]
@@ -29,7 +28,7 @@ async def test_clients_that_know_one_gateway_go_on_at_the_other_when_that_dies(
         token, known = find(instance.folder.path).token, [reach(instance.record().gateways[0])]
         async with (
             ledger.members(None, 6, known, token),
-            muster.connect(gateways=known, token=token, timeout=60) as client,
+            muster.connect(gateways=known, token=token, timeout=PATIENT_S) as client,
             asyncio.TaskGroup() as tasks,
         ):
             publishing = tasks.create_task(ledger.publish_steadily(client, 1, 100))

@@ -8,12 +8,10 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-import pytest
-
 import muster
 from tests.faults.conftest import Make
 from tests.faults.ledger import Ledger, Membership, content
-from tests.waiting import until, until_asked
+from tests.waiting import PATIENT_S, until, until_asked
 
 QUICK = 99
 RATE = 80.0
@@ -22,7 +20,6 @@ SIZE = 400
 ELSEWHERE = [f"elsewhere-{number}" for number in range(8)]
 UNREAD_BYTES = 4_096
 """Unread bytes at which the slow program's client takes nothing more."""
-PATIENT_S = 60.0
 GROWTH_MIB_MAX = 16
 """Of a role: all that is published here is less than a megabyte."""
 
@@ -46,7 +43,7 @@ class Slow:
     async def reading(self, where: Any, unread_bytes: int = UNREAD_BYTES) -> AsyncIterator[None]:
         """While the block lasts. What it is given is in the ledger's account as that of others."""
         self._ledger.seats.append(self.seat)
-        opened = muster.connect(where, proxies=[], timeout=20.0, buffer_bytes=unread_bytes, receive_buffer_bytes=0)
+        opened = muster.connect(where, proxies=[], timeout=PATIENT_S, buffer_bytes=unread_bytes, receive_buffer_bytes=0)
         async with opened as client, client.join(self.seat.room, policy="block") as room:
             task = asyncio.create_task(self._read(room))
             try:
@@ -65,7 +62,6 @@ class Slow:
             self._ledger.errors.append(error)
 
 
-@pytest.mark.timeout(120)
 async def test_in_a_live_room_the_others_have_all_and_it_is_told_what_it_was_too_slow_for(
     make: Make, figures: Callable[..., None]
 ) -> None:
@@ -78,7 +74,7 @@ async def test_in_a_live_room_the_others_have_all_and_it_is_told_what_it_was_too
             hot.members(where, QUICK),
             elsewhere.members(where, 1),
             slow.reading(where),
-            muster.connect(where, gateways=[], timeout=60) as client,
+            muster.connect(where, gateways=[], timeout=PATIENT_S) as client,
             asyncio.TaskGroup() as tasks,
         ):
             quick = [seat for seat in hot.seats if seat is not slow.seat]
@@ -117,7 +113,6 @@ async def test_in_a_live_room_the_others_have_all_and_it_is_told_what_it_was_too
     assert max(growth.values()) < GROWTH_MIB_MAX, growth
 
 
-@pytest.mark.timeout(120)
 async def test_in_a_paced_room_its_publisher_waits_for_it_and_everyone_has_all(
     make: Make, figures: Callable[..., None]
 ) -> None:
@@ -131,8 +126,8 @@ async def test_in_a_paced_room_its_publisher_waits_for_it_and_everyone_has_all(
             paced.members(where, PACED_QUICK),
             elsewhere.members(where, 1),
             slow.reading(where, 1 << 18),
-            muster.connect(where, gateways=[], timeout=60) as client,
-            muster.connect(where, gateways=[], timeout=60) as other,
+            muster.connect(where, gateways=[], timeout=PATIENT_S) as client,
+            muster.connect(where, gateways=[], timeout=PATIENT_S) as other,
             asyncio.TaskGroup() as tasks,
         ):
             publishing = tasks.create_task(elsewhere.publish_steadily(other, 2, SIZE))

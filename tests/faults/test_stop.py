@@ -11,7 +11,7 @@ import muster
 from tests.faults.conftest import Make
 from tests.faults.instance import ROLES
 from tests.faults.ledger import Ledger
-from tests.waiting import until
+from tests.waiting import PATIENT_S, until
 
 ROOMS = [f"room-{number}" for number in range(4)]
 MEMBERS = 3
@@ -23,7 +23,6 @@ GROWTH_MIB_MAX = 40
 """Over what the role had before: 9 s of this load are 5 MB; its rings, sockets and held messages stay within 64 MiB."""
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("seconds", [5.0, pytest.param(12.0, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("role", ROLES)
 async def test_a_role_that_stood_still_recovers_without_a_stale_flood(
@@ -33,7 +32,7 @@ async def test_a_role_that_stood_still_recovers_without_a_stale_flood(
     with instance.running():
         async with (
             ledger.members(instance.folder.path, MEMBERS),
-            muster.connect(instance.folder.path, gateways=[], timeout=60) as client,
+            muster.connect(instance.folder.path, gateways=[], timeout=PATIENT_S) as client,
             asyncio.TaskGroup() as tasks,
         ):
             publishing = tasks.create_task(ledger.publish_steadily(client, 1, SIZE))
@@ -45,7 +44,7 @@ async def test_a_role_that_stood_still_recovers_without_a_stale_flood(
             async with instance.stopped(role):
                 await asyncio.sleep(seconds)
             resumed, mark = time.monotonic(), ledger.mark()
-            await until(lambda: ledger.reached(mark), 20)
+            await until(lambda: ledger.reached(mark))
             back = max(ledger.first_after(mark)) - resumed
             await until(instance.interest_agrees, 3)
             await asyncio.sleep(1.0)
@@ -74,7 +73,6 @@ async def test_a_role_that_stood_still_recovers_without_a_stale_flood(
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("roles", [("gateway",), ("proxy",), ROLES], ids="-".join)
 async def test_who_looked_for_a_role_for_long_finds_it_as_soon_as_it_goes_on(
     make: Make, figures: Callable[..., None], roles: tuple[str, ...]
@@ -83,7 +81,7 @@ async def test_who_looked_for_a_role_for_long_finds_it_as_soon_as_it_goes_on(
     with instance.running():
         async with (
             ledger.members(instance.folder.path, MEMBERS),
-            muster.connect(instance.folder.path, gateways=[], timeout=90) as client,
+            muster.connect(instance.folder.path, gateways=[], timeout=PATIENT_S) as client,
             asyncio.TaskGroup() as tasks,
         ):
             publishing = tasks.create_task(ledger.publish_steadily(client, 1, SIZE))
@@ -93,7 +91,7 @@ async def test_who_looked_for_a_role_for_long_finds_it_as_soon_as_it_goes_on(
                     await stack.enter_async_context(instance.stopped(role))
                 await asyncio.sleep(40.0)
             resumed, mark = time.monotonic(), ledger.mark()
-            await until(lambda: ledger.reached(mark), 20)
+            await until(lambda: ledger.reached(mark))
             back = max(ledger.first_after(mark)) - resumed
             figures(roles=roles, since_resumed_s=round(back, 3))
             ledger.stop.set()

@@ -13,11 +13,11 @@ from tests.faults.conftest import Make
 from tests.faults.hosts import Hosts, Node
 from tests.faults.instance import ROLES, Instance
 from tests.faults.ledger import Ledger
-from tests.faults.load import PATIENT_S, came, loaded, nothing_lost
+from tests.faults.load import came, loaded, nothing_lost
 from tests.faults.test_nodes import MANY
 from tests.faults.test_serve import states
 from tests.strikes import standing_still
-from tests.waiting import until
+from tests.waiting import PATIENT_S, until
 
 ROOMS = [f"room-{number}" for number in range(12)]
 MEMBERS = 4
@@ -115,7 +115,6 @@ def address(hosts: Hosts, edges: list[Node]) -> muster.Address:
     return muster.Address(tuple(ends["gateway"]), tuple(ends["proxy"]), (hosts.path / "token").read_bytes())
 
 
-@pytest.mark.timeout(300)
 async def test_edges_and_cores_on_hosts_restart_in_turn_and_lose_no_message(
     hosts: Hosts, figures: Callable[..., None]
 ) -> None:

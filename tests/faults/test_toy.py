@@ -16,6 +16,8 @@ import pytest
 
 from tests import forked
 from tests.documents import ROOT
+from tests.heard import Heard
+from tests.waiting import PATIENT_S
 
 MUSTER: Final = (sys.executable, "-m", "muster_server")
 CONFIGURATION: Final = """\
@@ -46,7 +48,7 @@ class Toy:
         }
 
     def __call__(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        done = forked.server("tests.toy.command").run(words, self.environment | environment, seconds=90)
+        done = forked.server("tests.toy.command").run(words, self.environment | environment, seconds=PATIENT_S)
         return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
     def said(self, *words: str) -> Any:
@@ -60,24 +62,21 @@ class Toy:
         return {each["name"]: each for each in self.said("status")["nodes"]}
 
     @contextlib.contextmanager
-    def process(self, *words: str, until: str, **environment: str) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
-        """A command that runs on, once a line of its stderr has this text; and the lines."""
+    def process(self, *words: str, until: str, **environment: str) -> Iterator[tuple[subprocess.Popen[str], Heard]]:
+        """A command that runs on, once a line of its stderr has this text; and its stderr."""
         with subprocess.Popen(
             [*MUSTER, *words], cwd=ROOT, env=self.environment | environment, stderr=subprocess.PIPE, text=True
         ) as process:
             assert process.stderr is not None
-            lines: list[str] = []
-            for line in process.stderr:
-                lines.append(line)
-                if until in line:
-                    break
+            heard = Heard(process.stderr)
             try:
-                assert until in "".join(lines[-1:]), "".join(lines)
-                yield process, lines
+                heard.next(lambda line: until in line)
+                yield process, heard
             finally:
                 if process.poll() is None:
                     process.terminate()
-                lines += process.communicate(timeout=40)[1].splitlines()
+                process.wait(PATIENT_S)
+                heard.rest()
 
 
 @pytest.fixture(scope="module")
@@ -87,12 +86,12 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Toy:
 
 def fetched(node: dict[str, Any], path: str) -> str:
     """A page of a node's administration."""
-    with urllib.request.urlopen(node["admin"] + path, timeout=20) as answer:
+    with urllib.request.urlopen(node["admin"] + path, timeout=PATIENT_S) as answer:
         return str(answer.read().decode())
 
 
 def test_a_toy_comes_up_beside_rooms_and_is_seen_changed_grown_served_and_ended(toy: Toy) -> None:
-    with toy.process("up", "--with", "toy", until="Ctrl-C") as (process, lines):
+    with toy.process("up", "--with", "toy", until="Ctrl-C") as (process, heard):
         names = {"counter", "counter-1", "window", "router", "broker", "gateway", "proxy"}
         nodes = toy.nodes()
         assert names <= nodes.keys() <= {*names, "clock"}
@@ -104,7 +103,7 @@ def test_a_toy_comes_up_beside_rooms_and_is_seen_changed_grown_served_and_ended(
         assert all(node["registry"]["session"] == "connected" for node in nodes.values())
 
         where = toy.said("status")["systems"]["toy"]
-        with socket.create_connection((where["host"], where["port"]), 10) as connection:
+        with socket.create_connection((where["host"], where["port"]), PATIENT_S) as connection:
             assert connection.recv(64) == b"hello"
         assert json.loads(fetched(nodes["counter"], "/api/v1/toy"))["counted"] > 0
         for name, metric in (("counter", "toy_counted_total"), ("window", "toy_shown_total")):
@@ -122,15 +121,11 @@ def test_a_toy_comes_up_beside_rooms_and_is_seen_changed_grown_served_and_ended(
 
         toy.file.write_text(CONFIGURATION.replace("step = 3", "step = 7"))
         process.send_signal(signal.SIGHUP)
-        assert process.stderr is not None
         told = dict[str, dict[str, int]]()
-        for line in process.stderr:  # the supervisor and both counters, in any order
-            if '"reloaded"' in line:
-                said = json.loads(line)
-                if said["role"] in {"supervisor", "counter"}:
-                    told[f"{said['role']} {said.get('node', '')}"] = said["in_force"]
-            if len(told) == 1 + len(counters):
-                break
+        while len(told) < 1 + len(counters):  # the supervisor and both counters, in any order
+            said = json.loads(heard.next(lambda line: '"reloaded"' in line))
+            if said["role"] in {"supervisor", "counter"}:
+                told[f"{said['role']} {said.get('node', '')}"] = said["in_force"]
         assert list(told.values()) == [{"counter.step": 7}] * len(told)
         assert toy.nodes()["counter"]["step"] == 7
 
@@ -145,14 +140,14 @@ def test_a_toy_comes_up_beside_rooms_and_is_seen_changed_grown_served_and_ended(
         assert len(toy.nodes()["counter"]["nodes"]) == 4
 
         served = {"MUSTER_REGISTRY__URL": "embedded", "MUSTER_SERVE__DIR": str(toy.folder / "hosts")}
-        with toy.process("serve", "window", "--name", "elsewhere", until='"registered"', **served) as (other, said):
+        with toy.process("serve", "window", "--name", "elsewhere", until='"registered"', **served) as (other, beside):
             assert toy("cluster", "show").stdout.count("elsewhere") == 1
             other.terminate()
-            assert other.wait(40) == 0
-        assert any('"ended"' in line for line in said)
+            assert other.wait(PATIENT_S) == 0
+        assert any('"ended"' in line for line in beside.lines)
         process.terminate()
-        assert process.wait(60) == 0
-    assert not any('"error"' in line.partition('"level"')[2][:12] for line in lines)
+        assert process.wait(PATIENT_S) == 0
+    assert not any('"error"' in line.partition('"level"')[2][:12] for line in heard.lines)
 
 
 def test_the_command_and_the_documents_have_what_is_the_toy_s(toy: Toy) -> None:

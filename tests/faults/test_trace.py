@@ -7,6 +7,7 @@ from typing import Any
 import muster
 from tests.faults.conftest import Make
 from tests.faults.instance import APART, Instance
+from tests.waiting import PATIENT_S
 
 ROOM = "live:final"
 NODES = {"gateways": 2, "brokers": "2x1", "proxies": 2}
@@ -14,7 +15,7 @@ NODES = {"gateways": 2, "brokers": "2x1", "proxies": 2}
 
 async def trace(instance: Instance, *words: str) -> tuple[int, dict[str, Any]]:
     """`muster trace` with these words: its exit code, and what it says."""
-    done = await asyncio.to_thread(instance.ran, "trace", ROOM, "--json", *words, seconds=120)
+    done = await asyncio.to_thread(instance.ran, "trace", ROOM, "--json", *words, seconds=PATIENT_S)
     assert done.returncode in {0, 75}, done.stderr
     return done.returncode, json.loads(done.stdout)
 

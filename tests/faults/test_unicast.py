@@ -11,10 +11,9 @@ import pytest
 import muster
 from tests.faults.conftest import Make
 from tests.faults.instance import APART, Instance
-from tests.waiting import until_asked
+from tests.waiting import PATIENT_S, until_asked
 
 SITES = 2
-PATIENT_S = 20.0
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,9 @@ from typing import Any
 import muster
 from tests.faults.instance import APART, Instance, configuration
 from tests.faults.ledger import Ledger
-from tests.faults.load import PATIENT_S, nothing_lost, under_load
+from tests.faults.load import nothing_lost, under_load
 from tests.releases import first
-from tests.waiting import until
+from tests.waiting import PATIENT_S, until
 
 NODES = {"gateways": 2, "brokers": "1x2", "routers": "1x2", "proxies": 2}
 ROOMS = [f"room-{number}" for number in range(8)]

@@ -14,9 +14,8 @@ from muster_server.plane.users import HASHED
 from tests.faults.conftest import Make
 from tests.faults.hosts import Hosts
 from tests.faults.instance import Instance
-from tests.faults.load import PATIENT_S
 from tests.faults.test_serve import reloaded
-from tests.waiting import until, until_asked
+from tests.waiting import PATIENT_S, until, until_asked
 
 ROOM = "live:final"
 OTHER = "o" * 32
@@ -134,7 +133,7 @@ async def test_sighup_puts_other_secrets_and_limits_in_force_while_clients_stay(
         async def reload(event: str = "reloaded", *roles: str) -> None:
             before = len(lines(instance, event, *roles))
             up.send_signal(signal.SIGHUP)
-            await until_asked(lambda: len(lines(instance, event, *roles)) >= before + len(roles), 30)
+            await until_asked(lambda: len(lines(instance, event, *roles)) >= before + len(roles))
 
         async with muster.connect(instance.folder.path, token=former) as client, client.join(ROOM) as room:
             instance.folder.jwt_secret.write_text(f"{OTHER}\n{first}\n")
@@ -200,7 +199,7 @@ async def test_a_user_is_in_the_rooms_of_its_token_until_that_is_revoked(make: M
             up.send_signal(signal.SIGHUP)
             with pytest.raises(muster.Refused, match="bad_credential"):
                 await refused_in_time(both)
-            await until_asked(lambda: instance.metrics("gateway")["sessions_revoked"] == 2, 30)
+            await until_asked(lambda: instance.metrics("gateway")["sessions_revoked"] == 2)
         assert await refused(instance, bob) == "bad_credential"
         async with muster.connect(instance.folder.path, token=ann, proxies=[]):
             pass
@@ -226,7 +225,7 @@ async def test_sighup_to_an_instance_takes_no_secret_that_its_nodes_cannot_follo
             config.write(f'[cluster]\nsecret_file = "{other}"\n{keys}')
         up.send_signal(signal.SIGHUP)
         stays = "not reloaded, the old configuration stays"
-        await until_asked(lambda: bool(lines(instance, stays, "supervisor")), 30)
+        await until_asked(lambda: bool(lines(instance, stays, "supervisor")))
         (line,) = lines(instance, stays, "supervisor")
         assert wrong in line["error"]
         await instance.renew("broker")

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 from muster_server.control.host.ports import Ports
-from tests.waiting import until, until_asked
+from tests.waiting import PATIENT_S, until, until_asked
 
 WORD = "a-password"
 
@@ -86,7 +86,7 @@ class Sentinels:
             whole = copied and all(_field(each, "num-slaves") == "1" for each in said)
             return whole and all(_field(each, "num-other-sentinels") == "2" for each in said)
 
-        await until_asked(known, 30)
+        await until_asked(known)
 
     def end(self) -> None:
         for each in (*self.sentinels, *self.redis):
@@ -110,7 +110,7 @@ class Cluster:
         places = [each.place for each in self.redis]
         command = ["redis-cli", "--cluster", "create", *places, "--cluster-replicas", "1", "--cluster-yes"]
         process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
-        said, _ = await asyncio.wait_for(process.communicate(), 40)
+        said, _ = await asyncio.wait_for(process.communicate(), PATIENT_S)
         assert process.returncode == 0, said.decode()
 
     def master_of(self, key: str) -> Redis:
@@ -132,7 +132,7 @@ class Cluster:
             said = ["\n".join(_asked(each, "info", "replication")) for each in self.redis]
             return sum("master_link_status:up" in each for each in said) == 3
 
-        await until_asked(ready, 30)
+        await until_asked(ready)
 
     def end(self) -> None:
         for each in self.redis:
@@ -141,7 +141,7 @@ class Cluster:
 
 def _asked(redis: Redis, *words: str) -> list[str]:
     command = ["redis-cli", "-h", redis.host, "-p", str(redis.port), *words]
-    return subprocess.run(command, capture_output=True, check=True, timeout=10, text=True).stdout.splitlines()
+    return subprocess.run(command, capture_output=True, check=True, timeout=PATIENT_S, text=True).stdout.splitlines()
 
 
 def _field(said: list[str], name: str) -> str:

@@ -24,7 +24,7 @@ from muster_server.systems.fleet.runs import RunEnd, Runs
 from muster_server.systems.fleet.selector import parse
 from tests.fleet.mosquitto import PLANE, Mosquitto, needs_mosquitto
 from tests.fleet.whole import Whole
-from tests.waiting import until
+from tests.waiting import PATIENT_S, until
 
 MINUTE = 29_700_000
 CLIENTS = ("a1", "a2", "shell")
@@ -124,7 +124,7 @@ def shell(broker: Mosquitto, topic: str, payload: dict[str, Any], user: str = "s
             *("-i", user, "-q", "1", "-t", topic, "-m", json.dumps(payload)),
         ],
         check=True,
-        timeout=30,
+        timeout=PATIENT_S,
         capture_output=True,
     )
 
@@ -233,10 +233,10 @@ async def test_a_broker_that_is_killed_comes_back_and_has_its_plane_again(tmp_pa
         broker.kill()
         await until(lambda: not plane.link.connected)
         assert plane.index.online == 1  # its lease lasts
-        await until(lambda: plane.link.connected and agent.subscribed == 4, 30)
+        await until(lambda: plane.link.connected and agent.subscribed == 4)
         assert broker.running.told().restarts == 1
         plane.dispatcher.run(0, ("probe", MINUTE), parse(""), 1, 1, kind="ping", target="example.org")
-        await until(lambda: bool(plane.ended), 30)
+        await until(lambda: bool(plane.ended))
         assert plane.ended[0].done == ["a1"]
     finally:
         agent.end()
@@ -276,7 +276,7 @@ def _command(pid: int) -> bytes:
 @needs_mosquitto
 async def test_a_user_that_is_added_comes_in_after_a_reload(broker: Mosquitto) -> None:
     broker.admit("late")
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENT_S
     while True:
         agent = Agent(broker, "late")
         try:

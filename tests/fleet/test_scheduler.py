@@ -22,7 +22,7 @@ from muster_server.systems.fleet.records import Fenced, Lead, RunRow
 from muster_server.systems.fleet.scheduler import Leading
 from muster_server.systems.fleet.schema import Order, Result
 from muster_server.systems.fleet.wheel import MissedRuns
-from tests.waiting import until
+from tests.waiting import PATIENT_S, until
 
 START = 29_700_000
 
@@ -143,7 +143,7 @@ class House:
         made = Leading(taken, self.store, nodes, self.settings, link, structlog.get_logger())
         began = asyncio.Event()
         self.tasks.append(asyncio.create_task(made.work(began.set)))
-        await asyncio.wait_for(began.wait(), 10)
+        await asyncio.wait_for(began.wait(), PATIENT_S)
         return made
 
     async def kill(self) -> None:
@@ -167,7 +167,7 @@ class House:
             lead = await self.store.lead()
             return lead is not None and lead.last_minute >= minute and not await self.store.open_runs()
 
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENT_S):
             while not await over():  # noqa: ASYNC110 - it happens in another task and a database
                 await asyncio.sleep(0.02)
 
@@ -262,7 +262,7 @@ async def test_a_run_of_a_lead_that_died_is_taken_up_and_no_client_does_it_twice
     await house.lead()
     house.clock.wall += 60
     await until(lambda: house.air.orders["c3", f"each@{START + 1}"] == 1)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENT_S):
         while len(await house.store.results_of(("each", START + 1))) < 2:  # noqa: ASYNC110 - a database
             await asyncio.sleep(0.01)
     await house.kill()

@@ -20,7 +20,7 @@ from muster_server.systems.fleet.index import Update
 from muster_server.systems.fleet.keeper import PROGRAM
 from muster_server.systems.fleet.redis import Sessions, SessionsError
 from muster_server.systems.fleet.sessions import OTHER, Waiting, mark
-from tests.waiting import until
+from tests.waiting import PATIENT_S, until
 
 CHINA = {"country": ["CN"], "province": ["520000"], "city": ["522200"], "carrier": ["1"]}
 AT = 29_700_000 * 60_000
@@ -63,7 +63,7 @@ def came(waiting: Waiting, *names: str) -> None:
 
 async def has(sessions: Sessions, *names: str) -> None:
     """Until these are written, and no others."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENT_S):
         while {each.client for each in await sessions.load()} != set(names):  # noqa: ASYNC110 - another process
             await asyncio.sleep(0.01)
 
@@ -164,7 +164,7 @@ async def test_a_redis_that_dies_is_written_again_and_a_wiped_one_is_filled_anew
     await until(lambda: sessions.connected)
     os.kill(server.running.told().pid, signal.SIGKILL)
     came(waiting, "b")
-    await until(lambda: sessions.written == 1, 20)
+    await until(lambda: sessions.written == 1)
     assert {each.client for each in await sessions.load()} == {"a", "b"}
     records.append(Update("b", 1, 1, CHINA))
     await sessions._redis.flushall()

@@ -10,6 +10,7 @@ import pytest
 from muster_server.systems.fleet.questions import Draw, TaskRow
 from muster_server.systems.fleet.records import Fenced, Lead, ResultRow, RunRow, StoreError
 from muster_server.systems.fleet.wheel import MissedRuns
+from tests.waiting import PATIENT_S
 
 if TYPE_CHECKING:
     from muster_server.systems.fleet.database.store import SqlStore
@@ -125,7 +126,7 @@ async def test_a_lead_that_stands_still_in_a_transaction_holds_up_nobody(served:
 
     standing = asyncio.create_task(first._fenced(1, sleeping))
     await inside.wait()
-    async with asyncio.timeout(12):
+    async with asyncio.timeout(PATIENT_S):
         assert await second.take(await second.lead(), "b") == Lead(2, 0, "b", 0)
     standing.cancel()
     await asyncio.gather(standing, return_exceptions=True)
@@ -144,7 +145,7 @@ async def test_a_database_that_comes_back_is_written_again(served: "Database") -
     with pytest.raises(StoreError):
         await store.beat(1)
     served.start()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENT_S):
         while True:
             try:
                 await store.beat(1)

@@ -18,6 +18,7 @@ from muster_server.systems.http import keys
 from muster_server.systems.http.face import Where, actions
 from muster_server.systems.http.options import HttpOptions
 from muster_server.systems.http.server import HttpFace, Serving
+from tests.waiting import PATIENT_S
 
 SECRET = b"s" * 32
 COMMAND_RATE = 1_000
@@ -28,7 +29,7 @@ def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> d
     return {"uvloop": uvloop.Loop}
 
 
-async def eventually(holds: Callable[[], Awaitable[bool]], seconds: float = 10.0) -> None:
+async def eventually(holds: Callable[[], Awaitable[bool]], seconds: float = PATIENT_S) -> None:
     """Ask again until it holds."""
     async with asyncio.timeout(seconds):
         while not await holds():  # noqa: ASYNC110 - what is asked is a server
@@ -75,7 +76,7 @@ class Beside:
         if scopes:
             headers = {"x-api-key": self.key(*scopes)}
         made = httpx2.AsyncClient(
-            base_url=self.server.url, headers=headers, timeout=20, trust_env=False, verify=False, **options
+            base_url=self.server.url, headers=headers, timeout=PATIENT_S, trust_env=False, verify=False, **options
         )
         self.clients.append(made)
         return made

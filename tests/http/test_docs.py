@@ -19,6 +19,7 @@ from muster_server.systems.http.problems import KINDS
 from muster_server.systems.http.streams import RETRY_MS
 from tests.documents import ROOT, cells, fenced, spans
 from tests.http.conftest import Beside, Make
+from tests.waiting import PATIENT_S
 
 PAGE = (ROOT / "docs" / "http.md").read_text()
 EXAMPLES = fenced(PAGE, "sh")
@@ -41,7 +42,7 @@ async def test_the_examples_run_as_printed(make: Make, address: muster.testing.I
             shell = await asyncio.create_subprocess_exec(
                 "sh", "-ec", script, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, env=environment
             )
-            out, _ = await asyncio.wait_for(shell.communicate(), 20)
+            out, _ = await asyncio.wait_for(shell.communicate(), PATIENT_S)
             assert shell.returncode == 0, f"{example}\n{out.decode()}"
             said.append(out.decode())
     one, batch, once, last, stream, rest = said

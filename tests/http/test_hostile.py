@@ -9,6 +9,7 @@ import httpx2
 import pytest
 
 from tests.http.conftest import Beside, Make, eventually
+from tests.waiting import PATIENT_S
 
 PATH = "/api/v1/rooms/sports:final/messages"
 LIMITS = {"head_s_max": 1.0, "request_s_max": 1.0}
@@ -22,7 +23,7 @@ async def raw(beside: Beside, *parts: bytes) -> bytes:
             for part in parts:
                 writer.write(part)
                 await writer.drain()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENT_S):
             found = b""
             with contextlib.suppress(ConnectionError):
                 while data := await reader.read(65_536):

@@ -10,9 +10,9 @@ import structlog
 
 from muster_server.control.errors import ConfigError, UserError
 from muster_server.systems.http import keys
+from muster_server.systems.http import server as edge
 from muster_server.systems.http.cli import commands
 from muster_server.systems.http.keys import Keyring, covers
-from muster_server.systems.http.server import LOOK_S
 from tests.http.conftest import Make, eventually
 
 ACTIONS = {"publish": "", "read": "", "members": ""}
@@ -150,7 +150,8 @@ def test_the_commands_print_a_key_once_and_list_no_secret(file: Path, capsys: py
         commands.revoke(file, "web")
 
 
-async def test_a_key_that_was_made_just_now_opens_at_once(make: Make) -> None:
+async def test_a_key_that_was_made_just_now_opens_at_once(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(edge, "LOOK_S", 3_600.0)  # only the request itself looks at the file
     beside = await make()
     _, secret = keys.create(beside.keys_file, "web", ["history"], {"history": ""})
     client = beside.client(token=secret)
@@ -158,4 +159,4 @@ async def test_a_key_that_was_made_just_now_opens_at_once(make: Make) -> None:
     async def opens() -> bool:
         return (await client.get("/api/v1/rooms/r/messages")).status_code == 200
 
-    await eventually(opens, LOOK_S / 2)
+    await eventually(opens)

@@ -15,6 +15,7 @@ from muster.presence import Change, Presence
 from muster_server.control.cluster.instance import Process
 from tests.http.conftest import Beside
 from tests.presence.rig import Rig
+from tests.waiting import PATIENT_S
 
 pytestmark = pytest.mark.skipif(not shutil.which("redis-server"), reason="needs redis-server")
 
@@ -112,7 +113,7 @@ async def test_the_typed_client_looks_up_and_watches(rig: Rig, beside: Beside) -
         assert [user.online for user in await asyncio.to_thread(presence.who, [7, 8])] == [False, False]
         watching = asyncio.create_task(asyncio.to_thread(watch, presence, 2))
         changes: list[Change] = []
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENT_S):
             while len(changes) < 2:  # the watch may open after the first of them
                 rig.gateways[1].online([7])
                 await rig.right([7])

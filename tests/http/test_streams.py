@@ -11,6 +11,7 @@ from muster_server.plane.trust import Trust
 from muster_server.systems.http import keys
 from tests.http.conftest import SECRET, Beside, Make, eventually
 from tests.http.streams import stream
+from tests.waiting import PATIENT_S
 
 PATH = "/api/v1/rooms/sports:final/messages"
 ROOM = "sports:final"
@@ -108,7 +109,7 @@ async def test_a_wrong_id_is_refused(make: Make) -> None:
 
 async def test_a_quiet_stream_beats(make: Make) -> None:
     beside = await make(heartbeat_s=0.2)
-    async with stream(beside.server.address, PATH, beside.key("read:*")) as reader, asyncio.timeout(5):
+    async with stream(beside.server.address, PATH, beside.key("read:*")) as reader, asyncio.timeout(PATIENT_S):
         assert (await reader.event()).data == "retry: 1000"
         assert [(await reader.event()).data for _ in range(3)] == [":", ":", ":"]
 
@@ -116,7 +117,7 @@ async def test_a_quiet_stream_beats(make: Make) -> None:
 async def test_a_thousand_readers_share_one_membership(make: Make, address: muster.testing.Instance) -> None:
     beside = await make()
     key, count = beside.key("read:*", "members:*"), 1_000
-    async with contextlib.AsyncExitStack() as stack, asyncio.timeout(60):
+    async with contextlib.AsyncExitStack() as stack, asyncio.timeout(PATIENT_S):
         readers = [await stack.enter_async_context(stream(beside.server.address, PATH, key)) for _ in range(count)]
         publisher = await stack.enter_async_context(muster.connect(address))
         assert (await publisher.members(ROOM)).count == 1
@@ -155,7 +156,7 @@ async def test_a_reader_that_never_reads_costs_no_memory_and_holds_nobody_up(
         for _ in range(400):
             await publisher.publish(ROOM, b"x" * 60_000)
             assert gauge(beside, "http_room_bytes") < 400_000
-        await asyncio.wait_for(reading, 20)
+        await asyncio.wait_for(reading, PATIENT_S)
 
         async def cut() -> bool:
             return beside.server.counts.value("http_streams_ended", reason="stalled") == 1
@@ -174,7 +175,7 @@ async def test_a_slow_reader_gets_a_gap_and_goes_on(make: Make, address: muster.
             await publisher.publish(ROOM, str(at).encode().ljust(60_000))
         await publisher.publish(ROOM, b"last")
         covered, gaps = 0, 0
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENT_S):
             while True:
                 event = await reader.message()
                 if event.name == "gap":
@@ -192,7 +193,7 @@ async def test_a_slow_reader_gets_a_gap_and_goes_on(make: Make, address: muster.
 
 async def test_a_revoked_key_s_streams_end(make: Make) -> None:
     beside = await make()
-    async with stream(beside.server.address, PATH, beside.key("read:*")) as reader, asyncio.timeout(10):
+    async with stream(beside.server.address, PATH, beside.key("read:*")) as reader, asyncio.timeout(PATIENT_S):
         keys.revoke(beside.keys_file, "key-0")
         event = await reader.message()
         assert (event.name, event.data["reason"]) == ("goodbye", "revoked")
@@ -203,7 +204,7 @@ async def test_a_stream_ends_with_its_token(make: Make, address: muster.testing.
     token = mint(SECRET, 7, ["read"], time.time(), 2)
     address._tokens[token.encode()] = 7
     headers = {"authorization": f"Bearer {token}"}
-    async with stream(beside.server.address, PATH, "", headers) as reader, asyncio.timeout(10):
+    async with stream(beside.server.address, PATH, "", headers) as reader, asyncio.timeout(PATIENT_S):
         event = await reader.message()
         assert (event.name, event.data["reason"]) == ("goodbye", "expired")
 
@@ -214,7 +215,7 @@ async def test_drain_says_goodbye_and_lets_requests_finish(make: Make, address: 
     async with (
         muster.connect(address) as member,
         stream(beside.server.address, PATH, beside.key("read:*")) as reader,
-        asyncio.timeout(10),
+        asyncio.timeout(PATIENT_S),
     ):
         address.stop("broker")  # the command below waits for its time
         waiting = asyncio.create_task(client.post("/api/v1/rooms/other/commands?expires=1", content=b"x"))

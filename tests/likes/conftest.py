@@ -20,6 +20,7 @@ from muster_server.systems.http.server import HttpFace, Serving
 from muster_server.systems.likes.client import Likes
 from muster_server.systems.likes.listener import Listener
 from muster_server.systems.likes.reach import Reach
+from tests.waiting import PATIENT_S
 
 SEGMENT_BYTES = 8 << 20
 
@@ -98,7 +99,9 @@ class Face:
         _, secret = keys.create(self.keys_file, f"key-{made}", scopes, known)
         self.server.reload(Trust())
         headers = {"x-api-key": secret}
-        return httpx2.AsyncClient(base_url=self.server.url, headers=headers, timeout=20, trust_env=False, verify=False)
+        return httpx2.AsyncClient(
+            base_url=self.server.url, headers=headers, timeout=PATIENT_S, trust_env=False, verify=False
+        )
 
 
 @pytest.fixture

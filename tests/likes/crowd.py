@@ -12,11 +12,11 @@ from typing import Final
 
 from muster_server.systems.likes.client import Likes
 from muster_server.systems.likes.reach import LikesError, Reach
+from tests.waiting import PATIENT_S
 
 ITEMS: Final = tuple(b"share:%d" % number for number in range(40))
 USERS: Final = 12
 """Of one client."""
-PATIENT_S: Final = 90.0
 Like = tuple[bytes, int]
 
 

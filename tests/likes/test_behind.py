@@ -21,6 +21,7 @@ from muster_server.systems.likes.partition import Partition, opened
 from muster_server.systems.likes.records import Kept
 from tests.databases import Database, Served, plain
 from tests.likes.serve import settings
+from tests.waiting import PATIENT_S
 
 SEGMENT_MIB = 8
 LOG = structlog.get_logger()
@@ -304,7 +305,7 @@ async def test_dead_database_costs_nothing_but_its_rows(start: Start, served: Se
         assert said["error"]
         assert "not written" in node.behind.note()
     served.start()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENT_S):
         while not await node.behind.tried():  # noqa: ASYNC110 - the server takes its time
             await asyncio.sleep(0.05)
     assert (await rows(served))["share:1"][0] == 11
@@ -321,7 +322,7 @@ async def test_start_without_the_database_waits_only_for_what_the_log_lacks(
     assert again.engine.count(b"share:1") == 1
     assert not await again.behind.tried()
     served.start()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENT_S):
         while not await again.behind.tried():  # noqa: ASYNC110 - the server takes its time
             await asyncio.sleep(0.05)
     assert (await rows(served))["share:1"][0] == 1

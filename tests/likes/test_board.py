@@ -8,7 +8,7 @@ import pytest
 from muster_server.control.registry.tree import TreeError
 from muster_server.systems.likes.board import Board, Evicted, Member, Mismatch, Part, Table, later
 from tests.fakes.memory import Memory
-from tests.waiting import until
+from tests.waiting import PATIENT_S, until
 
 LEASE_S = 0.3
 Join = Callable[..., Awaitable[Board]]
@@ -52,7 +52,7 @@ def take(name: str, partition: int) -> Callable[[list[Part]], bool]:
 
 async def looks(board: Board, gone: str) -> None:
     """Look again and again until a member is gone."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENT_S):
         while True:
             await board.look()
             if gone not in board.members:

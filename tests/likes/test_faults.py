@@ -18,6 +18,7 @@ from redis.exceptions import ResponseError
 from tests.databases import plain
 from tests.likes.load import Load
 from tests.redis_server import client_of
+from tests.waiting import PATIENT_S
 
 KILLS = 20
 HELD_MIB = 24
@@ -56,7 +57,6 @@ async def running(*before: str, folder: Path, **options: int) -> AsyncIterator[P
         await process.wait()
 
 
-@pytest.mark.timeout(300)
 async def test_node_that_is_killed_again_and_again_loses_nothing_and_counts_nothing_twice(tmp_path: Path) -> None:
     load = Load(Random(35))
     for _ in range(KILLS):
@@ -127,7 +127,7 @@ async def test_million_commands_without_reading_stay_bounded_and_harm_no_other(t
         assert peak < before + HELD_MIB
         # Now it reads: all that was sent is answered.
         taken = 0
-        async with asyncio.timeout(100):
+        async with asyncio.timeout(PATIENT_S):
             while not pushing.done() or taken < sent * 71:
                 taken += len(await reader.read(1 << 20))
         await pushing
@@ -184,7 +184,7 @@ async def test_full_disk_is_told_and_likes_go_on_once_there_is_room(tmp_path: Pa
         assert refused.startswith("MISCONF")
         assert await client.getbit(f"share:1:{'x' * 200}", 1) == 1, "questions are answered"
         os.remove(filler)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENT_S):
             while True:
                 with contextlib.suppress(ResponseError):
                     assert await client.setbit("share:again", 1, 1) == 0

@@ -17,6 +17,7 @@ import pytest
 
 from tests.documents import ROOT
 from tests.likes.test_nodes import nodes
+from tests.waiting import PATIENT_S
 
 IOREDIS = Path(os.environ.get("MUSTERTEST_IOREDIS", ROOT / ".tools" / "node_modules" / "ioredis"))
 HIREDIS = os.environ.get("MUSTERTEST_HIREDIS") or ctypes.util.find_library("hiredis")
@@ -26,7 +27,7 @@ HIREDIS = os.environ.get("MUSTERTEST_HIREDIS") or ctypes.util.find_library("hire
 async def test_ioredis_finds_every_item(tmp_path: Path) -> None:
     async with nodes(tmp_path, 1, 2) as made:
         command = ["node", str(Path(__file__).with_name("cluster.mjs")), str(IOREDIS), str(made.ports[2])]
-        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60)
+        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=PATIENT_S)
         said = json.loads(done.stdout)
     assert said["before"] == [0] * 40
     assert said["counts"] == [1] * 40

@@ -93,7 +93,6 @@ async def test_interrupted_import_goes_on_and_counts_nothing_twice(
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(600)
 async def test_million_likes_move(source: Redis, node: Node, likes: Likes, tmp_path: Path) -> None:
     filled = await fill(source, 200, 10_000)
     count = sum(map(len, filled.values()))

@@ -20,6 +20,7 @@ from muster_server.systems.likes.partition import Partition
 from muster_server.systems.likes.records import Kept
 from tests.likes.test_behind import Fails, Node
 from tests.ports import free_ports
+from tests.waiting import PATIENT_S
 
 LOG = structlog.get_logger()
 pytestmark = pytest.mark.skipif(not shutil.which("redis-server"), reason="needs redis-server")
@@ -36,7 +37,7 @@ class Server:
     async def start(self) -> None:
         command = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
         self._process = await asyncio.create_subprocess_exec("redis-server", *command, stdout=DEVNULL, stderr=DEVNULL)
-        async with Redis.from_url(self.url) as client, asyncio.timeout(10):
+        async with Redis.from_url(self.url) as client, asyncio.timeout(PATIENT_S):
             while True:
                 with contextlib.suppress(Exception):
                     await client.ping()
@@ -83,7 +84,7 @@ async def following(engine: LikesEngine, mirror: Mirror) -> AsyncIterator[None]:
 
 async def told(mirror: Mirror, items: int) -> None:
     """Wait until so many items wait."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENT_S):
         while len(mirror.waiting) < items:  # noqa: ASYNC110 - a task fills it
             await asyncio.sleep(0.01)
 
@@ -126,7 +127,7 @@ async def test_dead_redis_costs_nothing_and_is_written_when_it_is_back(engine: L
             assert not await mirror.tried()
             assert (mirror.status()["connected"], mirror.status()["items_behind"]) == (False, 1)
         await server.start()
-        async with Redis.from_url(server.url) as reader, asyncio.timeout(10):
+        async with Redis.from_url(server.url) as reader, asyncio.timeout(PATIENT_S):
             assert await mirror.tried()
             while await reader.get("count:share:1") != b"10":  # the last changes may reach the mirror only now
                 await asyncio.sleep(0.01)

@@ -28,12 +28,12 @@ from tests.control.registry.zookeeper import ZooKeeper
 from tests.kafka import Kafka
 from tests.likes.crowd import Crowd
 from tests.redis_server import client_of
+from tests.waiting import PATIENT_S
 
 PARTITIONS = 8
 TAKEN_OVER_S = 5.0
 BUSY_S = 3.0
 """More on a machine that does other work."""
-READY_S = 60.0
 KILLS_LONG = 300
 STILL = 1 << 50
 """A user of none of the crowd."""
@@ -59,7 +59,7 @@ class Nodes:
             self._processes[number] = await asyncio.create_subprocess_exec(
                 *words, str(number), self._registry, *self._words, stdout=PIPE
             )
-        async with asyncio.timeout(READY_S):
+        async with asyncio.timeout(PATIENT_S):
             for number in numbers:
                 stdout = self._processes[number].stdout
                 assert stdout is not None
@@ -79,7 +79,7 @@ class Nodes:
         self.ports.pop(number, None)
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(what)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENT_S):
             await process.wait()
         if what == signal.SIGTERM:
             assert process.returncode == 0
@@ -221,7 +221,7 @@ def listening(pid: int) -> set[int]:
 async def taken_over(door: Redis, item: bytes, before: dict[int, int]) -> None:
     """Wait until another node has the item."""
     old = before[partition_of(item, PARTITIONS)]
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENT_S):
         while True:
             now = [port for (first, last), port in (await slots(door)).items() if first <= slot(item) <= last]
             if now and now[0] != old:
@@ -311,7 +311,7 @@ async def slots_with_owners(made: Nodes) -> AsyncIterator[Watch]:
 
 async def even(made: Nodes, numbers: set[int]) -> None:
     """Wait until each has as many partitions as any other, or one more."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENT_S):
         while True:
             shares = [len(await owned_by(made, number)) for number in numbers]
             if sum(shares) == PARTITIONS and max(shares) - min(shares) <= 1:

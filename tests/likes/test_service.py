@@ -18,6 +18,7 @@ from muster_server.systems.likes.means import passwords
 from muster_server.systems.likes.reach import Away, Denied, Reach
 from muster_server.systems.likes.service import LikesService
 from tests.likes.serve import service, settings
+from tests.waiting import PATIENT_S
 
 
 @contextlib.asynccontextmanager
@@ -66,7 +67,7 @@ async def test_clients_beyond_the_limit_are_refused_in_words(tmp_path: Path) -> 
         opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
         assert await opened[2][0].read() == b"-ERR max number of clients reached\r\n"
         opened[0][1].close()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENT_S):
             while node.status()["connections"] == 2:  # noqa: ASYNC110 - the node tells no one
                 await asyncio.sleep(0.01)
         async with Likes(Reach([("127.0.0.1", port)])) as likes:

@@ -10,7 +10,7 @@ from pathlib import Path
 from muster_server.systems.messages.center import now_ms
 from muster_server.systems.messages.shapes import Result
 from tests.messages.test_center import World, sent, taken
-from tests.waiting import until
+from tests.waiting import PATIENT_S, until
 
 BODY = b"x" * 4_096
 AT_ONCE = 200
@@ -50,7 +50,7 @@ async def run(folder: Path) -> dict[str, object]:
     died = await world.results(session, dead) if not all(kept) else [False]
     os.remove(filler)
     again: list[bool] = []
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENT_S):
         while not again or not all(again):
             again = await world.results(session, results)
             await asyncio.sleep(0.01)

@@ -17,7 +17,7 @@ from muster_server.systems.messages.center import Center, Session, now_ms
 from muster_server.systems.messages.schedule import EmbeddedSchedule, NewMessage, Reply
 from muster_server.systems.messages.shapes import Fire, Result
 from muster_server.systems.messages.topics import NewTopic, TopicsFile
-from tests.waiting import until
+from tests.waiting import PATIENT_S, until
 
 HELD_MAX = 10
 ENDLESS = 1_000_000
@@ -199,7 +199,7 @@ async def test_overdue_messages_are_fired_oldest_first_under_the_rate(tmp_path: 
     session, began = world.worker(1), time.monotonic()
     due: list[int] = []
     while len(due) < 60:
-        await until(lambda: session.outbox, 20)
+        await until(lambda: session.outbox)
         fires = taken(session)
         due += [each.due_at for each in fires]
         await world.done(session, fires)
@@ -269,7 +269,7 @@ async def test_a_message_whose_workers_all_died_is_a_dead_letter_and_counted(tmp
     await schedule.insert([(1, 1, now_ms(), None, b"")])
     for worker in (77, 78, 79):
         schedule.serve(1, worker, 30, 2, 1)  # claims that run out after 30 ms, and nobody fires
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENT_S):
         while (await schedule.get([1]))[0][1][5] != "dead":
             pass
     assert len(claims) == 2

@@ -15,7 +15,7 @@ from muster_server.systems.messages.options import AdminOptions, CenterOptions, 
 from muster_server.systems.messages.topics import RETRIES_MS, new_secret
 from tests.documents import ROOT, cells, fenced, spans
 from tests.faults.hooks import Called, hooks
-from tests.waiting import until
+from tests.waiting import PATIENT_S, until
 
 PAGE = (ROOT / "docs" / "messages.md").read_text()
 SECTIONS = {"receive": ReceiveOptions, "center": CenterOptions, "callbacks": WorkerOptions, "messages": AdminOptions}
@@ -64,7 +64,7 @@ async def test_the_example_in_javascript_verifies_a_callback() -> None:
         for key, body in asks
     ]
     done = await asyncio.to_thread(
-        subprocess.run, ["node", "-e", "\n".join([example, *lines])], capture_output=True, text=True, timeout=30
+        subprocess.run, ["node", "-e", "\n".join([example, *lines])], capture_output=True, text=True, timeout=PATIENT_S
     )
     assert done.stdout.split() == ["true", "false", "false"], done.stderr
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.documents import ROOT
+from tests.waiting import PATIENT_S
 
 NAMESPACE = ["unshare", "--user", "--map-root-user", "--mount"]
 
@@ -31,7 +32,7 @@ def test_a_full_disk_refuses_and_loses_nothing(tmp_path: Path) -> None:
     disk.mkdir()
     mounted = 'mount -t tmpfs -o size=48m none "$0" && exec "$@"'
     command = [*NAMESPACE, "sh", "-c", mounted, str(disk), sys.executable, "-m", "tests.messages.full", str(disk)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=100, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=PATIENT_S, check=False)
     assert done.returncode == 0, done.stderr[-3_000:]
     seen = json.loads(done.stdout)
     assert seen["refused"] == "disk_full"

@@ -11,13 +11,14 @@ from muster_server.systems.messages.kafka import KafkaTargets
 from muster_server.systems.messages.shapes import Envelope
 from muster_server.systems.messages.targets import ALWAYS, Target, TargetError, accepted, parse
 from tests.kafka import Kafka
+from tests.waiting import PATIENT_S
 
 
 def made(kafka: Kafka, name: str, **config: str) -> str:
     """A topic."""
     admin = AdminClient({"bootstrap.servers": kafka.servers, "log_level": 0})
     topic = f"{kafka.prefix}.{name}"
-    admin.create_topics([NewTopic(topic, 3, 1, config=config)])[topic].result(20)
+    admin.create_topics([NewTopic(topic, 3, 1, config=config)])[topic].result(PATIENT_S)
     return topic
 
 

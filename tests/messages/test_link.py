@@ -13,6 +13,7 @@ from muster_server.systems.messages.link import Link, Merged
 from muster_server.systems.messages.listener import Listener, Question
 from muster_server.systems.messages.receiver import Unreachable
 from muster_server.systems.messages.refusal import Refusal
+from tests.waiting import PATIENT_S
 
 TOKEN = b"token"
 PIECE = b"x" * 100_000
@@ -147,7 +148,7 @@ async def test_a_stream_gives_its_pieces_and_ends_at_either_end(node: Node, link
             if number == 19:
                 break
     assert seen == list(range(20))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENT_S):
         await node.ended.wait()  # the node notices that nobody reads any more
     node.hold.set()
     async with link.stream("count", 2, list[Any]) as pieces:

@@ -13,7 +13,7 @@ from muster_server.systems.messages.schedule import EmbeddedSchedule, Reply, Sch
 from muster_server.systems.messages.shapes import EVER
 from tests.kafka import Kafka
 from tests.messages.conftest import HOUR_MS, SEGMENT_BYTES, Made
-from tests.waiting import until
+from tests.waiting import PATIENT_S, until
 
 LEASE_MS = 60_000
 WORKER = 5
@@ -139,7 +139,7 @@ async def test_the_log_stays_short_and_still_has_all(kind: str, request: pytest.
     # Many changes of a few messages.
     for number in range(400):
         await schedule.change([(3, "due_by", None, 1), (4, "due_by", None, 1 if number % 2 else -1)])
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENT_S):
         while (await schedule.stats())["log_records"] > 200:  # noqa: ASYNC110 - it is shortened each second
             await asyncio.sleep(0.1)
     assert (await schedule.stats())["log_carried"] > 0

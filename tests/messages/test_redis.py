@@ -15,7 +15,7 @@ from muster_server.systems.messages.shapes import Scrubbed
 from tests.messages.conftest import HOUR_MS, Made
 from tests.ports import free_ports
 from tests.redis_server import RedisServer
-from tests.waiting import until
+from tests.waiting import PATIENT_S, until
 
 LEASE_MS = 60_000
 WORKER = 5
@@ -23,7 +23,7 @@ WORKER = 5
 
 async def answered(schedule: Schedule) -> None:
     """Until it answers."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENT_S):
         while True:
             try:
                 await schedule.get([1])
@@ -50,7 +50,7 @@ async def test_a_killed_redis_keeps_what_was_answered_and_firing_goes_on(place: 
     with pytest.raises(StoreError, match="Redis"):
         await schedule.change([(1, "cancel", None, None)])
     place.redis.start()
-    await until(lambda: place.fires, 20)
+    await until(lambda: place.fires)
     (_, fire) = place.taken()[0]
     assert (fire.number, fire.envelope) == (1, b"body")
     assert (await schedule.change([(1, "deliver", fire.claim, None)]))[0][2] == "delivered"
@@ -101,7 +101,7 @@ async def test_a_redis_that_comes_back_older_is_told_and_mended_from_the_log(pla
 
 
 async def until_whole(schedule: Schedule) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENT_S):
         while not (await schedule.stats())["whole"]:  # noqa: ASYNC110 - it happens elsewhere: no event to wait for
             await asyncio.sleep(0.05)
 
@@ -145,7 +145,7 @@ async def test_a_lease_that_nobody_keeps_ends(own_redis: RedisServer, tmp_path: 
     for task in cast(Any, dead)._tasks:  # a process that was killed
         task.cancel()
     successor = made.new()
-    async with asyncio.timeout(8):
+    async with asyncio.timeout(PATIENT_S):
         while True:
             try:
                 await successor.open()
@@ -189,7 +189,7 @@ async def test_what_is_over_is_forgotten_and_dead_letters_are_counted(own_redis:
     await until(lambda: made.fires)
     (_, fire) = made.taken()[0]
     await schedule.change([(1, "fail", fire.claim, None), (2, "cancel", None, None), (77, "cancel", None, None)])
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENT_S):
         while own_redis.said("ZCARD", f"{{{made.prefix}}}:x"):  # noqa: ASYNC110 - it happens elsewhere: no event to wait for
             await asyncio.sleep(0.05)
     assert [each[0] for each in await schedule.get([1, 2, 3])] == ["unknown", "unknown", "found"]
@@ -223,7 +223,7 @@ async def test_a_cluster_of_redis_serves_as_one_server_does(tmp_path: Path) -> N
     (bus,) = free_ports(1)
     server = RedisServer(tmp_path / "redis", "--cluster-enabled", "yes", "--cluster-port", str(bus)).start()
     server.said("CLUSTER", "ADDSLOTSRANGE", "0", "16383")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENT_S):
         while "cluster_state:ok" not in str(server.said("CLUSTER", "INFO")):  # noqa: ASYNC110 - it happens elsewhere: no event to wait for
             await asyncio.sleep(0.05)
     place = connect(f"redis+cluster://127.0.0.1:{server.port}", "")
@@ -278,7 +278,7 @@ async def sentinel(tmp_path: Path) -> AsyncIterator[Sentinel]:
 
 async def inserted(schedule: Schedule, message: NewMessage) -> None:
     """Until there is a master that takes it."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENT_S):
         while True:
             try:
                 assert (await schedule.insert([message]))[0][0] in {"inserted", "before"}
@@ -329,7 +329,7 @@ async def test_a_replica_that_lagged_becomes_the_master_is_told_and_mended_from_
 
 
 async def until_said(server: RedisServer, text: str, *words: Any) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENT_S):
         while text not in str(await asyncio.to_thread(server.said, *words)):  # noqa: ASYNC110 - as above
             await asyncio.sleep(0.1)
 

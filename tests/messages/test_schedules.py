@@ -13,7 +13,7 @@ from muster_server.systems.messages.schedule import Schedule, StoreError
 from muster_server.systems.messages.shapes import Result
 from tests.messages.conftest import HOUR_MS, Made
 from tests.reference import schedule as reference
-from tests.waiting import until
+from tests.waiting import PATIENT_S, until
 
 LEASE_MS = 60_000
 ATTEMPTS_MAX = 1_000
@@ -169,7 +169,7 @@ async def test_nothing_fires_early_and_what_is_due_fires_soon(made: Made) -> Non
     schedule.serve(1, WORKER, LEASE_MS, ATTEMPTS_MAX, 50)
     await schedule.insert([(id, 1, now + 20 * id, None, b"") for id in range(1, 41)])
     seen: dict[int, int] = {}
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENT_S):
         while len(seen) < 40:
             seen |= {fire.number: now_ms() for _, fire in made.taken() if fire.number not in seen}
             await asyncio.sleep(0.001)
@@ -183,7 +183,7 @@ async def test_a_message_that_is_advanced_fires_at_once(made: Made) -> None:
     schedule.serve(1, WORKER, LEASE_MS, ATTEMPTS_MAX, 1)
     await schedule.insert([(1, 1, now_ms() + HOUR_MS, None, b"")])
     await schedule.change([(1, "due_at", None, now_ms())])
-    await until(lambda: made.fires, 5)
+    await until(lambda: made.fires)
 
 
 async def test_a_claim_that_ran_out_is_won_again_and_the_last_one_buries(made: Made) -> None:
@@ -191,7 +191,7 @@ async def test_a_claim_that_ran_out_is_won_again_and_the_last_one_buries(made: M
     await schedule.insert([(1, 1, now_ms(), None, b"")])
     for worker in (77, 78, 79):
         schedule.serve(1, worker, 30, 2, 1)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENT_S):
         while (await schedule.get([1]))[0][1][5] != "dead":  # noqa: ASYNC110 - it happens elsewhere: no event to wait for
             await asyncio.sleep(0.005)
     await until(lambda: len(made.fires) == 2)
@@ -289,7 +289,7 @@ async def test_a_mark_is_kept_with_the_messages(made: Made) -> None:
 
 
 async def until_marked(schedule: Schedule) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENT_S):
         while await schedule.marked() is None:  # noqa: ASYNC110 - it happens elsewhere: no event to wait for
             await asyncio.sleep(0.05)
 

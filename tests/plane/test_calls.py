@@ -9,8 +9,7 @@ import pytest
 from muster import fleet
 from muster_server.plane.calls import NONCE, CallError, Peer, Server, key_of
 from tests.ports import free_ports
-
-PATIENT_S = 20
+from tests.waiting import PATIENT_S
 
 
 class Question(msgspec.Struct, tag=True):

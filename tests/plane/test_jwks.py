@@ -16,7 +16,7 @@ from muster_server.plane.auth import Admitted, TokenAuthenticator
 from muster_server.plane.jwks import FRESH_S, PAUSE_S, FetchedKeys, NotYet
 from muster_server.plane.spec import SpecError
 from muster_server.plane.trust import Trust
-from tests.waiting import until
+from tests.waiting import PATIENT_S, until
 
 HOUR = 3_600
 ED, OTHER_ED = ed25519.Ed25519PrivateKey.generate(), ed25519.Ed25519PrivateKey.generate()
@@ -143,7 +143,7 @@ async def test_an_unknown_key_has_the_set_fetched_again_but_not_too_often_and_th
     def fetch(_url: str) -> Any:
         nonlocal asked
         asked += 1
-        may_answer.wait(10)
+        may_answer.wait(PATIENT_S)
         return answers[-1]
 
     keys = FetchedKeys("https://idp.example/keys", fetch=fetch, clock=lambda: now)

@@ -14,7 +14,7 @@ from muster_server.plane.role import Role
 from muster_server.plane.server import Server
 from muster_server.plane.users import Texts
 from tests.fakes.engine import FakeEngine
-from tests.waiting import until
+from tests.waiting import PATIENT_S, until
 
 LOG = structlog.get_logger()
 
@@ -128,7 +128,7 @@ async def test_an_engine_that_never_drains_is_closed_at_the_deadline() -> None:
     engine = fake()
     engine.stuck = True
     server = Server(Role(engine), LOG)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENT_S):
         async with running(server, drain_s=0.05):
             await until(lambda: server.ready)
     assert engine.draining

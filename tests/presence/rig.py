@@ -28,8 +28,8 @@ from muster_server.systems.presence.questions import ShardStats
 from tests.documents import ROOT
 from tests.ports import free_ports
 from tests.presence.cut import Way
+from tests.waiting import PATIENT_S
 
-PATIENT_S: Final = 20.0
 Place = tuple[int, str, int]
 """User, device, gateway."""
 OTHERS: Final = 900

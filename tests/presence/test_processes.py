@@ -15,6 +15,7 @@ from tests.documents import ROOT, fenced
 from tests.kafka import Kafka
 from tests.presence.feed import changes
 from tests.presence.rig import Rig
+from tests.waiting import PATIENT_S
 
 pytestmark = pytest.mark.skipif(not shutil.which("redis-server"), reason="needs redis-server")
 
@@ -37,7 +38,7 @@ async def test_every_site_tells_where_users_are(tmp_path: Path) -> None:
         stats = await rig.stats()
         assert set(stats) == {(1, 0), (2, 0), (2, 1)}
         assert all(not each.why and each.writer and each.writer.fulls == 0 for each in stats.values())
-        async with asyncio.timeout(20):  # until the grace time of 7 is over
+        async with asyncio.timeout(PATIENT_S):  # until the grace time of 7 is over
             while [stats[place].users for place in sorted(stats)] != [2, 1, 1]:
                 stats = await rig.stats()
 
@@ -131,7 +132,7 @@ async def test_users_of_a_dead_gateway_go_after_its_lease_once_at_every_site(tmp
         await rig.right([7, 8])
         rig.gateways[2].offline([8])
         await rig.right([7, 8])
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENT_S):
             while len(told) < 4:  # noqa: ASYNC110 - it happens in other processes
                 await asyncio.sleep(0.01)
         for task in watching:
@@ -151,7 +152,7 @@ async def test_a_gateway_that_starts_again_is_asked_for_its_full_state(tmp_path:
         rig.begin_gateway(1, version=(1 << 64) - 3)
         rig.gateways[1].online(USERS[100:], "laptop")
         await rig.right(USERS)
-        async with asyncio.timeout(20):  # both at the start, and this one again
+        async with asyncio.timeout(PATIENT_S):  # both at the start, and this one again
             while min([rig.fulls(each) for each in (await rig.stats()).values()]) < 3:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
 
@@ -164,7 +165,7 @@ async def test_of_two_writers_of_a_shard_the_later_one_fences_the_first(tmp_path
         writer.signal(signal.SIGSTOP)
         later = rig.another_writer()
         await later.start()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENT_S):
             while await rig.view([7], 1) != rig.truth or rig.epoch(await rig.stats()) != later.epoch:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         writer.signal(signal.SIGCONT)
@@ -210,7 +211,7 @@ async def test_changes_wait_for_a_kafka_that_is_away(tmp_path: Path, kafka: Kafk
         await rig.writers[1, 0].start()
         wanted = ["online", *["offline", "online"] * 3]
         await rig.relayed(len(wanted), 60)
-        consumed = await asyncio.wait_for(asyncio.to_thread(_consumed, kafka.url, len(wanted)), 60)
+        consumed = await asyncio.wait_for(asyncio.to_thread(_consumed, kafka.url, len(wanted)), PATIENT_S)
         assert consumed == wanted, "the consumer of the page has each once, too, before the writer's end and after"
         await rig.writers[1, 0].kill()  # whose log this test takes over
         told = [each["state"] for each in await changes(tmp_path, 1, url=kafka.url) if each["user"] == "7"]

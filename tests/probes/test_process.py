@@ -39,7 +39,7 @@ class Watched:
 
     async def said(self, event: str) -> dict[str, Any]:
         """Wait for a line of this event."""
-        await until(lambda: any(line["event"] == event for line in self.lines), 60)
+        await until(lambda: any(line["event"] == event for line in self.lines))
         return next(line for line in self.lines if line["event"] == event)
 
 

@@ -17,6 +17,8 @@ from typing import Final, cast
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
 
+from tests.waiting import PATIENT_S
+
 HEADER: Final = struct.Struct("<BBBBQIQI")
 HELLO, COOKIE, ACCEPT, DATA = (1 << 4 | kind for kind in (1, 2, 3, 4))
 """The second byte: version 1, and the kind."""
@@ -27,7 +29,6 @@ AUTHENTICATE, READY, REFUSED, JOIN, JOINED, LEAVE, OPEN, OPENED = range(1, 9)
 WHOLE: Final = 3
 WINDOW: Final = 1 << 18
 AGAIN_S: Final = 0.1
-ANSWER_S: Final = 10.0
 SPAN: Final = 256
 RANGES_MAX: Final = 4
 
@@ -301,7 +302,7 @@ class Session(asyncio.DatagramProtocol):
             self._send()
 
     async def _until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(ANSWER_S), self._changed:
+        async with asyncio.timeout(PATIENT_S), self._changed:
             await self._changed.wait_for(condition)
 
     def tell(self, record: bytes) -> None:
@@ -337,7 +338,7 @@ class Session(asyncio.DatagramProtocol):
             await self._published(publish(handle, number, number, number, [content]), number)
 
     async def _published(self, said: bytes, number: int) -> None:
-        async with asyncio.timeout(ANSWER_S):
+        async with asyncio.timeout(PATIENT_S):
             while not any(struct.unpack_from("<Q", ack, 9)[0] >= number for ack in self.acks):
                 self._send(said)
                 async with self._changed:

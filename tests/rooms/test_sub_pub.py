@@ -15,6 +15,7 @@ from muster_server.control.terminal import pipes
 from muster_server.systems.rooms.cli import pub
 from muster_server.systems.rooms.cli.sub import show, take
 from tests.fakes.library import Client, Gap, Message
+from tests.waiting import PATIENT_S
 
 ONE, TWO = Message("r", 1, 7, b"one"), Message("r", 2, 7, b"\xff\x00", age=0.01234567)
 GAP = Gap(5, 3, None, "owner_lost")
@@ -23,7 +24,7 @@ GAP = Gap(5, 3, None, "owner_lost")
 async def shown(*items: Message | Gap, as_json: bool, plain: bool = True) -> bytes:
     """The output of one pipe for both stdout and stderr."""
     ours, theirs = os.pipe()
-    await asyncio.wait_for(show(pipes.Writer(theirs), pipes.Writer(theirs), items, as_json, plain), 5)
+    await asyncio.wait_for(show(pipes.Writer(theirs), pipes.Writer(theirs), items, as_json, plain), PATIENT_S)
     os.close(theirs)
     with os.fdopen(ours, "rb") as pipe:
         return pipe.read()
@@ -63,7 +64,7 @@ async def test_json_is_one_line_on_a_terminal(data: bytes, line: bytes) -> None:
 async def test_who_reads_the_gaps_no_more_ends_no_messages() -> None:
     (ours, theirs), (unread, broken) = os.pipe(), os.pipe()
     os.close(unread)
-    await asyncio.wait_for(show(pipes.Writer(theirs), pipes.Writer(broken), [ONE, GAP, TWO], as_json=False), 5)
+    await asyncio.wait_for(show(pipes.Writer(theirs), pipes.Writer(broken), [ONE, GAP, TWO], as_json=False), PATIENT_S)
     os.close(broken)
     os.close(theirs)
     with os.fdopen(ours, "rb") as pipe:
@@ -81,7 +82,7 @@ async def test_who_does_not_read_the_gaps_does_not_stop_the_loop() -> None:
     await asyncio.sleep(0.05)
     assert not showing.done()
     os.close(unread)
-    await asyncio.wait_for(showing, 5)
+    await asyncio.wait_for(showing, PATIENT_S)
     for descriptor in (ours, theirs, full):
         os.close(descriptor)
 
@@ -111,9 +112,9 @@ async def test_a_line_comes_through_before_the_pipe_ends() -> None:
     ours, theirs = os.pipe()
     os.write(theirs, b"now\nhal")
     lines = pipes.lines(ours, 10)
-    assert await asyncio.wait_for(anext(lines), 5) == [b"now"]
+    assert await asyncio.wait_for(anext(lines), PATIENT_S) == [b"now"]
     os.write(theirs, b"f\n")
-    assert await asyncio.wait_for(anext(lines), 5) == [b"half"]
+    assert await asyncio.wait_for(anext(lines), PATIENT_S) == [b"half"]
     os.close(theirs)
     assert [batch async for batch in lines] == []
     os.close(ours)
@@ -262,7 +263,7 @@ async def test_a_text_with_a_rate_alone_goes_on_until_a_signal() -> None:
     assert what.is_endless
     step = lambda sent: reached.set() if sent == 5 else None  # noqa: E731
     sending = asyncio.create_task(pub.send(client, "room", step, what))
-    await asyncio.wait_for(reached.wait(), 20)
+    await asyncio.wait_for(reached.wait(), PATIENT_S)
     sending.cancel()
     with pytest.raises(asyncio.CancelledError):
         await sending

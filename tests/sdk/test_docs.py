@@ -16,6 +16,7 @@ import muster
 import muster.testing
 from tests.documents import ROOT, cells, fenced, spans
 from tests.sdk.record import record
+from tests.waiting import PATIENT_S
 
 PAGE: Final = (ROOT / "docs" / "sdk.md").read_text()
 ERRORS: Final = (ROOT / "docs" / "errors.md").read_text()
@@ -104,7 +105,7 @@ async def test_an_example_runs_as_printed(
 ) -> None:
     record(tmp_path, address)
     monkeypatch.setenv("MUSTER_INSTANCE__DIR", str(tmp_path))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENT_S):
         if ".run(" in example or "muster.sync" in example:  # it blocks, or has a loop of its own
             program = await asyncio.create_subprocess_exec(sys.executable, "-c", example, stderr=subprocess.PIPE)
             _, said = await program.communicate()

@@ -9,6 +9,7 @@ import pytest
 
 import muster
 import muster.testing
+from tests.waiting import PATIENT_S
 
 THEIRS = "belongs to the loop and the thread that opened it"
 FORKED = "belongs to the process that opened it"
@@ -52,7 +53,7 @@ async def test_a_forked_child_raises_and_its_parent_hears_on(address: muster.tes
         _, status = await asyncio.to_thread(os.waitpid, child, 0)
         assert status == 0
         await client.publish("r", b"after")
-        got = [(await asyncio.wait_for(anext(room), 10)).data for _ in range(2)]  # type: ignore[union-attr]
+        got = [(await asyncio.wait_for(anext(room), PATIENT_S)).data for _ in range(2)]  # type: ignore[union-attr]
         assert got == [b"before", b"after"]
 
 

@@ -22,7 +22,7 @@ import muster.testing
 from muster.instance import default_folder, find
 from muster.turns import Engine
 from tests.sdk.record import record
-from tests.waiting import until
+from tests.waiting import PATIENT_S, until
 
 KEY = "11" * 32
 SOMEBODY = 12_345
@@ -85,7 +85,7 @@ async def test_a_token_that_is_no_longer_good_ends_readers_and_publishers() -> N
         with pytest.raises(muster.Refused, match="bad_credential"):
             async with asyncio.timeout(20):
                 await client.publish("r", b"y")
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(PATIENT_S):
             for call in (client.join("another"), client.publish("another", b"z"), client.writable("another")):
                 with pytest.raises(muster.Refused, match="bad_credential"):
                     await call
@@ -105,7 +105,7 @@ async def test_a_refusal_of_what_was_taken_is_told_though_nobody_waits_any_more(
             await client.writable("r", timeout=0.05)
         address._tokens.clear()
         address.start("proxy")
-        await until(lambda: client._publications["default:r"].refused, 20)
+        await until(lambda: client._publications["default:r"].refused)
         with pytest.raises(muster.Refused, match="bad_credential"):
             await client.flush()
         await client.close()
@@ -114,7 +114,7 @@ async def test_a_refusal_of_what_was_taken_is_told_though_nobody_waits_any_more(
 async def test_commands_and_questions_that_no_proxy_takes_end_at_once() -> None:
     tokens = {b"mine": 5}
     async with muster.testing.instance(tokens=tokens) as address:
-        async with asyncio.timeout(10), muster.connect(address, proxies=()) as reader:
+        async with asyncio.timeout(PATIENT_S), muster.connect(address, proxies=()) as reader:
             for call in (reader.command("r", b"x", expires=60), reader.members("r", wait=60)):
                 with pytest.raises(muster.Unavailable, match="no proxy"):
                     await call
@@ -127,7 +127,7 @@ async def test_commands_and_questions_that_no_proxy_takes_end_at_once() -> None:
             await asyncio.sleep(0)
             address._tokens.clear()
             address.start("proxy")
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENT_S):
                 told = await asyncio.gather(*pending, return_exceptions=True)
             assert [getattr(error, "code", error) for error in told] == ["bad_credential"] * 2
             for call in (client.command("r", b"x", expires=60), client.members("r", wait=60)):
@@ -149,7 +149,7 @@ async def test_an_error_that_is_told_again_keeps_nothing_of_the_times_before(add
 
         for call in (lambda: client.publish("r", b"x"), publish_nowait, lambda: anext(room)):
             told: list[muster.Refused] = []
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENT_S):
                 while len(told) < 5:
                     try:
                         await call()
@@ -374,7 +374,7 @@ async def test_names_of_hosts_are_looked_up_without_holding_up_the_loop(
 
 
 async def test_calls_end_in_time_while_a_server_is_gone(address: muster.testing.Instance) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENT_S):
         client = await muster.connect(address, timeout=2)
         address.stop("proxy")
         address.stop("gateway")
@@ -437,9 +437,9 @@ async def test_an_owner_that_is_not_there_puts_publishers_off(address: muster.te
         assert client.engine.put_off(number) is None
         address.stop("broker")
         assert client.publish_nowait("r", b"y")
-        await until(lambda: (client.engine.put_off(number) or ("", 0.0))[0] == "not_ready", 10)
+        await until(lambda: (client.engine.put_off(number) or ("", 0.0))[0] == "not_ready")
         address.start("broker")
-        await client.flush(10)
+        await client.flush(PATIENT_S)
         assert client.engine.put_off(number) is None
 
 
@@ -631,7 +631,7 @@ async def test_a_cancelled_publish_that_waits_for_credit_is_not_published(addres
         await asyncio.sleep(0)
         waiting.cancel()
         await client.publish("r", b"last")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENT_S):
             seen: set[bytes] = set()
             while b"last" not in seen:
                 item = await anext(room)
@@ -651,7 +651,7 @@ async def test_publishes_whose_wait_for_credit_ended_leave_nothing_behind(addres
                 await client.publish("r", b"never", timeout=0)
         assert client.stats()["unacknowledged"] == 256
         address.start("broker")
-        await client.flush(10)
+        await client.flush(PATIENT_S)
 
 
 async def test_closing_ends_a_flush_with_an_error_when_messages_are_not_acknowledged(

@@ -10,7 +10,7 @@ import pytest
 import muster
 import muster.testing
 from muster.instance import start_time
-from tests.waiting import until
+from tests.waiting import PATIENT_S, until
 
 LOSSY: list[muster.Fault] = [
     ("out", None, 0.05, 0.02, 0.0, 0.02, 2, 0, 2, 3.0),  # in bursts
@@ -21,7 +21,7 @@ LOSSY: list[muster.Fault] = [
 async def read_until(room: muster.Room, last: bytes) -> list[muster.Item]:
     """All items up to the message `last`."""
     items: list[muster.Item] = []
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENT_S):
         async for item in room:
             items.append(item)
             if isinstance(item, muster.Message) and item.data == last:
@@ -77,7 +77,7 @@ async def test_an_instance_that_took_the_place_of_another_is_found_by_its_folder
         await until(lambda: client.stats()["sessions_lost"] >= 2)
         second.restart("broker")  # whose epoch is later than the first one's, as after any start
         describe(second, tmp_path)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENT_S):
             await client.publish("r", b"after")
             gap, *items = await read_until(room, b"after")
         assert isinstance(gap, muster.Gap), "what the first may have taken along is announced"
@@ -190,7 +190,7 @@ async def test_a_blocking_reader_of_a_paced_room_gets_everything() -> None:
             writing = asyncio.create_task(write())
             await until(lambda: room.stats()["delivered"] >= 80)
             items: list[muster.Item] = []
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENT_S):
                 while len(items) < 1_000:
                     items.append(await anext(room))
                     await asyncio.sleep(0)

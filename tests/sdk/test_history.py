@@ -6,7 +6,7 @@ import pytest
 
 import muster
 import muster.testing
-from tests.waiting import until
+from tests.waiting import PATIENT_S, until
 
 
 async def publish(client: muster.Client, count: int, first: int = 0, size: int = 0) -> None:
@@ -17,7 +17,7 @@ async def publish(client: muster.Client, count: int, first: int = 0, size: int =
 async def read(room: muster.Room, count: int) -> list[int]:
     """The next items, which are messages."""
     taken: list[int] = []
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENT_S):
         while len(taken) < count:
             item = await anext(room)
             assert isinstance(item, muster.Message), item
@@ -27,7 +27,7 @@ async def read(room: muster.Room, count: int) -> list[int]:
 
 async def read_gap(room: muster.Room) -> str:
     """The reason of the next item, which is a gap."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENT_S):
         item = await anext(room)
     assert isinstance(item, muster.Gap), item
     return item.reason
@@ -146,7 +146,7 @@ async def test_what_the_reader_was_too_slow_for_is_not_recovered(address: muster
             assert await read(room, 1) == [0]
         await publish(client, 100, 1)
         async with client.join("r", positions=room.positions) as room:
-            await until(lambda: room.recovered is not None, 30)  # all comes, though this program reads nothing
+            await until(lambda: room.recovered is not None)  # all comes, though this program reads nothing
             assert await read_gap(room) == "reader"
             assert room.recovered is False
 

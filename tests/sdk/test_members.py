@@ -8,6 +8,7 @@ import pytest
 
 import muster
 import muster.testing
+from tests.waiting import PATIENT_S
 
 TOKENS = {b"ann": 7, b"bob": 3, b"cy": 1 << 63}
 
@@ -15,7 +16,7 @@ TOKENS = {b"ann": 7, b"bob": 3, b"cy": 1 << 63}
 async def answered(client: muster.Client, wanted: muster.Members) -> None:
     """Ask for the members of `r`, as often as that is allowed, until the answer is this one."""
     said = None
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENT_S):
         while said != wanted:
             try:
                 said = await client.members("r")

@@ -8,6 +8,7 @@ import pytest
 import muster
 import muster.testing
 from tests.sdk.items import next_of
+from tests.waiting import PATIENT_S
 
 RATE = 100
 ANN = b"ann's"
@@ -24,7 +25,7 @@ async def test_a_publisher_above_its_users_rate_is_told_the_limit_and_loses_noth
             with pytest.raises(muster.TimedOut, match=r"\(rate_limited; user_message_rate, user_byte_rate\)") as told:
                 await client.publish("r", b"late", timeout=0.3)
             assert re.search(r"; try again in \d\.\d s$", str(told.value))
-            await client.flush(20)
+            await client.flush(PATIENT_S)
             took = asyncio.get_running_loop().time() - began
             assert took > 0.9, "as many as come in a second, beyond those that were saved"
             had = [(await next_of(room, muster.Message)).data for _ in range(2 * RATE)]
@@ -38,7 +39,7 @@ async def test_a_user_with_too_many_sessions_is_told_so_and_comes_in_when_one_en
             with pytest.raises(muster.TimedOut, match=r"as many sessions of this user as it may \(rate_limited"):
                 async with muster.connect(address, token=ANN, proxies=(), timeout=1.0):
                     pass
-        async with muster.connect(address, token=ANN, proxies=(), timeout=10.0) as client, client.join("r"):
+        async with muster.connect(address, token=ANN, proxies=(), timeout=PATIENT_S) as client, client.join("r"):
             pass
 
 

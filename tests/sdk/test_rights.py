@@ -8,7 +8,7 @@ import pytest
 import muster
 import muster.testing
 from muster.testing import User
-from tests.waiting import until
+from tests.waiting import PATIENT_S, until
 
 ANN, LATER = b"ann's", b"ann's next"
 ROOM, PRIVATE = "sports:final", "chat:8"
@@ -96,7 +96,7 @@ async def test_a_session_ends_with_its_token_where_there_is_no_other() -> None:
         muster.testing.instance(tokens={ANN: User(7, seconds=0.5)}) as address,
         muster.connect(address) as client,
         client.join(ROOM) as room,
-        asyncio.timeout(10),
+        asyncio.timeout(PATIENT_S),
     ):
         with pytest.raises(muster.Refused) as told:
             await anext(room)

@@ -9,7 +9,7 @@ import pytest
 
 import muster
 import muster.testing
-from tests.waiting import until
+from tests.waiting import PATIENT_S, until
 
 
 def payload(number: int, size: int) -> bytes:
@@ -20,7 +20,7 @@ def payload(number: int, size: int) -> bytes:
 async def take(room: muster.Room, count: int) -> list[bytes]:
     """The data of the next messages; a gap fails."""
     taken: list[bytes] = []
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENT_S):
         while len(taken) < count:
             item = await anext(room)
             assert isinstance(item, muster.Message), item
@@ -62,7 +62,7 @@ async def test_batches_hold_all_that_came_in_order(address: muster.testing.Insta
     taken: list[bytes] = []
     async with muster.connect(address) as client, client.join("r") as room, asyncio.TaskGroup() as group:
         group.create_task(publish_all(client, "r", (b"%d" % number for number in range(5_000))))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENT_S):
             async for batch in room.batches():
                 assert 1 <= len(batch) <= 1_024
                 taken += [item.data for item in batch if isinstance(item, muster.Message)]
@@ -82,7 +82,9 @@ async def test_one_client_publishes_to_many_more_rooms_than_it_has_places_for(ad
         for at in range(0, len(names), 50):  # each waits for messages of several rooms
             await asyncio.gather(*(publish_all(publisher, name, [b"first", b"second"]) for name in names[at : at + 50]))
         # Again to the first, whose places others have had since, and to more than there are places for at once.
-        waits = [publisher.publish(name, data, timeout=30) for name in names[:300] for data in (b"third", b"fourth")]
+        waits = [
+            publisher.publish(name, data, timeout=PATIENT_S) for name in names[:300] for data in (b"third", b"fourth")
+        ]
         positions = await asyncio.gather(*waits)
         assert [position.offset for position in positions] == [3, 4] * 300
         assert publisher.stats()["published"] == 2_600
@@ -92,16 +94,18 @@ async def test_one_client_publishes_to_many_more_rooms_than_it_has_places_for(ad
 
 
 async def test_who_waits_for_a_place_for_a_room_is_told_what_is_wrong(address: muster.testing.Instance) -> None:
-    async with muster.connect(address, timeout=0.2) as client:
+    async with muster.connect(address) as client:
         address.stop("broker")
         for number in range(256):
             assert client.publish_nowait(f"r{number}", b"x")
         assert not client.publish_nowait("another", b"x")
         with pytest.raises(muster.TimedOut, match="wait for another to take messages"):
-            await client.writable("another")
+            await client.writable("another", timeout=0.2)
         with pytest.raises(muster.TimedOut, match="publish to another"):
-            await client.publish("another", b"x")
-        waits = [asyncio.create_task(client.publish("another", b"%d" % number, timeout=30)) for number in range(3)]
+            await client.publish("another", b"x", timeout=0.2)
+        waits = [
+            asyncio.create_task(client.publish("another", b"%d" % number, timeout=PATIENT_S)) for number in range(3)
+        ]
         await asyncio.sleep(0)
         with pytest.raises(muster.Invalid, match="a message is bytes, not str"):
             await client.publish("another", "text")  # type: ignore[arg-type]
@@ -110,7 +114,7 @@ async def test_who_waits_for_a_place_for_a_room_is_told_what_is_wrong(address: m
         address.start("broker")
         positions = await asyncio.gather(*waits)
         assert [position.offset for position in positions] == [1, 2, 3]
-        await client.flush(30)
+        await client.flush(PATIENT_S)
 
 
 @pytest.mark.parametrize("size", [0, 1, 1_100, 1_101, 30_000, 65_535, 65_536])
@@ -174,7 +178,7 @@ async def test_nowait_says_no_when_credit_is_used_up_and_writable_says_when_to_g
 
 
 async def test_who_asks_late_whether_a_room_is_writable_is_told_at_once(address: muster.testing.Instance) -> None:
-    async with muster.connect(address, timeout=2) as client:
+    async with muster.connect(address) as client:
         await client.writable("r")
         while client.publish_nowait("r", b"x"):
             pass
@@ -226,8 +230,8 @@ async def test_of_ten_thousand_rooms_a_client_gets_into_256_and_is_told_so_of_th
     address: muster.testing.Instance,
 ) -> None:
     async with muster.connect(address) as client:
-        joins = (client.join(f"r{number}", timeout=5) for number in range(10_000))
-        async with asyncio.timeout(5):
+        joins = (client.join(f"r{number}", timeout=PATIENT_S) for number in range(10_000))
+        async with asyncio.timeout(PATIENT_S):
             answers = await asyncio.gather(*joins, return_exceptions=True)
         rooms = [each for each in answers if isinstance(each, muster.Room)]
         refused = [each.code for each in answers if isinstance(each, muster.Refused)]

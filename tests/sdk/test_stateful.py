@@ -22,6 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 import muster
 import muster.testing
+from tests.waiting import PATIENT_S
 
 CHUNKS_MAX: Final = 61
 NUMBER_BYTES: Final = 4
@@ -29,7 +30,6 @@ PEERS_MAX: Final = 3
 MEMBERS_MAX: Final = 6
 MARKERS_MAX: Final = 20
 MARKER_S: Final = 10.0
-CALL_S: Final = 30.0
 ROOMS: Final = ("default:red", "default:blue", "files:green", "wide:0")
 WIDE: Final = 200
 """Rooms that a client publishes to at once; with those of another call they are more than it may have open."""
@@ -288,7 +288,7 @@ class Rooms(RuleBasedStateMachine):
 
     def do(self, call: Awaitable[Result]) -> Result:
         async def bounded() -> Result:
-            async with asyncio.timeout(CALL_S):
+            async with asyncio.timeout(PATIENT_S):
                 return await call
 
         return self.loop.run_until_complete(bounded())

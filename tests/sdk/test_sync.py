@@ -13,6 +13,7 @@ import pytest
 import muster
 import muster.testing
 from muster import url
+from tests.waiting import PATIENT_S
 
 
 class Elsewhere:
@@ -30,11 +31,11 @@ class Elsewhere:
 
         self._thread = threading.Thread(target=lambda: self._loop.run_until_complete(serve()))
         self._thread.start()
-        assert began.wait(20)
+        assert began.wait(PATIENT_S)
 
     def end(self) -> None:
         self._ended.set()
-        self._thread.join(20)
+        self._thread.join(PATIENT_S)
         self._loop.run_until_complete(self._loop.shutdown_default_executor())
         self._loop.close()
 
@@ -55,7 +56,7 @@ def test_a_script_publishes_reads_and_asks_without_await(there: Elsewhere) -> No
         with client.join("r") as room:
             position = client.publish("r", b"one")
             client.publish("r", json=["two"])
-            first, second = next(room), room.next(timeout=20)
+            first, second = next(room), room.next(timeout=PATIENT_S)
             assert isinstance(first, muster.Message)
             assert isinstance(second, muster.Message)
             assert (first.position, first.data, second.json()) == (position, b"one", ["two"])
@@ -77,7 +78,7 @@ def test_a_wait_that_ends_early_loses_nothing(there: Elsewhere) -> None:
             room.next(timeout=0.01)
         for number in range(3):
             client.publish("late", b"%d" % number)
-        assert [room.next(timeout=20).data for _ in range(3)] == [b"0", b"1", b"2"]  # type: ignore[union-attr]
+        assert [room.next(timeout=PATIENT_S).data for _ in range(3)] == [b"0", b"1", b"2"]  # type: ignore[union-attr]
 
 
 def test_positions_stand_after_what_was_read_and_not_after_what_was_fetched(there: Elsewhere) -> None:
@@ -130,6 +131,6 @@ def test_a_forked_child_raises_and_the_parent_goes_on(there: Elsewhere) -> None:
 def test_a_script_that_closes_nothing_ends_and_its_messages_are_there(there: Elsewhere) -> None:
     script = "import muster, sys\nmuster.sync.connect(sys.argv[1]).publish('forgotten', b'x')\n"
     done = subprocess.run(
-        [sys.executable, "-c", script, there.url], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", script, there.url], capture_output=True, text=True, timeout=PATIENT_S, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")

@@ -10,7 +10,7 @@ import muster
 import muster.client
 import muster.testing
 from tests.sdk.items import next_of
-from tests.waiting import until
+from tests.waiting import PATIENT_S, until
 
 ANN, BOB, ANN_LATER = b"ann's", b"bob's", b"ann's, of today"
 TOKENS = {ANN: 7, BOB: 8, ANN_LATER: 7}
@@ -83,7 +83,7 @@ async def test_a_token_whose_time_is_over_ends_a_client_that_has_no_other() -> N
             async with asyncio.timeout(30):
                 await anext(room)
         assert (told.value.code, told.value.retry) == ("bad_credential", False)
-        async with asyncio.timeout(30):  # the proxy refuses it once it is there again
+        async with asyncio.timeout(PATIENT_S):  # the proxy refuses it once it is there again
             with pytest.raises(muster.Refused, match="bad_credential"):
                 await client.publish("r", b"x")
 
@@ -113,7 +113,7 @@ async def test_both_sessions_go_on_where_their_instance_has_become_another_one(m
         async with muster.connect() as client:
             known = other
             client._on_events([("down", 0, "not_allowed", False), ("down", 1, "not_allowed", False)])
-            async with client.join("r") as room, asyncio.timeout(10):
+            async with client.join("r") as room, asyncio.timeout(PATIENT_S):
                 await client.publish("r", b"still")
                 assert not isinstance(item := await anext(room), muster.Gap)
                 assert item.data == b"still"
@@ -158,7 +158,7 @@ async def test_a_function_that_fails_is_asked_again(monkeypatch: pytest.MonkeyPa
     fetch = one_after_the_other(ANN, OSError("away"), muster.Unavailable("away"), ANN_LATER)
     async with running() as address, muster.connect(address, token=fetch) as client:
         ends(address, ANN)
-        await client.publish("r", b"x", timeout=30)
+        await client.publish("r", b"x", timeout=PATIENT_S)
 
 
 async def test_another_token_keeps_the_servers_that_a_client_learned_of() -> None:
@@ -167,7 +167,7 @@ async def test_another_token_keeps_the_servers_that_a_client_learned_of() -> Non
         await client.publish("r", b"x")
         del address._tokens[ANN]
         address.restart("proxy")
-        await client.publish("r", b"y", timeout=30)
+        await client.publish("r", b"y", timeout=PATIENT_S)
         assert await client.command("r", b"z") == muster.NoMember()
 
 
@@ -204,7 +204,7 @@ async def test_a_function_whose_wait_is_cancelled_is_asked_again(monkeypatch: py
 
     async with running() as address, muster.connect(address, token=fetch) as client:
         ends(address, ANN)
-        await client.publish("r", b"x", timeout=30)
+        await client.publish("r", b"x", timeout=PATIENT_S)
 
 
 @pytest.mark.parametrize("hides", [OSError, None])
@@ -240,13 +240,13 @@ async def test_a_client_whose_token_was_refused_goes_on_when_it_is_given_another
         await client.publish("r", b"before")
         assert (await next_of(room, muster.Message)).data == b"before"
         ends(address, ANN)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENT_S):
             with pytest.raises(muster.Refused):
                 await anext(room)
             with pytest.raises(muster.Refused):
                 await client.publish("r", b"refused")
         client.redirect(muster.Address((), (), ANN_LATER))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENT_S):
             await client.publish("r", b"after")
             while (await next_of(room, muster.Message)).data != b"after":
                 pass

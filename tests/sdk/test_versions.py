@@ -11,7 +11,7 @@ import muster
 import muster.testing
 from muster import _core
 from tests.releases import first
-from tests.waiting import until
+from tests.waiting import PATIENT_S, until
 
 Range = tuple[int, int]
 Speak = Callable[..., None]
@@ -158,7 +158,7 @@ async def test_a_rolling_upgrade_and_the_way_back_lose_no_client_of_either_relea
                     content = f"{role} speaks {versions}".encode()
                     await publisher.publish("news", [content])
                     assert (await member.received(1))[0].data == content
-                    async with asyncio.timeout(20):
+                    async with asyncio.timeout(PATIENT_S):
                         while True:
                             item = await anext(room)
                             if isinstance(item, muster.Message):

@@ -13,6 +13,7 @@ import muster
 import muster.testing
 from muster.why import explained
 from tests.ports import free_ports
+from tests.waiting import PATIENT_S
 
 KEY = "11" * 32
 ROOT = Path(__file__).parents[2]
@@ -99,7 +100,7 @@ async def test_a_server_that_comes_late_is_joined_and_not_complained_of(
     monkeypatch.setattr("muster.client.LOOK_INTO_S", 0.0)
     monkeypatch.setattr("muster.client.explained", asked)
     address.stop("gateway")
-    opening = asyncio.create_task(muster.connect(address, proxies=(), timeout=20).__aenter__())
+    opening = asyncio.create_task(muster.connect(address, proxies=(), timeout=PATIENT_S).__aenter__())
     await told.wait()
     address.start("gateway")
     client = await opening

@@ -9,7 +9,7 @@ use muster_driver::{Budget, Driver, Turn, AGE_MAX_US, BEAT_US, CLOSE_US, RETRY_U
 use muster_transport::{Inbox, Machine, Micros, Outbox, SLICE_DATAGRAMS};
 use muster_udp::{monotonic_now, Poll};
 
-const SOON: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_secs(100);
 
 /// Turns until nothing is left to do now.
 fn settle<S: muster_udp::Syscalls>(driver: &mut Driver<Toy, S>) {

@@ -291,6 +291,24 @@ fn a_broker_accounts_for_what_it_held_and_never_numbered() {
     assert_eq!(since(&rig), ([5, 2, 1, 2], 0));
 }
 
+/// The publisher did not get the acknowledgement of the second message before its room moved, so it sends it once more.
+/// Members drop what they have: `repeats` (`member.rs`).
+#[test]
+fn a_message_without_its_acknowledgement_is_numbered_once_by_each_of_two_owners() {
+    let published = |rig: &Rig<Broker>| {
+        let count = |name| counter(&rig.machine, name);
+        (count("messages_published"), count("messages_repeated"))
+    };
+    let (mut former, mut next) = (broker(), broker());
+    let (proxy, there) = (former.link(PROXY, role::PROXY), next.link(PROXY, role::PROXY));
+    former.say(proxy, &link_publish(77, 1, 1, &[b"one", b"two"]));
+    former.say(proxy, &link_publish(77, 2, 2, &[b"two"]));
+    assert_eq!(published(&former), (2, 1), "an owner numbers a sequence once");
+    next.say(there, &link_publish(77, 2, 2, &[b"two", b"three"]));
+    next.say(there, &link_publish(77, 2, 2, &[b"two"]));
+    assert_eq!(published(&next), (2, 1), "the second sequence once more");
+}
+
 /// Found: messages held behind a hole counted against the credit: at 1 % loss a publisher reached a third of its rate.
 #[test]
 fn what_an_owner_holds_for_a_publisher_is_on_its_way_no_more() {

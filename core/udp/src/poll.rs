@@ -194,7 +194,7 @@ mod tests {
         outer.add(inner.as_fd(), 9).unwrap();
         assert_eq!(outer.wait(Duration::ZERO), 0);
         timer.set(monotonic_now() + 1_000);
-        assert_eq!(outer.wait(Duration::from_secs(5)), 1);
+        assert_eq!(outer.wait(Duration::from_secs(100)), 1);
         assert_eq!(
             outer.ready(0),
             Ready {
@@ -208,6 +208,6 @@ mod tests {
         timer.set(monotonic_now() + 60_000_000);
         assert_eq!(outer.wait(Duration::ZERO), 0);
         timer.set(0);
-        assert_eq!(outer.wait(Duration::from_secs(5)), 1, "a past deadline fires at once");
+        assert_eq!(outer.wait(Duration::from_secs(100)), 1, "a past deadline fires at once");
     }
 }

@@ -32,9 +32,8 @@ from tests import strikes
 from tests.control.command import Command, Running
 from tests.documents import ROOT
 from tests.together import together
-from tests.waiting import until_asked
+from tests.waiting import PATIENT_S, until_asked
 
-PATIENT_S: Final = 60.0
 ENDS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -213,7 +212,7 @@ def test_an_instance_whose_terminal_goes_away_drains(muster: Command) -> None:
         again = json.loads(muster("status", "--json").stdout)["nodes"]
         assert [(role["pid"], role["state"]) for role in again] == [(role["pid"], "ready") for role in roles]
         os.close(terminal)
-        assert process.wait(20) == 0
+        assert process.wait(PATIENT_S) == 0
 
 
 async def test_sighup_has_an_instance_read_its_configuration_again_and_pass_it_on(
@@ -236,13 +235,14 @@ async def test_sighup_has_an_instance_read_its_configuration_again_and_pass_it_o
         return bool(broker["state"] == "ready") and int(broker["pid"]) != before["broker"]
 
     def said(event: str) -> dict[str, Any]:
-        assert process.stderr is not None
-        for line in process.stderr:
+        def is_it(line: str) -> bool:
             with contextlib.suppress(json.JSONDecodeError):
-                found: dict[str, Any] = json.loads(line)
-                if found["event"] == event and found["role"] == "supervisor":
-                    return found
-        raise AssertionError(event)
+                found = json.loads(line)
+                return bool(found["event"] == event and found["role"] == "supervisor")
+            return False
+
+        line: dict[str, Any] = json.loads(muster.heard.next(is_it))
+        return line
 
     file.write_text("")
     with muster.up("--config", str(file)) as process:
@@ -279,7 +279,7 @@ async def test_sighup_has_an_instance_read_its_configuration_again_and_pass_it_o
         written("[log]\nlevel = 'loud'\n")
         assert "log.level" in said("not reloaded, the old configuration stays")["error"]
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0
+        assert process.wait(PATIENT_S) == 0
 
 
 def test_who_asked_to_outlive_the_terminal_does(muster: Command) -> None:
@@ -287,7 +287,7 @@ def test_who_asked_to_outlive_the_terminal_does(muster: Command) -> None:
         process.send_signal(signal.SIGHUP)
         assert muster("status").returncode == 0
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0
+        assert process.wait(PATIENT_S) == 0
 
 
 def test_an_instance_is_seen_from_other_terminals_and_ends_with_0(muster: Command) -> None:
@@ -312,7 +312,7 @@ def test_an_instance_is_seen_from_other_terminals_and_ends_with_0(muster: Comman
         assert again.returncode == 1
         assert "already running" in again.stderr
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 0
+        assert process.wait(PATIENT_S) == 0
     assert muster("status").returncode == 69
 
 
@@ -336,10 +336,9 @@ def standing(muster: Command, name: str) -> Iterator[None]:
         yield
 
 
-def said(process: Running, word: str) -> str:
+def said(muster: Command, word: str) -> str:
     """The line on stderr that contains it."""
-    assert process.stderr is not None
-    return next(line for line in process.stderr if word in line)
+    return muster.heard.next(lambda line: word in line)
 
 
 @pytest.mark.parametrize("again", ENDS)
@@ -350,13 +349,12 @@ def test_a_drain_is_finished_whatever_signals_come_again(muster: Command, again:
             await_signal(process, signal.SIGINT)
             process.send_signal(again)
             if again == signal.SIGINT:
-                assert "draining" in said(process, "Ctrl-C")
+                assert "draining" in said(muster, "Ctrl-C")
             await_signal(process, again)
             process.send_signal(signal.SIGTERM)
             await_signal(process, signal.SIGTERM)
-        assert process.wait(20) == 0
-        assert process.stderr is not None
-        assert process.stderr.read().count("did not end in time") == 0
+        assert process.wait(PATIENT_S) == 0
+        assert not any("did not end in time" in line for line in muster.heard.rest())
     assert not (muster.folder / "instance.json").exists()
     assert not (muster.folder / "requests.sock").exists()
 
@@ -366,9 +364,9 @@ def test_ctrl_c_after_the_word_about_the_drain_ends_it_as_it_stands(muster: Comm
         process.send_signal(signal.SIGINT)
         await_signal(process, signal.SIGINT)
         process.send_signal(signal.SIGINT)
-        said(process, "draining")
+        said(muster, "draining")
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 130
+        assert process.wait(PATIENT_S) == 130
 
 
 def test_a_question_that_is_interrupted_is_not_answered_and_what_never_ends_has_ended(muster: Command) -> None:
@@ -384,7 +382,7 @@ def test_a_question_that_is_interrupted_is_not_answered_and_what_never_ends_has_
             with standing(muster, "broker"), muster.start(*words, stdin=pipe, stdout=pipe, stderr=pipe) as process:
                 await_handler(process)  # nothing answers it before
                 process.send_signal(number)
-                out, errors = process.communicate(timeout=20)
+                out, errors = process.communicate(timeout=PATIENT_S)
             assert (words, process.returncode, out) == (words, code, ""), errors
             assert ("muster: interrupted\n" in errors) == (code != 0)
 
@@ -463,7 +461,7 @@ def test_the_cluster_is_shown_once_or_again_and_again(muster: Command) -> None:
                 layers = json.loads(watching.stdout.readline())["layers"]
                 assert [len(each["nodes"]) for each in layers] == [2, 1, 2, 1]
             watching.send_signal(signal.SIGINT)
-            assert watching.wait(20) == 0
+            assert watching.wait(PATIENT_S) == 0
 
 
 def test_when_no_gateway_answers_that_is_all_there_is_to_say(muster: Command) -> None:
@@ -560,7 +558,7 @@ def unheard(tmp_path_factory: pytest.TempPathFactory) -> Mapping[tuple[str, ...]
             streams: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, stream: writing}
             process = muster.start(*words, **streams)
             os.close(writing)
-            codes[stream] = process.wait(60)
+            codes[stream] = process.wait(PATIENT_S)
         return codes
 
     with muster.up("--gateways", "2"):
@@ -604,7 +602,7 @@ def test_what_became_of_a_command_is_the_exit_code_whoever_reads(how: str, unbuf
     for unread in (["stdout"], ["stderr"], ["stdout", "stderr"]):
         streams: dict[str, Any] = {each: writing if each in unread else subprocess.DEVNULL for each in STREAMS}
         command = [sys.executable, "-c", COMMANDED, how]
-        done = subprocess.run(command, cwd=ROOT, env=environment, timeout=60, check=False, **streams)
+        done = subprocess.run(command, cwd=ROOT, env=environment, timeout=PATIENT_S, check=False, **streams)
         assert done.returncode == 3, unread
     os.close(writing)
 
@@ -624,7 +622,7 @@ sys.exit(main())
 
 def test_ctrl_c_while_the_command_is_loaded_is_no_traceback() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED, "version"], cwd=ROOT, capture_output=True, timeout=60, check=False
+        [sys.executable, "-c", INTERRUPTED, "version"], cwd=ROOT, capture_output=True, timeout=PATIENT_S, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, b"", b"")
 
@@ -664,14 +662,14 @@ def test_sigterm_while_a_node_is_loaded_ends_it(above: list[str], code: int) -> 
     if above and subprocess.run(["sh", "-c", f"{' '.join(above)} true"], capture_output=True, check=False).returncode:
         pytest.skip("this machine lets nobody be process 1")
     command = [*above, sys.executable, "-c", TERMINATED, "serve", "broker"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=60, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=PATIENT_S, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (code, b"", b"")
 
 
 @pytest.mark.parametrize(("word", "held"), [("serve", True), ("version", False), ("up", False)])
 def test_only_a_node_takes_sigterm_before_its_loop(word: str, held: bool) -> None:
     command = [sys.executable, "-c", HOLDING, word]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=60, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=PATIENT_S, check=False)
     assert (done.returncode, done.stdout) == (0, b"held" if held else b"left")
 
 
@@ -682,7 +680,7 @@ def test_the_command_begins_where_it_is_said_to() -> None:
         [sys.executable, "-c", "import sys; from muster_server.systems.start import main; sys.exit(main())", "version"],
         cwd=ROOT,
         capture_output=True,
-        timeout=60,
+        timeout=PATIENT_S,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, b"")

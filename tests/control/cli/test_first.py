@@ -19,6 +19,7 @@ from muster_server.control.registry import Directory
 from tests.control.command import COMMAND, Command
 from tests.documents import ROOT
 from tests.fakes.memory import Memory
+from tests.waiting import PATIENT_S
 
 
 async def test_a_directory_that_is_closed_on_purpose_tells_of_no_lost_session() -> None:
@@ -42,7 +43,7 @@ def test_on_a_terminal_up_shows_its_table_and_no_json(muster: Command) -> None:
                 said += piece
         except OSError:  # the other end is closed
             pass
-        assert process.wait(30) == 0
+        assert process.wait(PATIENT_S) == 0
     lines = said.decode().splitlines()
     assert any(line.startswith("gateway ") for line in lines)
     assert not [line for line in lines if line.startswith("{")]

@@ -7,7 +7,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
 
@@ -15,8 +15,7 @@ from muster_server.control.cluster import instance
 from muster_server.control.cluster.instance import Folder
 from tests import strikes
 from tests.control.command import Command
-
-PATIENT_S: Final = 60.0
+from tests.waiting import PATIENT_S
 
 
 @pytest.fixture

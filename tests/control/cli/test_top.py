@@ -21,6 +21,7 @@ from muster_server.control.terminal.readings import CPU, NO_ANSWER, RSS, Reading
 from tests.control.command import COMMAND, Command
 from tests.control.nodes import processes
 from tests.documents import ROOT, spans
+from tests.waiting import PATIENT_S
 
 SECONDS_MAX: Final = 60.0
 PUBLISHED: Final = "muster_messages_published_total"
@@ -201,4 +202,4 @@ def test_a_sample_is_a_table_or_a_document_and_several_are_lines(muster: Command
             first, second = (json.loads(following.stdout.readline())["at"] for _ in range(2))
             assert first < second
             following.send_signal(signal.SIGINT)
-            assert following.wait(20) == 0
+            assert following.wait(PATIENT_S) == 0

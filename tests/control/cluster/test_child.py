@@ -10,7 +10,7 @@ import structlog
 
 from muster_server.control.cluster.child import BACKOFF_MAX_S, HEALTHY_S, Backoff, Child
 from muster_server.control.errors import UserError
-from tests.waiting import until
+from tests.waiting import PATIENT_S, until
 
 LOG = structlog.get_logger()
 SERVES = """
@@ -98,8 +98,8 @@ async def test_a_process_that_does_not_listen_is_killed_at_the_deadline() -> Non
     child = make(DEAF)
     task = asyncio.create_task(child.run())
     await until_ready(child)
-    await asyncio.wait_for(child.stop(0.1), 5)
-    await asyncio.wait_for(task, 5)
+    await asyncio.wait_for(child.stop(0.1), PATIENT_S)
+    await asyncio.wait_for(task, PATIENT_S)
 
 
 async def test_what_is_no_state_is_passed_over() -> None:

@@ -18,10 +18,10 @@ from muster_server.control.errors import UserError
 from muster_server.plane.database.errors import Unavailable as DatabaseAway
 from muster_server.systems.rooms.database.keeper import Keeper, Late
 from muster_server.systems.rooms.database.records import Change, Membership, Partition
-from tests.control.fleet import EVERY, LOG, PATIENT_S, Fallible, Fleet, Make, steps
+from tests.control.fleet import EVERY, LOG, Fallible, Fleet, Make, steps
 from tests.control.players import Player
 from tests.fakes.memory import Memory
-from tests.waiting import until
+from tests.waiting import PATIENT_S, until
 
 SEEDS: Final = int(os.environ.get("MUSTERTEST_SEEDS", "1"))
 FAULTS: Final = ("kill", "pause", "partition")

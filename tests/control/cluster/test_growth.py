@@ -12,8 +12,8 @@ from muster_server.control.cluster.growth import Coordinator, Report
 from muster_server.control.errors import UserError
 from muster_server.control.registry.places import Ack, Count, Growth, Node, encode
 from muster_server.control.registry.tree import Refused
-from tests.control.fleet import EVERY, PATIENT_S, RECORD, Fallible, Fleet, Make, directory, steps
-from tests.waiting import until
+from tests.control.fleet import EVERY, RECORD, Fallible, Fleet, Make, directory, steps
+from tests.waiting import PATIENT_S, until
 
 SERIAL_MAX = (1 << 32) - 1
 

@@ -34,11 +34,10 @@ from muster_server.control.registry.certified import Certified
 from muster_server.control.registry.places import Certificate, Node
 from muster_server.plane.certificate import public_half
 from muster_server.plane.spec import read, secret
-from tests.waiting import until
+from tests.waiting import PATIENT_S, until
 
 LOG = structlog.get_logger()
 FAKE = (sys.executable, "-m", "tests.fakes.node")
-PATIENT_S = 30.0
 ADDRESS = ("127.0.0.1", 7_001)
 
 

@@ -22,8 +22,8 @@ from muster_server.control.config.load import Loaded
 from muster_server.control.errors import ConfigError
 from muster_server.control.node.shared import Order
 from tests import strikes
-from tests.control.cluster.test_supervisor import FAKE, LOG, PATIENT_S, alive, settings
-from tests.waiting import until
+from tests.control.cluster.test_supervisor import FAKE, LOG, alive, settings
+from tests.waiting import PATIENT_S, until
 
 MACHINES = ("router", "broker", "gateway", "proxy")
 

@@ -33,11 +33,10 @@ from muster_server.control.registry.places import Identity, encode
 from tests import strikes
 from tests.control.nodes import configured
 from tests.fakes.memory import Memory
-from tests.waiting import until
+from tests.waiting import PATIENT_S, until
 
 LOG = structlog.get_logger()
 FAKE = (sys.executable, "-m", "tests.fakes.node")
-PATIENT_S = 30.0
 ROOT = Path(__file__).parents[3]
 DIES = """
 import sys
@@ -207,7 +206,7 @@ async def test_an_epoch_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     place = instance.folder(config)
     instance.prepare(place)
     (place.epochs / "node-2").write_text("what?")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENT_S):
         with pytest.raises(UserError, match=r"broker cannot start: .*node-2: cannot read the last epoch"):
             async with made(config):
                 pass
@@ -266,7 +265,7 @@ async def test_a_role_that_cannot_start_says_why(tmp_path: Path) -> None:
 async def test_a_role_that_only_dies_ends_the_start_soon(tmp_path: Path, processes: str) -> None:
     config = settings(tmp_path, up__processes=processes)
     supervisor = Supervisor(config, LOG, command=(sys.executable, "-c", DIES))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENT_S):
         with pytest.raises(UserError, match="died 3 times before it was ready"):
             async with supervisor:
                 pass

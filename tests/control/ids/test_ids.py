@@ -19,6 +19,7 @@ from muster_server.plane.database.url import location
 from tests.control.registry.services import SESSION_S, Embedded, Service, connected
 from tests.databases import Database
 from tests.fakes.memory import Memory, MemoryTree
+from tests.waiting import PATIENT_S
 
 NOW = EPOCH_MS + 1_000_000
 
@@ -148,7 +149,7 @@ async def test_process_without_a_registry_gives_ids_to_the_end_of_its_lease(tmp_
     with pytest.raises(Unavailable):
         await giver.take(1)
     await service.start()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENT_S):
         while True:
             try:
                 await giver.take(1)
@@ -193,7 +194,6 @@ async def test_no_id_of_two_processes_is_there_twice(tmp_path: Path, kind: str) 
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", ["snowflake", "dense"])
 async def test_no_id_of_ten_million_is_there_twice(tmp_path: Path, kind: str) -> None:
     ids = await counted(tmp_path, kind, 10_000_000)

@@ -23,6 +23,7 @@ from muster_server.plane.spec import AdminAccess
 from tests.certificates import certificates
 from tests.control.nodes import processes
 from tests.fakes.engine import FakeEngine
+from tests.waiting import PATIENT_S
 
 LOG = structlog.get_logger()
 
@@ -242,7 +243,7 @@ async def test_what_anybody_may_send_is_no_line_in_the_log(
 async def test_who_asks_nothing_keeps_nobody_out(site: Site) -> None:
     idle = [await asyncio.open_connection("127.0.0.1", site.port) for _ in range(admin.CONNECTIONS_MAX + 5)]
     assert (await site.get("/healthz"))[0] == 200
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENT_S):
         for reader, _ in idle[:6]:  # those that waited longest
             assert await ended(reader) == b""
     assert not any(reader.at_eof() for reader, _ in idle[6:])
@@ -259,7 +260,7 @@ async def test_who_asks_nothing_is_waited_for_so_long_only(
     monkeypatch.setattr(admin, "WAIT_S", 0.05)
     reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
     writer.write(said)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENT_S):
         assert await ended(reader) == b""
     await left(writer)
 
@@ -288,7 +289,7 @@ async def test_an_answer_waits_for_who_reads_it_if_slowly(
     read = 0
     if not reads:
         await asyncio.sleep(2.5)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENT_S):
         while piece := await ended(reader, 1 << 20):
             read += len(piece)
             await asyncio.sleep(0.01)

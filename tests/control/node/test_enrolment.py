@@ -20,7 +20,7 @@ from muster_server.control.registry.tree import Create, Delete, Denied
 from muster_server.plane.spec import SpecError
 from tests.control.players import Player, spec
 from tests.fakes.memory import Memory, MemoryTree
-from tests.waiting import until
+from tests.waiting import PATIENT_S, until
 
 LOG = structlog.get_logger()
 COUNT_PATH = "/pubsub/broker/main/partition_num"
@@ -166,7 +166,7 @@ async def test_who_begins_waits_until_the_number_of_its_partitions_can_be_believ
     await until(lambda: first.enrolment.registered)
     path = "/pubsub/broker/main/partition_num"
     await memory.trees[0].set(path, b"nonsense")
-    second = await asyncio.wait_for(begin(6, "broker"), 10)
+    second = await asyncio.wait_for(begin(6, "broker"), PATIENT_S)
     assert second.begun.layers == {"broker": (1, 0), "router": (1, 0)}
     assert memory.store.get(path).data == b'{"partitions":1}'  # type: ignore[union-attr]
     assert {entry[0] for entry in second.begun.nodes} == {2, 6}
@@ -350,7 +350,7 @@ async def test_a_broker_with_a_successor_drains_until_nothing_moves(
 
     ending = asyncio.create_task(one.enrolment.hand_over(moved, dict))
     await until(lambda: one.states() == other.states() == {2: "draining", 6: "running"})
-    await asyncio.wait_for(ending, 20)
+    await asyncio.wait_for(ending, PATIENT_S)
     assert asked > 20
 
 
@@ -372,7 +372,7 @@ async def test_a_broker_that_drains_waits_for_a_gateway_that_does_not_answer(
     await until(lambda: asked > 10)
     assert not ending.done()
     in_flight = {3: 0}
-    await asyncio.wait_for(ending, 10)
+    await asyncio.wait_for(ending, PATIENT_S)
 
 
 @pytest.mark.parametrize("elsewhere", [None, ("broker", 1), ("router", 0)])

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import PATIENT_S
+
 LOGS = """
 from muster_server.control.node import logs
 log = logs.configure("info", "json", role="broker")
@@ -34,7 +36,7 @@ print(logs.lost(), "lost", flush=True)
 
 def run(stderr: int, script: str = LOGS) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", script]
-    return subprocess.run(command, stdout=subprocess.PIPE, stderr=stderr, text=True, timeout=20, check=False)
+    return subprocess.run(command, stdout=subprocess.PIPE, stderr=stderr, text=True, timeout=PATIENT_S, check=False)
 
 
 def test_each_line_is_one_document(tmp_path: Path) -> None:
@@ -62,6 +64,44 @@ def test_nobody_need_take_it(reader: str) -> None:
         with os.fdopen(ours, "rb") as stream:
             taken = stream.read().count(b"\n")
     assert (done.returncode, done.stdout) == (0, f"{3_000 - taken} lost\n")
+
+
+LONG = """
+import sys
+from muster_server.control.node import logs
+log = logs.configure("info", "json", role=sys.argv[1])
+for number in range(300):
+    text = "<" + "\\n" * 20 * number + ">"
+    log.info("something long happened", number=number, first="a" * 3_000, text=text, many=["x"] * number)
+print(logs.lost(), "lost", flush=True)
+"""
+
+
+@pytest.mark.parametrize("shared", ["pipe", "file"])
+def test_long_lines_of_processes_that_write_to_one_place_stay_whole(tmp_path: Path, shared: str) -> None:
+    """Found: a line came in pieces of 4,096 bytes, and another process wrote between two of them."""
+    file = tmp_path / "log"
+    with file.open("ab") as stream:
+        if shared == "pipe":
+            copying = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=stream)
+            theirs = copying.stdin
+        else:
+            theirs = stream
+        assert theirs is not None
+        writing = [subprocess.Popen([sys.executable, "-c", LONG, name], stderr=theirs) for name in ("one", "two")]
+        assert [process.wait(PATIENT_S) for process in writing] == [0, 0]
+        if shared == "pipe":
+            copying.communicate(timeout=PATIENT_S)
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert {line["role"] for line in lines} == {"one", "two"}
+    texts = [line["text"] for line in lines]
+    assert all(text[:1] + text[-1:] == "<>" for text in texts), "both ends stay"
+    if shared == "pipe":  # lines that find it full are lost whole
+        assert max(map(len, file.read_bytes().splitlines(keepends=True))) <= 4_096
+        assert any("[…]" in text for text in texts)
+    else:
+        assert len(lines) == 600
+        assert max(map(len, texts)) == 2 + 20 * 299
 
 
 def test_what_libraries_say_is_one_document_each_too(tmp_path: Path) -> None:

@@ -19,9 +19,9 @@ from tests.control.players import spec
 from tests.fakes.engine import FakeEngine
 from tests.fakes.memory import Memory
 from tests.ports import free_ports
+from tests.waiting import PATIENT_S
 
 LOG = structlog.get_logger()
-ENDS_S = 20.0
 
 
 class Owner:
@@ -59,7 +59,7 @@ async def test_the_engine_is_let_go_of_before_what_waits_is_written() -> None:
         enrolment = Enrolled(told, directory, LOG)
         begun = await enrolment.begin()
         server = Server(Role(FakeEngine(link_bind=("127.0.0.1", 0))), LOG)
-        async with asyncio.timeout(ENDS_S):
+        async with asyncio.timeout(PATIENT_S):
             begin = functools.partial(keeper, kept, Store("fake://db", none))
             await serve(begun, LOG, Owner(), enrolment, begin, server)
     assert order == ["let go", "written"]

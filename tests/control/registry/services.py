@@ -12,13 +12,11 @@ from muster_server.control.registry.embedded import EmbeddedTree
 from muster_server.control.registry.server import STATE, RegistryServer
 from muster_server.control.registry.tree import Session, Tree
 from tests.fakes.memory import Memory, MemoryTree
-from tests.waiting import until
+from tests.waiting import PATIENT_S, until
 
 LOG = structlog.get_logger()
 SESSION_S = 2.0
 NOTICED_S = 2.0
-PATIENT_S = 60.0
-"""For what must outlive the start of a Java machine under any load."""
 
 
 class Service(Protocol):

@@ -27,7 +27,7 @@ from muster_server.systems.probes.prober import Prober, Source
 from muster_server.systems.probes.system import Probes
 from tests.control.players import Player, spec
 from tests.fakes.memory import Memory
-from tests.waiting import until
+from tests.waiting import PATIENT_S, until
 
 LOG = structlog.get_logger()
 TOKEN = b"the shared one"
@@ -201,7 +201,7 @@ async def test_a_server_renews_its_certificate_in_the_registry(
     await player.enrolment._directory.settled()
     first = await until_end()
     ahead[0] = LIFE_S - RENEW_S + 1.0
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENT_S):
         while await until_end() == first:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     assert await until_end() == int(began + ahead[0]) + LIFE_S

@@ -17,7 +17,7 @@ from muster_server.control.registry.tree import Delete, Operation, Refused, Resu
 from tests.control.nodes import growth, partitions
 from tests.control.registry.services import Service, connected
 from tests.fakes.memory import Memory, MemoryTree
-from tests.waiting import until
+from tests.waiting import PATIENT_S, until
 
 LOG = structlog.get_logger()
 Make = Callable[..., Tree]
@@ -233,7 +233,7 @@ async def test_an_expired_session_registers_again_with_a_higher_epoch(
         epochs = [_epoch(mine)]
         for _ in range(3):
             await service.expire(tree)
-            await until(lambda: _epoch(mine) > epochs[-1], 20)
+            await until(lambda: _epoch(mine) > epochs[-1])
             epochs.append(_epoch(mine))
         await mine.settled()
         await until(lambda: [node.epoch for node in watching.snapshot.nodes] == [_epoch(mine)])
@@ -255,7 +255,7 @@ async def test_wiped_data_brings_registration_anew_with_number_count_and_a_highe
     maps: list[Snapshot] = []
     watching.on_snapshot = maps.append
     await service.wipe()
-    await until(lambda: _epoch(watching) > identity.epoch, 30)
+    await until(lambda: _epoch(watching) > identity.epoch)
     await mine.settled()
     assert all(places(watching) and partitions(snapshot) == (4, 1) for snapshot in maps)
     tree = make()
@@ -281,7 +281,7 @@ async def test_a_registry_that_is_away_leaves_the_map_and_takes_what_was_said_me
     await until(lambda: watching.session != "connected")
     assert watching.snapshot is before
     await service.start()
-    await until(lambda: places(watching) == [(3, "running")], 20)
+    await until(lambda: places(watching) == [(3, "running")])
 
 
 async def test_who_starts_before_the_registry_does_not_need_it(service: Service, open_directory: Open) -> None:
@@ -290,7 +290,7 @@ async def test_who_starts_before_the_registry_does_not_need_it(service: Service,
     early.announce("proxy-a", template(4, "proxy"))
     assert early.snapshot == Snapshot()
     await service.start()
-    await until(lambda: places(early) == [(4, "running")], 20)
+    await until(lambda: places(early) == [(4, "running")])
 
 
 async def test_what_somebody_spoils_or_deletes_is_mended(open_directory: Open, make: Make) -> None:
@@ -308,7 +308,7 @@ async def test_what_somebody_spoils_or_deletes_is_mended(open_directory: Open, m
 
 
 async def _until_data(tree: Tree, path: str, wanted: bytes) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENT_S):
         while (entry := await tree.get(path)) is None or entry.data != wanted:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
@@ -322,15 +322,15 @@ async def test_what_is_acknowledged_is_read_by_all_and_kept_through_a_lost_sessi
     async with Directory(tree, LOG, poll_s=60.0, spread_s=0.01) as mine:
         mine.announce("gateway-a", template(3, "gateway"))
         await mine.settled()
-        await until(lambda: _epoch(watching), 20)
+        await until(lambda: _epoch(watching))
         before = _epoch(watching)
         mine.acknowledge((ack,))
-        await until(lambda: watching.acks == {3: (ack,)}, 20)
+        await until(lambda: watching.acks == {3: (ack,)})
         await service.expire(tree)
-        await until(lambda: _epoch(watching) > before, 20)
-        await until(lambda: watching.acks == {3: (ack,)}, 20)
+        await until(lambda: _epoch(watching) > before)
+        await until(lambda: watching.acks == {3: (ack,)})
         mine.acknowledge(())
-        await until(lambda: watching.acks == {3: ()}, 20)
+        await until(lambda: watching.acks == {3: ()})
 
 
 async def test_a_growth_that_the_registry_forgot_is_written_again_by_who_knows_it_best(
@@ -343,13 +343,13 @@ async def test_a_growth_that_the_registry_forgot_is_written_again_by_who_knows_i
     path = "/pubsub/router/partition_num"
     known = encode(Count(1, 2, Growth(2, "switched", 2, "somebody")))
     await tree.create(path, known)
-    await until(lambda: growth(gateway.snapshot) == (0, 2), 20)
+    await until(lambda: growth(gateway.snapshot) == (0, 2))
     await tree.set(path, encode(Count(1, 1, Growth(2, "prepare", 2, "somebody"))))
     await _until_data(tree, path, known)
     await tree.set(path, b'{"partitions":1}')
     await _until_data(tree, path, known)
     await tree.set(path, b"nonsense")
-    await until(lambda: "malformed" in gateway.refused.get("router/partition_num", ""), 20)
+    await until(lambda: "malformed" in gateway.refused.get("router/partition_num", ""))
     assert growth(gateway.snapshot) == (0, 2)
 
 
@@ -359,21 +359,21 @@ async def test_who_only_reads_does_not_bring_a_former_cluster_s_count_into_a_new
     path, former, tree = "/pubsub/router/partition_num", await open_directory(), make()
     await connected(tree)
     await tree.create(path, encode(Count(4, serial=9)))
-    await until(lambda: former.snapshot.counts == {"router": Count(4, serial=9)}, 20)
+    await until(lambda: former.snapshot.counts == {"router": Count(4, serial=9)})
     await tree.delete(path)
     await tree.delete("/pubsub/router")
     routers = [await open_directory() for _ in range(2)]
     for number, each in enumerate(routers, 1):
         each.announce(f"router-{number}", template(number, "router", partition=number - 1), partitions=2)
         await each.settled()
-    await until(lambda: "never falls" in former.refused.get("router/partition_num", ""), 20)
+    await until(lambda: "never falls" in former.refused.get("router/partition_num", ""))
     await asyncio.sleep(2 * MEND_S)
     await former.again()
     entry = await tree.get(path)
     assert entry is not None
     assert entry.data == encode(Count(2))
     late = await open_directory()
-    await until(lambda: late.snapshot.counts == {"router": Count(2)}, 20)
+    await until(lambda: late.snapshot.counts == {"router": Count(2)})
 
 
 async def test_who_takes_the_steps_of_a_growth_writes_again_what_the_registry_forgot_before_others_knew(
@@ -384,9 +384,9 @@ async def test_who_takes_the_steps_of_a_growth_writes_again_what_the_registry_fo
     await connected(tree)
     known = encode(Count(1, 2, Growth(2, "switched", 2, "x")))
     await tree.create(path, known)
-    await until(lambda: coordinator.snapshot.counts, 20)
+    await until(lambda: coordinator.snapshot.counts)
     await tree.set(path, encode(Count(1, 1, Growth(2, "prepare", 2, "x"))))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENT_S):
         while (entry := await tree.get(path)) is None or entry.data != known:
             await coordinator.again()
 
@@ -418,7 +418,7 @@ async def test_of_two_processes_of_one_name_in_different_roles_the_later_one_sta
     await old.settled()
     later = await new.identity("n1")
     new.announce("n1", template(later.node, "proxy", epoch=later.epoch))
-    await until(lambda: told, 20)
+    await until(lambda: told)
     await asyncio.sleep(1.0)
     await new.again()
     entry = await tree.get("/pubsub/ids/n1")

@@ -17,6 +17,7 @@ from muster_server.control.registry.server import SOCKET, STATE, RegistryServer
 from muster_server.control.registry.tree import Entry, Unavailable
 from tests import strikes
 from tests.control.registry.services import connected, until_session
+from tests.waiting import PATIENT_S
 
 LOG = structlog.get_logger()
 SERVE = """
@@ -127,7 +128,7 @@ async def test_who_does_not_keep_to_the_protocol_is_cut_off_and_changes_nothing(
     with address(serving, SOCKET) as path:
         reader, writer = await asyncio.open_unix_connection(path)
     writer.write(bytes_)
-    await asyncio.wait_for(_until_end(reader), 10)
+    await asyncio.wait_for(_until_end(reader), PATIENT_S)
     writer.close()
     assert await tree.get("/a") == Entry(b"1", 0)
     assert set(await tree.children("/")) == {"a"}
@@ -162,7 +163,7 @@ async def test_a_client_that_says_nothing_loses_its_session(serving: Path) -> No
     silent._task.cancel()
     gone = asyncio.Event()
     tree.watch("/silent", gone.set)
-    await asyncio.wait_for(gone.wait(), 10)
+    await asyncio.wait_for(gone.wait(), PATIENT_S)
     assert await tree.get("/silent") is None
     await tree.close()
 
@@ -206,7 +207,7 @@ async def test_who_asks_just_when_the_connection_breaks_hears_that_there_is_none
 
     monkeypatch.setattr(protocol, "connection_lost", lost)
     transport.abort()
-    await asyncio.wait_for(asked.wait(), 5)
+    await asyncio.wait_for(asked.wait(), PATIENT_S)
     await tree.close()
 
 
@@ -219,7 +220,7 @@ async def test_a_connection_that_breaks_between_two_pings_ends_them(serving: Pat
     pinging = asyncio.create_task(tree._ping(writer))
     await asyncio.sleep(0)
     writer.transport.abort()
-    await asyncio.wait_for(pinging, 5)
+    await asyncio.wait_for(pinging, PATIENT_S)
     await tree.close()
 
 

@@ -14,9 +14,9 @@ from muster_server.control.registry.directory import Directory
 from muster_server.control.registry.epoch import EPOCH_MAX
 from muster_server.control.registry.places import CLUSTERS_MAX, Count, Growth, Node, encode
 from muster_server.control.registry.tree import Create, Tree
-from tests.control.registry.services import PATIENT_S, Service, connected
+from tests.control.registry.services import Service, connected
 from tests.control.registry.zookeeper import ZooKeeper
-from tests.waiting import until
+from tests.waiting import PATIENT_S, until
 
 FLOOD: Final = 10_000
 COUNTS: Final = {"broker/main": 1, "broker/chat": 2, "router": 1}

@@ -24,8 +24,8 @@ from muster_server.control.registry.tree import (
     TreeError,
     Unavailable,
 )
-from tests.control.registry.services import PATIENT_S, Service, connected, until_session
-from tests.waiting import until
+from tests.control.registry.services import Service, connected, until_session
+from tests.waiting import PATIENT_S, until
 
 Make = Callable[..., Tree]
 
@@ -48,7 +48,7 @@ async def test_what_is_written_is_read_with_its_version(make: Make) -> None:
 
 async def until_read(tree: Tree, path: str, wanted: Entry | None) -> None:
     """Another client may lag for a moment."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENT_S):
         while await tree.get(path) != wanted:  # noqa: ASYNC110 - it happens at the server
             await asyncio.sleep(0.005)
 
@@ -138,7 +138,7 @@ async def test_a_watch_is_told_of_changes_to_what_was_read_until_it_is_ended(mak
         await asyncio.sleep(0.01)  # a turn, for the reports of the connect itself
         told.clear()
         await change()  # type: ignore[misc]
-        await asyncio.wait_for(told.wait(), 10)
+        await asyncio.wait_for(told.wait(), PATIENT_S)
 
     await changes("/w/x", lambda: changing.create("/w/x/one", b"1"))
     await changes("/w/x", lambda: changing.set("/w/x/one", b"2"))
@@ -169,7 +169,7 @@ async def test_what_is_read_after_a_change_was_told_is_as_new_as_that(make: Make
         else:
             await changing.delete(f"/w/x/{name}")
             del expected[name]
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENT_S):
             while await watching.children("/w/x") != expected:
                 await told.wait()
                 told.clear()
@@ -257,8 +257,8 @@ async def test_a_session_that_is_taken_is_said_and_another_begins(service: Servi
     tree.on_session(said.append)
     tree.watch("/x", told.set)
     await service.expire(tree)
-    await until(lambda: said[-2:] == ["expired", "connected"], 20)
-    await asyncio.wait_for(told.wait(), 10)
+    await until(lambda: said[-2:] == ["expired", "connected"])
+    await asyncio.wait_for(told.wait(), PATIENT_S)
     await until_read(other, "/x/mine", None)
     await tree.create("/x/mine", b"again", ephemeral=True)
 
@@ -270,6 +270,6 @@ async def test_lost_data_is_a_lost_session(service: Service, make: Make) -> None
     await tree.create("/x/mine", b"e", ephemeral=True)
     tree.on_session(said.append)
     await service.wipe()
-    await until(lambda: "expired" in said and said[-1] == "connected", 30)
+    await until(lambda: "expired" in said and said[-1] == "connected")
     assert await tree.children("/x") == {}
     await tree.create("/x/mine", b"again", ephemeral=True)

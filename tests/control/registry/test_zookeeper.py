@@ -22,9 +22,9 @@ from muster_server.control.registry.tree import Create, Entry, NoNode, Refused, 
 from muster_server.control.registry.zookeeper import ZooKeeperTree
 from tests.certificates import certificates
 from tests.control.nodes import partitions
-from tests.control.registry.services import PATIENT_S, connected, until_session
+from tests.control.registry.services import connected, until_session
 from tests.control.registry.zookeeper import ZooKeeper
-from tests.waiting import until
+from tests.waiting import PATIENT_S, until
 
 LOG = structlog.get_logger()
 ROLES = ("router", "broker", "gateway", "proxy")
@@ -97,7 +97,7 @@ class Cluster:
     async def agree(self, above: int = 0) -> None:
         """Wait until all know each other, all with epochs above this one."""
         for directory in self.directories:
-            await until(lambda: _whole(directory.snapshot, above), 40)  # noqa: B023
+            await until(lambda: _whole(directory.snapshot, above))  # noqa: B023
 
     @property
     def epochs(self) -> list[int]:
@@ -125,7 +125,7 @@ async def test_the_death_of_the_leader_loses_nothing_and_nobody(ensemble: ZooKee
             await until(lambda: len(acknowledged) > before + 20)  # noqa: B023
             leader.kill()
             at_kill = len(acknowledged)
-            await until(lambda: len(acknowledged) > at_kill + 20, 30)  # noqa: B023
+            await until(lambda: len(acknowledged) > at_kill + 20)  # noqa: B023
             writing.cancel()
             await asyncio.gather(writing, return_exceptions=True)
             leader.start()
@@ -185,7 +185,7 @@ async def test_a_stolen_session_is_a_new_registration_with_a_higher_epoch_every_
         for tree in cluster.trees[:-1] * 2:
             before = sum(cluster.epochs)
             await ensemble.expire(tree)
-            await until(lambda: len(cluster.epochs) == 4 and sum(cluster.epochs) > before, 30)  # noqa: B023
+            await until(lambda: len(cluster.epochs) == 4 and sum(cluster.epochs) > before)  # noqa: B023
         await cluster.agree()
         assert all(_whole(snapshot) for snapshot in cluster.maps)
 
@@ -225,7 +225,7 @@ async def test_a_restart_quicker_than_the_session_replaces_the_old_one_at_once(z
             tree.watch("/pubsub/gateway", gone.set)
             await tree.children("/pubsub/gateway")
             await zookeeper.expire_node(f"{zookeeper.root}/pubsub/gateway/{registered}", next(numbers("gateway")))
-            await asyncio.wait_for(gone.wait(), 20)
+            await asyncio.wait_for(gone.wait(), PATIENT_S)
             assert len(await tree.children("/pubsub/gateway")) == 1
             assert [len(snapshot.nodes) for snapshot in maps] == [1, 1]
         finally:
@@ -348,7 +348,7 @@ async def test_what_did_not_change_is_not_asked_for_again(zookeeper: ZooKeeper) 
         if change is not None:
             told.clear()
             await change
-            await asyncio.wait_for(told.wait(), 10)
+            await asyncio.wait_for(told.wait(), PATIENT_S)
         before = watching.asked
         await watching.children("/w/x")
         return watching.asked - before
@@ -383,7 +383,7 @@ async def test_what_is_below_a_path_of_its_own_is_made_and_seen_there(zookeeper:
     await below.get("/a/b")
     told.clear()
     await whole.set("/deep/down/a/b", b"2")
-    await asyncio.wait_for(told.wait(), 10)
+    await asyncio.wait_for(told.wait(), PATIENT_S)
     with pytest.raises(NoNode):
         await below.set("/deep/down/a/b", b"3")
     for tree in (below, whole):

@@ -24,6 +24,7 @@ from muster_server.control.registry.zookeeper import ZooKeeperTree
 from tests import strikes
 from tests.control.registry.services import SESSION_S, until_expired
 from tests.ports import free_ports
+from tests.waiting import PATIENT_S
 
 ROOT: Final = Path(__file__).parents[3]
 JARS: Final = ROOT / ".tools" / "zookeeper"
@@ -33,7 +34,6 @@ JAVA: Final = (
     *("-Xms32m", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"),
     "-Dzookeeper.forceSync=no",  # no test cuts the power, and a slow disk may delay a sync for seconds
 )
-READY_S: Final = 60.0
 SECRET: Final = 0xB3415C00
 """Servers derive the passwords of their sessions from it."""
 _PATHS: Final = itertools.count(1)
@@ -201,7 +201,7 @@ class ZooKeeper:
     async def ready(self, how_many: int | None = None) -> None:
         """Wait until this many serve."""
         wanted = len(self.servers) if how_many is None else how_many
-        async with asyncio.timeout(READY_S):
+        async with asyncio.timeout(PATIENT_S):
             while sum(bool(mode) for mode in await self.modes()) < wanted:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
 
@@ -265,7 +265,7 @@ def _expire_node(hosts: str, root: str, number: int) -> None:
     from kazoo.exceptions import NoNodeError
 
     looking = KazooClient(hosts)
-    looking.start(READY_S)
+    looking.start(PATIENT_S)
 
     def registered(path: str) -> Iterator[int]:
         with contextlib.suppress(NoNodeError):  # gone meanwhile

@@ -44,8 +44,8 @@ from tests.control.registry.zookeeper import ZooKeeper
 from tests.fakes.engine import FakeEngine
 from tests.ports import free_ports
 from tests.together import together
+from tests.waiting import PATIENT_S
 
-PATIENT_S = 60.0
 ELSEWHERE = ("192.0.2.1", 7_410)
 """No address of this machine, by RFC 5737."""
 

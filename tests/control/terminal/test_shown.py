@@ -16,6 +16,7 @@ from muster_server.control.host.shown import shown, shown_json
 from muster_server.control.terminal import common, pipes
 from muster_server.systems.rooms.cli import sub
 from tests.fakes.library import Message
+from tests.waiting import PATIENT_S
 
 HOSTILE = "title\x1b]0;owned\x07 \x9b31m red \u202eback\u2066 \u2028 \x7f \U000e0041 é 部屋 🙂"
 LEFT = ("title", "é", "部屋", "🙂")
@@ -63,7 +64,9 @@ def test_tables_and_lines_show_them_escaped_at_full_width(capsys: pytest.Capture
     ],
 )
 def test_what_is_said_and_logged_on_stderr_has_none(script: str) -> None:
-    done = subprocess.run([sys.executable, "-c", script.format(HOSTILE)], capture_output=True, timeout=30, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script.format(HOSTILE)], capture_output=True, timeout=PATIENT_S, check=True
+    )
     assert b"owned" in done.stderr
     assert hidden(done.stderr.decode()) == []
 

@@ -11,6 +11,7 @@ import pytest
 
 from muster_server.control.cli import main as cli
 from muster_server.control.terminal import common
+from tests.waiting import PATIENT_S
 
 WAITS = """
 import asyncio, sys
@@ -36,7 +37,7 @@ def test_a_stream_ends_when_its_reader_has_left_though_nothing_more_comes(kind: 
                 said += os.read(ours, 100)
             assert said == b"begun\n"
             os.close(ours)
-            _, said = process.communicate(timeout=20)
+            _, said = process.communicate(timeout=PATIENT_S)
         finally:
             process.kill()
     assert (process.returncode, said) == (0, b"")

@@ -13,6 +13,7 @@ from rich.table import Table
 from muster_server.control.terminal import common, tables
 from muster_server.systems.rooms.cli import ls
 from tests.control.command import Command
+from tests.waiting import PATIENT_S
 
 STYLE: Final = re.compile(r"\x1b\[[0-9;]*m")
 COLOUR: Final = re.compile(r"\x1b\[(?:\d+;)*[34]\d")
@@ -31,7 +32,7 @@ def on_terminal(muster: Command, *words: str) -> str:
                 said += piece
         except OSError:  # the other end is closed
             pass
-        process.wait(30)
+        process.wait(PATIENT_S)
     return said.decode()
 
 

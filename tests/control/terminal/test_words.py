@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from tests.waiting import PATIENT_S
+
 SAYS = "from muster_server.control.terminal.words import say; say('interrupted')"
 FAILS = "from muster_server.control.cli.main import fail; fail('no\\nsuch  room', 1)"
 LOGS = "from muster_server.control.terminal.common import errors_alone; errors_alone().error('gone')"
@@ -25,7 +27,7 @@ def test_a_line_is_one_piece(script: str, line: bytes, buffered: bool) -> None:
                 [sys.executable, *(() if buffered else ("-u",)), "-c", script],
                 stderr=theirs.fileno(),
                 env=environment,
-                timeout=20,
+                timeout=PATIENT_S,
                 check=True,
             )
         pieces = list(iter(lambda: ours.recv(4_096), b""))

@@ -13,7 +13,7 @@ from muster_server.plane.log.place import parse
 from muster_server.plane.log.shared import BATCH, Head
 from tests.kafka import Kafka
 from tests.plane.log.test_log import read
-from tests.waiting import until
+from tests.waiting import PATIENT_S, until
 
 TOPIC = "likes"
 
@@ -51,12 +51,12 @@ class Make:
         producer = Producer({"bootstrap.servers": self.kafka.servers, "log_level": 0})
         for message in messages:
             producer.produce(self.topic, message, partition=0)
-        assert producer.flush(10) == 0
+        assert producer.flush(PATIENT_S) == 0
 
     def make_topic(self, partitions: int = 1, **config: str) -> None:
         admin = AdminClient({"bootstrap.servers": self.kafka.servers, "log_level": 0})
         given = {key.replace("_", "."): value for key, value in config.items()}
-        admin.create_topics([NewTopic(self.topic, partitions, 1, config=given)])[self.topic].result(10)
+        admin.create_topics([NewTopic(self.topic, partitions, 1, config=given)])[self.topic].result(PATIENT_S)
 
 
 async def test_appends_go_on_over_kill_of_the_broker(make: Make, kafka: Kafka) -> None:
@@ -69,7 +69,7 @@ async def test_appends_go_on_over_kill_of_the_broker(make: Make, kafka: Kafka) -
             acked[offset] = b"%d" % number
 
     loading = asyncio.create_task(load())
-    await until(lambda: len(acked) > 100, 60)
+    await until(lambda: len(acked) > 100)
     kafka.kill()
     kafka.start()
     await loading

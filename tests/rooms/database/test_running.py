@@ -10,8 +10,8 @@ from tests import strikes
 from tests.databases import PASSWORD, QUOTED, Database
 from tests.faults.instance import APART, Instance, configuration
 from tests.faults.ledger import Ledger
-from tests.faults.load import PATIENT_S, came, nothing_lost, under_load
-from tests.waiting import until
+from tests.faults.load import came, nothing_lost, under_load
+from tests.waiting import PATIENT_S, until
 
 ROOMS = [f"room-{number}" for number in range(12)]
 
@@ -64,10 +64,10 @@ async def test_a_killed_router_begins_with_what_was_kept(database: Database, mak
                 for name, pid in dead.items():
                     await until(lambda name=name, pid=pid: instance.process(name).pid not in {0, pid}, PATIENT_S)  # type: ignore[misc]
                 await instance.back("router", dead["router"])
-                await until(lambda: instance.interest("router") == wanted, 20)
+                await until(lambda: instance.interest("router") == wanted)
                 assert kept(instance)["warm_start"] == f"warm start with {len(wanted)} memberships"
                 await instance.back("broker", dead["broker"])
-                await until(lambda: instance.interest("broker") == wanted, 20)
+                await until(lambda: instance.interest("broker") == wanted)
             await came(ledger)
             await until(instance.interest_agrees, PATIENT_S)
         log = instance.log.read_text()

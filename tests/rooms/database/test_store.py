@@ -21,6 +21,7 @@ from muster_server.systems.rooms.database.records import (
 from muster_server.systems.rooms.database.schema import TABLE, VERSION_TABLE
 from muster_server.systems.rooms.database.store import LEFT_S, Store
 from tests.databases import PASSWORD, QUOTED, Database, Served, plain
+from tests.waiting import PATIENT_S
 
 
 def open_store(database: Database, **more: object) -> Store:
@@ -37,7 +38,7 @@ async def loaded(store: Store, partition: Partition | None = None, page: int = 3
 
 async def again(action: Callable[[], Awaitable[object]], error: type[DatabaseError]) -> None:
     """Until it raises no more."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENT_S):
         while True:
             try:
                 await action()

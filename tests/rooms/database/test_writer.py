@@ -15,10 +15,9 @@ from muster_server.systems.rooms.database.records import Change, Ended, Membersh
 from muster_server.systems.rooms.database.store import Store
 from muster_server.systems.rooms.database.writer import Writer
 from tests.databases import Database
-from tests.waiting import until
+from tests.waiting import PATIENT_S, until
 
 LOG = structlog.get_logger()
-PATIENT_S = 60.0
 
 
 class Fake:
