@@ -29,7 +29,7 @@ PAGES: Final = [
     *(f"docs/{page.name}" for page in ROOT.glob("docs/*.md")),
 ]
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1200)
 
 
 @pytest.fixture(scope="module")
