@@ -17,6 +17,7 @@ from bench.child import private_directory
 from bench.delay_faces import Dramatiq, Face, Muster, Nats, Pump
 from bench.delay_loads import BACK, CPU, DOUBLED, FIGURES, LOST, Hook, accepting, firing, killing, null_server
 from bench.delay_pending import Pending
+from bench.plots import curves
 from bench.progress import Progress, silent
 from bench.report import Case, Goal
 from bench.rounds import Entry, Results, Series, interleave
@@ -78,7 +79,8 @@ def run(
         sizes = SIZES_QUICK if quick else SIZES
         pending = delay_pending.run(sizes, FIRED, hook, directory / "pending", progress)
         if plot is not None:
-            plot.write_text("\n".join(delay_pending.svg(pending.points)) + "\n")
+            late = {"p50": [at.p50_ms for at in pending.points], "p99": [at.p99_ms for at in pending.points]}
+            curves(plot, ("messages pending", "lateness, ms"), [at.pending for at in pending.points], late)
         return (*cases, *_pending_cases(pending, quick))
 
 

@@ -3,10 +3,9 @@
 Owns an instance that is filled while it is stopped. It must not know other schedulers.
 """
 
-import math
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -125,40 +124,3 @@ def _first_callback(face: Muster, hook: Hook) -> float:
     if not came:
         raise ChildFailedError("muster: a message that was due did not fire after the start")
     return came[0]
-
-
-def svg(points: Sequence[Point]) -> Iterator[str]:
-    """Lines of a picture: lateness against what is pending, both axes by powers of ten."""
-    width, height, left, bottom, right, top = 640, 360, 70, 50, 90, 40
-    lines = {"p50": [each.p50_ms for each in points], "p99": [each.p99_ms for each in points]}
-    xs = [_power(each.pending) for each in points]
-    ys = [_power(value) for values in lines.values() for value in values]
-    low, high = int(min(ys) // 1), int(max(ys) // 1) + 1
-
-    def x(power: float) -> float:
-        return left + (power - xs[0]) / max(xs[-1] - xs[0], 1e-9) * (width - left - right)
-
-    def y(power: float) -> float:
-        return height - bottom - (power - low) / (high - low) * (height - bottom - top)
-
-    yield f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="13">'
-    yield f'<rect width="{width}" height="{height}" fill="white"/>'
-    yield f'<text x="{left}" y="24">Lateness of messages, in ms, against messages pending</text>'
-    for power in range(low, high + 1):
-        yield f'<line x1="{left}" x2="{width - right}" y1="{y(power):.0f}" y2="{y(power):.0f}" stroke="#ddd"/>'
-        yield f'<text x="{left - 8}" y="{y(power) + 4:.0f}" text-anchor="end">{10.0**power:g}</text>'
-    for place, point in zip(xs, points, strict=True):
-        yield f'<text x="{x(place):.0f}" y="{height - bottom + 20}" text-anchor="middle">{point.pending:,}</text>'
-    for (name, values), color in zip(lines.items(), ("#1f77b4", "#d62728"), strict=True):
-        places = [(x(place), y(_power(value))) for place, value in zip(xs, values, strict=True)]
-        path = " ".join(f"{across:.0f},{down:.0f}" for across, down in places)
-        yield f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="2"/>'
-        for across, down in places:
-            yield f'<circle cx="{across:.0f}" cy="{down:.0f}" r="3" fill="{color}"/>'
-        yield f'<text x="{places[-1][0] + 8:.0f}" y="{places[-1][1] + 4:.0f}" fill="{color}">{name}</text>'
-    yield "</svg>"
-
-
-def _power(value: float) -> float:
-    """Of ten; a lateness of less than 0.01 ms counts as much."""
-    return math.log10(max(value, 0.01))

@@ -4,7 +4,7 @@ The same reports give the same bytes. Needs matplotlib, which the extra `bench` 
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -65,6 +65,23 @@ def draw(reports: Sequence[Report], folder: Path) -> list[Path]:
                 written.append(folder / f"{name}{theme.ending}.svg")
                 _save(figure, written[-1])
     return written
+
+
+def curves(file: Path, axes: tuple[str, str], at: Sequence[float], values: Mapping[str, Sequence[float]]) -> None:
+    """Draw a curve for each name over the points `at`, both axes by powers of ten, for a light page."""
+    theme = THEMES[0]
+    figure, plot = _figure(12, theme)
+    for (name, ys), color in zip(values.items(), (theme.own, theme.missed), strict=True):
+        drawn = [max(y, 0.01) for y in ys]
+        plot.plot(at, drawn, color=color, marker="o", markersize=4)
+        plot.annotate(name, (at[-1], drawn[-1]), xytext=(8, -3), textcoords="offset points", color=color)
+    plot.set_xscale("log")
+    plot.set_yscale("log")
+    plot.set_xticks(list(at), [f"{each:,.0f}" for each in at])
+    plot.minorticks_off()
+    plot.set_xlabel(axes[0])
+    plot.set_ylabel(axes[1], color=theme.ink)
+    _save(figure, file)
 
 
 def rates(reports: Sequence[Report]) -> dict[str, dict[str, float]]:

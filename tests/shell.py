@@ -1,5 +1,7 @@
 """A shell into which a test pastes the lines of a page, as a reader does."""
 
+import os
+import select
 import subprocess
 from collections.abc import Mapping
 from types import TracebackType
@@ -8,6 +10,8 @@ from typing import Final
 from tests.documents import ROOT
 
 MARK: Final = "@@ended"
+SILENT_S: Final = 120.0
+"""How long the shell may print nothing while a test waits for it."""
 
 
 class Shell:
@@ -21,8 +25,8 @@ class Shell:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            text=True,
         )
+        self._unread = b""
         self.output = ""
         """Everything that was printed."""
 
@@ -33,7 +37,7 @@ class Shell:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._bash.stdin is not None
-        self._bash.stdin.write("kill $(jobs -p); wait\n")
+        self._bash.stdin.write(b"kill $(jobs -p); wait\n")
         self._bash.communicate()
 
     def paste(self, block: str) -> str:
@@ -51,16 +55,23 @@ class Shell:
 
     def _run(self, line: str) -> int:
         assert self._bash.stdin is not None
-        self._bash.stdin.write(f"{line}\nprintf '\\n{MARK} %s\\n' $?\n")
+        self._bash.stdin.write(f"{line}\nprintf '\\n{MARK} %s\\n' $?\n".encode())
         self._bash.stdin.flush()
         while not (read := self._read()).startswith(MARK):
             pass
         return int(read.split()[1])
 
     def _read(self) -> str:
+        """The next line. Fails where none comes."""
         assert self._bash.stdout is not None
-        line = self._bash.stdout.readline()
-        assert line, f"the shell ended:\n{self.output}"
+        while b"\n" not in self._unread:
+            ready, _, _ = select.select([self._bash.stdout], [], [], SILENT_S)
+            assert ready, f"nothing printed for {SILENT_S} s:\n{self.output}"
+            read = os.read(self._bash.stdout.fileno(), 65536)
+            assert read, f"the shell ended:\n{self.output}"
+            self._unread += read
+        whole, _, self._unread = self._unread.partition(b"\n")
+        line = whole.decode() + "\n"
         if not line.startswith(MARK):
             self.output += line
         return line

@@ -29,16 +29,14 @@ PAGES: Final = [
     *(f"docs/{page.name}" for page in ROOT.glob("docs/*.md")),
 ]
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1200)
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
     """The instance of `make run` with every system."""
-    instance = Instance(
-        tmp_path_factory.mktemp("readme"), configuration(demo={"members": 5}, systems={"enabled": "all"})
-    )
-    with instance.running("--demo"):
+    instance = Instance(tmp_path_factory.mktemp("readme"), configuration(demo={"members": 5}))
+    with instance.running("--demo", "--with", "all"):
         yield instance
 
 
@@ -106,7 +104,7 @@ def test_the_figures_of_the_readme_are_those_of_the_benchmarks() -> None:
     assert len(rows) == 4
     figures = {cell for row in cells(BENCHMARKS, *HEAD) for cell in row}
     for _, own, beside in rows:
-        for figure in re.findall(r"\d[\d.,]*M?", f"{own} {beside}"):
+        for figure in re.findall(r"\d+(?:[.,]\d+)*M?", f"{own} {beside}"):
             assert figure in figures or f"<= {figure}" in figures, figure
 
 

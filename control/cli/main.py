@@ -63,16 +63,14 @@ Chance = Annotated[str | None, typer.Option(metavar="CHANCE", help="Fault on eve
 TokenRights = Annotated[
     str, typer.Option("--rights", metavar="WORDS", help="Rights of a user's token: read, publish, or read,publish.")
 ]
-TokenTime = Annotated[
-    str, typer.Option("--expires", metavar="TIME", help="Time for which it opens sessions: 90s, 15m, 1h, 7d.")
-]
+TokenTime = Annotated[str, typer.Option("--expires", metavar="TIME", help="Lifetime of the token: 90s, 15m, 1h, 7d.")]
 Ms = Annotated[int | None, typer.Option(min=0, help="Fault on every link, in ms.")]
 Role = Annotated[Served, typer.Argument(metavar="ROLE", help=f"One of {', '.join(Served)}.")]
 Roles = Annotated[
     str,
     typer.Argument(
         metavar="ROLE[,ROLE...]",
-        help=f"One of {', '.join(Served)}; or machines that share a process, as gateway,proxy.",
+        help=f"One of {', '.join(Served)}; or several that share a process: gateway,proxy.",
         autocompletion=lambda: [str(each) for each in Served],
     ),
 ]
@@ -205,7 +203,7 @@ def up(
     jitter_ms: Ms = None,
     with_: Annotated[
         str | None,
-        typer.Option("--with", metavar="SYSTEM,…", help="Run these systems too, beside rooms, or all."),
+        typer.Option("--with", metavar="SYSTEM,…", help="Run these systems beside rooms, or all."),
     ] = None,
     json: Json = False,
     **nodes: int | str | None,
@@ -257,11 +255,11 @@ def serve(
     ] = None,
     config: ConfigFile = None,
 ) -> int:
-    """Run one node of a cluster on this host, in the foreground, or one of each of several roles. It finds the others in
+    """Run one node of a cluster on this host, in the foreground, or one of each of several roles. It finds other nodes in
     the registry.
 
     SIGTERM and Ctrl-C drain it; SIGHUP makes it read its configuration again. It reports its state to systemd.
-    The nodes of several roles share the process: they start and end together, and what one sends another goes through
+    The nodes of several roles share the process: they start and end together, and messages between them go through
     memory. Each registers by itself, as NAME-ROLE.
     """
     from muster_server.control.cli.serve import serve as run
@@ -313,14 +311,14 @@ def token(
 def url(
     user: Annotated[
         str | None,
-        typer.Argument(metavar="[USER]", help="With a token of this user [the shared token].", show_default=False),
+        typer.Argument(metavar="[USER]", help="Include a token of this user [the shared token].", show_default=False),
     ] = None,
     rights: TokenRights = "read",
     expires: TokenTime = "1h",
     registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
-    """Print muster://HOST:PORT/KEY?token=…, for muster.connect and --url of other words, here or elsewhere."""
+    """Print muster://HOST:PORT/KEY?token=…, for muster.connect and --url, here or on another machine."""
     from muster_server.control.cli.token import Wanted
     from muster_server.control.cli.url import show
     from muster_server.control.terminal.found import Target
@@ -501,15 +499,18 @@ def cluster_certify(
     number: Annotated[int, typer.Argument(metavar="NUMBER", min=1, help="Number of the node.")],
     address: Annotated[str, typer.Argument(metavar="ADDRESS", help="Address for its clients.")],
     key: Annotated[
-        str, typer.Argument(metavar="[KEY]", help="Key by which clients know a gateway or proxy.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="[KEY]", help="Public key that clients check at a gateway or proxy.", show_default=False
+        ),
     ] = "",
     cluster: Annotated[str, typer.Option(metavar="NAME", help="Cluster of a proxy.")] = "main",
-    hours: Annotated[int, typer.Option(min=1, max=720, help="Time for which it is good.")] = 12,
+    hours: Annotated[int, typer.Option(min=1, max=720, help="Hours until it expires.")] = 12,
     config: ConfigFile = None,
 ) -> int:
-    """Print the certificate of a server, for its serve.certificate_file, where cluster.signing_key_file is.
+    """Print a server's certificate for its serve.certificate_file. Run it where cluster.signing_key_file is.
 
-    A node without one logs these words.
+    A node without a certificate logs this command.
     """
     from muster_server.control.cli.keys import certify
 
@@ -518,8 +519,8 @@ def cluster_certify(
 
 @cluster_app.command("probe-token", epilog="Example: muster cluster probe-token > probe.token")
 def cluster_probe_token(config: ConfigFile = None) -> int:
-    """Print the prober's own token, for probes.token_file. It follows from the shared one, and opens the rooms of probes
-    alone."""
+    """Print the prober's own token, for probes.token_file. It is derived from the shared token and opens only
+    the rooms of probes."""
     from muster_server.control.cli.keys import probe_token
 
     return probe_token(config)
@@ -551,7 +552,7 @@ def top(
 
 @config_app.command("check", epilog="Example: muster config check --config muster.toml")
 def config_check(config: ConfigFile = None) -> int:
-    """Read file and environment, and name the mistake if there is one. Exit code 78 then."""
+    """Read file and environment, and print the first mistake. Exit code 78 if there is one."""
     from muster_server.control.cli.config import check
 
     return check(config)
@@ -595,7 +596,7 @@ def config_manifest(role: Role) -> int:
 
 @app.command(epilog="Example: muster version --json", rich_help_panel=RUN)
 def version(json: Json = False) -> int:
-    """Print the release, and the versions of the protocol that it speaks: two ends need one in common."""
+    """Print the release and the versions of the protocol that it speaks. Two ends need a common version."""
     from muster import __version__
     from muster._core import PROTOCOLS
 

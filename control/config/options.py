@@ -115,7 +115,7 @@ class Cluster(Section, frozen=True):
     identity: Annotated[
         Literal["off", "accepted", "offered", "required"],
         key(
-            "Whether `muster serve` nodes prove their identity on links, with keys listed in `nodes_file`",
+            "Proof of identity on links of `muster serve` nodes, with keys listed in `nodes_file`",
             "off: every holder of the secret may link; `secure.md` has the steps to `required`",
         ),
     ] = "off"

@@ -25,19 +25,23 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 Url = Annotated[
     str | None,
     typer.Option(
-        "--url", metavar="URL", help="Be an end client of muster://HOST:PORT/KEY?token=…; muster url prints it."
+        "--url", metavar="URL", help="Connect as an end client by muster://HOST:PORT/KEY?token=…; muster url prints it."
     ),
 ]
 Gateways = Annotated[
     list[str] | None,
-    typer.Option("--gateway", metavar="HOST:PORT:KEY", help="Be an end client of this gateway; repeat it for more."),
+    typer.Option(
+        "--gateway", metavar="HOST:PORT:KEY", help="Connect as an end client to this gateway; repeat it for more."
+    ),
 ]
 Token = Annotated[
     str | None,
-    typer.Option("--token", metavar="TOKEN", help="Be the user of this token, which others on this machine may see."),
+    typer.Option(
+        "--token", metavar="TOKEN", help="Connect with this user's token. Other users of this machine can see it."
+    ),
 ]
 TokenFile = Annotated[
-    Path | None, typer.Option("--token-file", metavar="FILE", help="Be the user of the token in this file.")
+    Path | None, typer.Option("--token-file", metavar="FILE", help="Connect with the user's token in this file.")
 ]
 
 

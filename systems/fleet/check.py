@@ -38,5 +38,6 @@ def wrong(config: Config, roles: Sequence[str], stands: Callable[[Path], bool]) 
     if fleet.receipt_ms > fleet.result_ms:
         yield ("fleet", "receipt_ms"), f"{fleet.receipt_ms} ms are more than the result's {fleet.result_ms} ms"
     served = bool({INDEX.name, SCHEDULER.name} & set(roles)) and len(roles) == 1
-    if not config.registry.url and (config.runs("fleet") or served):
+    chosen = config.runs("fleet") and stands(("registry", "url"))  # a command alone reads no key that `up` presets
+    if not config.registry.url and (chosen or served):
         yield ("registry", "url"), "nodes of the fleet find each other there: embedded, or zk://…"

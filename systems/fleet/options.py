@@ -42,7 +42,7 @@ class Fleet(Section, frozen=True):
     bind: Annotated[FaceAddress, key("Address of that mosquitto for clients")] = "127.0.0.1:0"
     beat_ms: Annotated[
         int,
-        key("How often a client says that it is there", "20,000 clients: 667 a second", "ms", ge=100, le=600_000),
+        key("Interval of a client's heartbeats", "20,000 clients: 667 a second", "ms", ge=100, le=600_000),
     ] = 30_000
     lease_ms: Annotated[
         int, key("Silence after which a client counts as gone", "three beats", "ms", ge=300, le=3_600_000)
@@ -55,7 +55,7 @@ class Fleet(Section, frozen=True):
         int, key("Absence after which a client's name is forgotten", "a weekend and more", "h", ge=1, le=8_760)
     ] = 168
     receipt_ms: Annotated[
-        int, key("Time for a client to say that it has an order", "then another one is asked", "ms", ge=50, le=600_000)
+        int, key("Time for a client to confirm an order", "then another one is asked", "ms", ge=50, le=600_000)
     ] = 5_000
     result_ms: Annotated[int, key("Time for its result, from the order on", "", "ms", ge=50, le=3_600_000)] = 30_000
     in_flight_max: Annotated[

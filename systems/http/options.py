@@ -50,7 +50,7 @@ class HttpOptions(FaceOptions, frozen=True):
         key("Origins whose pages may call from a browser, as `https://example.com`", "empty: none, CORS is off"),
     ] = ()
     docs: Annotated[
-        bool, key("Whether `/docs` shows the API and `/openapi.json` describes it", "neither tells a secret")
+        bool, key("Serve the API's page at `/docs` and its description at `/openapi.json`", "neither tells a secret")
     ] = True
     body_bytes_max: Annotated[
         int,

@@ -107,7 +107,7 @@ class Presence(Section, frozen=True):
     ] = 50
     grace_ms: Annotated[
         int,
-        key("Time for a device that went offline to come back before that is told", "", "ms", ge=0, le=600_000),
+        key("Time for a device to come back before it is reported as offline", "", "ms", ge=0, le=600_000),
     ] = 5_000
     lease_ms: Annotated[
         int, key("Silence after which a gateway's users are lost", "ten of its beats", "ms", ge=1_500, le=600_000)

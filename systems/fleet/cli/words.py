@@ -12,7 +12,7 @@ from muster_server.control.errors import USAGE, UserError
 from muster_server.control.terminal.options import ConfigFile, Json, RegistryUrl, unused
 
 fleet_app: Final = typer.Typer(
-    help="A fleet of clients over MQTT: ask them, give them tasks, see how evenly.",
+    help="Ask clients over MQTT, give them tasks, and show how evenly they are picked.",
     epilog="Example: muster fleet clients 'country=CN and carrier=1'",
     no_args_is_help=True,
 )
@@ -31,11 +31,12 @@ class Customer(StrEnum):
 Selector = Annotated[
     str, typer.Argument(metavar="SELECTOR", help="Clients: 'province=520000 and not carrier in (1, 2)' [all].")
 ]
-Where = Annotated[str, typer.Option("--where", metavar="SELECTOR", help="Clients that are meant [all].")]
+Where = Annotated[str, typer.Option("--where", metavar="SELECTOR", help="Selector of the clients [all].")]
 Pick = Annotated[int | None, typer.Option("--pick", metavar="N", min=1, help="Clients a run.")]
-Target = Annotated[str, typer.Option("--target", metavar="TEXT", help="Told to the clients as it is.")]
+Target = Annotated[str, typer.Option("--target", metavar="TEXT", help="Text passed to the clients unchanged.")]
 Option = Annotated[
-    list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="Told to the clients too; may be repeated.")
+    list[str] | None,
+    typer.Option("--option", metavar="NAME=VALUE", help="Option passed to the clients; may be repeated."),
 ]
 Name = Annotated[str, typer.Argument(metavar="TASK")]
 
@@ -54,7 +55,7 @@ def clients(
     registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
-    """Show the clients that a selector means: attributes, weight, how often each was picked."""
+    """Show the clients that match a selector: attributes, weight, number of picks."""
     from muster_server.systems.fleet.cli.clients import clients as run
     from muster_server.systems.fleet.cli.reach import reaching
 
@@ -65,19 +66,19 @@ def clients(
     "run", epilog="Example: muster fleet run ping --target example.org --pick 100 --where province=520000"
 )
 def run(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="Of task, as the clients know it: ping.")],
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="Kind of task that the clients implement: ping.")],
     pick: Annotated[int, typer.Option("--pick", metavar="N", min=1, help="Clients to ask.")] = 1,
     where: Where = "",
     target: Target = "",
     option: Option = None,
     wait: Annotated[
-        bool, typer.Option("--wait/--no-wait", help="Show results as they come, until the run's end.")
+        bool, typer.Option("--wait/--no-wait", help="Show results as they arrive, until the run ends.")
     ] = True,
     json: Json = False,
     registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
-    """Ask clients at once. Exit code 1 if fewer results came than were wanted."""
+    """Ask clients at once. Exit code 1 if results are missing."""
     from muster_server.systems.fleet.cli.reach import reaching
     from muster_server.systems.fleet.cli.run import options
     from muster_server.systems.fleet.cli.run import run as begin
@@ -90,7 +91,7 @@ def run(
 
 @fleet_app.command("wheel", epilog="Example: muster fleet wheel --json")
 def wheel(json: Json = False, registry: RegistryUrl = None, config: ConfigFile = None) -> int:
-    """Show the hour before and the hour to come: what is due each minute, by class, and what was sent."""
+    """Show the last and the next hour: due and sent orders of each minute, by class."""
     from muster_server.systems.fleet.cli.reach import reaching
     from muster_server.systems.fleet.cli.wheel import wheel as show
 
@@ -101,7 +102,7 @@ def wheel(json: Json = False, registry: RegistryUrl = None, config: ConfigFile =
 def fairness(
     selector: Selector = "", json: Json = False, registry: RegistryUrl = None, config: ConfigFile = None
 ) -> int:
-    """Show how often each client was picked, the weights, and the punishment with its reason."""
+    """Show the number of picks of each client, the weights, and how the penalty is computed."""
     from muster_server.systems.fleet.cli.clients import fairness as show
     from muster_server.systems.fleet.cli.reach import reaching
 
@@ -116,7 +117,7 @@ def explain(
     registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
-    """Show a run's account and draws, and draw again: the same clients must come out. Exit code 1 if they do not."""
+    """Show a run's account and draws, and repeat the draw: it must give the same clients. Exit code 1 if it does not."""
     from muster_server.systems.fleet.cli.reach import reaching
     from muster_server.systems.fleet.cli.wheel import explain as show
 
@@ -126,13 +127,13 @@ def explain(
 
 @fleet_app.command("stats", epilog="Example: muster fleet stats --minutes 60")
 def stats(
-    minutes: Annotated[int, typer.Option(min=1, max=1_440, help="Minutes, up to now.")] = 60,
-    mark: Annotated[str, typer.Option(metavar="MARK", help="Of this mark alone, as CN_520000_522200_1.")] = "",
+    minutes: Annotated[int, typer.Option(min=1, max=1_440, help="Minutes before now.")] = 60,
+    mark: Annotated[str, typer.Option(metavar="MARK", help="Only this mark, as CN_520000_522200_1.")] = "",
     json: Json = False,
     registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
-    """Show how many clients came and went in each minute, as Redis has it."""
+    """Show connects and disconnects of each minute, from Redis."""
     from muster_server.systems.fleet.cli.clients import stats as show
     from muster_server.systems.fleet.cli.reach import reaching
 
@@ -141,7 +142,7 @@ def stats(
 
 @fleet_app.command("refresh", epilog="Example: muster fleet refresh")
 def refresh(json: Json = False, registry: RegistryUrl = None, config: ConfigFile = None) -> int:
-    """Have the scheduler read the table of tasks, after something else wrote it. Exit code 1 if a task is refused."""
+    """Make the scheduler read the table of tasks after another program has changed it. Exit code 1 if a task is refused."""
     from muster_server.systems.fleet.cli.reach import reaching
     from muster_server.systems.fleet.cli.tasks import refresh as run
 
@@ -154,7 +155,7 @@ def enroll(
     json: Json = False,
     config: ConfigFile = None,
 ) -> int:
-    """Let clients in at the local mosquitto, and print their passwords, this once. An old password ends."""
+    """Create passwords for clients at the local mosquitto and print them once. They replace old ones."""
     from muster_server.systems.fleet.cli.agents import enroll as run
 
     return run(config, names, json)
@@ -164,16 +165,17 @@ def enroll(
 def agents(
     count: Annotated[int, typer.Option("--count", "-n", min=1, max=100_000, help="Clients.")] = 100,
     marks: Annotated[
-        str, typer.Option(metavar="MARK,…", help="Marks, as CN_520000_522200_1, dealt in turn; demo: some of China.")
+        str,
+        typer.Option(metavar="MARK,…", help="Marks, as CN_520000_522200_1, assigned in turn; demo: a sample of China."),
     ] = "demo",
     prefix: Annotated[str, typer.Option(metavar="TEXT", help="Beginning of the clients' names.")] = "demo",
-    silent: Annotated[str, typer.Option(metavar="CHANCE", help="Orders that get no answer: 0.05 or 5%.")] = "0",
+    silent: Annotated[str, typer.Option(metavar="CHANCE", help="Share of orders without an answer: 0.05 or 5%.")] = "0",
     for_: Annotated[
         float | None, typer.Option("--for", min=0.1, metavar="SECONDS", help="End after this time.")
     ] = None,
     config: ConfigFile = None,
 ) -> int:
-    """Run simulated clients of the local instance until Ctrl-C. They answer everything with a random number of ms."""
+    """Run simulated clients of the local instance until Ctrl-C. They answer each order with a random duration."""
     from muster_server.control.terminal import common
     from muster_server.systems.fleet.cli.agents import agents as run
 
@@ -185,15 +187,15 @@ def agents(
 )
 def task_add(
     name: Name,
-    kind: Annotated[str, typer.Option(metavar="TEXT", help="Of task, as the clients know it.")] = "ping",
+    kind: Annotated[str, typer.Option(metavar="TEXT", help="Kind of task that the clients implement.")] = "ping",
     target: Target = "",
     where: Where = "",
     every: Annotated[str | None, typer.Option(metavar="TIME", help="Time between runs: 5m, 2h, 1d.")] = None,
     pick: Pick = None,
     per_hour: Annotated[int | None, typer.Option(min=1, help="Samples an hour, spread over its minutes.")] = None,
-    class_: Annotated[Customer, typer.Option("--class", help="Of the customer: in a minute, the first go first.")] = (
-        Customer.ordinary
-    ),
+    class_: Annotated[
+        Customer, typer.Option("--class", help="Class of the customer: in a minute, the first class goes first.")
+    ] = (Customer.ordinary),
     slip: Annotated[int, typer.Option(min=0, max=59, metavar="SECONDS", help="Move runs within their minute.")] = 0,
     option: Option = None,
     replace: Annotated[bool, typer.Option("--replace", help="Replace a task of this name.")] = False,
@@ -201,7 +203,7 @@ def task_add(
     registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
-    """Add a continuous task: each so often with so many clients, or so many samples an hour."""
+    """Add a continuous task: --pick clients --every interval, or --per-hour samples."""
     from muster_server.systems.fleet.cli import tasks
     from muster_server.systems.fleet.cli.reach import reaching
     from muster_server.systems.fleet.cli.run import options
@@ -257,7 +259,7 @@ def task_pause(name: Name, registry: RegistryUrl = None, config: ConfigFile = No
 
 @task_app.command("resume", epilog="Example: muster fleet task resume probe-shop")
 def task_resume(name: Name, registry: RegistryUrl = None, config: ConfigFile = None) -> int:
-    """Have a paused task run again. What it did not run meanwhile is not missed."""
+    """Run a paused task again. Runs skipped meanwhile do not count as missed."""
     from muster_server.systems.fleet.cli.reach import reaching
     from muster_server.systems.fleet.cli.tasks import pause
 

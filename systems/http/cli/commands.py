@@ -1,4 +1,4 @@
-"""`muster key create | ls | revoke`: the API keys of the HTTP face."""
+"""`muster key create | ls | revoke`: the Create, list and revoke API keys of the HTTP face."""
 
 import time
 from collections.abc import Sequence

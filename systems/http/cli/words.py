@@ -8,13 +8,13 @@ import typer
 from muster_server.control.terminal.options import ConfigFile, Json
 
 key_app: Final = typer.Typer(
-    help="API keys of the HTTP face.",
+    help="Create, list and revoke API keys of the HTTP face.",
     epilog="Example: muster key create web --scope 'publish:sports:*'",
     no_args_is_help=True,
 )
 KeysFile = Annotated[
     Path | None,
-    typer.Option("--file", metavar="FILE", help="File of the keys [http.keys_file, or of the instance here]."),
+    typer.Option("--file", metavar="FILE", help="File of the keys [http.keys_file, or the local instance's]."),
 ]
 
 
@@ -25,7 +25,7 @@ def add(app: typer.Typer) -> None:
 
 @key_app.command("create", epilog="Example: muster key create web --scope 'publish:sports:*' --scope 'read:*'")
 def create(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A name for people; two keys cannot share it.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Unique name of the key.")],
     scope: Annotated[
         list[str],
         typer.Option("--scope", metavar="ACTION:ROOMS", help="An action and a pattern of rooms; may be repeated."),
@@ -34,7 +34,7 @@ def create(
     file: KeysFile = None,
     config: ConfigFile = None,
 ) -> int:
-    """Make a key and print it, this once. Running faces take it within two seconds."""
+    """Create a key and print it once. Running faces accept it within two seconds."""
     from muster_server.systems.http.cli.commands import create as run
     from muster_server.systems.http.cli.commands import file_of
 

@@ -9,7 +9,7 @@ from muster_server.control.terminal.options import ConfigFile, Json, RegistryUrl
 
 short_app: Final = typer.Typer()
 likes_app: Final = typer.Typer(
-    help="Likes: an item's count and likers, what two items share, what a user likes.",
+    help="Show an item's count and likers, users who like several items, and what a user likes.",
     epilog="Example: muster likes show share:1000",
     no_args_is_help=True,
 )
@@ -26,7 +26,7 @@ def add(app: typer.Typer) -> None:
 
 @short_app.command("like", epilog="Example: muster like share:1000 2017")
 def like(item: Item, user: User, json: Json = False, registry: RegistryUrl = None, config: ConfigFile = None) -> int:
-    """Have a user like an item. It is durable when the command ends with 0; twice counts once."""
+    """Add a user's like of an item. It is on disk when the command ends with 0; a second like changes nothing."""
     from muster_server.control.terminal import common
     from muster_server.control.terminal.found import Target
     from muster_server.systems.likes.cli.commands import toggle
@@ -36,7 +36,7 @@ def like(item: Item, user: User, json: Json = False, registry: RegistryUrl = Non
 
 @short_app.command("unlike", epilog="Example: muster unlike share:1000 2017")
 def unlike(item: Item, user: User, json: Json = False, registry: RegistryUrl = None, config: ConfigFile = None) -> int:
-    """Take a user's like of an item back."""
+    """Remove a user's like of an item."""
     from muster_server.control.terminal import common
     from muster_server.control.terminal.found import Target
     from muster_server.systems.likes.cli.commands import toggle
@@ -78,9 +78,7 @@ def show(item: Item, json: Json = False, registry: RegistryUrl = None, config: C
 @likes_app.command("both", epilog="Example: muster likes both share:1000 share:1001 --user 2017")
 def both(
     items: Annotated[list[str], typer.Argument(metavar="ITEM ITEM…", help="Two items or more.")],
-    user: Annotated[
-        str | None, typer.Option("--user", metavar="USER", help="Only whether this user likes them all.")
-    ] = None,
+    user: Annotated[str | None, typer.Option("--user", metavar="USER", help="Check this user alone.")] = None,
     json: Json = False,
     registry: RegistryUrl = None,
     config: ConfigFile = None,
@@ -117,7 +115,7 @@ def import_(
     url: Annotated[str, typer.Argument(metavar="URL", help="The Redis: redis://[USER:PASSWORD@]HOST:PORT/DB.")],
     pattern: Annotated[str, typer.Argument(metavar="PATTERN", help="Keys to move, as of SCAN: 'share:*'.")],
     done: Annotated[
-        Path, typer.Option("--done", metavar="FILE", help="Keys that are moved; another run goes on with the rest.")
+        Path, typer.Option("--done", metavar="FILE", help="File of the keys moved so far; another run continues there.")
     ] = Path("likes-import.done"),
     json: Json = False,
     registry: RegistryUrl = None,

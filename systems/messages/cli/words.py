@@ -10,17 +10,17 @@ import typer
 from muster_server.control.terminal.options import ConfigFile, Json, RegistryUrl
 
 topic_app: Final = typer.Typer(
-    help="Topics of delayed messages.",
+    help="Create, list and remove topics of delayed messages.",
     epilog="Example: muster topic create orders --callback https://shop.example/hook",
     no_args_is_help=True,
 )
 delay_app: Final = typer.Typer(
-    help="Delayed messages: send, show, cancel, postpone, advance, list.",
+    help="Send, show, cancel, postpone, advance and list delayed messages.",
     epilog="Example: muster delay send orders '{\"order\": 7}' --in 30m",
     no_args_is_help=True,
 )
 dead_app: Final = typer.Typer(
-    help="Dead letters: messages whose attempts all failed.",
+    help="List and replay messages whose attempts all failed.",
     epilog="Example: muster delay dead ls orders",
     no_args_is_help=True,
 )
@@ -59,10 +59,12 @@ def topic_create(
         ),
     ] = "weighted-round-robin",
     retries: Annotated[
-        str, typer.Option(metavar="LENGTHS", help="Times between attempts, as 1s,10s,1m; none: one attempt.")
+        str, typer.Option(metavar="LENGTHS", help="Delays between attempts, as 1s,10s,1m; none: one attempt.")
     ] = "1s,10s,60s,300s,3000s",
-    jitter: Annotated[int, typer.Option(min=0, max=1_000, help="Thousandths by which these may be longer.")] = 100,
-    timeout: Annotated[float, typer.Option(min=0.1, max=60, help="Seconds for one callback in all.")] = 10.0,
+    jitter: Annotated[
+        int, typer.Option(min=0, max=1_000, help="Longest random extension of these times, in thousandths.")
+    ] = 100,
+    timeout: Annotated[float, typer.Option(min=0.1, max=60, help="Total seconds for one callback.")] = 10.0,
     allow: Annotated[
         str,
         typer.Option(
@@ -73,7 +75,7 @@ def topic_create(
     registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
-    """Make a topic and print its secret. The same topic once more is no error."""
+    """Make a topic and print its secret. Creating the same topic again succeeds."""
     from muster_server.control.terminal.found import Target
     from muster_server.systems.messages.cli.commands import create
 
@@ -122,9 +124,11 @@ def delay_send(
     id: Annotated[
         str | None, typer.Option("--id", metavar="ID", help="The same id is the same message [a new one].")
     ] = None,
-    window: Annotated[str, typer.Option(metavar="LENGTH", help="It may fire so much later, to spread a herd.")] = "0s",
+    window: Annotated[
+        str, typer.Option(metavar="LENGTH", help="Longest random delay after the due time, to spread load.")
+    ] = "0s",
     expires: Annotated[
-        str | None, typer.Option(metavar="LENGTH", help="It is not fired any more after this, from now.")
+        str | None, typer.Option(metavar="LENGTH", help="Drop it if it has not fired after this time from now.")
     ] = None,
     target: Annotated[
         str,
@@ -171,7 +175,7 @@ def delay_cancel(
 @delay_app.command("postpone", epilog="Example: muster delay postpone order-7 --by 10m")
 def delay_postpone(
     id: MessageId,
-    by: Annotated[str | None, typer.Option(metavar="LENGTH", help="So much later than it was due.")] = None,
+    by: Annotated[str | None, typer.Option(metavar="LENGTH", help="Time to move it back.")] = None,
     to: Annotated[str | None, typer.Option(metavar="TIME", help="To this time.")] = None,
     topic: OfTopic = None,
     json: Json = False,
@@ -188,7 +192,7 @@ def delay_postpone(
 @delay_app.command("advance", epilog="Example: muster delay advance order-7 --to now")
 def delay_advance(
     id: MessageId,
-    by: Annotated[str | None, typer.Option(metavar="LENGTH", help="So much earlier than it was due.")] = None,
+    by: Annotated[str | None, typer.Option(metavar="LENGTH", help="Time to move it forward.")] = None,
     to: Annotated[str | None, typer.Option(metavar="TIME", help="To this time, or now.")] = None,
     topic: OfTopic = None,
     json: Json = False,
@@ -205,9 +209,7 @@ def delay_advance(
 @delay_app.command("ls", epilog="Example: muster delay ls orders --due 1h --state scheduled")
 def delay_ls(
     topic: Annotated[str, typer.Argument(metavar="[TOPIC]", help="All topics without one.")] = "",
-    due: Annotated[
-        str | None, typer.Option(metavar="LENGTH", help="Those due, or tried again, within this [whenever].")
-    ] = None,
+    due: Annotated[str | None, typer.Option(metavar="LENGTH", help="Due, or retried, within this time [any].")] = None,
     state: Annotated[
         list[str] | None,
         typer.Option(
@@ -228,7 +230,7 @@ def delay_ls(
 
 @delay_app.command("scrub", epilog="Example: muster delay scrub --json")
 def delay_scrub(json: Json = False, registry: RegistryUrl = None, config: ConfigFile = None) -> int:
-    """Prove that the schedule is whole: reads every message and body, while all goes on. Exit code 1: it is damaged."""
+    """Check every message and body of the schedule while it serves. Exit code 1: it is damaged."""
     from muster_server.control.terminal.found import Target
     from muster_server.systems.messages.cli.commands import scrub
 
@@ -254,7 +256,7 @@ def dead_ls(
 def dead_show(
     id: MessageId, topic: OfTopic = None, json: Json = False, registry: RegistryUrl = None, config: ConfigFile = None
 ) -> int:
-    """Show one dead letter. Exit code 6: there is none of this id."""
+    """Show one dead letter. Exit code 6: no dead letter has this id."""
     from muster_server.control.terminal.found import Target
     from muster_server.systems.messages.cli.commands import dead
 
@@ -270,7 +272,7 @@ def dead_replay(
     registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
-    """Schedule dead letters again, due now, with all their attempts. Exit code 6: one is not known as dead."""
+    """Schedule dead letters again, due now, with all their attempts. Exit code 6: an id is not a dead letter."""
     from muster_server.control.terminal.found import Target
     from muster_server.systems.messages.cli.commands import replay
 

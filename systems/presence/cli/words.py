@@ -8,7 +8,7 @@ import typer
 from muster_server.control.terminal.options import ConfigFile, Json, RegistryUrl
 
 presence_app: Final = typer.Typer(
-    help="Presence: who is online where, and how the view of it stands.",
+    help="Show where users are online, and the state of each site.",
     epilog="Example: muster presence who 7 8 9",
     no_args_is_help=True,
 )
@@ -16,7 +16,7 @@ Users = Annotated[
     list[str] | None, typer.Argument(metavar="USER…", help="Numbers from 0 to 2^64-1, or text.", show_default=False)
 ]
 File = Annotated[
-    Path | None, typer.Option("--file", metavar="FILE", help="Users, one a line; they are asked for by the thousand.")
+    Path | None, typer.Option("--file", metavar="FILE", help="Users, one per line; looked up 1,000 at a time.")
 ]
 Site = Annotated[int | None, typer.Option("--site", metavar="SITE", min=1, help="Ask this site [any].")]
 
@@ -37,7 +37,7 @@ def send(
 ) -> int:
     """Send stdin, at most 960 bytes, to all devices of a user that are online, and print what became of it.
 
-    Exit code 0: each of them has it; 1: none is online; 75: one did not say in time that it has it.
+    Exit code 0: each of them has it; 1: none is online; 75: one did not confirm in time.
     """
     from muster_server.control.terminal import common
     from muster_server.control.terminal.found import Target
@@ -87,7 +87,7 @@ def stats(
     registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
-    """Show each site and shard: devices, gateways with versions and lag, what is asked for, whether it serves.
+    """Show each site and shard: devices, gateways with versions and lag, open requests, state.
 
     Exit code 1 if a shard is refused.
     """

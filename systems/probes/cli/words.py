@@ -41,7 +41,7 @@ def links(
         str | None, typer.Option("--of", metavar="NAME", help="Only links from or to the node of this name or number.")
     ] = None,
     worst: Annotated[
-        int | None, typer.Option("--worst", min=1, metavar="COUNT", help="Only so many, the worst.")
+        int | None, typer.Option("--worst", min=1, metavar="COUNT", help="Show this many, the worst first.")
     ] = None,
     node: NodeAddress = None,
     registry: RegistryUrl = None,

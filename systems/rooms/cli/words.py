@@ -25,7 +25,7 @@ from muster_server.control.terminal.options import (
 F = TypeVar("F", bound=Callable[..., int])
 
 rooms_app: Final = typer.Typer(
-    help="Rooms: publish, subscribe, command, list.", epilog="Example: muster rooms ls", no_args_is_help=True
+    help="Publish, subscribe, send commands, list rooms.", epilog="Example: muster rooms ls", no_args_is_help=True
 )
 short_app: Final = typer.Typer()
 
@@ -91,7 +91,7 @@ def pub(
             "--count",
             "-n",
             min=1,
-            help="Publish TEXT so often. {n} in it is the number of the message, {time} the time, {random} 8 digits of hex.",
+            help="Publish TEXT this many times. {n} is the number of the message, {time} the time, {random} 8 hex digits.",
         ),
     ] = None,
     rate: Annotated[
@@ -100,7 +100,7 @@ def pub(
             "--rate",
             min=0.001,
             metavar="PER_SECOND",
-            help="Publish at most so many messages a second; TEXT without --count until Ctrl-C.",
+            help="Messages a second at most; TEXT without --count repeats until Ctrl-C.",
         ),
     ] = None,
     url: Url = None,
@@ -224,7 +224,7 @@ def rooms_ls(
 ) -> int:
     """List the rooms: members, and the messages that are kept for them.
 
-    --json and --verbose also have the rooms of probes, and what the servers need: streams, offsets, what is in force.
+    --json and --verbose also have the rooms of probes, and the servers' own figures: streams, offsets, settings in force.
     """
     from muster_server.control.terminal.found import Target
     from muster_server.systems.rooms.cli.ls import ls
@@ -240,7 +240,7 @@ def rooms_show(
     registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
-    """Show one room as each role knows it."""
+    """Show one room as each role sees it."""
     from muster_server.control.terminal.found import Target
     from muster_server.systems.rooms.cli.ls import show
 

@@ -58,6 +58,14 @@ def test_the_registry_and_the_database_that_muster_up_presets_can_be_turned_off(
     assert [(each.registry.url, each.section("database").url) for each in told] == [("embedded", "sqlite"), ("", "")]
 
 
+def test_a_command_takes_a_file_that_enables_every_system_and_leaves_the_registry_to_muster_up(tmp_path: Path) -> None:
+    file = write(tmp_path, '[systems]\nenabled = "all"\n')
+    assert load(file, {}).config.registry.url == ""
+    assert load(file, {}, profile=UP).config.registry.url == "embedded"
+    with pytest.raises(ConfigError, match="nodes of the fleet find each other there"):
+        load(file, {"MUSTER_REGISTRY__URL": "none"}, profile=UP)
+
+
 def test_every_value_has_an_origin(tmp_path: Path) -> None:
     loaded = load(
         write(tmp_path, '[namespaces.files]\nflow = "paced"\n[faults.links."gateway->client"]\nloss = 0.5\n'), {}
