@@ -1,6 +1,7 @@
 """The admin as a process: it writes the topics, and answers operators about messages, dead letters and figures."""
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,19 +23,25 @@ from muster_server.systems.messages.shapes import (
     LIVE,
     Changed,
     Dead,
+    DeadPage,
     Found,
+    Held,
     Listed,
     Numbers,
     Query,
+    Replayed,
+    ReplayPage,
     Scrubbed,
     Shown,
     Stats,
+    TopicState,
     Which,
 )
 from muster_server.systems.messages.system import CENTER, Told
-from muster_server.systems.messages.topics import Book, NewTopic, Topic, TopicError, TopicsFile
+from muster_server.systems.messages.topics import Book, NewTopic, Topic, TopicChange, TopicError, TopicsFile
 
 LIMIT_MAX: Final = 1_000
+RETIRE_S: Final = 1.0
 
 
 class AdminService(MessagesService):
@@ -60,38 +67,70 @@ class AdminService(MessagesService):
         return {
             "topic-create": answering(self._create, NewTopic),
             "topic-remove": answering(self._remove, str),
+            "topic-forget": answering(self._forget, str),
+            "topic-change": answering(self._change, tuple[str, TopicChange]),
+            "topic-show": answering(self._show, str),
             "topics": answering(self._topics, None),
             "book": answering(self._book, int),
             "stats": answering(self._stats, str),
             "list": answering(self._list, Query),
-            "dead": answering(self._dead, Query),
+            "dead-page": answering(self._dead, Query),
             "replay": answering(self._replay, tuple[str, list[str]]),
+            "replay-page": answering(self._replay_page, ReplayPage),
             "scrub": answering(self._scrub, None),
         }
 
     # --- topics ---------------------------------------------------------------------------------------------------
 
+    async def work(self) -> None:
+        """Drop secrets whose time is over, for ever."""
+        while True:
+            await asyncio.sleep(RETIRE_S)
+            try:
+                for topic in self._file.retire(now_ms()):
+                    self.log.info("the former secret of a topic signs no more", topic=topic.name)
+            except OSError as error:  # it signs on, and is dropped later
+                self.log.error("the topics cannot be written", error=error.strerror)
+
     async def _create(self, new: NewTopic) -> Topic:
-        try:
-            return self._file.create(new)
-        except TopicError as error:
-            raise Refusal(error.code, str(error)) from None
-        except OSError as error:
-            raise Refusal("unavailable", f"the topics cannot be written: {error.strerror}") from None
+        return _written(lambda: self._file.create(new))
+
+    async def _change(self, asked: tuple[str, TopicChange]) -> Topic:
+        name, change = asked
+        return _written(lambda: self._file.change(name, change, now_ms()))
 
     async def _remove(self, name: str) -> Topic:
+        return await self._removed(name, forget=False)
+
+    async def _forget(self, name: str) -> Topic:
+        """Remove a topic whose dead letters are given up."""
+        return await self._removed(name, forget=True)
+
+    async def _removed(self, name: str, *, forget: bool) -> Topic:
         topic = self._topic(name)
-        found = await self._found(Which(topic.number, 0, EVER, list(LIVE), 0))
-        if found.matching:
+        if waiting := await self._count(topic, LIVE):
+            raise Refusal("conflict", f"topic {name} has {waiting} messages that wait; cancel them, or let them fire")
+        if not forget and (dead := await self._count(topic, ("dead",))):
             raise Refusal(
-                "conflict", f"topic {name} has {found.matching} messages that wait; cancel them, or let them fire"
+                "conflict",
+                f"topic {name} has {dead} dead letters, which no command reaches without it; replay them (muster delay dead "
+                f"replay --all --topic {name}), or give them up (muster topic rm {name} --forget-dead)",
             )
-        try:
-            return self._file.remove(name)
-        except TopicError as error:
-            raise Refusal(error.code, str(error)) from None
-        except OSError as error:
-            raise Refusal("unavailable", f"the topics cannot be written: {error.strerror}") from None
+        return _written(lambda: self._file.remove(name))
+
+    async def _count(self, topic: Topic, states: Sequence[str]) -> int:
+        return (await self._found(Which(topic.number, 0, EVER, list(states), 0))).matching
+
+    async def _show(self, name: str) -> TopicState:
+        topic = self._topic(name)
+        pending, dead = await self._count(topic, LIVE), await self._count(topic, ("dead",))
+        overdue, overdue_ms, held = await self._state(topic)
+        return TopicState(topic=topic, pending=pending, dead=dead, overdue=overdue, overdue_ms=overdue_ms, held=held)
+
+    async def _state(self, topic: Topic) -> tuple[int, int, list[Held]]:
+        state: tuple[int, int, list[Held]]
+        state = await self._asked(self._link.ask("state", topic, tuple[int, int, list[Held]]))
+        return state
 
     async def _topics(self, _: None) -> list[Topic]:
         return list(self.topics.all())
@@ -113,13 +152,22 @@ class AdminService(MessagesService):
         minutes = await self._asked(self._link.ask("figures", topic.number, list[dict[str, Any]]))
         found = await self._found(Which(topic.number, 0, EVER, list(LIVE), 0))
         backlog = dict(zip(BACKLOG, found.backlog, strict=True))
-        return Stats(topic=name, minutes=minutes, backlog=backlog, pending=found.matching, more=found.more)
+        overdue, overdue_ms, _ = await self._state(topic)
+        return Stats(
+            topic=name,
+            minutes=minutes,
+            backlog=backlog,
+            pending=found.matching,
+            more=found.more,
+            overdue=overdue,
+            overdue_ms=overdue_ms,
+        )
 
     async def _list(self, query: Query) -> Listed:
         found = await self._found(self._which(query))
-        return Listed(messages=self._shown(found), matching=found.matching, more=found.more)
+        return Listed(messages=self._shown(found), matching=found.matching, more=found.more, next=_next(found))
 
-    async def _dead(self, query: Query) -> list[Dead]:
+    async def _dead(self, query: Query) -> DeadPage:
         found = await self._found(self._which(query))
         numbers = [each[1][0] for each in found.found]
         answers = await self._asked(self._link.ask("answers", numbers, list[LastAnswer]))
@@ -131,7 +179,7 @@ class AdminService(MessagesService):
             letters.append(
                 Dead(message=message, at=last.at, outcome=last.outcome, status=last.status, answer=last.answer)
             )
-        return letters
+        return DeadPage(letters, _next(found))
 
     async def _replay(self, asked: tuple[str, list[str]]) -> list[Changed]:
         """Schedule dead letters again, due now."""
@@ -151,13 +199,24 @@ class AdminService(MessagesService):
                 answers.append(Changed(id=id, outcome="unknown"))
         return answers
 
+    async def _replay_page(self, asked: ReplayPage) -> Replayed:
+        """Replay some of the letters that were dead when the first page was asked for. One that dies again meanwhile is due
+        later than that, and is left."""
+        until = asked.until or now_ms()
+        query = Query(asked.topic, 0, until, ["dead"], LIMIT_MAX, asked.after)
+        found = await self._found(self._which(query))
+        ids = [each.id for each in self._shown(found)]
+        changed = await self._replay((asked.topic, ids)) if ids else []
+        return Replayed(changed=changed, until=until, next=_next(found))
+
     async def _scrub(self, _: None) -> Scrubbed:
         found: Scrubbed = await self._asked(self._link.ask("scrub", None, Scrubbed, timeout_s=SCRUB_S))
         return found
 
     def _which(self, query: Query) -> Which:
         number = self._topic(query.topic).number if query.topic else None
-        return Which(number, query.begin, query.end, query.states, min(query.limit, LIMIT_MAX))
+        limit = min(query.limit, LIMIT_MAX)
+        return Which(number, query.begin, query.end, query.states, limit, _after(query.after))
 
     def _shown(self, found: Found) -> list[Shown]:
         named = {topic.number: topic.name for topic in self.topics.all()}
@@ -172,6 +231,33 @@ class AdminService(MessagesService):
             return await answer
         except Unreachable as error:
             raise Refusal("unavailable", str(error)) from None
+
+
+def _written(change: Callable[[], Topic]) -> Topic:
+    try:
+        return change()
+    except TopicError as error:
+        raise Refusal(error.code, str(error)) from None
+    except OSError as error:
+        raise Refusal("unavailable", f"the topics cannot be written: {error.strerror}") from None
+
+
+def _next(found: Found) -> str:
+    """Asks for the messages after these; empty where there are none."""
+    return "" if found.last is None else f"{found.last[0]}-{found.last[1]:x}"
+
+
+def _after(text: str) -> tuple[int, int] | None:
+    if not text:
+        return None
+    at, dash, number = text.partition("-")
+    try:
+        after = int(at), int(number, 16)
+    except ValueError:
+        dash = ""
+    if not dash or not all(0 <= each < 1 << 64 for each in after):
+        raise Refusal("bad_request", f"after: {text!r:.80} is not the `next` of a page")
+    return after
 
 
 def build(spec: Spec, settings: Told, context: Context) -> AdminService:

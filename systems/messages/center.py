@@ -23,7 +23,7 @@ from muster import _core
 from muster_server.systems.messages.answers import Answers, LastAnswer
 from muster_server.systems.messages.figures import BOUNDS_MS, Figures
 from muster_server.systems.messages.schedule import NewChange, Reply, Schedule, StoreError
-from muster_server.systems.messages.shapes import Fire, Result
+from muster_server.systems.messages.shapes import Fire, Held, Result
 from muster_server.systems.messages.topics import Topic, Topics
 
 OVERDUE_MS: Final = 5_000
@@ -64,6 +64,8 @@ class Session:
         """By topic: due messages that it may still take."""
         self.claims = _core.ClaimLedger()
         """What it holds."""
+        self.held: Sequence[Held] = ()
+        """Targets to which it makes no callbacks now."""
         self.outbox: deque[bytes] = deque()
         """Arrays of `Fire`."""
         self.wake = asyncio.Event()
@@ -355,6 +357,23 @@ class Center:
         if self._dirty:
             self._soon()
         return said.translate(TAKEN)
+
+    def holds(self, incarnation: int, held: Sequence[Held]) -> None:
+        """A worker says which targets get nothing now."""
+        session = self._sessions.get(incarnation)
+        if session is not None:
+            session.held = held
+
+    @property
+    def held(self) -> Sequence[Held]:
+        """Targets to which some worker makes no callbacks now, each once: until the last of them goes on."""
+        found: dict[tuple[int | None, str, str], Held] = {}
+        for session in self._sessions.values():
+            for each in session.held:
+                name = each.topic, each.url, each.why
+                if name not in found or found[name].until < each.until:
+                    found[name] = each
+        return tuple(found.values())
 
     # --- messages -----------------------------------------------------------------------------------------------
 

@@ -4,9 +4,10 @@ import asyncio
 import contextlib
 import time
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -21,11 +22,19 @@ from muster_server.systems.messages.listener import Question
 from muster_server.systems.messages.logged import LoggedSchedule
 from muster_server.systems.messages.options import CenterOptions
 from muster_server.systems.messages.refusal import Refusal
-from muster_server.systems.messages.schedule import EmbeddedSchedule, NewChange, OnFires, Reply, Schedule, StoreError
+from muster_server.systems.messages.schedule import (
+    EmbeddedSchedule,
+    NewChange,
+    OnFires,
+    Overdue,
+    Reply,
+    Schedule,
+    StoreError,
+)
 from muster_server.systems.messages.service import MessagesService, answering
-from muster_server.systems.messages.shapes import BACKLOG_MS, Found, Join, Results, Scrubbed, Which
+from muster_server.systems.messages.shapes import BACKLOG_MS, Found, Held, Holds, Join, Results, Scrubbed, Which
 from muster_server.systems.messages.system import Told
-from muster_server.systems.messages.topics import Topics
+from muster_server.systems.messages.topics import Topic, Topics
 
 T = TypeVar("T")
 LOCK_S: Final = 10.0
@@ -35,6 +44,8 @@ FORGET_S: Final = 3_600.0
 HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 24 * HOUR_MS
 SEGMENT_BYTES: Final = 64 << 20
+HELD_TOLD: Final = 100
+"""Held targets in a status."""
 
 
 class CenterService(MessagesService):
@@ -51,6 +62,7 @@ class CenterService(MessagesService):
             self._schedule, self.topics, self._answers, context.log, overdue_rate=options.overdue_rate
         )
         self._stats: dict[str, Any] = {}
+        self._overdue: Overdue = {}
         self._steps = 0
         self._scrubs = self._faults = 0
 
@@ -96,6 +108,7 @@ class CenterService(MessagesService):
                     self.log.warning("the wall clock was set", by_ms=step)
                 with contextlib.suppress(StoreError):  # its failure is seen above
                     self._stats = await self._schedule.stats()
+                    self._overdue = await self._schedule.overdue()
                 if time.monotonic() - forgot > FORGET_S:
                     forgot = time.monotonic()
                     before = now_ms() - (self._options.dead_days + 1) * DAY_MS
@@ -129,6 +142,8 @@ class CenterService(MessagesService):
             "figures": answering(self._figures, int),
             "scrub": answering(self._scrub, None),
             "results": answering(self._results, Results),
+            "holds": answering(self._holds, Holds),
+            "state": answering(self._state, Topic),
             "fires": Question(Join, pieces=self._fires),
         }
 
@@ -142,7 +157,8 @@ class CenterService(MessagesService):
         return await self._asked(self._schedule.get(numbers))
 
     async def _list(self, which: Which) -> Found:
-        said = await self._asked(self._schedule.find(which.topic, which.begin, which.end, which.states, which.limit))
+        asked = which.topic, which.begin, which.end, which.states, which.limit, which.after
+        said = await self._asked(self._schedule.find(*asked))
         if said[0] != "listed":
             raise Refusal("busy", "too many lists are being made; ask again")
         _, messages, times, cut = said
@@ -150,7 +166,8 @@ class CenterService(MessagesService):
         now = now_ms()
         places = [bisect_left(times, now + bound) for bound in BACKLOG_MS]
         backlog = [end - begin for begin, end in zip([0, *places], [*places, len(times)], strict=True)]
-        return Found([list(each) for each in found if each[0] == "found"], len(times), backlog, cut)
+        last = _place(messages[-1][0]) if which.limit and len(messages) == which.limit else None
+        return Found([list(each) for each in found if each[0] == "found"], len(times), backlog, cut, last)
 
     async def _last_answers(self, numbers: list[int]) -> list[LastAnswer]:
         return list((await asyncio.to_thread(self._answers.find, numbers)).values())
@@ -171,6 +188,15 @@ class CenterService(MessagesService):
 
     async def _results(self, asked: Results) -> bytes:
         return await self._asked(self._center.results(asked.incarnation, asked.weight, bytes(asked.results)))
+
+    async def _holds(self, asked: Holds) -> None:
+        self._center.holds(asked.incarnation, asked.held)
+
+    async def _state(self, topic: Topic) -> tuple[int, int, list[Held]]:
+        """Overdue messages of a topic, since when the oldest is so in ms, and the targets that get nothing now."""
+        count, oldest = self._overdue.get(topic.number, (0, 0))
+        held = [each for each in self._center.held if _concerns(each, topic)]
+        return count, max(0, now_ms() - oldest) if count else 0, held
 
     async def _fires(self, join: Join) -> AsyncIterator[msgspec.Raw]:
         session = self._center.join(join.incarnation, join.held_max, join.name)
@@ -204,7 +230,26 @@ class CenterService(MessagesService):
                 for each in self._center.workers
             ],
             "clock_steps": self._steps,
+            "overdue": {"messages": self._overdue_count, "oldest_s": self._overdue_s},
+            "held": [
+                {"topic": self._name(each.topic), "url": each.url, "why": each.why, "until": each.until}
+                for each in self._center.held[:HELD_TOLD]
+            ],
         }
+
+    def _name(self, topic: int | None) -> str | None:
+        found = None if topic is None else self.topics.numbered(topic)
+        return None if found is None else found.name
+
+    @property
+    def _overdue_count(self) -> int:
+        return sum(count for count, _ in self._overdue.values())
+
+    @property
+    def _overdue_s(self) -> float:
+        """Since when the oldest overdue message is so."""
+        oldest = min((oldest for _, oldest in self._overdue.values()), default=None)
+        return 0.0 if oldest is None else max(0, now_ms() - oldest) / 1_000
 
     def counters(self) -> list[Figure]:
         """Of all topics together; each topic's are asked for by `muster topic stats`."""
@@ -237,11 +282,38 @@ class CenterService(MessagesService):
             ("messages_pending", "Messages that have not come to their end", float(stats.get("live", 0))),
             ("messages_near", "Messages in memory", float(stats.get("near", 0))),
             ("messages_ready", "Messages due and not with a worker", float(stats.get("ready", 0))),
+            (
+                "messages_overdue",
+                "Messages due for a second or more whose first attempt has no answer",
+                float(self._overdue_count),
+            ),
+            ("messages_overdue_seconds", "Since the oldest overdue message was due", self._overdue_s),
+            (
+                "messages_targets_held",
+                "Targets that failed or asked for a pause, and get nothing",
+                float(len(self._center.held)),
+            ),
             ("messages_known", "Messages known, ended ones within the history too", float(stats.get("known", 0))),
             ("messages_schedule_bytes", "Memory of the schedule", float(stats.get("memory_bytes", 0))),
             ("messages_log_records", "Records of the log before the schedule", float(stats.get("log_records", 0))),
             ("messages_workers", "Workers that take messages", float(len(self._center.workers))),
         ]
+
+
+def _place(message: Sequence[Any]) -> tuple[int, int]:
+    """The time by which a list has a message, and its number."""
+    number, _, due_at, _, _, state, time = message
+    return (time if state == "retry" else due_at), number
+
+
+def _concerns(held: Held, topic: Topic) -> bool:
+    """Whether a topic's messages wait for this target: its own, or an origin that cannot be connected to."""
+    if held.topic is not None:
+        return held.topic == topic.number
+    parts = urlsplit(topic.callback)
+    port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    return held.url == f"{parts.scheme}://{host}:{port}"
 
 
 def _schedule(settings: Told, options: CenterOptions, on_fires: OnFires, context: Context) -> Schedule:

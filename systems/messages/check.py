@@ -19,6 +19,12 @@ def wrong(config: Config, roles: Sequence[str], stands: Callable[[Path], bool]) 
         yield ("center", "schedule"), text
     if center.schedule_password_file and not center.schedule:
         yield ("center", "schedule_password_file"), "a password needs its Redis: set center.schedule"
+    callbacks = config.section("callbacks")
+    if bool(callbacks.tls_cert_file) != bool(callbacks.tls_key_file):
+        yield (
+            ("callbacks", "tls_key_file"),
+            "a certificate needs its key: set tls_cert_file and tls_key_file, or neither",
+        )
     for network in networks(config.section("callbacks").allowed):
         try:
             ipaddress.ip_network(network)

@@ -6,10 +6,12 @@ address that one topic allows can be used by no topic that does not. It must not
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from muster import _core
 from muster_server.systems.messages.topics import Topic
+
+Why = Literal["unreachable", "failing", "paused"]
 
 
 class Engines:
@@ -37,7 +39,15 @@ class Engines:
         for allowed, engine in self._by.items():
             engine.topics(
                 [
-                    (each.number, each.callback, each.secrets, each.timeout_s, each.retries_ms, each.jitter)
+                    (
+                        each.number,
+                        each.callback,
+                        each.secrets,
+                        each.timeout_s,
+                        each.retries_ms,
+                        each.jitter,
+                        each.retry_after_max_s,
+                    )
                     for each in topics
                     if each.allowed == allowed
                 ]
@@ -88,6 +98,10 @@ class Engines:
             for name, count in engine.made().items():
                 made[name] = made.get(name, 0) + count
         return made
+
+    def held(self) -> list[tuple[int | None, str, Why, float]]:
+        """Targets that get nothing now: topic (None: the whole origin), URL, why, seconds left."""
+        return [each for engine in self._by.values() for each in engine.held()]
 
     def close(self) -> None:
         """Cut off the calls on their way."""

@@ -27,6 +27,7 @@ from muster_server.systems.messages.schedule import (
     NewChange,
     NewMessage,
     OnFires,
+    Overdue,
     Reply,
     Schedule,
     StoreError,
@@ -384,10 +385,22 @@ class LoggedSchedule:
         await self._is_whole()
         return await self._inside.get(ids)
 
-    async def find(self, topic: int | None, begin: int, end: int, states: Sequence[str], limit: int) -> Reply:
+    async def find(
+        self,
+        topic: int | None,
+        begin: int,
+        end: int,
+        states: Sequence[str],
+        limit: int,
+        after: tuple[int, int] | None = None,
+    ) -> Reply:
         """As `Schedule`."""
         await self._is_whole()
-        return await self._inside.find(topic, begin, end, states, limit)
+        return await self._inside.find(topic, begin, end, states, limit, after)
+
+    async def overdue(self) -> Overdue:
+        """As `Schedule`."""
+        return await self._inside.overdue()
 
     async def stats(self) -> dict[str, Any]:
         """As `Schedule`, with figures of the log."""
@@ -474,8 +487,8 @@ def _fields(record: Sequence[Any]) -> Fields:
 
 
 def _asked(record: Sequence[Any]) -> Asked:
-    id, cancelled, at, by = record
-    return id, cancelled, at, by
+    id, cancelled, at, by, *bound = record  # records of before 0.3 have exact times
+    return id, cancelled, at, by, bound[0] if bound else "exact"
 
 
 def _whole(found: Sequence[Reply]) -> list[tuple[Any, ...]]:

@@ -109,11 +109,29 @@ class WorkerOptions(Section, frozen=True):
             pattern=r"^(|kafka://[^/@,: ]+:\d+(?:,[^/@,: ]+:\d+)*)$",
         ),
     ] = ""
+    ca_file: Annotated[
+        str, key("File of authorities whose certificates targets may show, beside the public ones (PEM)", "empty: none")
+    ] = ""
+    tls_cert_file: Annotated[
+        str,
+        key(
+            "File of the certificate that is shown to a target that asks for one, and of those that signed it (PEM)",
+            "empty: none",
+        ),
+    ] = ""
+    tls_key_file: Annotated[str, key("File of that certificate's private key (PEM)", "")] = ""
     concurrency: Annotated[
-        int, key("Callbacks to one target at once", "a slow target holds up only itself", "calls", ge=1, le=10_000)
+        int,
+        key(
+            "Callbacks of one topic to one URL at once; a server takes four times as many from all its URLs",
+            "a slow target holds up only itself",
+            "calls",
+            ge=1,
+            le=10_000,
+        ),
     ] = 64
     rate: Annotated[
-        int, key("Callbacks to one target a second; 0: as many as it takes", "", "1/s", ge=0, le=1_000_000)
+        int, key("Callbacks to one server a second; 0: as many as it takes", "", "1/s", ge=0, le=1_000_000)
     ] = 0
     in_flight_max: Annotated[
         int, key("Callbacks at once to all targets", "a socket each", "calls", ge=1, le=65_536)

@@ -4,6 +4,7 @@ Owns the checks of a message, its number, its due time, and the words for what c
 requests come or how the schedule is reached.
 """
 
+import datetime
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -36,6 +37,12 @@ OUTCOMES: Final[dict[str, Outcome]] = {
     "unknown": "unknown",
 }
 """By the reason of the schedule."""
+WRONG_WAY: Final = {
+    "not_later": "message {id} is due at {at}, which is later; advance moves it to a sooner time",
+    "not_sooner": "message {id} is due at {at}, which is sooner; postpone moves it to a later time",
+}
+"""What is said of a change to a time that lies the other way."""
+DIRECTIONS: Final = {"postpone": "later", "advance": "sooner"}
 
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
@@ -126,6 +133,8 @@ class Receiver:
             return Refused(code="too_long", detail=detail)
         if send.in_ms is not None and send.at is not None:
             return Refused(code="bad_request", detail="a message has either a delay or a time")
+        if send.for_topic and (why := self._unsendable(topic, send)):
+            return why
         text = send.target or topic.callback
         if not text:
             return Refused(code="bad_request", detail=f"neither the message nor topic {topic.name} has a target")
@@ -149,6 +158,24 @@ class Receiver:
             return Refused(code="bad_request", detail="the message expires before it is due")
         envelope = Envelope(id, send.target, send.kind, now, send.body)
         return (number, topic.number, due_at, send.expires_at, _ENCODER.encode(envelope)), envelope
+
+    def _unsendable(self, checks: Topic, send: Send) -> Refused | None:
+        """Why the message that a check-back carries could not be sent to its topic, once its outcome stands."""
+        topic = self._topics.named(send.for_topic)
+        if topic is None:
+            detail = f"no topic {send.for_topic!r:.80}: the message of this check-back could not be sent"
+            return Refused(code="not_found", detail=detail)
+        if topic.name == checks.name:
+            return Refused(code="bad_request", detail=f"topic {topic.name} has the check-backs")
+        try:
+            kind = accepted(topic.callback, self._kinds).kind
+        except TargetError as error:
+            return Refused(code="bad_request", detail=f"topic {topic.name}: {error}")
+        _, _, body = send.body.partition(b"\n")  # behind the head of a check-back
+        if len(body) > (most := BODY_BYTES_MAX.get(kind, self._body_max)):
+            detail = f"{len(body)} bytes; a message to a {kind} has at most {most}"
+            return Refused(code="too_long", detail=detail)
+        return None
 
     async def change(self, topic_name: str, changes: Sequence[Change]) -> list[Changed | Refused]:
         """Cancel, postpone or advance. Raises `NoTopic`, `Unreachable`."""
@@ -176,7 +203,7 @@ class Receiver:
             return Refused(
                 code="bad_request", detail=f"the due time {change.at} is not 0 to {self._delay_max} ms from now"
             )
-        return number, "due_at", None, change.at
+        return number, DIRECTIONS[change.verb], None, change.at
 
     async def show(self, topic_name: str, ids: Sequence[str]) -> list[Shown | None]:
         """The messages as they are; None: not known here, or forgotten. Raises `NoTopic`, `Unreachable`."""
@@ -230,7 +257,15 @@ def _changed(id: str, reply: Reply) -> Changed | Refused:
         return Changed(id=id, outcome="unknown")
     if reply[0] == "refused" and reply[1] in OUTCOMES:
         return Changed(id=id, outcome=OUTCOMES[reply[1]])
+    if reply[0] == "refused" and reply[1] in WRONG_WAY:
+        detail = WRONG_WAY[reply[1]].format(id=id, at=_time(reply[2]))
+        return Refused(code="conflict", detail=detail)
     return _refused(reply)
+
+
+def _time(ms: int) -> str:
+    """In UTC."""
+    return datetime.datetime.fromtimestamp(ms / 1_000, datetime.UTC).isoformat(timespec="milliseconds")
 
 
 def _refused(reply: Reply) -> Refused:

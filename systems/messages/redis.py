@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import secrets
 import time
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -29,6 +30,7 @@ from muster_server.systems.messages.schedule import (
     NewChange,
     NewMessage,
     OnFires,
+    Overdue,
     Reply,
     StoreError,
     packed,
@@ -51,6 +53,14 @@ ROUNDS_MAX: Final = 100
 LISTED_MAX: Final = 200_000
 """Messages that one list looks at: a second or two. Beyond, it says that it was cut."""
 LISTS_MAX: Final = 4
+LOOK_S: Final = 2.0
+"""Between two looks for what is overdue."""
+LOOKED_MAX: Final = 20_000
+"""Messages that one look reads: beyond, the count says at least so many."""
+CLAIM_MS_MAX: Final = 90_000
+"""A claim, and a pause that a target is held for, end within this."""
+GRACE_MS: Final = 1_000
+"""A message is overdue if it has been due for so long."""
 FAULTS_MAX: Final = 100
 """Faults that a scrub tells in words; all are counted."""
 DAY_MS: Final = 86_400_000
@@ -118,6 +128,7 @@ class RedisSchedule:
         self._skew = False
         self._lists = 0
         self._scrubs = False
+        self._overdue: Overdue = {}
         self.lost = self.backs = 0
         """Changes that a Redis that came back older had no more, and how often that was."""
         self._counts = {"dead_forgotten": 0, "expired": 0, "buried": 0}
@@ -136,7 +147,7 @@ class RedisSchedule:
         except (Away, Full) as error:
             raise OSError(f"the Redis of the schedule: {error}") from None
         self._seen = count
-        for each in (self._fire(), self._keep()):
+        for each in (self._fire(), self._keep(), self._look()):
             self._begin(each)
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
@@ -451,17 +462,33 @@ class RedisSchedule:
         found = await self._entries(set(ids), whole=True)
         return [_found(found[id]) for id in ids]
 
-    async def find(self, topic: int | None, begin: int, end: int, states: Sequence[str], limit: int) -> Reply:
+    async def find(
+        self,
+        topic: int | None,
+        begin: int,
+        end: int,
+        states: Sequence[str],
+        limit: int,
+        after: tuple[int, int] | None = None,
+    ) -> Reply:
         """As `Schedule`, as the messages are while they are read."""
         if self._lists >= LISTS_MAX:
             return ("busy",)
         self._lists += 1
         try:
-            return await self._find(topic, begin, end, frozenset(states), limit)
+            return await self._find(topic, begin, end, frozenset(states), limit, after)
         finally:
             self._lists -= 1
 
-    async def _find(self, topic: int | None, begin: int, end: int, states: frozenset[str], limit: int) -> Reply:
+    async def _find(
+        self,
+        topic: int | None,
+        begin: int,
+        end: int,
+        states: frozenset[str],
+        limit: int,
+        after: tuple[int, int] | None,
+    ) -> Reply:
         topics = [topic] if topic is not None else [int(each) for each in (await self._asked(scripts.TOPICS))[0]]
         sets = ["w"] * bool(states & {"scheduled", "firing"}) + ["e"] * bool(states & {"done", "dead", "withdrawn"})
         found: dict[int, tuple[int, Any, int]] = {}
@@ -480,7 +507,45 @@ class RedisSchedule:
                         break
                     rank += AT_ONCE
         order = sorted(found.values(), key=lambda each: (each[0], each[1][0]))
-        return "listed", [(message, number) for _, message, number in order[:limit]], [each[0] for each in order], cut
+        first = 0 if after is None else bisect_right(order, after, key=lambda each: (each[0], each[1][0]))
+        page = order[first : first + limit]
+        return "listed", [(message, number) for _, message, number in page], [each[0] for each in order], cut
+
+    async def overdue(self) -> Overdue:
+        """As `Schedule`, as of the last look."""
+        return self._overdue
+
+    async def _look(self) -> None:
+        """Look for what is overdue, again and again, until cancelled: no more than so many messages in one look."""
+        while not self.failure:
+            await asyncio.sleep(LOOK_S)
+            if self._back:
+                continue
+            with contextlib.suppress(StoreError, Full):
+                self._overdue = await self._looked(self._now())
+
+    async def _looked(self, now: int) -> Overdue:
+        found: dict[int, tuple[int, int]] = {}
+        looked = 0
+        for topic in map(int, (await self._asked(scripts.TOPICS))[0]):
+            rank, there = 0, True
+            while there and looked < LOOKED_MAX:
+                rows = await self._asked(scripts.LIST, f"w:{topic}", rank, rank + AT_ONCE - 1)
+                rank, looked = rank + AT_ONCE, looked + AT_ONCE
+                there = len(rows) == 2 * AT_ONCE
+                for entry in rows[1::2]:
+                    message, _, wake_at, _ = _core.stored_read(entry) if entry else (None, 0, None, 0)
+                    if message is None or wake_at is None:
+                        continue
+                    if wake_at > now + CLAIM_MS_MAX:  # those behind it wake later
+                        there = False
+                        break
+                    _, _, due_at, _, attempts, state, _ = message
+                    begun = {"scheduled": True, "retry": attempts == 0, "firing": attempts <= 1}
+                    if begun.get(state, False) and due_at + GRACE_MS <= now:
+                        count, oldest = found.get(topic, (0, due_at))
+                        found[topic] = count + 1, min(oldest, due_at)
+        return found
 
     async def stats(self) -> dict[str, Any]:
         """As `Schedule`. While Redis is away: without what it would tell."""

@@ -24,8 +24,11 @@ NewChange = tuple[int, str, int | None, int | None]
 """Id, verb, version or claim, time."""
 Fields = tuple[int, int, int, int | None, int, str, int | None, int]
 """A message of a reply, and the worker that holds it (0: nobody)."""
-Asked = tuple[int, bool, int | None, int]
-"""Id, and what was asked ahead of its message: whether cancelled, its due time (None: its own), ms beside it."""
+Asked = tuple[int, bool, int | None, int, str]
+"""Id, and what was asked ahead of its message: whether cancelled, its due time (None: its own), ms beside it, and whether
+that time is `exact`, or holds where it is `later` or `sooner` than the message's own."""
+Overdue = Mapping[int, tuple[int, int]]
+"""By topic: messages that were due a second ago or more and whose first attempt has no answer; when the oldest was due."""
 OnFires = Callable[[int, bytes], None]
 """A worker, and an array of `Fire` in MessagePack: messages that were claimed for it."""
 
@@ -86,8 +89,20 @@ class Schedule(Protocol):
     async def get(self, ids: Sequence[int]) -> list[Reply]:
         """`found`, the message, topic, body; or `unknown`."""
 
-    async def find(self, topic: int | None, begin: int, end: int, states: Sequence[str], limit: int) -> Reply:
-        """`listed`, messages with their topics, times, whether cut; or `busy`."""
+    async def find(
+        self,
+        topic: int | None,
+        begin: int,
+        end: int,
+        states: Sequence[str],
+        limit: int,
+        after: tuple[int, int] | None = None,
+    ) -> Reply:
+        """`listed`, messages with their topics, times of all, whether cut; or `busy`. `after`: the time and id of the last
+        message of the page before."""
+
+    async def overdue(self) -> Overdue:
+        """What is overdue, as of some seconds ago."""
 
     async def stats(self) -> dict[str, Any]:
         """Figures of the store."""
@@ -245,9 +260,22 @@ class EmbeddedSchedule:
         """As `Schedule`."""
         return await self._settled([(each,) for each in ids], lambda keeper, numbered: keeper.get(numbered))
 
-    async def find(self, topic: int | None, begin: int, end: int, states: Sequence[str], limit: int) -> Reply:
+    async def find(
+        self,
+        topic: int | None,
+        begin: int,
+        end: int,
+        states: Sequence[str],
+        limit: int,
+        after: tuple[int, int] | None = None,
+    ) -> Reply:
         """As `Schedule`."""
-        return await self._one(lambda keeper, number: keeper.find(number, topic, begin, end, states, limit))
+        return await self._one(lambda keeper, number: keeper.find(number, topic, begin, end, states, limit, after))
+
+    async def overdue(self) -> Overdue:
+        """As `Schedule`: a look at the messages in memory goes round all the time."""
+        _, found = await self._one(lambda keeper, number: keeper.overdue(number))
+        return {topic: (count, oldest) for topic, count, oldest in found}
 
     async def stats(self) -> dict[str, Any]:
         """As `Schedule`."""

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from muster import _core
+from muster_server.systems.messages.topics import Topic
 
 ID: Final = r"^[A-Za-z0-9][A-Za-z0-9_:-]{0,127}\Z"
 """Of a message. Without dots: a signature covers `id.time.body`."""
@@ -51,6 +52,8 @@ class Send(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Instead of the topic's."""
     kind: Annotated[str, Meta(max_length=KIND_CHARS_MAX)] = "application/octet-stream"
     """The media type of the body."""
+    for_topic: str = ""
+    """Of a check-back: the topic of the message that it carries."""
 
 
 class Sent(msgspec.Struct, frozen=True, kw_only=True, tag="sent"):
@@ -117,12 +120,21 @@ class Dead(msgspec.Struct, frozen=True, kw_only=True):
     """The begin of what the target said."""
 
 
+class DeadPage(msgspec.Struct, frozen=True, array_like=True):
+    """Dead letters. `next`: asks for the page after this one; empty: it is the last one."""
+
+    letters: list[Dead]
+    next: str = ""
+
+
 class Listed(msgspec.Struct, frozen=True, kw_only=True):
     """Messages by time. `matching`: how many there are; `more`: there are still more than were counted."""
 
     messages: list[Shown]
     matching: int
     more: bool
+    next: str = ""
+    """Asks for the page after this one; empty: it is the last one."""
 
 
 class Envelope(msgspec.Struct, frozen=True, array_like=True):
@@ -181,6 +193,23 @@ class Results(msgspec.Struct, frozen=True, array_like=True):
     results: msgspec.Raw
 
 
+class Held(msgspec.Struct, frozen=True, array_like=True):
+    """A target that gets nothing now, or only trials. `topic`: its number; None: the whole origin."""
+
+    topic: int | None
+    url: str
+    why: Literal["unreachable", "failing", "paused"]
+    until: int
+    """Now or earlier: it is being tried."""
+
+
+class Holds(msgspec.Struct, frozen=True, array_like=True):
+    """All targets that a worker holds."""
+
+    incarnation: int
+    held: list[Held]
+
+
 class Which(msgspec.Struct, frozen=True, array_like=True):
     """Messages by topic (None: all), time and state; `limit` of them."""
 
@@ -189,15 +218,19 @@ class Which(msgspec.Struct, frozen=True, array_like=True):
     end: int
     states: list[str]
     limit: int
+    after: tuple[int, int] | None = None
+    """Only those after this time and number."""
 
 
 class Found(msgspec.Struct, frozen=True, array_like=True):
-    """Each as a `found` of the schedule; how many match, by `BACKLOG`; and whether there are more than were counted."""
+    """Each as a `found` of the schedule; how many match, by `BACKLOG`; and whether there are more than were counted. `last`:
+    the time and number of the last one, where others may follow."""
 
     found: list[list[Any]]
     matching: int
     backlog: list[int]
     more: bool
+    last: tuple[int, int] | None = None
 
 
 class Query(msgspec.Struct, frozen=True, array_like=True):
@@ -208,6 +241,36 @@ class Query(msgspec.Struct, frozen=True, array_like=True):
     end: int
     states: list[str]
     limit: int
+    after: str = ""
+    """The `next` of the page before."""
+
+
+class TopicState(msgspec.Struct, frozen=True, kw_only=True):
+    """One topic as it stands: its backlog, and the targets that get nothing now."""
+
+    topic: Topic
+    pending: int
+    dead: int
+    overdue: int
+    overdue_ms: int
+    """Since the oldest overdue message was due."""
+    held: list[Held]
+
+
+class ReplayPage(msgspec.Struct, frozen=True, array_like=True):
+    """Replays a page of a topic's dead letters. `until`, `after`: of the page before."""
+
+    topic: str
+    until: int = 0
+    after: str = ""
+
+
+class Replayed(msgspec.Struct, frozen=True, array_like=True):
+    """A page of replayed letters. `next`: asks for the next one; empty: it is the last one."""
+
+    changed: list[Changed]
+    until: int
+    next: str
 
 
 class Stats(msgspec.Struct, frozen=True, kw_only=True):
@@ -218,6 +281,10 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     backlog: dict[str, int]
     pending: int
     more: bool
+    overdue: int = 0
+    """Due for a second or more, and their first attempt has no answer."""
+    overdue_ms: int = 0
+    """Since the oldest of them was due."""
 
 
 class Scrubbed(msgspec.Struct, frozen=True, array_like=True):

@@ -35,6 +35,8 @@ class Told(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     instance: str
     password_file: str = ""
     """Of the schedule in Redis."""
+    certificates: tuple[str, str, str] = ("", "", "")
+    """For callbacks: files of authorities, of the own certificate, of its key."""
     targets: tuple[Kind, ...]
     """Kinds of targets that workers reach."""
     options: dict[str, Any]
@@ -53,9 +55,19 @@ def _settle(options: Any, around: Around) -> Told:
         schedule=str(Path(_folder(around, center)) / "schedule") if isinstance(options, CenterOptions) else "",
         instance=around.instance,
         password_file=around.absolute(options.schedule_password_file) if isinstance(options, CenterOptions) else "",
+        certificates=_certificates(options, around),
         targets=tuple(sorted(ALWAYS | {kind for kind, reached in more.items() if reached})),
         options=msgspec.to_builtins(options),
     )
+
+
+def _certificates(options: Any, around: Around) -> tuple[str, str, str]:
+    if not isinstance(options, WorkerOptions):
+        return "", "", ""
+    ca, certificate, key = (
+        around.absolute(each) for each in (options.ca_file, options.tls_cert_file, options.tls_key_file)
+    )
+    return ca, certificate, key
 
 
 def lacks(section: Callable[[str], Any]) -> str | None:
@@ -157,5 +169,6 @@ SYSTEM: Final = System(
     ),
     commands="muster_server.systems.messages.cli.words:add",
     check="muster_server.systems.messages.check:wrong",
+    doctor="muster_server.systems.messages.doctor:examined",
     http="muster_server.systems.messages.http.routes",
 )

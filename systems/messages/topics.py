@@ -16,6 +16,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
+from muster import _core
 from muster_server.plane.files import write_atomically
 from muster_server.systems.messages.targets import ALWAYS, Kind, TargetError, accepted
 
@@ -32,6 +33,17 @@ LISTS_MAX: Final = 16
 """Different lists of these in all: each has a thread and connections of its own in every worker."""
 RETRIES_MS: Final = (1_000, 10_000, 60_000, 300_000, 3_000_000)
 
+PAUSE_S: Final = 600.0
+"""The longest pause that a target may ask for, unless its topic says another."""
+OVERLAP_S: Final = 86_400.0
+"""A secret that was replaced signs for so long beside the new one."""
+
+Intervals = Annotated[tuple[Annotated[int, Meta(ge=1, le=604_800_000)], ...], Meta(max_length=100)]
+Workers = Annotated[int, Meta(ge=0, le=1_000)]
+Jitter = Annotated[int, Meta(ge=0, le=1_000)]
+TimeoutS = Annotated[float, Meta(ge=0.1, le=60)]
+PauseS = Annotated[float, Meta(ge=0, le=86_400)]
+Allowed = Annotated[tuple[str, ...], Meta(max_length=NETWORKS_MAX)]
 Policy = Literal["random", "round-robin", "weighted-round-robin", "weighted-random", "least-loaded"]
 POLICIES: Final[tuple[Policy, ...]] = (
     "random",
@@ -50,25 +62,32 @@ class TopicError(ValueError):
         self.code = code
 
 
-class Topic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One topic. Its number is never given to another one."""
+class Topic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One topic. Its number is never given to another one.
+
+    A setting that has its default is not written: nodes of before the setting read the file as well.
+    """
 
     number: Annotated[int, Meta(ge=1, le=(1 << 32) - 1)]
     name: str
     callback: str
     """The target of its messages that name none: see `targets.py`."""
     secrets: tuple[str, ...]
-    """`whsec_…`, two while one replaces the other. They sign callbacks."""
-    workers: Annotated[int, Meta(ge=0, le=1_000)] = 0
+    """`whsec_…`: the one in force, and behind it the one that it replaces until `retire_at`. They sign callbacks."""
+    retire_at: int = 0
+    """When a second secret signs no more, in ms since 1970."""
+    workers: Workers = 0
     """How many workers fire its messages; 0: all."""
     policy: Policy = "weighted-round-robin"
-    retries_ms: Annotated[tuple[Annotated[int, Meta(ge=1, le=604_800_000)], ...], Meta(max_length=100)] = RETRIES_MS
-    jitter: Annotated[int, Meta(ge=0, le=1_000)] = 100
+    retries_ms: Intervals = RETRIES_MS
+    jitter: Jitter = 100
     """Thousandths by which an interval may be longer."""
-    timeout_s: Annotated[float, Meta(ge=0.1, le=60)] = 10.0
+    timeout_s: TimeoutS = 10.0
     """Of one callback in all."""
-    allowed: Annotated[tuple[str, ...], Meta(max_length=NETWORKS_MAX)] = ()
+    allowed: Allowed = ()
     """Networks that its callbacks may go to, beside public addresses and `callbacks.allowed`."""
+    retry_after_max_s: PauseS = PAUSE_S
+    """The longest pause that its targets may ask for by `Retry-After`."""
 
     @property
     def attempts_max(self) -> int:
@@ -95,12 +114,30 @@ class NewTopic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     callback: str
     secret: str = ""
     """Empty: one is made."""
-    workers: Annotated[int, Meta(ge=0, le=1_000)] = 0
+    workers: Workers = 0
     policy: Policy = "weighted-round-robin"
-    retries_ms: Annotated[tuple[Annotated[int, Meta(ge=1, le=604_800_000)], ...], Meta(max_length=100)] = RETRIES_MS
-    jitter: Annotated[int, Meta(ge=0, le=1_000)] = 100
-    timeout_s: Annotated[float, Meta(ge=0.1, le=60)] = 10.0
-    allowed: Annotated[tuple[str, ...], Meta(max_length=NETWORKS_MAX)] = ()
+    retries_ms: Intervals = RETRIES_MS
+    jitter: Jitter = 100
+    timeout_s: TimeoutS = 10.0
+    allowed: Allowed = ()
+    retry_after_max_s: PauseS = PAUSE_S
+
+
+class TopicChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Other settings of a topic, those that are given. They hold for messages that wait, too."""
+
+    callback: str | None = None
+    secret: str | None = None
+    """Replaces the secret; empty: a new one is made."""
+    overlap_s: Annotated[float, Meta(ge=0, le=31_536_000)] | None = None
+    """How long the former secret signs beside the new one; alone: beside the one in force."""
+    workers: Workers | None = None
+    policy: Policy | None = None
+    retries_ms: Intervals | None = None
+    jitter: Jitter | None = None
+    timeout_s: TimeoutS | None = None
+    allowed: Allowed | None = None
+    retry_after_max_s: PauseS | None = None
 
 
 class Topics:
@@ -215,14 +252,9 @@ class TopicsFile(Topics):
             raise TopicError(
                 "bad_request", f"{new.name!r:.80} is not 1 to 64 letters, digits, dots, dashes, underscores"
             )
-        try:
-            accepted(new.callback, self._kinds)
-        except TargetError as error:
-            raise TopicError("bad_request", str(error)) from None
+        self._check(new.callback, new.secret)
         new = msgspec.structs.replace(new, allowed=_networks(new.allowed))
-        lists = {each.allowed for each in book.topics} | {new.allowed}
-        if len(lists) > LISTS_MAX:
-            raise TopicError("busy", f"topics allow {LISTS_MAX} different lists of networks, which are the most")
+        self._check_lists(book.topics, new.allowed)
         before = self._by_name.get(new.name)
         asked = {name: getattr(new, name) for name in new.__struct_fields__ if name != "secret"}
         if before is not None:
@@ -237,6 +269,54 @@ class TopicsFile(Topics):
             msgspec.structs.replace(book, version=book.version + 1, next=book.next + 1, topics=(*book.topics, topic))
         )
         return topic
+
+    def _check(self, callback: str, secret: str) -> None:
+        """Raises `TopicError`."""
+        try:
+            accepted(callback, self._kinds)
+        except TargetError as error:
+            raise TopicError("bad_request", str(error)) from None
+        try:
+            if secret:
+                _core.webhook_verify(secret, "", 0, b"", "", 0)
+        except ValueError as error:
+            raise TopicError("bad_request", f"{error}; a secret is whsec_ and base64 of 24 to 64 bytes") from None
+
+    @staticmethod
+    def _check_lists(topics: Sequence[Topic], allowed: tuple[str, ...]) -> None:
+        """Raises `TopicError`."""
+        if len({each.allowed for each in topics} | {allowed}) > LISTS_MAX:
+            raise TopicError("busy", f"topics allow {LISTS_MAX} different lists of networks, which are the most")
+
+    def change(self, name: str, change: TopicChange, now: int) -> Topic:
+        """Give a topic other settings; `now` in ms since 1970. Raises `TopicError` and `OSError`."""
+        book = self._whole()
+        topic = self._by_name.get(name)
+        if topic is None:
+            raise TopicError("not_found", f"no topic {name!r:.80}")
+        self._check(topic.callback if change.callback is None else change.callback, change.secret or "")
+        plain = ("callback", "workers", "policy", "retries_ms", "jitter", "timeout_s", "retry_after_max_s")
+        given = {name: value for name in plain if (value := getattr(change, name)) is not None}
+        if change.allowed is not None:
+            given["allowed"] = _networks(change.allowed)
+            others = [each for each in book.topics if each is not topic]
+            self._check_lists(others, given["allowed"])
+        changed = _signed(msgspec.structs.replace(topic, **given), change, now)
+        if changed != topic:
+            self._replace(book, {topic.number: changed})
+        return changed
+
+    def retire(self, now: int) -> Sequence[Topic]:
+        """Drop secrets whose time is over. The topics that had one. Raises `OSError`."""
+        book = self._whole()
+        over = [each for each in book.topics if len(each.secrets) > 1 and each.retire_at <= now]
+        if over:
+            self._replace(book, {each.number: _retired(each) for each in over})
+        return over
+
+    def _replace(self, book: Book, changed: Mapping[int, Topic]) -> None:
+        topics = tuple(changed.get(each.number, each) for each in book.topics)
+        self._write(msgspec.structs.replace(book, version=book.version + 1, topics=topics))
 
     def remove(self, name: str) -> Topic:
         """Remove a topic; its messages are not fired any more. Raises `TopicError` and `OSError`."""
@@ -265,6 +345,34 @@ def _write(file: Path, book: Book) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def _signed(topic: Topic, change: TopicChange, now: int) -> Topic:
+    """The topic with the secrets that a change asks for. Raises `TopicError`."""
+    overlaps = len(topic.secrets) > 1 and topic.retire_at > now
+    retire_at = now + round(1_000 * (OVERLAP_S if change.overlap_s is None else change.overlap_s))
+    if change.secret is None:
+        if change.overlap_s is None:
+            return topic
+        if not overlaps:
+            raise TopicError("conflict", f"topic {topic.name} has one secret: nothing overlaps")
+        kept = msgspec.structs.replace(topic, retire_at=retire_at)
+        return kept if retire_at > now else _retired(kept)
+    if change.secret == topic.secrets[0]:  # asked for again
+        return topic
+    secret = change.secret or new_secret()
+    if retire_at <= now:
+        return msgspec.structs.replace(topic, secrets=(secret,), retire_at=0)
+    if overlaps:
+        raise TopicError(
+            "conflict",
+            f"topic {topic.name} has two secrets until the former one ends; end it first with an overlap of 0",
+        )
+    return msgspec.structs.replace(topic, secrets=(secret, topic.secrets[0]), retire_at=retire_at)
+
+
+def _retired(topic: Topic) -> Topic:
+    return msgspec.structs.replace(topic, secrets=topic.secrets[:1], retire_at=0)
 
 
 def _networks(given: Sequence[str]) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ Without a center it finishes what it holds, and keeps the results until one take
 """
 
 import asyncio
+import contextlib
 import os
 import resource
 import time
@@ -14,8 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from muster import _core
+from muster_server.control.errors import BAD_CONFIG, UserError
 from muster_server.plane.service import Context, Figure
-from muster_server.plane.spec import Spec
+from muster_server.plane.spec import Spec, SpecError
+from muster_server.systems.messages.certificates import CertificateError, certificates
+from muster_server.systems.messages.certificates import key as private_key
 from muster_server.systems.messages.firing import RESULTS_MAX, Firing, Publish
 from muster_server.systems.messages.instance_client import InstanceClient
 from muster_server.systems.messages.link import Link
@@ -23,7 +27,7 @@ from muster_server.systems.messages.options import WorkerOptions
 from muster_server.systems.messages.receiver import Unreachable
 from muster_server.systems.messages.refusal import Refusal
 from muster_server.systems.messages.service import MessagesService
-from muster_server.systems.messages.shapes import Join, Results
+from muster_server.systems.messages.shapes import Held, Holds, Join, Results
 from muster_server.systems.messages.system import CENTER, Told, networks
 from muster_server.systems.messages.targets import Kind
 from muster_server.systems.messages.topics import Topics
@@ -35,6 +39,8 @@ AGAIN_S: Final = 0.2
 GATHER_S: Final = 0.005
 CALLS_MAX: Final = 100_000
 WEIGH_S: Final = 1.0
+HELD_S: Final = 0.5
+HELD_AGAIN_S: Final = 5.0
 
 
 class WorkerService(MessagesService):
@@ -57,6 +63,7 @@ class WorkerService(MessagesService):
             self._publishers(settings.targets),
             context.log,
             allowed=networks(options.allowed),
+            **_certificates(*settings.certificates),
             concurrency=options.concurrency,
             rate=float(options.rate) if options.rate else None,
             in_flight_max=options.in_flight_max,
@@ -76,11 +83,14 @@ class WorkerService(MessagesService):
 
     async def open(self) -> None:
         """Start the thread of callbacks."""
-        self._firing.open()
+        try:
+            self._firing.open()
+        except OSError as error:  # a certificate that does not fit its key
+            raise UserError(f"callbacks cannot be made: {error}", BAD_CONFIG) from None
 
     async def work(self) -> None:
         """Take fires and tell results, for ever."""
-        telling = asyncio.create_task(self._tell())
+        telling = asyncio.gather(self._tell(), self._tell_held())
         try:
             while True:
                 try:
@@ -117,6 +127,21 @@ class WorkerService(MessagesService):
             self._firing.told(taken)
             if not all(taken):
                 await asyncio.sleep(AGAIN_S)
+
+    async def _tell_held(self) -> None:
+        """Say which targets get nothing, when that changes, and now and then: the center may be another one."""
+        told, told_at = list[Held](), 0.0
+        while True:
+            await asyncio.sleep(HELD_S)
+            held, now = self._firing.held(), time.monotonic()
+            names = [(each.topic, each.url, each.why) for each in held]
+            if names == [(each.topic, each.url, each.why) for each in told] and (
+                not held or now - told_at < HELD_AGAIN_S
+            ):
+                continue
+            with contextlib.suppress(Unreachable, Refusal):  # a center of before 0.3 does not ask for it
+                await self._link.ask("holds", Holds(self._incarnation, held), msgspec.Raw)
+                told, told_at = held, now
 
     def topics_changed(self) -> None:
         """Go by the topics that there are now."""
@@ -165,6 +190,17 @@ class WorkerService(MessagesService):
             ("messages_under_way", "Callbacks that are not answered", float(self._firing.under_way)),
             ("messages_results_waiting", "Results that the center does not have", float(self._firing.waiting)),
         ]
+
+
+def _certificates(ca: str, certificate: str, key: str) -> dict[str, Any]:
+    """Raises `SpecError`."""
+    try:
+        return {
+            "authorities": certificates(ca) if ca else [],
+            "identity": (certificates(certificate), private_key(key)) if certificate and key else None,
+        }
+    except CertificateError as error:
+        raise SpecError(str(error)) from None
 
 
 def _kafka(url: str) -> "KafkaTargets | None":

@@ -74,6 +74,8 @@ class Face(http.server.ThreadingHTTPServer):
             return self._send(words[0], said) if len(words) == 2 else self._cancel((words[0], words[2]))
 
     def _send(self, topic: str, said: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        if said.get("for_topic", topic) not in self.topics:
+            return 404, {"code": "not_found", "detail": f"no topic {said['for_topic']}"}
         place, body = (topic, said["id"]), b64decode(said["base64"])
         held = self._held.get(place)
         if held is not None and (held.type, held.body) != (said["type"], body):

@@ -8,7 +8,7 @@ import pytest
 
 from muster.checks import Answer, Prepared
 from muster.effects import Effect, Effects, Reply
-from muster.errors import Invalid, Unavailable
+from muster.errors import Invalid, Refused, Unavailable
 from muster.messages import Messages
 from muster_server.systems.messages.topics import new_secret
 from tests.fakes.face import Face, face
@@ -113,9 +113,9 @@ async def test_a_handler_that_knows_that_nothing_happened_says_so(plane: Face, c
 async def test_what_cannot_be_sent_comes_by_check_back(plane: Face, client: Messages) -> None:
     bank = Bank()
     made, other = effects(client, bank.said), effects(client, bank.said)
-    plane.topics.discard("orders")
     async with made.message("orders", 1, in_s=60) as message:
         bank.pay(message.id)
+        plane.topics.discard("orders")
     assert message.sent is None
     answer = await check(plane, other, message.id)
     assert answer is not None
@@ -123,6 +123,9 @@ async def test_what_cannot_be_sent_comes_by_check_back(plane: Face, client: Mess
     plane.topics.add("orders")
     assert await check(plane, other, message.id) == Answer(200, "OK")
     assert [(each.id, each.in_ms) for each in plane.held("orders")] == [(message.id, 60_000)]
+    with pytest.raises(Refused, match="no topic nosuch"):
+        async with made.message("nosuch", 1):
+            raise AssertionError("the block ran")
     plane.away = True
     with pytest.raises(Unavailable):
         async with made.message("orders", 1):

@@ -157,11 +157,12 @@ class Hook(http.server.BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["content-length"]))
         headers = self.headers
         self.seen.append((headers["webhook-id"], int(headers["webhook-timestamp"]), body, headers["webhook-signature"]))
-        self.send_response(200 if self.path == "/good" else 503)
-        self.send_header("content-length", "2")
+        said = {"/good": b"ok", "/states": b"ABORT\n"}.get(self.path, b"ok")
+        self.send_response(503 if self.path == "/bad" else 200)
+        self.send_header("content-length", str(len(said)))
         self.send_header("retry-after", "7")
         self.end_headers()
-        self.wfile.write(b"ok")
+        self.wfile.write(said)
 
     def log_message(self, *_: Any) -> None:
         pass
@@ -214,7 +215,7 @@ def test_fires_become_callbacks_and_results(hook: str) -> None:
         queue_max=10,
         wait_max=1.0,
     )
-    engine.topics([(1, f"{hook}/good", [SECRET], 5.0, [1_000], 0)])
+    engine.topics([(1, f"{hook}/good", [SECRET], 5.0, [1_000], 0, 6.0)])
     now = now_ms()
 
     def fire(number: int, topic: int, target: str, *, due_at: int = now, attempts: int = 1, until: int = 0) -> Fire:
@@ -241,7 +242,7 @@ def test_fires_become_callbacks_and_results(hook: str) -> None:
     said = {number: (each.verb, each.next, each.outcome, each.status, each.answer) for number, each in results.items()}
     assert said == {
         1: ("deliver", None, "delivered", 200, b""),
-        2: ("fail", now + 7_000, "refused", 503, b"ok"),
+        2: ("fail", now + 6_000, "refused", 503, b"ok"),  # Retry-After says 7 s
         3: ("fail", None, "refused", 503, b"ok"),
         4: ("fail", None, "failed", None, b"forbidden_address"),
         5: ("release", now, "", None, b""),
@@ -266,6 +267,42 @@ def test_fires_become_callbacks_and_results(hook: str) -> None:
         engine.collect(now + 3_600_000, 0)  # the clock was set ahead meanwhile
     last = msgspec.msgpack.decode(engine.piece(100), type=list[Result])[-1]
     assert (last.number, last.next) == (10, now + 30_000 + 1_000)
+    engine.close()
+
+
+def test_a_check_back_is_answered_by_an_outcome_and_held_targets_are_told(hook: str) -> None:
+    engine = _core.FiringEngine(
+        allowed=["127.0.0.1/32"],
+        concurrency=4,
+        rate=None,
+        in_flight_max=10,
+        calls_max=10,
+        queue_max=10,
+        wait_max=1.0,
+    )
+    engine.topics([(1, "", [SECRET], 5.0, [1_000], 0, 600.0)])
+    now = now_ms()
+    fires: list[Fire] = []
+    for number, path in enumerate(("good", "states", "bad")):
+        kind = "text/plain" if path == "bad" else "application/vnd.muster.check"
+        envelope = Envelope(f"message-{number}", f"{hook}/{path}", kind, now, b"{}\nhello")
+        fires.append(Fire(number, 1, 5, now + 60_000, now, 1, msgspec.msgpack.encode(envelope)))
+    assert engine.take(now, msgspec.msgpack.encode(fires)) is None
+    while engine.under_way():
+        select.select([engine.fd()], [], [], LIMIT)
+        engine.collect(now, 0)
+    results = {each.number: each for each in msgspec.msgpack.decode(engine.piece(100), type=list[Result])}
+    assert (results[1].verb, results[1].status) == ("deliver", 200)
+    # A server that says 200 to anything, as one behind a wrong path, does not end a check-back.
+    assert (results[0].verb, results[0].next, results[0].status) == ("fail", now + 1_000, 200)
+    assert results[0].answer == b"the answer to a check-back is OK or ABORT, not: ok"
+    end = time.monotonic() + LIMIT
+    while not engine.held():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+    [(topic, url, why, left)] = engine.held()
+    assert (topic, url, why) == (1, f"{hook}/bad", "paused")
+    assert 0 < left <= 7
     engine.close()
 
 

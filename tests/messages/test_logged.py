@@ -135,7 +135,7 @@ async def test_the_log_stays_short_and_still_has_all(kind: str, request: pytest.
     await grown(made, schedule)
     before = await all_of(schedule)
     asked = [(99, "cancel", None, None)]
-    assert await schedule.change(asked) == [("ahead", True, None, 0)]
+    assert await schedule.change(asked) == [("ahead", True, None, 0, "exact")]
     # Many changes of a few messages.
     for number in range(400):
         await schedule.change([(3, "due_by", None, 1), (4, "due_by", None, 1 if number % 2 else -1)])

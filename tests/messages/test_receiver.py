@@ -140,6 +140,45 @@ async def test_changes_meet_their_message_or_wait_for_it(receiver: Receiver) -> 
     assert await one(receiver, id="b", in_ms=1_000) == Sent(id="b", due_at=NOW + 1_500)
 
 
+async def test_a_move_the_wrong_way_is_refused_and_says_where_the_message_is(receiver: Receiver) -> None:
+    await one(receiver, id="a", at=NOW + 60_000)
+    changes = [
+        Change(id="a", verb="postpone", at=NOW + 59_999),
+        Change(id="a", verb="advance", at=NOW + 60_001),
+        Change(id="a", verb="postpone", at=NOW + 70_000),
+        Change(id="a", verb="advance", at=NOW + 65_000),
+    ]
+    sooner, later, postponed, advanced = await receiver.change("orders", changes)
+    assert isinstance(sooner, Refused)
+    assert isinstance(later, Refused)
+    assert (sooner.code, later.code) == ("conflict", "conflict")
+    assert "2096-10-02T07:07:40.000+00:00" in sooner.detail
+    assert "advance moves it to a sooner time" in sooner.detail
+    assert "postpone moves it to a later time" in later.detail
+    assert isinstance(postponed, Changed)
+    assert isinstance(advanced, Changed)
+    assert advanced.due_at == NOW + 65_000
+
+
+async def test_a_check_back_is_registered_for_a_message_that_can_be_sent(tmp_path: Path) -> None:
+    topics = TopicsFile(tmp_path, 10)
+    topics.open()
+    topics.create(NewTopic(name="checks", callback="https://shop.example/checks"))
+    topics.create(NewTopic(name="news", callback="room:sports"))
+    schedule = EmbeddedSchedule(tmp_path / "schedule", lambda *_: None, segment_bytes=8 << 20)
+    await schedule.open()
+    receiver = Receiver(topics, Direct(schedule), body_bytes_max=100_000, delay_days_max=1, wall=lambda: NOW)
+    head = b'{"topic": "news", "type": "a/b", "in_s": null}\n'
+    assert isinstance(await one(receiver, "checks", body=head + b"x" * 65_536, for_topic="news"), Sent)
+    refused = [
+        await one(receiver, "checks", body=head + b"x", for_topic="nosuch"),
+        await one(receiver, "checks", body=head + b"x", for_topic="checks"),
+        await one(receiver, "checks", body=head + b"x" * 65_537, for_topic="news"),
+    ]
+    assert [each.code for each in refused if isinstance(each, Refused)] == ["not_found", "bad_request", "too_long"]
+    await schedule.close()
+
+
 async def test_an_unknown_topic_is_told_apart(receiver: Receiver) -> None:
     with pytest.raises(NoTopic):
         await one(receiver, "none")

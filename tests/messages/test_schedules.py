@@ -47,7 +47,9 @@ class Play:
 
     def _change(self) -> tuple[int, str, int | None, int | None]:
         id = self._id()
-        verb = self.dice.choice(("cancel", "due_at", "due_by", "deliver", "fail", "release", "replay", "deliver"))
+        verb = self.dice.choice(
+            ("cancel", "due_at", "later", "sooner", "due_by", "deliver", "fail", "release", "replay", "deliver")
+        )
         known = self.model.messages.get(id)
         version: int | None = None
         if verb in {"deliver", "fail", "release"} or self.dice.random() < 0.2:
@@ -103,6 +105,7 @@ class Play:
             self.dice.random() < 0.5,
             self.dice.choice((None, self._time())),
             self.dice.randrange(-9, 9),
+            self.dice.choice(("exact", "later", "sooner")),
         )
         assert await self.schedule.put_ahead([told]) == [self.model.put_ahead(*told)]
 
@@ -128,6 +131,10 @@ class Play:
         kind, messages, times, cut = await self.schedule.find(topic, 0, end, sorted(states), 5)
         assert (kind, list(times), cut) == ("listed", [at for at, _ in wanted], False)
         assert [message[0] for message, _ in messages] == [id for _, id in wanted[:5]]
+        if len(wanted) > 5:
+            page = await self.schedule.find(topic, 0, end, sorted(states), 5, wanted[4])
+            assert [message[0] for message, _ in page[1]] == [id for _, id in wanted[5:10]]
+            assert page[2] == times, "all are counted"
         proof = await self.schedule.scrub()
         assert proof is not None
         assert (proof.fault_count, proof.faults) == (0, [])
@@ -184,6 +191,50 @@ async def test_a_message_that_is_advanced_fires_at_once(made: Made) -> None:
     await schedule.insert([(1, 1, now_ms() + HOUR_MS, None, b"")])
     await schedule.change([(1, "due_at", None, now_ms())])
     await until(lambda: made.fires)
+
+
+async def test_a_postponement_to_a_sooner_time_and_an_advance_to_a_later_one_are_refused(made: Made) -> None:
+    schedule, at = await made.open(), now_ms() + HOUR_MS
+    await schedule.change([(2, "later", None, at + 50)])
+    await schedule.insert([(1, 1, at, None, b""), (2, 1, at, None, b"")])
+    told = await schedule.change(
+        [
+            (1, "later", None, at - 1),
+            (1, "sooner", None, at + 1),
+            (1, "later", None, at + 9),
+            (1, "sooner", None, at + 5),
+            (2, "sooner", None, at + 51),
+        ]
+    )
+    assert [each[:3] for each in told if each[0] == "refused"] == [
+        ("refused", "not_later", at),
+        ("refused", "not_sooner", at),
+        ("refused", "not_sooner", at + 50),
+    ]
+    found = await schedule.get([1, 2])
+    assert [each[1][2] for each in found] == [at + 5, at + 50]
+
+
+async def test_messages_that_wait_for_the_answer_to_their_first_attempt_are_overdue(made: Made) -> None:
+    schedule, due = await made.open(), now_ms() - 60_000
+    await schedule.insert([(1, 1, due, None, b""), (2, 1, due + 7, None, b""), (3, 2, now_ms() + HOUR_MS, None, b"")])
+
+    async def overdue(wanted: dict[int, tuple[int, int]]) -> None:
+        async with asyncio.timeout(60):
+            while await schedule.overdue() != wanted:  # noqa: ASYNC110 - a look goes round: no event to wait for
+                await asyncio.sleep(0.02)
+
+    await overdue({1: (2, due)})
+    schedule.serve(1, WORKER, LEASE_MS, ATTEMPTS_MAX, 2)
+    await until(lambda: len(made.fires) == 2)
+    first, second = sorted((fire for _, fire in made.taken()), key=lambda fire: fire.number)
+    await overdue({1: (2, due)})
+    # A place was not free at its target; the other one failed, and goes by its retries.
+    later = now_ms() + 30_000
+    await schedule.change([(1, "release", first.claim, later), (2, "fail", second.claim, later)])
+    await overdue({1: (1, due)})
+    await schedule.change([(1, "cancel", None, None)])
+    await overdue({})
 
 
 async def test_a_claim_that_ran_out_is_won_again_and_the_last_one_buries(made: Made) -> None:

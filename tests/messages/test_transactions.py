@@ -386,9 +386,9 @@ async def test_a_commit_inside_the_block_is_refused_and_a_savepoint_is_not(shop:
 
 
 async def test_what_cannot_be_sent_after_the_commit_comes_by_check_back(shop: Shop) -> None:
-    shop.plane.topics.discard("orders")
     async with shop.session() as session, shop.messages.transaction(session, "orders", {"order": 1}) as block:
         await session.execute(insert(ORDERS).values(id=1))
+        shop.plane.topics.discard("orders")
     assert block.sent is None
     answer = await shop.check(block.id)
     assert answer is not None
@@ -396,6 +396,15 @@ async def test_what_cannot_be_sent_after_the_commit_comes_by_check_back(shop: Sh
     shop.plane.topics.add("orders")
     assert await shop.check(block.id) == Answer(200, "OK")
     assert [each.id for each in shop.plane.held("orders")] == [block.id]
+
+
+async def test_a_message_to_a_topic_that_is_not_there_is_refused_before_its_block_runs(shop: Shop) -> None:
+    async with shop.session() as session:
+        with pytest.raises(Refused, match="no topic nosuch") as caught:
+            async with shop.messages.transaction(session, "nosuch", {"order": 1}):
+                raise AssertionError("the block ran")
+    assert caught.value.code == "not_found"
+    assert shop.plane.held(CHECKS) == []
 
 
 async def test_nothing_is_written_where_nothing_can_be_prepared(shop: Shop, tmp_path: Path) -> None:
@@ -591,12 +600,18 @@ async def test_a_plain_session_sends_if_and_only_if_it_commits(shop: Shop, plain
 
 
 async def test_check_backs_are_answered_by_a_plain_engine(shop: Shop, plainly: Plain) -> None:
-    shop.plane.topics.discard("orders")
     ids = list[str]()
+
+    def prepared(block: SyncTransaction) -> None:
+        ids.append(block.id)
+        shop.plane.topics.discard("orders")
+
     with Session(plainly.engine) as session:
-        plainly.order(session, 1, lambda block: ids.append(block.id))
+        plainly.order(session, 1, prepared)
+        shop.plane.topics.add("orders")
         abandoned = plainly.messages.transaction(session, "orders", {"order": 2})
         abandoned.__enter__()
+        shop.plane.topics.discard("orders")
     answer = plainly.check(ids[0])
     assert answer is not None
     assert (answer.status, "no topic orders" in answer.text) == (503, True)
@@ -628,12 +643,13 @@ async def test_a_plain_session_has_the_effects_of_a_message_once(shop: Shop, pla
 
 
 async def test_a_check_back_at_the_process_of_its_handler_asks_no_database(shop: Shop) -> None:
-    shop.plane.topics.discard("orders")
     blocks = list[Transaction]()
     async with shop.session() as session:
         for order, in_s in ((1, None), (2, 60.0)):
             async with shop.messages.transaction(session, "orders", {"order": order}, in_s=in_s) as block:
                 await session.execute(insert(ORDERS).values(id=order))
+                shop.plane.topics.discard("orders")
+            shop.plane.topics.add("orders")
             blocks.append(block)
         shop.plane.away = True
         with pytest.raises(Unavailable):

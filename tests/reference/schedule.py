@@ -35,10 +35,36 @@ class Ahead:
     cancelled: bool = False
     at: int | None = None
     by: int = 0
+    bound: str = "exact"
+
+    @property
+    def told(self) -> tuple[Any, ...]:
+        return self.cancelled, self.at, self.by, self.bound
+
+    def asked(self, verb: str, time: int) -> "Ahead":
+        """To be at a later time than the message's own, or at a sooner one, which is not known."""
+        place = None if self.at is None else max(0, self.at + self.by)
+        if place is not None and (time < place if verb == "later" else time > place):
+            raise Refusal(f"not_{verb}", place)
+        if place is not None and self.bound != verb:
+            return replace(self, at=time, by=0, bound="exact")
+        if time - self.by >= 0:
+            return replace(self, at=time - self.by, bound=verb)
+        return self if verb == "later" else replace(self, at=time, by=0, bound="exact")
+
+    def moved(self, due_at: int) -> int:
+        at = due_at if self.at is None else self.at
+        if self.bound == "later":
+            at = max(at, due_at)
+        if self.bound == "sooner":
+            at = min(at, due_at)
+        return max(0, at + self.by)
 
 
 class Refusal(Exception):
-    pass
+    def __init__(self, reason: str, value: int | None = None) -> None:
+        super().__init__(reason)
+        self.value = value
 
 
 class Schedule:
@@ -51,9 +77,9 @@ class Schedule:
             return "before", self.messages[id].told
         message = Message(id, 1, due_at, expires_at, topic=topic, body=body)
         ahead = self.ahead.pop(id, Ahead())
-        moved = (due_at if ahead.at is None else ahead.at) + ahead.by
+        moved = ahead.moved(due_at)
         if moved != due_at:
-            message = replace(message, due_at=max(0, moved), version=2)
+            message = replace(message, due_at=moved, version=2)
         if ahead.cancelled:
             message = replace(message, state="cancelled", version=message.version + 1)
         self.messages[id] = message
@@ -61,30 +87,34 @@ class Schedule:
 
     def change(self, now: int, id: int, verb: str, version: int | None, time: int | None) -> tuple[Any, ...]:
         if id not in self.messages:
-            if version is not None or verb not in {"cancel", "due_at", "due_by"}:
+            if version is not None or verb not in {"cancel", "due_at", "later", "sooner", "due_by"}:
                 return "refused", "unknown", None
             ahead = self.ahead.get(id, Ahead())
             if verb == "cancel":
                 ahead = replace(ahead, cancelled=True)
             elif verb == "due_at":
-                ahead = replace(ahead, at=time, by=0)
+                ahead = replace(ahead, at=time, by=0, bound="exact")
+            elif verb in {"later", "sooner"}:
+                try:
+                    ahead = ahead.asked(verb, time or 0)
+                except Refusal as refusal:
+                    return "refused", str(refusal), refusal.value
             else:
                 ahead = replace(ahead, by=ahead.by + (time or 0))
             self.ahead[id] = ahead
-            return "ahead", ahead.cancelled, ahead.at, ahead.by
+            return "ahead", *ahead.told
         before = self.messages[id]
         try:
             message, step = self._changed(before, verb, version, time)
         except Refusal as refusal:
-            reason = str(refusal)
-            return "refused", reason, before.version if reason == "version" else None
+            return "refused", str(refusal), refusal.value
         self.messages[id] = message
         return "changed", message.told, step
 
     def _changed(self, message: Message, verb: str, version: int | None, time: int | None) -> tuple[Message, str]:
         claims = verb in {"deliver", "fail", "release"}
         if version is not None and not claims and version != message.version:
-            raise Refusal("version")
+            raise Refusal("version", message.version)
         if claims:
             if message.state != "firing" or message.version != version:
                 raise Refusal("claim_lost")
@@ -108,7 +138,10 @@ class Schedule:
             raise Refusal("withdrawn" if message.state == "cancelled" else "expired")
         if verb == "cancel":
             return self._set(message, "cancelled"), "cancelled"
-        due_at = max(0, (time or 0) if verb == "due_at" else message.due_at + (time or 0))
+        at = message.wake_at or 0
+        due_at = max(0, at + (time or 0) if verb == "due_by" else (time or 0))
+        if (verb == "later" and due_at < at) or (verb == "sooner" and due_at > at):
+            raise Refusal(f"not_{verb}", at)
         moved = replace(message, due_at=due_at)
         return self._set(moved, message.state, due_at if message.state == "retry" else None), "rescheduled"
 
@@ -142,11 +175,11 @@ class Schedule:
         )
         return "put", told
 
-    def put_ahead(self, id: int, cancelled: bool, at: int | None, by: int) -> tuple[Any, ...]:
+    def put_ahead(self, id: int, cancelled: bool, at: int | None, by: int, bound: str) -> tuple[Any, ...]:
         """What another record says was asked ahead of a message."""
         if id in self.messages:
             return ("before",)
-        self.ahead[id] = Ahead(cancelled, at, by)
+        self.ahead[id] = Ahead(cancelled, at, by, bound)
         return ("put",)
 
     def find(self, topic: int | None, begin: int, end: int, states: set[str]) -> list[tuple[int, int]]:

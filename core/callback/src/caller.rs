@@ -12,15 +12,19 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::client::{Client, Failure, Place, TlsRoots};
+use crate::client::{Client, Failure, Place, Tls};
 use crate::guard::Guard;
-use crate::target::{Health, Limits, Micros, Targets, Why};
-use crate::{Answer, Call, Outcome};
+use crate::target::{End, Health, HeldTarget, Limits, Micros, Route, Targets, Ticket, Why, ROUTES_AT_ONCE};
+use crate::{Answer, Call, Held, Outcome};
 
 /// Answers are handed over together: so many, or all after this time. Each time wakes the other side, which costs more
 /// than a call. A worker gathers results for longer than that.
 const TOLD_MAX: usize = 256;
 const TELL_AFTER: Duration = Duration::from_millis(4);
+
+/// Held targets that are told, and how often they are looked at while they change.
+const HELD_MAX: usize = 256;
+const HELD_EVERY: Duration = Duration::from_millis(100);
 
 /// Threads that resolve names. A name that hangs takes one until its resolver gives up.
 const RESOLVERS_MAX: usize = 32;
@@ -28,7 +32,7 @@ const RESOLVERS_MAX: usize = 32;
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub guard: Guard,
-    pub roots: TlsRoots,
+    pub tls: Tls,
     /// Limits of every target.
     pub limits: Limits,
     /// Calls at once to all targets: a descriptor each.
@@ -41,7 +45,7 @@ impl Default for Settings {
     fn default() -> Self {
         Settings {
             guard: Guard::default(),
-            roots: TlsRoots::default(),
+            tls: Tls::default(),
             limits: Limits::default(),
             in_flight_max: 1_000,
             calls_max: 100_000,
@@ -52,6 +56,7 @@ impl Default for Settings {
 /// What both ends of the thread see.
 struct Shared {
     answers: Mutex<Answers>,
+    held: Mutex<HeldTargets>,
     /// The thread's end of the wake-up.
     wake: UnixStream,
 }
@@ -61,6 +66,12 @@ struct Answers {
     ready: Vec<Answer>,
     /// Calls handed in and not taken out.
     open: usize,
+}
+
+/// Targets that are held, at times of the engine's clock.
+struct HeldTargets {
+    begin: Instant,
+    targets: Vec<HeldTarget>,
 }
 
 /// Makes callbacks in a thread of its own. Dropping it ends the thread: calls on their way are cut off.
@@ -79,8 +90,8 @@ impl Caller {
         other.set_nonblocking(true)?;
         let client = Client::new(
             Arc::new(settings.guard.clone()),
-            &settings.roots,
-            settings.limits.concurrency,
+            &settings.tls,
+            settings.limits.concurrency.saturating_mul(ROUTES_AT_ONCE),
         )
         .map_err(io::Error::other)?;
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -90,6 +101,10 @@ impl Caller {
             .build()?;
         let shared = Arc::new(Shared {
             answers: Mutex::default(),
+            held: Mutex::new(HeldTargets {
+                begin: Instant::now(),
+                targets: Vec::new(),
+            }),
             wake: other,
         });
         // Bounded by `calls_max`: see `submit`.
@@ -133,6 +148,19 @@ impl Caller {
         let mut answers = self.shared.lock();
         answers.open -= answers.ready.len();
         out.append(&mut answers.ready);
+    }
+
+    /// Targets that get nothing now, or only trials; some of them, if they are many.
+    pub fn held(&self) -> Vec<Held> {
+        let held = self.shared.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = held.begin.elapsed().as_micros() as Micros;
+        let told = held.targets.iter().map(|target| Held {
+            group: target.group,
+            url: target.url.clone(),
+            hold: target.hold,
+            left: Duration::from_micros(target.until.saturating_sub(now)),
+        });
+        told.collect()
     }
 
     /// Whether the thread runs. It ends early only by a fault of its own.
@@ -185,7 +213,7 @@ struct Placed {
 }
 
 struct Ended {
-    target: String,
+    ticket: Ticket,
     number: u64,
     outcome: Outcome,
     took: Duration,
@@ -200,18 +228,22 @@ struct Engine {
     /// Answers that are not handed over yet, and when they are.
     told: Vec<Answer>,
     tell_at: Option<Instant>,
+    /// When held targets were told last.
+    held_at: Instant,
 }
 
 impl Engine {
     fn new(settings: Settings, client: Client, shared: Arc<Shared>) -> Engine {
+        let begin = shared.held.lock().unwrap_or_else(PoisonError::into_inner).begin;
         Engine {
             targets: Targets::new(settings.limits, settings.in_flight_max),
             guard: settings.guard,
             client,
             shared,
-            begin: Instant::now(),
+            begin,
             told: Vec::new(),
             tell_at: None,
+            held_at: begin,
         }
     }
 
@@ -221,7 +253,8 @@ impl Engine {
             self.begin_calls(&ended);
             let wake_at = self.targets.wake_at(self.now());
             let wake_at = wake_at.map(|at| self.begin + Duration::from_micros(at));
-            let wake_at = wake_at.into_iter().chain(self.tell_at).min();
+            let held_at = self.tell_held();
+            let wake_at = wake_at.into_iter().chain(self.tell_at).chain(held_at).min();
             let wake = wake_at.unwrap_or(self.begin);
             tokio::select! {
                 calls = inbox.recv() => match calls {
@@ -246,6 +279,23 @@ impl Engine {
             self.not_made(number, Why::Stopping, 0);
         }
         self.shared.hand_over(&mut self.told);
+    }
+
+    /// Tells which targets are held; or when it will, since it did lately.
+    fn tell_held(&mut self) -> Option<Instant> {
+        let at = self.held_at + HELD_EVERY;
+        if !self.targets.has_changed() {
+            return None;
+        }
+        if Instant::now() < at {
+            return Some(at);
+        }
+        self.held_at = Instant::now();
+        let targets = self.targets.held(self.now(), HELD_MAX);
+        let mut held = self.shared.held.lock().unwrap_or_else(PoisonError::into_inner);
+        held.targets = targets;
+        self.targets.changes_told();
+        None
     }
 
     fn tell(&mut self, answer: Answer) {
@@ -276,8 +326,12 @@ impl Engine {
                     took: Duration::ZERO,
                 }),
                 Ok(place) => {
-                    let target = place.target.clone();
-                    if let Err(back) = self.targets.push(now, &target, Placed { place, call }) {
+                    let route = Route {
+                        origin: place.origin.clone(),
+                        group: call.group,
+                        url: call.url.clone(),
+                    };
+                    if let Err(back) = self.targets.push(now, route, Placed { place, call }) {
                         self.not_made(back.call.call.number, back.why, back.retry_in);
                     }
                 }
@@ -288,7 +342,7 @@ impl Engine {
     fn begin_calls(&mut self, ended: &mpsc::UnboundedSender<Ended>) {
         let now = self.now();
         let mut back = Vec::new();
-        while let Some((target, Placed { place, call })) = self.targets.next(now, &mut back) {
+        while let Some((ticket, Placed { place, call })) = self.targets.next(now, &mut back) {
             let (client, ended) = (self.client.clone(), ended.clone());
             tokio::spawn(async move {
                 let begin = Instant::now();
@@ -297,7 +351,7 @@ impl Engine {
                 let number = call.number;
                 // The engine is gone only at the end of the thread.
                 let _ = ended.send(Ended {
-                    target,
+                    ticket,
                     number,
                     outcome,
                     took,
@@ -311,26 +365,39 @@ impl Engine {
 
     fn end(&mut self, ended: Ended) {
         let Ended {
-            target,
+            ticket,
             number,
             outcome,
             took,
         } = ended;
-        let (health, pause) = match &outcome {
-            Outcome::Delivered { .. } => (Health::Good, None),
-            Outcome::Refused {
-                status, retry_after, ..
-            } => match status {
-                429 | 503 => (Health::Bad, *retry_after),
-                500.. => (Health::Bad, None),
-                // It answers: what it says is about the call.
-                _ => (Health::Good, None),
-            },
-            Outcome::Failed(Failure::BadUrl) | Outcome::NotMade { .. } => (Health::Unknown, None),
-            Outcome::Failed(_) => (Health::Bad, None),
-        };
-        let pause = pause.map(|pause| pause.as_micros() as Micros);
-        self.targets.done(self.now(), &target, health, pause);
+        self.targets.done(self.now(), &ticket, meaning(&outcome));
         self.tell(Answer { number, outcome, took });
     }
+}
+
+/// What an outcome says of the origin and of the URL.
+fn meaning(outcome: &Outcome) -> End {
+    let mut pause = None;
+    let (origin, route) = match outcome {
+        Outcome::Delivered { .. } => (Health::Good, Health::Good),
+        Outcome::Refused {
+            status, retry_after, ..
+        } => {
+            if matches!(status, 429 | 503) {
+                pause = retry_after.map(|pause| pause.as_micros() as Micros);
+            }
+            match status {
+                429 | 500.. => (Health::Good, Health::Bad),
+                // It answers: what it says is about the call.
+                _ => (Health::Good, Health::Good),
+            }
+        }
+        Outcome::Failed(Failure::Connect | Failure::Tls | Failure::Unresolved) => (Health::Bad, Health::Unknown),
+        // Connected to, perhaps, and not answered.
+        Outcome::Failed(Failure::Timeout | Failure::Broken) => (Health::Unknown, Health::Bad),
+        Outcome::Failed(Failure::BadUrl | Failure::ForbiddenAddress) | Outcome::NotMade { .. } => {
+            (Health::Unknown, Health::Unknown)
+        }
+    };
+    End { origin, route, pause }
 }

@@ -20,6 +20,7 @@ use hyper_util::client::legacy::connect::dns::Name;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::Client as Pool;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use rustls::pki_types::PrivateKeyDer;
 use rustls::RootCertStore;
 use tokio::time::{timeout_at, Instant};
 use tower_service::Service;
@@ -33,8 +34,8 @@ const ANSWER_BYTES_MAX: usize = 4_096;
 /// How long the body of a good answer is waited for, so that its connection can be used again.
 const DRAIN: Duration = Duration::from_millis(500);
 
-/// A pause that a target asks for counts up to a day.
-const RETRY_AFTER_MAX: Duration = Duration::from_secs(86_400);
+/// How long a connection may take to be made: an origin that gives no sign of life is one that can't be connected to.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -71,18 +72,35 @@ impl Failure {
     }
 }
 
-/// Which authorities sign the certificates of targets.
+/// Certificates, for targets with `https`.
 #[derive(Clone, Debug, Default)]
-pub struct TlsRoots {
-    /// Beside Mozilla's list: certificates in DER.
-    pub more: Vec<Vec<u8>>,
+pub struct Tls {
+    /// Authorities beside Mozilla's list: certificates in DER.
+    pub authorities: Vec<Vec<u8>>,
+    /// Shown to a target that asks for it.
+    pub identity: Option<Identity>,
+}
+
+/// A client's certificate and its key, in DER.
+#[derive(Clone)]
+pub struct Identity {
+    /// Its own first, then those that lead to an authority.
+    pub chain: Vec<Vec<u8>>,
+    /// PKCS #8, PKCS #1 or SEC 1.
+    pub key: Vec<u8>,
+}
+
+impl std::fmt::Debug for Identity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "an identity of {} certificates", self.chain.len())
+    }
 }
 
 /// Where a call goes.
 pub(crate) struct Place {
     pub uri: Uri,
-    /// Scheme, host and port: what limits go by.
-    pub target: String,
+    /// Scheme, host and port.
+    pub origin: String,
 }
 
 impl Place {
@@ -106,12 +124,12 @@ impl Place {
                 return Err(Failure::ForbiddenAddress);
             }
         }
-        let target = format!(
+        let origin = format!(
             "{scheme}://{}:{}",
             host.to_ascii_lowercase(),
             authority.port_u16().unwrap_or(port)
         );
-        Ok(Place { uri, target })
+        Ok(Place { uri, origin })
     }
 }
 
@@ -164,20 +182,29 @@ pub(crate) struct Client {
 impl Client {
     /// `idle_max`: connections of one target that are kept for the next call. As many as there are calls at once: fewer
     /// would be closed and opened again with each burst.
-    pub fn new(guard: Arc<Guard>, roots: &TlsRoots, idle_max: usize) -> Result<Client, rustls::Error> {
+    pub fn new(guard: Arc<Guard>, tls: &Tls, idle_max: usize) -> Result<Client, rustls::Error> {
         let mut store = RootCertStore::empty();
         store.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
-        for certificate in &roots.more {
+        for certificate in &tls.authorities {
             store.add(certificate.clone().into())?;
         }
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let tls = rustls::ClientConfig::builder_with_provider(provider)
+        let builder = rustls::ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
-            .with_root_certificates(store)
-            .with_no_client_auth();
+            .with_root_certificates(store);
+        let tls = match &tls.identity {
+            None => builder.with_no_client_auth(),
+            Some(identity) => {
+                let chain = identity.chain.iter().cloned().map(Into::into).collect();
+                let key = PrivateKeyDer::try_from(identity.key.clone());
+                let key = key.map_err(|error| rustls::Error::General(error.to_owned()))?;
+                builder.with_client_auth_cert(chain, key)?
+            }
+        };
         let mut http = HttpConnector::new_with_resolver(GuardedResolver(guard));
         http.enforce_http(false);
         http.set_nodelay(true);
+        http.set_connect_timeout(Some(CONNECT_TIMEOUT));
         let connector = hyper_rustls::HttpsConnectorBuilder::new()
             .with_tls_config(tls)
             .https_or_http()
@@ -208,19 +235,26 @@ impl Client {
         };
         let status = response.status();
         if status.is_success() {
-            // The status is the receipt. The body is read for the connection's sake only.
-            if !response.body().is_end_stream() {
+            let mut body = Bytes::new();
+            if call.keeps_answer {
+                match timeout_at(deadline, read(response)).await {
+                    Err(_) => return Outcome::Failed(Failure::Timeout),
+                    Ok(read) => body = read,
+                }
+            } else if !response.body().is_end_stream() {
+                // The status is the receipt. The body is read for the connection's sake only.
                 let until = deadline.min(Instant::now() + DRAIN);
                 let _ = timeout_at(until, read(response)).await;
             }
             return Outcome::Delivered {
                 status: status.as_u16(),
+                body,
             };
         }
         let retry_after = response
             .headers()
             .get(RETRY_AFTER)
-            .and_then(|value| pause(value, SystemTime::now()));
+            .and_then(|value| pause(value, SystemTime::now(), call.pause_max));
         let until = deadline.min(Instant::now() + DRAIN);
         let body = timeout_at(until, read(response)).await.unwrap_or_default();
         Outcome::Refused {
@@ -266,8 +300,8 @@ async fn read(response: Response<Incoming>) -> Bytes {
     bytes.freeze()
 }
 
-/// What `Retry-After` says: seconds, or a date.
-fn pause(value: &HeaderValue, now: SystemTime) -> Option<Duration> {
+/// What `Retry-After` says, seconds or a date; at most `max`.
+fn pause(value: &HeaderValue, now: SystemTime, max: Duration) -> Option<Duration> {
     let text = value.to_str().ok()?.trim();
     let pause = match text.parse::<u64>() {
         Ok(seconds) => Duration::from_secs(seconds),
@@ -276,7 +310,7 @@ fn pause(value: &HeaderValue, now: SystemTime) -> Option<Duration> {
             .duration_since(now)
             .unwrap_or_default(),
     };
-    Some(pause.min(RETRY_AFTER_MAX))
+    Some(pause.min(max))
 }
 
 fn meaning(error: &hyper_util::client::legacy::Error) -> Failure {
@@ -311,7 +345,7 @@ mod tests {
     #[test]
     fn place_is_a_host_that_may_be_called() {
         let guard = Guard::default();
-        let target = |url: &str| Place::parse(url, &guard).map(|place| place.target);
+        let target = |url: &str| Place::parse(url, &guard).map(|place| place.origin);
         assert_eq!(
             target("https://Shop.example/hook?a=1"),
             Ok("https://shop.example:443".to_owned())
@@ -343,11 +377,12 @@ mod tests {
     #[test]
     fn retry_after_is_seconds_or_a_date_and_has_a_bound() {
         let now = httpdate::parse_http_date("Sun, 06 Nov 1994 08:49:37 GMT").unwrap();
-        let pause = |text: &'static str| pause(&HeaderValue::from_static(text), now);
+        let max = Duration::from_secs(600);
+        let pause = |text: &'static str| pause(&HeaderValue::from_static(text), now, max);
         assert_eq!(pause("120"), Some(Duration::from_secs(120)));
         assert_eq!(pause("Sun, 06 Nov 1994 08:50:37 GMT"), Some(Duration::from_secs(60)));
         assert_eq!(pause("Sun, 06 Nov 1994 08:00:00 GMT"), Some(Duration::ZERO));
-        assert_eq!(pause("99999999999"), Some(RETRY_AFTER_MAX));
+        assert_eq!(pause("99999999999"), Some(max));
         assert_eq!(pause("soon"), None);
         assert_eq!(pause("-1"), None);
     }

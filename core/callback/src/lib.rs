@@ -1,14 +1,16 @@
 //! HTTP callbacks in a thread of their own: batches of calls in, batches of answers out.
 //!
 //! - Every call is signed as Standard Webhooks says, and has one deadline from connecting to the answer's last byte.
-//! - A target (scheme, host, port) has its own queue, concurrency, token bucket and breaker: one that is slow or down
-//!   holds up no other. A call that its target can't take now comes back [`Outcome::NotMade`], which is no attempt.
+//! - The calls of one group to one URL have their own queue, places, breaker and pause: a URL that is slow or fails holds
+//!   up no other one. An origin (scheme, host, port) has a token bucket, and a breaker that opens where it can't be
+//!   connected to. A call that its target can't take now comes back [`Outcome::NotMade`], which is no attempt.
 //! - Addresses are checked after name resolution, and the checked address is the one that is connected to. Private
 //!   ranges are refused unless allowed. Redirects are not followed. Of an answer, a bounded part is read.
 //!
 //! Start from [`Caller`]. Must not know: messages, topics, retries; a call's number is the caller's own.
 #![forbid(unsafe_code)]
 
+mod breaker;
 mod caller;
 mod client;
 mod guard;
@@ -16,10 +18,10 @@ mod signature;
 mod target;
 
 pub use caller::{Caller, Settings};
-pub use client::{Failure, TlsRoots};
+pub use client::{Failure, Identity, Tls};
 pub use guard::Guard;
 pub use signature::{verify, Secret, SecretError, Secrets};
-pub use target::{Limits, Why};
+pub use target::{Hold, Limits, Why};
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,6 +33,8 @@ use bytes::Bytes;
 pub struct Call {
     /// Comes back with the answer.
     pub number: u64,
+    /// Calls of one group to one URL share a breaker and a pause.
+    pub group: u64,
     /// `webhook-id`: stays the same for all attempts of a message, so that its target takes it once.
     pub id: String,
     /// `http` or `https`, without a user name.
@@ -41,6 +45,22 @@ pub struct Call {
     pub secrets: Arc<Secrets>,
     /// From the beginning of the call to the end of the answer.
     pub timeout: Duration,
+    /// The longest pause that the target may ask for by `Retry-After`.
+    pub pause_max: Duration,
+    /// A good answer comes with its body.
+    pub keeps_answer: bool,
+}
+
+/// A target that gets nothing now, or only trials.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// `None`: the whole origin is held.
+    pub group: Option<u64>,
+    /// The URL, or the origin.
+    pub url: String,
+    pub hold: Hold,
+    /// Zero: it is being tried.
+    pub left: Duration,
 }
 
 /// What became of a call.
@@ -55,11 +75,15 @@ pub struct Answer {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Answered with a status of 200 to 299.
-    Delivered { status: u16 },
+    Delivered {
+        status: u16,
+        /// The beginning of the answer's body, if the call keeps it.
+        body: Bytes,
+    },
     /// Answered with another status; redirects too.
     Refused {
         status: u16,
-        /// What the target asked for by `Retry-After`, at most a day.
+        /// What the target asked for by `Retry-After`, at most the call's `pause_max`.
         retry_after: Option<Duration>,
         /// The beginning of the answer's body.
         body: Bytes,

@@ -8,7 +8,9 @@ use std::sync::{mpsc, Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use muster_callback::{verify, Answer, Call, Caller, Failure, Guard, Limits, Outcome, Secret, Secrets, Settings, Why};
+use muster_callback::{
+    verify, Answer, Call, Caller, Failure, Guard, Hold, Identity, Limits, Outcome, Secret, Secrets, Settings, Tls, Why,
+};
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 /// Longer than any answer takes here, also on a machine that is busy with other tests.
@@ -72,6 +74,11 @@ fn answers(text: &'static str) -> u16 {
 
 const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 
+const OK_ANSWER: Outcome = Outcome::Delivered {
+    status: 200,
+    body: Bytes::new(),
+};
+
 fn settings() -> Settings {
     Settings {
         guard: Guard {
@@ -84,12 +91,15 @@ fn settings() -> Settings {
 fn call(number: u64, url: String) -> Call {
     Call {
         number,
+        group: 1,
         id: format!("message-{number}"),
         url,
         content_type: "application/json".to_owned(),
         body: Bytes::from_static(b"{\"order\": 7}"),
         secrets: Arc::new(Secrets(vec![Secret::parse(SECRET).unwrap()])),
         timeout: LIMIT,
+        pause_max: Duration::from_secs(600),
+        keeps_answer: false,
     }
 }
 
@@ -131,7 +141,7 @@ fn call_arrives_signed_and_whole() {
         }
     });
     let caller = Caller::start(settings()).unwrap();
-    assert_eq!(outcome(&caller, call(7, at(port))), Outcome::Delivered { status: 200 });
+    assert_eq!(outcome(&caller, call(7, at(port))), OK_ANSWER);
     let (headers, body) = told.recv_timeout(LIMIT).unwrap();
     assert_eq!(body, b"{\"order\": 7}");
     assert_eq!(headers["webhook-id"], "message-7");
@@ -162,7 +172,7 @@ fn empty_body_says_its_length() {
         body: Bytes::new(),
         ..call(1, at(port))
     };
-    assert_eq!(outcome(&caller, empty), Outcome::Delivered { status: 200 });
+    assert_eq!(outcome(&caller, empty), OK_ANSWER);
     assert_eq!(told.recv_timeout(LIMIT).unwrap().as_deref(), Some("0"));
 }
 
@@ -183,7 +193,7 @@ fn connections_are_used_again() {
         let calls = (0..50).map(|number| call(round * 50 + number, at(port))).collect();
         assert!(caller.submit(calls).is_empty());
         for answer in answers_of(&caller, 50).values() {
-            assert_eq!(answer.outcome, Outcome::Delivered { status: 200 });
+            assert_eq!(answer.outcome, OK_ANSWER);
         }
     }
     // 32 at once, and now and then one that ended; never one for each of the 1,000 calls.
@@ -264,7 +274,7 @@ fn private_addresses_are_refused_also_by_name_and_nothing_is_sent() {
     let port = answers(OK);
     let caller = Caller::start(settings()).unwrap();
     let delivered = outcome(&caller, call(9, format!("http://localhost:{port}/")));
-    assert_eq!(delivered, Outcome::Delivered { status: 200 });
+    assert_eq!(delivered, OK_ANSWER);
     let unresolved = outcome(&caller, call(10, "http://no-such-host.invalid/".to_owned()));
     assert_eq!(unresolved, Outcome::Failed(Failure::Unresolved));
 }
@@ -342,7 +352,7 @@ fn target_that_drips_closes_or_talks_nonsense_costs_its_own_calls_only() {
     let answers = answers_of(&caller, 300);
     for number in 1_000..1_100 {
         let answer = &answers[&number];
-        assert_eq!(answer.outcome, Outcome::Delivered { status: 200 });
+        assert_eq!(answer.outcome, OK_ANSWER);
     }
     for (number, kind) in (0..200).zip(["drip", "silent", "closing", "nonsense", "headers"].into_iter().cycle()) {
         let outcome = &answers[&number].outcome;
@@ -397,17 +407,8 @@ fn calls_beyond_the_room_come_back_and_the_end_answers_none_twice() {
     assert!(begin.elapsed() < LIMIT, "the end waits for no target");
 }
 
-#[test]
-fn https_with_http_2_goes_to_certified_targets_only() {
-    let certified = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
-    let key = rustls::pki_types::PrivateKeyDer::try_from(certified.key_pair.serialize_der()).unwrap();
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let mut tls = rustls::ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(vec![certified.cert.der().clone()], key)
-        .unwrap();
+/// A server over TLS that answers every request with `ok`, and the HTTP versions of the requests.
+fn https(mut tls: rustls::ServerConfig) -> (u16, Arc<Mutex<Vec<hyper::Version>>>) {
     tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     let (tell, told) = mpsc::channel();
     let versions: Arc<Mutex<Vec<hyper::Version>>> = Arc::default();
@@ -441,18 +442,44 @@ fn https_with_http_2_goes_to_certified_targets_only() {
             }
         });
     });
-    let port = told.recv_timeout(LIMIT).unwrap();
+    (told.recv_timeout(LIMIT).unwrap(), versions)
+}
+
+fn certified() -> rcgen::CertifiedKey {
+    rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap()
+}
+
+fn builder() -> rustls::ConfigBuilder<rustls::ServerConfig, rustls::WantsVerifier> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+}
+
+fn key(certified: &rcgen::CertifiedKey) -> rustls::pki_types::PrivateKeyDer<'static> {
+    rustls::pki_types::PrivateKeyDer::try_from(certified.key_pair.serialize_der()).unwrap()
+}
+
+#[test]
+fn https_with_http_2_goes_to_certified_targets_only() {
+    let certified = certified();
+    let tls = builder()
+        .with_no_client_auth()
+        .with_single_cert(vec![certified.cert.der().clone()], key(&certified))
+        .unwrap();
+    let (port, versions) = https(tls);
     let url = format!("https://localhost:{port}/");
     let caller = Caller::start(settings()).unwrap();
     assert_eq!(outcome(&caller, call(1, url.clone())), Outcome::Failed(Failure::Tls));
-    let roots = muster_callback::TlsRoots {
-        more: vec![certified.cert.der().to_vec()],
+    let tls = Tls {
+        authorities: vec![certified.cert.der().to_vec()],
+        identity: None,
     };
-    let caller = Caller::start(Settings { roots, ..settings() }).unwrap();
+    let caller = Caller::start(Settings { tls, ..settings() }).unwrap();
     let calls = (0..20).map(|number| call(number, url.clone())).collect();
     assert!(caller.submit(calls).is_empty());
     for answer in answers_of(&caller, 20).values() {
-        assert_eq!(answer.outcome, Outcome::Delivered { status: 200 });
+        assert_eq!(answer.outcome, OK_ANSWER);
     }
     assert_eq!(*versions.lock().unwrap(), [hyper::Version::HTTP_2; 20]);
     // A server that speaks no TLS.
@@ -462,4 +489,117 @@ fn https_with_http_2_goes_to_certified_targets_only() {
     });
     let failed = outcome(&caller, call(99, format!("https://localhost:{plain}/")));
     assert_eq!(failed, Outcome::Failed(Failure::Tls));
+}
+
+#[test]
+fn target_that_asks_for_a_client_certificate_gets_it() {
+    let (certified, client) = (certified(), certified());
+    let mut clients = rustls::RootCertStore::empty();
+    clients.add(client.cert.der().clone()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let verifier = rustls::server::WebPkiClientVerifier::builder_with_provider(Arc::new(clients), provider)
+        .build()
+        .unwrap();
+    let tls = builder()
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(vec![certified.cert.der().clone()], key(&certified))
+        .unwrap();
+    let (port, _) = https(tls);
+    let url = format!("https://localhost:{port}/");
+    let authorities = vec![certified.cert.der().to_vec()];
+    let nobody = Tls {
+        authorities: authorities.clone(),
+        identity: None,
+    };
+    let caller = Caller::start(Settings {
+        tls: nobody,
+        ..settings()
+    })
+    .unwrap();
+    // The server says so after the handshake.
+    assert!(matches!(
+        outcome(&caller, call(1, url.clone())),
+        Outcome::Failed(Failure::Tls | Failure::Broken)
+    ));
+    let identity = Identity {
+        chain: vec![client.cert.der().to_vec()],
+        key: client.key_pair.serialize_der(),
+    };
+    let tls = Tls {
+        authorities,
+        identity: Some(identity),
+    };
+    let caller = Caller::start(Settings { tls, ..settings() }).unwrap();
+    assert_eq!(outcome(&caller, call(2, url)), OK_ANSWER);
+}
+
+#[test]
+fn answer_is_kept_for_the_call_that_asks_for_it() {
+    let caller = Caller::start(settings()).unwrap();
+    let asks = Call {
+        keeps_answer: true,
+        ..call(1, at(answers(OK)))
+    };
+    let kept = Outcome::Delivered {
+        status: 200,
+        body: Bytes::from_static(b"ok"),
+    };
+    assert_eq!(outcome(&caller, asks), kept);
+}
+
+#[test]
+fn url_that_fails_or_asks_for_a_long_pause_holds_up_no_other_url_of_its_server() {
+    let port = server(|mut stream| {
+        let mut bytes = [0; 4096];
+        while let Ok(read @ 1..) = stream.read(&mut bytes) {
+            let text = String::from_utf8_lossy(&bytes[..read]).to_string();
+            let answer = match text.split(' ').nth(1) {
+                Some("/bad") => "HTTP/1.1 500 Oh no\r\ncontent-length: 0\r\n\r\n",
+                Some("/busy") => "HTTP/1.1 429 Later\r\nretry-after: 86400\r\ncontent-length: 0\r\n\r\n",
+                _ => OK,
+            };
+            if stream.write_all(answer.as_bytes()).is_err() {
+                return;
+            }
+        }
+    });
+    let limits = Limits {
+        failures_max: 3,
+        ..Limits::default()
+    };
+    let caller = Caller::start(Settings { limits, ..settings() }).unwrap();
+    let to = |number, path: &str| call(number, format!("http://127.0.0.1:{port}{path}"));
+    for number in 0..3 {
+        assert!(matches!(
+            outcome(&caller, to(number, "/bad")),
+            Outcome::Refused { status: 500, .. }
+        ));
+    }
+    let Outcome::Refused { retry_after, .. } = outcome(&caller, to(3, "/busy")) else {
+        panic!("it is refused");
+    };
+    assert_eq!(retry_after, Some(Duration::from_secs(600)));
+    for number in 10..30 {
+        assert_eq!(outcome(&caller, to(number, "/good")), OK_ANSWER);
+    }
+    for path in ["/bad", "/busy"] {
+        let held = outcome(&caller, to(40, path));
+        assert!(matches!(held, Outcome::NotMade { why: Why::Held, .. }), "{path}");
+    }
+    // The same URL, for another group.
+    let other = Call {
+        group: 2,
+        ..to(50, "/bad")
+    };
+    assert!(matches!(outcome(&caller, other), Outcome::Refused { status: 500, .. }));
+    let limit = Instant::now() + LIMIT;
+    loop {
+        let mut held: Vec<_> = caller.held().into_iter().map(|held| (held.group, held.hold)).collect();
+        held.sort_by_key(|(_, hold)| *hold == Hold::Paused);
+        if held == [(Some(1), Hold::Failing), (Some(1), Hold::Paused)] {
+            break;
+        }
+        assert!(Instant::now() < limit, "{held:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }

@@ -16,7 +16,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use muster_callback::{Answer, Call, Caller, Failure, Outcome as Answered, Settings};
+use muster_callback::{Answer, Call, Caller, Failure, Held as HeldTarget, Outcome as Answered, Settings};
 use muster_messages::schedule::Version;
 use muster_messages::wheel::Millis;
 use muster_messages::wire::{envelope, fires, Fire, Frame, Malformed, Verb};
@@ -28,6 +28,12 @@ const MARGIN_MS: Millis = 1_000;
 
 /// A call that its target cannot take now is due again after this at least.
 const AGAIN_MS: Millis = 250;
+
+/// The media type of a check-back, whose answer states an outcome.
+const CHECK_TYPE: &str = "application/vnd.muster.check";
+
+/// What an answer to a check-back states.
+const STATED: [&[u8]; 2] = [b"OK", b"ABORT"];
 
 /// Callbacks by what came of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,6 +55,8 @@ struct Held {
     until: Millis,
     attempts: u16,
     lateness_ms: i64,
+    /// Its answer states an outcome, or it is no answer.
+    is_check: bool,
     topic: Arc<Topic>,
 }
 
@@ -121,7 +129,9 @@ impl Firing {
         if !url.starts_with("https://") && !url.starts_with("http://") {
             return None;
         }
+        let is_check = message.kind == CHECK_TYPE;
         let held = Held {
+            is_check,
             number: fire.number,
             topic_number: fire.topic,
             claim: fire.claim,
@@ -138,12 +148,15 @@ impl Firing {
         self.number += 1;
         let call = Call {
             number: self.number,
+            group: u64::from(fire.topic),
             id: message.id.to_owned(),
             url: url.to_owned(),
             content_type: message.kind.to_owned(),
             body: message.body.to_vec().into(),
             secrets: Arc::clone(&topic.secrets),
             timeout: topic.timeout,
+            pause_max: topic.pause_max,
+            keeps_answer: is_check,
         };
         self.calls.insert(self.number, held);
         Some(Some(call))
@@ -176,7 +189,18 @@ impl Firing {
         let random = random ^ held.number;
         let next = |after: Option<Millis>| held.topic.retries.next(held.attempts, now, after, random);
         let record = match answer.outcome {
-            Answered::Delivered { status } => {
+            Answered::Delivered { status, body } if held.is_check && !STATED.contains(&body.trim_ascii()) => {
+                self.made.refused += 1;
+                Record {
+                    verb: Verb::Fail,
+                    next: next(None),
+                    outcome: "refused".into(),
+                    status: Some(status),
+                    answer: [b"the answer to a check-back is OK or ABORT, not: ", &body[..]].concat(),
+                    ..record
+                }
+            }
+            Answered::Delivered { status, .. } => {
                 self.made.delivered += 1;
                 Record {
                     verb: Verb::Deliver,
@@ -255,6 +279,11 @@ impl Firing {
     /// Callbacks that are not answered.
     pub fn under_way(&self) -> usize {
         self.calls.len()
+    }
+
+    /// Targets that get nothing now, by the numbers of their topics; some of them, if they are many.
+    pub fn held(&self) -> Vec<HeldTarget> {
+        self.caller.held()
     }
 
     pub fn made(&self) -> Made {

@@ -14,4 +14,6 @@ pub struct Topic {
     /// Of one call, whole.
     pub timeout: Duration,
     pub retries: RetryTable,
+    /// The longest pause that a target may ask for by `Retry-After`.
+    pub pause_max: Duration,
 }

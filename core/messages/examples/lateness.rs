@@ -101,12 +101,15 @@ fn run(folder: &str) -> Result<(), Box<dyn std::error::Error>> {
                         claims.insert(message.id.0, claim);
                         calls.push(Call {
                             number: message.id.0,
+                            group: 1,
                             id: message.id.0.to_string(),
                             url: url.clone(),
                             content_type: "application/json".to_owned(),
                             body: body.into(),
                             secrets: Arc::clone(&secrets),
                             timeout: Duration::from_secs(10),
+                            pause_max: Duration::from_secs(600),
+                            keeps_answer: false,
                         });
                     }
                     Answer::Inserted(_) => {}

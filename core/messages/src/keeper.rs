@@ -23,7 +23,7 @@ use crate::clock::{ClockStep, TrustedClock};
 use crate::schedule::{Ahead, Change, Incarnation, Message, MessageId, Refusal, Version};
 use crate::store::{
     Changed, Claims, CommitError, Denied, Filter, Finished, Fire, Folder, FolderStore, Inserted, Job, Listing,
-    NewMessage, OpenError, Scrubbed, Settings, Stats,
+    NewMessage, OpenError, Overdue, Scrubbed, Settings, Stats,
 };
 use crate::wheel::{Millis, Progress};
 
@@ -81,6 +81,8 @@ pub enum Ask {
         worker: Incarnation,
     },
     Stats,
+    /// See [`Store::overdue`](crate::store::Store::overdue).
+    Overdue,
     List(Filter),
     /// Proves that files and index agree: see [`Store::ask_scrub`](crate::store::Store::ask_scrub).
     Scrub,
@@ -113,6 +115,7 @@ pub enum Answer {
         body: Vec<u8>,
     },
     Stats(Stats),
+    Overdue(Vec<Overdue>),
     Listed(Listing),
     Scrubbed(Scrubbed),
     Many(Vec<Answer>),
@@ -492,6 +495,7 @@ impl Turn {
                     return Ok(None);
                 }
                 Ask::Stats => Ok(Answer::Stats(self.store.stats())),
+                Ask::Overdue => Ok(Answer::Overdue(self.store.overdue().to_vec())),
                 Ask::List(filter) => {
                     if self.store.ask_list(number, *filter) {
                         return Ok(None);

@@ -9,7 +9,8 @@
 //!
 //! ```text
 //!               cancel                              SCHEDULED, RETRY -> CANCELLED
-//!               reschedule                          SCHEDULED, RETRY -> same state, new due time
+//!               reschedule                          SCHEDULED, RETRY -> same state, new due time; to a time that is
+//!                                                   later, or sooner, it is asked for so, and refused otherwise
 //!               claim, at the due time              SCHEDULED, RETRY, FIRING that ran out -> FIRING
 //!               claim, after expires_at             SCHEDULED, RETRY, FIRING that ran out -> EXPIRED
 //!               claim, after the last attempt       FIRING that ran out -> DEAD
@@ -75,6 +76,10 @@ pub struct Message {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
     At(Millis),
+    /// At this time, unless that is sooner than it was.
+    Later(Millis),
+    /// At this time, unless that is later than it was.
+    Sooner(Millis),
     /// Milliseconds later than it was; earlier if negative.
     By(i64),
 }
@@ -153,6 +158,14 @@ pub enum Refusal {
     Version {
         current: Version,
     },
+    /// It is due, or tried again, at `at`, which is later than the time that was to be later.
+    NotLater {
+        at: Millis,
+    },
+    /// It is due, or tried again, at `at`, which is sooner than the time that was to be sooner.
+    NotSooner {
+        at: Millis,
+    },
     /// Only a dead letter can be replayed.
     NotDead,
     /// A time outside 0 .. [`DUE_MAX`], or a claim that ends before it begins.
@@ -194,7 +207,8 @@ impl Message {
             },
             Change::Reschedule(due) => {
                 self.untouched()?;
-                let due_at = due.from(self.due_at).ok_or(Refusal::BadTime)?;
+                // A message that is tried again moves from its next attempt.
+                let due_at = due.from(self.wake_at().expect("a message that did not end wakes"))?;
                 self.due_at = due_at;
                 let state = match self.state {
                     State::Retry { .. } => State::Retry { next: due_at },
@@ -292,13 +306,31 @@ impl Message {
 }
 
 impl Due {
-    fn from(self, due_at: Millis) -> Option<Millis> {
+    /// The new time of a message that is due, or tried again, at `at`.
+    fn from(self, at: Millis) -> Result<Millis, Refusal> {
         let due_at = match self {
-            Due::At(at) => at,
-            Due::By(by) => due_at.saturating_add_signed(by),
+            Due::At(due_at) | Due::Later(due_at) | Due::Sooner(due_at) => due_at,
+            Due::By(by) => at.saturating_add_signed(by),
         };
-        (due_at < DUE_MAX).then_some(due_at)
+        match self {
+            _ if due_at >= DUE_MAX => Err(Refusal::BadTime),
+            Due::Later(_) if due_at < at => Err(Refusal::NotLater { at }),
+            Due::Sooner(_) if due_at > at => Err(Refusal::NotSooner { at }),
+            _ => Ok(due_at),
+        }
     }
+}
+
+/// How a time that was asked for ahead of a message stands to the message's own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Bound {
+    /// It replaces it.
+    #[default]
+    Exact,
+    /// It replaces one that is sooner.
+    Later,
+    /// It replaces one that is later.
+    Sooner,
 }
 
 /// What was asked about a message that has not come yet: it applies when the message comes.
@@ -306,6 +338,8 @@ impl Due {
 pub struct Ahead {
     pub cancelled: bool,
     pub at: Option<Millis>,
+    /// Of `at`.
+    pub bound: Bound,
     /// Milliseconds beside `at`, or beside the message's own due time.
     pub by: i64,
 }
@@ -315,24 +349,67 @@ impl Ahead {
     pub fn ask(&mut self, change: Change) -> Result<(), Refusal> {
         match change {
             Change::Cancel => self.cancelled = true,
-            Change::Reschedule(Due::At(at)) if at < DUE_MAX => {
-                self.at = Some(at);
-                self.by = 0;
-            }
             Change::Reschedule(Due::By(by)) => self.by = self.by.saturating_add(by),
-            Change::Reschedule(Due::At(_)) => return Err(Refusal::BadTime),
+            Change::Reschedule(Due::At(at) | Due::Later(at) | Due::Sooner(at)) if at >= DUE_MAX => {
+                return Err(Refusal::BadTime)
+            }
+            Change::Reschedule(Due::At(at)) => self.set(at),
+            Change::Reschedule(Due::Later(at)) => self.move_to(at, Bound::Later)?,
+            Change::Reschedule(Due::Sooner(at)) => self.move_to(at, Bound::Sooner)?,
             _ => return Err(Refusal::Unknown),
         }
         Ok(())
     }
 
+    fn set(&mut self, at: Millis) {
+        (self.at, self.bound, self.by) = (Some(at), Bound::Exact, 0);
+    }
+
+    /// Asks for a later time, or a sooner one, of a message whose own is not known.
+    ///
+    /// What was asked before bounds where it is: at `place`, not before it, or not after it. A time beyond that bound is
+    /// the message's, whatever its own is. A time within it is refused, if it is not surely what was asked for.
+    fn move_to(&mut self, at: Millis, bound: Bound) -> Result<(), Refusal> {
+        let goes_on = |place: Millis| match bound {
+            Bound::Later => at >= place,
+            _ => at <= place,
+        };
+        let refusal = |at: Millis| match bound {
+            Bound::Later => Refusal::NotLater { at },
+            _ => Refusal::NotSooner { at },
+        };
+        let place = self.at.map(|place| place.saturating_add_signed(self.by));
+        match place {
+            Some(place) if !goes_on(place) => Err(refusal(place)),
+            // Bounded from the other side, or known.
+            Some(_) if self.bound != bound => {
+                self.set(at);
+                Ok(())
+            }
+            // The move by `self.by` comes after the bound: it is moved back by as much.
+            _ => match at.checked_add_signed(self.by.saturating_neg()) {
+                Some(at) => {
+                    (self.at, self.bound) = (Some(at), bound);
+                    Ok(())
+                }
+                None if bound == Bound::Later => Ok(()),
+                None => {
+                    self.set(at);
+                    Ok(())
+                }
+            },
+        }
+    }
+
     /// The message as it is after what was asked ahead of it.
     pub fn meet(&self, message: &mut Message) {
-        let due_at = self
-            .at
-            .unwrap_or(message.due_at)
-            .saturating_add_signed(self.by)
-            .min(DUE_MAX - 1);
+        let at = match (self.at, self.bound) {
+            (None, _) => message.due_at,
+            (Some(at), Bound::Exact) => at,
+            (Some(at), Bound::Later) => at.max(message.due_at),
+            (Some(at), Bound::Sooner) => at.min(message.due_at),
+        };
+        let due_at = at.saturating_add_signed(self.by).min(DUE_MAX - 1);
         if due_at != message.due_at {
             message.due_at = due_at;
             message.version += 1;

@@ -92,7 +92,7 @@ impl Stored {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schedule::{Incarnation, State, NEVER};
+    use crate::schedule::{Bound, Incarnation, State, NEVER};
     use proptest::prelude::*;
 
     fn state() -> impl Strategy<Value = State> {
@@ -110,16 +110,20 @@ mod tests {
         ]
     }
 
+    fn bound() -> impl Strategy<Value = Bound> {
+        prop_oneof![Just(Bound::Exact), Just(Bound::Later), Just(Bound::Sooner)]
+    }
+
     proptest! {
         #[test]
         fn entry_comes_back_from_its_bytes(
             id: u64, topic: u32, version: u32, due_at in 0..1u64 << 53, attempts: u16, state in state(),
             expires_at in prop_oneof![Just(NEVER), 0..1u64 << 53],
-            asked in prop::option::of((any::<bool>(), prop::option::of(0..1u64 << 53), any::<i64>())),
+            asked in prop::option::of((any::<bool>(), prop::option::of(0..1u64 << 53), bound(), any::<i64>())),
         ) {
             let id = MessageId(id);
             let entry = match asked {
-                Some((cancelled, at, by)) => Entry::Ahead { id, ahead: Ahead { cancelled, at, by }, until: due_at },
+                Some((cancelled, at, bound, by)) => Entry::Ahead { id, ahead: Ahead { cancelled, at, bound, by }, until: due_at },
                 None => Entry::Message(Message { id, version, due_at, expires_at, attempts, state }),
             };
             let stored = Stored { topic, entry };

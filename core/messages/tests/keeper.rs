@@ -237,6 +237,7 @@ fn all(topic: u32) -> Filter {
         done: true,
         dead: true,
         withdrawn: true,
+        after: None,
         limit: 1_000,
     }
 }
@@ -266,6 +267,14 @@ fn listing_names_the_earliest_messages_and_counts_all() {
     assert_eq!(found.times.len(), 19);
     assert_eq!(found.times.last(), Some(&due(30)));
     assert!(found.times.is_sorted() && !found.cut);
+    let next = Filter {
+        after: Some((due(6), MessageId(6))),
+        ..live
+    };
+    let page = listed(&keeper, next);
+    let ids: Vec<u64> = page.messages.iter().map(|(message, _)| message.id.0).collect();
+    assert_eq!(ids, [7, 8, 9, 10, 11]);
+    assert_eq!(page.times.len(), 19);
     let some = Filter {
         from: due(18),
         to: due(19) + 1,

@@ -18,6 +18,8 @@ fn change() -> impl Strategy<Value = Change> {
     prop_oneof![
         1 => Just(Change::Cancel),
         2 => time().prop_map(|at| Change::Reschedule(Due::At(at))),
+        2 => time().prop_map(|at| Change::Reschedule(Due::Later(at))),
+        2 => time().prop_map(|at| Change::Reschedule(Due::Sooner(at))),
         2 => (-60i64..60).prop_map(|by| Change::Reschedule(Due::By(by))),
         1 => any::<i64>().prop_map(|by| Change::Reschedule(Due::By(by))),
         8 => (0u64..3, time(), 1u16..4).prop_map(|(worker, until, attempts_max)| Change::Claim {
@@ -81,14 +83,18 @@ proptest! {
         asked in prop::collection::vec(prop_oneof![
             Just(Change::Cancel),
             (1_000u64..2_000).prop_map(|at| Change::Reschedule(Due::At(at))),
+            (1_000u64..2_000).prop_map(|at| Change::Reschedule(Due::Later(at))),
+            (1_000u64..2_000).prop_map(|at| Change::Reschedule(Due::Sooner(at))),
             (-100i64..100).prop_map(|by| Change::Reschedule(Due::By(by))),
         ], 1..6),
     ) {
         let mut ahead = Ahead::default();
         let mut later = Message::new(ID, due, NEVER);
         for change in &asked {
-            ahead.ask(*change).unwrap();
-            let _ = later.apply(0, *change, None);
+            // One that is refused is not asked for.
+            if ahead.ask(*change).is_ok() {
+                let _ = later.apply(0, *change, None);
+            }
         }
         let mut sooner = Message::new(ID, due, NEVER);
         ahead.meet(&mut sooner);
@@ -98,6 +104,53 @@ proptest! {
             prop_assert_eq!(sooner.due_at, later.due_at);
         }
     }
+}
+
+#[test]
+fn postponement_to_a_sooner_time_and_advance_to_a_later_one_are_refused() {
+    let mut message = Message::new(ID, 100, NEVER);
+    let refused = |message: &mut Message, due| message.apply(0, Change::Reschedule(due), None).unwrap_err();
+    assert_eq!(refused(&mut message, Due::Later(99)), Refusal::NotLater { at: 100 });
+    assert_eq!(refused(&mut message, Due::Sooner(101)), Refusal::NotSooner { at: 100 });
+    assert_eq!((message.due_at, message.version), (100, 1));
+    message.apply(0, Change::Reschedule(Due::Later(150)), None).unwrap();
+    message.apply(0, Change::Reschedule(Due::Sooner(120)), None).unwrap();
+    assert_eq!(message.due_at, 120);
+    // A message that is tried again moves from its next attempt: by its due time, 5 ms later would be at once.
+    let claim = Change::Claim {
+        worker: Incarnation(1),
+        until: 130,
+        attempts_max: 3,
+    };
+    let Ok(Step::Claimed { claim }) = message.apply(120, claim, None) else {
+        panic!("it is due");
+    };
+    let failed = Change::Fail {
+        claim,
+        next: Some(1_000),
+    };
+    message.apply(121, failed, None).unwrap();
+    assert_eq!(refused(&mut message, Due::Later(500)), Refusal::NotLater { at: 1_000 });
+    message.apply(121, Change::Reschedule(Due::By(5)), None).unwrap();
+    assert_eq!(message.wake_at(), Some(1_005));
+}
+
+#[test]
+fn times_asked_ahead_of_a_message_bound_its_own() {
+    let met = |asked: &[Due], due: Millis| {
+        let mut ahead = Ahead::default();
+        let told: Vec<_> = asked.iter().map(|due| ahead.ask(Change::Reschedule(*due))).collect();
+        let mut message = Message::new(ID, due, NEVER);
+        ahead.meet(&mut message);
+        (message.due_at, told.into_iter().find_map(Result::err))
+    };
+    assert_eq!(met(&[Due::Later(100)], 50), (100, None));
+    assert_eq!(met(&[Due::Later(100)], 200), (200, None));
+    assert_eq!(met(&[Due::Sooner(100)], 50), (50, None));
+    assert_eq!(met(&[Due::Sooner(100)], 200), (100, None));
+    assert_eq!(met(&[Due::Later(100), Due::Sooner(70)], 50), (70, None));
+    let refusal = Some(Refusal::NotSooner { at: 100 });
+    assert_eq!(met(&[Due::Later(100), Due::Sooner(120)], 50), (100, refusal));
 }
 
 // ---- every interleaving

@@ -708,6 +708,54 @@ fn message_in_the_hour_of_what_was_asked_ahead_of_it_is_kept() {
 }
 
 #[test]
+fn messages_that_wait_for_their_first_attempt_are_overdue() {
+    let disk = Disk::new(1);
+    let mut store = open(&disk, settings(), START);
+    settle(&mut store, START);
+    for (id, due) in [(1, START), (2, START + 500), (3, START + 60_000)] {
+        put(&mut store, id, due, b"body");
+    }
+    let overdue = |store: &mut SimStore, now: Millis| -> Vec<(u64, u64)> {
+        // A look begins a second after the last one.
+        settle(store, now);
+        settle(store, now + 1_000);
+        store.overdue().iter().map(|each| (each.count, each.oldest)).collect()
+    };
+    assert_eq!(overdue(&mut store, START), [(1, START)]);
+    assert_eq!(overdue(&mut store, START + 2_000), [(2, START)]);
+    // With a worker, without an answer.
+    let mut fires = Vec::new();
+    let claims = Claims {
+        topic: TOPIC,
+        worker: WORKER,
+        until: START + 30_000,
+        attempts_max: 5,
+        max: 10,
+    };
+    store.claim(START + 4_000, claims, &mut fires).unwrap();
+    store.commit().unwrap();
+    assert_eq!(fires.len(), 2);
+    assert_eq!(overdue(&mut store, START + 4_000), [(2, START)]);
+    // Its target had no place; the other one was refused, and goes by its retries.
+    let next = START + 20_000;
+    let release = Change::Release {
+        claim: fires[0].claim,
+        next,
+    };
+    store.change(START + 6_000, MessageId(1), release, None).unwrap();
+    let fail = Change::Fail {
+        claim: fires[1].claim,
+        next: Some(next),
+    };
+    store.change(START + 6_000, MessageId(2), fail, None).unwrap();
+    store.commit().unwrap();
+    assert_eq!(overdue(&mut store, START + 6_000), [(1, START)]);
+    store.change(START + 8_000, MessageId(1), Change::Cancel, None).unwrap();
+    store.commit().unwrap();
+    assert_eq!(overdue(&mut store, START + 8_000), []);
+}
+
+#[test]
 fn cancel_ahead_of_its_message_waits_for_it_and_not_for_ever() {
     let disk = Disk::new(1);
     let short = Settings {

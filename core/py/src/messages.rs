@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muster_callback::{
-    Answer as CallAnswer, Call, Caller, Guard, Limits, Outcome, Secret, Secrets, Settings as CallerSettings, TlsRoots,
-    Why,
+    Answer as CallAnswer, Call, Caller, Guard, Hold, Identity, Limits, Outcome, Secret, Secrets,
+    Settings as CallerSettings, Tls, Why,
 };
 use muster_firing::{Firing, Topic};
 use muster_journal::{Options, Owner};
@@ -17,7 +17,9 @@ use muster_messages::keeper::{Answer, Ask, Keeper, Reply, Request};
 use muster_messages::ledger::{Ledger, Said};
 use muster_messages::number::Numbers;
 use muster_messages::retry::RetryTable;
-use muster_messages::schedule::{Ahead, Change, Due, Incarnation, Message, MessageId, Refusal, State, Step, NEVER};
+use muster_messages::schedule::{
+    Ahead, Bound as AheadBound, Change, Due, Incarnation, Message, MessageId, Refusal, State, Step, NEVER,
+};
 use muster_messages::store::{Changed, Filter, Inserted, OpenError, Scrubbed, Settings, Stats};
 use muster_messages::wire::{self, Frame, Malformed, Verb};
 use pyo3::exceptions::{PyBlockingIOError, PyOSError, PyValueError};
@@ -190,14 +192,13 @@ impl ScheduleKeeper {
     }
 
     fn put_ahead(&self, asked: Vec<(u64, Asked)>) -> PyResult<()> {
-        let requests = asked.into_iter().map(|(number, Asked(id, cancelled, at, by))| Request {
-            number,
-            ask: Ask::PutAhead {
-                id: MessageId(id),
-                ahead: Ahead { cancelled, at, by },
-            },
+        let requests = asked.into_iter().map(|(number, asked)| {
+            let (id, ahead) = (MessageId(asked.0), asked.ahead()?);
+            let ask = Ask::PutAhead { id, ahead };
+            Ok(Request { number, ask })
         });
-        self.keeper()?.submit(requests.collect());
+        let requests = requests.collect::<PyResult<Vec<_>>>()?;
+        self.keeper()?.submit(requests);
         Ok(())
     }
 
@@ -239,6 +240,8 @@ impl ScheduleKeeper {
         Ok(())
     }
 
+    #[pyo3(signature = (number, topic, begin, end, states, limit, after = None))]
+    #[allow(clippy::too_many_arguments)]
     fn find(
         &self,
         number: u64,
@@ -247,6 +250,7 @@ impl ScheduleKeeper {
         end: u64,
         states: Vec<String>,
         limit: usize,
+        after: Option<(u64, u64)>,
     ) -> PyResult<()> {
         let mut filter = Filter {
             topic,
@@ -257,6 +261,7 @@ impl ScheduleKeeper {
             done: false,
             dead: false,
             withdrawn: false,
+            after: after.map(|(at, id)| (at, MessageId(id))),
             limit,
         };
         for state in states {
@@ -280,6 +285,14 @@ impl ScheduleKeeper {
         self.keeper()?.submit(vec![Request {
             number,
             ask: Ask::Stats,
+        }]);
+        Ok(())
+    }
+
+    fn overdue(&self, number: u64) -> PyResult<()> {
+        self.keeper()?.submit(vec![Request {
+            number,
+            ask: Ask::Overdue,
         }]);
         Ok(())
     }
@@ -378,6 +391,8 @@ pub(crate) fn change((number, id, verb, version, time): NamedChange) -> PyResult
     let (change, expected) = match verb.as_str() {
         "cancel" => (Change::Cancel, version),
         "due_at" => (Change::Reschedule(Due::At(at(given()?)?)), version),
+        "later" => (Change::Reschedule(Due::Later(at(given()?)?)), version),
+        "sooner" => (Change::Reschedule(Due::Sooner(at(given()?)?)), version),
         "due_by" => (Change::Reschedule(Due::By(given()?)), version),
         "deliver" => (Change::Deliver { claim: claim()? }, None),
         "fail" => {
@@ -468,8 +483,9 @@ fn answered<'py>(py: Python<'py>, reply: Reply) -> PyResult<Bound<'py, PyAny>> {
         }
         Answer::Put(Some(now)) => (number, "put", message(py, &now)?).into_bound_py_any(py),
         Answer::Put(None) => (number, "before").into_bound_py_any(py),
-        Answer::Changed(Changed::Ahead(ahead)) => {
-            (number, "ahead", ahead.cancelled, ahead.at, ahead.by).into_bound_py_any(py)
+        Answer::Changed(Changed::Ahead(asked)) => {
+            let (cancelled, at, by, bound) = ahead(&asked);
+            (number, "ahead", cancelled, at, by, bound).into_bound_py_any(py)
         }
         Answer::PutAhead(true) => (number, "put").into_bound_py_any(py),
         Answer::PutAhead(false) => (number, "before").into_bound_py_any(py),
@@ -480,6 +496,10 @@ fn answered<'py>(py: Python<'py>, reply: Reply) -> PyResult<Bound<'py, PyAny>> {
         // Told in arrays.
         Answer::Fire { .. } | Answer::Many(_) => (number, "failed").into_bound_py_any(py),
         Answer::Stats(stats) => (number, "stats", stats_dict(py, &stats)?).into_bound_py_any(py),
+        Answer::Overdue(found) => {
+            let named: Vec<_> = found.iter().map(|each| (each.topic, each.count, each.oldest)).collect();
+            (number, "overdue", named).into_bound_py_any(py)
+        }
         Answer::Listed(listing) => {
             let named = PyList::empty(py);
             for (found, topic) in &listing.messages {
@@ -519,6 +539,8 @@ pub(crate) fn reason(refusal: Refusal) -> (&'static str, Option<u64>) {
         Refusal::Held { until } => ("held", Some(until)),
         Refusal::ClaimLost => ("claim_lost", None),
         Refusal::Version { current } => ("version", Some(u64::from(current))),
+        Refusal::NotLater { at } => ("not_later", Some(at)),
+        Refusal::NotSooner { at } => ("not_sooner", Some(at)),
         Refusal::NotDead => ("not_dead", None),
         Refusal::BadTime => ("bad_time", None),
     }
@@ -554,6 +576,9 @@ pub struct CallbackClient {
 /// Lists of secrets kept parsed. Beyond, all are parsed again.
 const SECRETS_MAX: usize = 10_000;
 
+/// The longest pause that a target of a [`CallbackClient`] may ask for.
+const PAUSE_MAX: Duration = Duration::from_secs(600);
+
 /// Number, webhook id, URL, content type, body, secrets, timeout in seconds.
 type NewCall = (u64, String, String, String, Vec<u8>, Vec<String>, f64);
 /// Number, outcome, status, detail, seconds until it may be tried again, seconds that it took.
@@ -580,7 +605,10 @@ impl CallbackClient {
         let limits = limits(concurrency, rate, burst, queue_max, wait_max, failures_max, open_for)?;
         let settings = CallerSettings {
             guard: guard(&allowed)?,
-            roots: TlsRoots { more: roots },
+            tls: Tls {
+                authorities: roots,
+                identity: None,
+            },
             limits,
             in_flight_max,
             calls_max,
@@ -644,6 +672,9 @@ impl CallbackClient {
             body: body.into(),
             secrets,
             timeout: seconds(timeout)?,
+            group: 0,
+            pause_max: PAUSE_MAX,
+            keeps_answer: false,
         })
     }
 }
@@ -695,7 +726,7 @@ fn seconds(seconds: f64) -> PyResult<Duration> {
 fn called(py: Python<'_>, answer: CallAnswer) -> PyResult<CallResult<'_>> {
     let took = answer.took.as_secs_f64();
     let (outcome, status, detail, retry_in) = match answer.outcome {
-        Outcome::Delivered { status } => ("delivered", Some(status), "".into_bound_py_any(py)?, None),
+        Outcome::Delivered { status, .. } => ("delivered", Some(status), "".into_bound_py_any(py)?, None),
         Outcome::Refused {
             status,
             retry_after,
@@ -721,13 +752,17 @@ pub struct FiringEngine {
     firing: Option<Firing>,
 }
 
-/// Number, callback, secrets, timeout in seconds, intervals of retries in ms, their jitter.
-type NewTopic = (u32, String, Vec<String>, f64, Vec<u64>, u32);
+/// Number, callback, secrets, timeout in seconds, intervals of retries in ms, their jitter, the longest pause in seconds.
+type NewTopic = (u32, String, Vec<String>, f64, Vec<u64>, u32, f64);
+
+/// Topic (none: the whole origin), URL, why, seconds left.
+type HeldTarget = (Option<u64>, String, &'static str, f64);
 
 #[pymethods]
 impl FiringEngine {
     #[new]
-    #[pyo3(signature = (*, allowed, concurrency, rate, in_flight_max, calls_max, queue_max, wait_max))]
+    #[pyo3(signature = (*, allowed, concurrency, rate, in_flight_max, calls_max, queue_max, wait_max, authorities = Vec::new(), identity = None))]
+    #[allow(clippy::too_many_arguments)]
     fn new(
         allowed: Vec<String>,
         concurrency: usize,
@@ -736,12 +771,17 @@ impl FiringEngine {
         calls_max: usize,
         queue_max: usize,
         wait_max: f64,
+        authorities: Vec<Vec<u8>>,
+        identity: Option<(Vec<Vec<u8>>, Vec<u8>)>,
     ) -> PyResult<Self> {
         let usual = Limits::default();
         let open_for = usual.open_us as f64 / 1e6;
         let settings = CallerSettings {
             guard: guard(&allowed)?,
-            roots: TlsRoots::default(),
+            tls: Tls {
+                authorities,
+                identity: identity.map(|(chain, key)| Identity { chain, key }),
+            },
             limits: limits(
                 concurrency,
                 rate,
@@ -765,13 +805,14 @@ impl FiringEngine {
     fn topics(&mut self, topics: Vec<NewTopic>) -> PyResult<()> {
         let made = topics
             .into_iter()
-            .map(|(number, callback, secrets, timeout, intervals, jitter)| {
+            .map(|(number, callback, secrets, timeout, intervals, jitter, pause_max)| {
                 let retries = RetryTable::new(intervals, jitter);
                 let topic = Topic {
                     callback,
                     secrets: parsed(&secrets)?,
                     timeout: seconds(timeout)?,
                     retries: retries.map_err(|error| PyValueError::new_err(error.to_string()))?,
+                    pause_max: seconds(pause_max)?,
                 };
                 Ok((number, topic))
             });
@@ -808,6 +849,18 @@ impl FiringEngine {
 
     fn under_way(&self) -> PyResult<usize> {
         Ok(self.firing()?.under_way())
+    }
+
+    fn held(&self) -> PyResult<Vec<HeldTarget>> {
+        let held = self.firing()?.held().into_iter().map(|each| {
+            let why = match each.hold {
+                Hold::Unreachable => "unreachable",
+                Hold::Failing => "failing",
+                Hold::Paused => "paused",
+            };
+            (each.group, each.url, why, each.left.as_secs_f64())
+        });
+        Ok(held.collect())
     }
 
     fn made(&self) -> PyResult<HashMap<&'static str, u64>> {
@@ -1046,9 +1099,37 @@ pub(crate) fn named(step: Step) -> &'static str {
     }
 }
 
-/// Id, and what was asked ahead of its message: cancelled, at, by.
+/// Id, and what was asked ahead of its message: cancelled, at, by, how `at` stands to the message's own time.
 #[derive(FromPyObject)]
-pub struct Asked(pub u64, pub bool, pub Option<u64>, pub i64);
+pub struct Asked(pub u64, bool, Option<u64>, i64, String);
+
+impl Asked {
+    pub(crate) fn ahead(self) -> PyResult<Ahead> {
+        let Asked(_, cancelled, at, by, bound) = self;
+        let bound = match bound.as_str() {
+            "exact" => AheadBound::Exact,
+            "later" => AheadBound::Later,
+            "sooner" => AheadBound::Sooner,
+            _ => return Err(PyValueError::new_err(format!("unknown bound `{bound}`"))),
+        };
+        Ok(Ahead {
+            cancelled,
+            at,
+            bound,
+            by,
+        })
+    }
+}
+
+/// Whether cancelled, at, by, how `at` stands to the message's own time.
+pub(crate) fn ahead(ahead: &Ahead) -> (bool, Option<u64>, i64, &'static str) {
+    let bound = match ahead.bound {
+        AheadBound::Exact => "exact",
+        AheadBound::Later => "later",
+        AheadBound::Sooner => "sooner",
+    };
+    (ahead.cancelled, ahead.at, ahead.by, bound)
+}
 
 /// A message as replies have it, and the worker that holds it (0: nobody).
 #[derive(FromPyObject)]

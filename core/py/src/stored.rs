@@ -12,7 +12,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 use pyo3::IntoPyObjectExt;
 
-use crate::messages::{change, malformed, message, named, packed as replies, reason, Asked, Fields};
+use crate::messages::{
+    ahead as told_ahead, change, malformed, message, named, packed as replies, reason, Asked, Fields,
+};
 
 fn damaged() -> PyErr {
     PyOSError::new_err("damaged entry of a message")
@@ -160,7 +162,8 @@ pub fn stored_change<'py>(
         return refused(py, refusal);
     }
     let set = packed(py, topic, Entry::Ahead { id, ahead, until });
-    let reply = ("ahead", ahead.cancelled, ahead.at, ahead.by).into_bound_py_any(py)?;
+    let (cancelled, at, by, bound) = told_ahead(&ahead);
+    let reply = ("ahead", cancelled, at, by, bound).into_bound_py_any(py)?;
     Ok((Some(set), reply))
 }
 
@@ -211,7 +214,6 @@ pub fn stored_put_ahead<'py>(
     asked: Asked,
     ahead_ms: u64,
 ) -> PyResult<Option<Bound<'py, PyBytes>>> {
-    let Asked(id, cancelled, at, by) = asked;
     let (topic, until) = match there.map(stored).transpose()? {
         None => (0, (now + ahead_ms).min(DUE_MAX - 1)),
         Some(Stored {
@@ -220,8 +222,7 @@ pub fn stored_put_ahead<'py>(
         }) => (topic, until),
         Some(_) => return Ok(None),
     };
-    let id = MessageId(id);
-    let ahead = Ahead { cancelled, at, by };
+    let (id, ahead) = (MessageId(asked.0), asked.ahead()?);
     Ok(Some(packed(py, topic, Entry::Ahead { id, ahead, until })))
 }
 

@@ -1,6 +1,6 @@
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, final, type_check_only
+from typing import Any, Literal, final, type_check_only
 
 from .items import Item, Stream
 
@@ -533,7 +533,7 @@ def wheel_times(entries: int) -> dict[str, float]: ...
 _Message = tuple[int, int, int, int | None, int, str, int | None]
 # Each begins with the number of its request:
 #   "inserted", message · "before", message (it was there already) · "changed", message, step
-#   "ahead", cancelled, at, by (what waits for its message) · "found", message, topic, body · "unknown"
+#   "ahead", cancelled, at, by, bound (what waits for its message) · "found", message, topic, body · "unknown"
 #   "fires", array · "settled", bytes · "packed", array, counts, whether to ask again · "stats", dict
 #   "refused", reason, value: "unknown", "fired", "withdrawn", "expired", "early" (value: due), "held" (until),
 #     "claim_lost", "version" (current), "not_dead", "bad_time"
@@ -546,7 +546,7 @@ _Reply = tuple[Any, ...]
 _Fields = tuple[int, int, int, int | None, int, str, int | None, int]
 
 # Id, and what was asked ahead of its message: whether cancelled, its due time (None: its own), ms beside it.
-_Asked = tuple[int, bool, int | None, int]
+_Asked = tuple[int, bool, int | None, int, str]
 
 # A durable schedule of messages in a thread of its own. A reply leaves after its change is durable.
 # The caller bounds the requests that it has sent and that are not answered.
@@ -577,7 +577,8 @@ class ScheduleKeeper:
     # Of an array of results in MessagePack, as `Result` in `systems/messages/shapes.py`. A "settled": one byte for each.
     # d: delivered, r: retrying, b: buried, l: released, x: the claim is not the live one, n: tell it again later.
     def settle(self, number: int, results: bytes) -> None: ...
-    # Number, id, verb, version, time. With a version expected, or None: "cancel", "due_at" (time), "due_by" (ms later),
+    # Number, id, verb, version, time. With a version expected, or None: "cancel", "due_at" (time), "later" and
+    # "sooner" (to a time that is so, else refused with the time as "not_later", "not_sooner"), "due_by" (ms later),
     # "replay" (time). With the version of a claim: "deliver", "fail" (time of the next attempt, None: dead),
     # "release" (time).
     def change(self, changes: Sequence[tuple[int, int, str, int | None, int | None]]) -> None: ...
@@ -592,7 +593,19 @@ class ScheduleKeeper:
     def leave(self, worker: int) -> None: ...  # credits of the worker are void; not answered
     # Topic (None: all), times of the next attempt, states ("scheduled", "firing", "done", "dead", "withdrawn"), messages
     # named at most. A "listed": (message, topic) of the earliest, times of all, whether there are more than counted.
-    def find(self, number: int, topic: int | None, begin: int, end: int, states: Sequence[str], limit: int) -> None: ...
+    # `after`: the time and id of the last message of the page before.
+    def find(
+        self,
+        number: int,
+        topic: int | None,
+        begin: int,
+        end: int,
+        states: Sequence[str],
+        limit: int,
+        after: tuple[int, int] | None = ...,
+    ) -> None: ...
+    # An "overdue": topic, messages that are due for a second and whose first attempt has no answer, when the oldest was due.
+    def overdue(self, number: int) -> None: ...
     def stats(self, number: int) -> None: ...
     # Proves that files and index agree, beside all other work. A "scrubbed": messages, bodies, how many faults there are,
     # the first 100 in words; or "busy": one is on its way.
@@ -644,10 +657,13 @@ class FiringEngine:
         calls_max: int,
         queue_max: int,
         wait_max: float,
+        authorities: Sequence[bytes] = ...,  # certificates in DER, beside Mozilla's
+        identity: tuple[Sequence[bytes], bytes] | None = ...,  # a client's certificates and its key, in DER
     ) -> FiringEngine: ...
     def fd(self) -> int: ...  # readable when there is something to collect
-    # Number, callback, secrets, timeout in seconds, retries after these ms, jitter in thousandths.
-    def topics(self, topics: Sequence[tuple[int, str, Sequence[str], float, Sequence[int], int]]) -> None: ...
+    # Number, callback, secrets, timeout in seconds, retries after these ms, jitter in thousandths, the longest pause by
+    # `Retry-After` in seconds.
+    def topics(self, topics: Sequence[tuple[int, str, Sequence[str], float, Sequence[int], int, float]]) -> None: ...
     # Calls back. Those that it does not make: not due, of an unknown topic, to no address, malformed. None: it makes all.
     def take(self, now: int, fires: bytes) -> bytes | None: ...
     def collect(self, now: int, random: int) -> None: ...  # takes answers in; OSError: the thread ended
@@ -656,6 +672,8 @@ class FiringEngine:
     def told(self, taken: bytes) -> None: ...  # a byte for each of the last piece; those with 0 stay
     def waiting(self) -> int: ...  # results
     def under_way(self) -> int: ...  # callbacks
+    # Targets that get nothing now, or only trials: topic (None: the whole origin), URL, why, seconds left.
+    def held(self) -> list[tuple[int | None, str, Literal["unreachable", "failing", "paused"], float]]: ...
     def made(self) -> dict[str, int]: ...  # delivered, refused, failed, not_made, out_of_time
     def close(self) -> None: ...  # cuts off the calls on their way
 

@@ -113,8 +113,16 @@ class Checks(ABC):
     # --- steps ------------------------------------------------------------------------------------------------------
 
     def prepare(self, id: str, prepared: Prepared) -> None:
-        """Make the check-back durable. Raises as `Messages.send`."""
-        self._messages.send(self._check_topic, prepared.encoded(), in_s=self._check_s, id=id, type=CHECK_TYPE)
+        """Make the check-back durable. Raises as `Messages.send`, and `Refused` where the message could not be sent later:
+        its topic is not there, or the key may not send to it."""
+        self._messages.send(
+            self._check_topic,
+            prepared.encoded(),
+            in_s=self._check_s,
+            id=id,
+            type=CHECK_TYPE,
+            for_topic=prepared.topic,
+        )
 
     def send(self, id: str, prepared: Prepared, outcome: Outcome) -> Sent:
         """Send a message whose outcome is OK; the same id is the same message. Raises as `Messages.send`."""

@@ -102,15 +102,25 @@ class Messages:
         expires_at: float | None = None,
         target: str = "",
         type: str = "application/octet-stream",
+        for_topic: str = "",
     ) -> Sent:
         """Send one message; it is durable when this returns.
 
         `data`: bytes, a body of this `type`; anything else is sent as JSON. `in_s` from now, or `at`; without both it is due
-        at once. The same `id` is the same message: give one, so that a call can be repeated. Raises `Refused`,
-        `Unavailable`, `TimedOut`.
+        at once. The same `id` is the same message: give one, so that a call can be repeated. `target`: instead of the
+        topic's; the key needs the scope of the direct way there. `for_topic`: of a check-back, the topic of the message that
+        it carries; refused unless it is there. Raises `Refused`, `Unavailable`, `TimedOut`.
         """
         body = message(
-            data, in_s=in_s, at=at, id=id, window_s=window_s, expires_at=expires_at, target=target, type=type
+            data,
+            in_s=in_s,
+            at=at,
+            id=id,
+            window_s=window_s,
+            expires_at=expires_at,
+            target=target,
+            type=type,
+            for_topic=for_topic,
         )
         return _sent(self._ask("POST", _path(topic), body))
 
@@ -151,11 +161,11 @@ class Messages:
         return self._changed(topic, id, "cancel", {})
 
     def postpone(self, topic: str, id: str, *, by_s: float | None = None, to: float | None = None) -> Changed:
-        """Have it fire later: by a length of time, or at `to`."""
+        """Have it fire later: by a length of time, or at `to`. Raises `Refused`, with `conflict` for a sooner time."""
         return self._changed(topic, id, "postpone", _move(by_s, to))
 
     def advance(self, topic: str, id: str, *, by_s: float | None = None, to: float | None = None) -> Changed:
-        """Have it fire sooner: by a length of time, or at `to`."""
+        """Have it fire sooner: by a length of time, or at `to`. Raises `Refused`, with `conflict` for a later time."""
         return self._changed(topic, id, "advance", _move(by_s, to))
 
     def _changed(self, topic: str, id: str, verb: str, move: Mapping[str, int]) -> Changed:
@@ -197,6 +207,7 @@ def message(
     expires_at: float | None = None,
     target: str = "",
     type: str = "application/octet-stream",
+    for_topic: str = "",
 ) -> dict[str, Any]:
     """One message for `Messages.send_many`. Arguments as those of `Messages.send`. Raises `Invalid`."""
     if in_s is not None and at is not None:
@@ -215,6 +226,8 @@ def message(
         made["expires_at"] = round(expires_at * 1_000)
     if target:
         made["target"] = target
+    if for_topic:
+        made["for_topic"] = for_topic
     return made
 
 

@@ -36,23 +36,32 @@ from muster_server.systems.messages.shapes import (
     Change,
     Changed,
     Dead,
+    DeadPage,
     Listed,
     Query,
     Refused,
+    Replayed,
+    ReplayPage,
     Scrubbed,
     Send,
     Sent,
     Shown,
     Stats,
+    TopicState,
     is_id,
 )
 from muster_server.systems.messages.system import ADMIN, RECEIVE
-from muster_server.systems.messages.topics import POLICIES, NewTopic, Topic
+from muster_server.systems.messages.topics import POLICIES, NewTopic, Topic, TopicChange
 
 T = TypeVar("T")
 UNITS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 LENGTH: Final = re.compile(r"(\d{1,12})(ms|s|m|h|d)")
 STATES: Final = ("scheduled", "firing", "done", "dead", "withdrawn")
+WHY: Final = {
+    "unreachable": "it cannot be connected to",
+    "failing": "it failed again and again",
+    "paused": "it asked for a pause (Retry-After)",
+}
 CODES: Final = {"done": 0, "unknown": UNKNOWN_MESSAGE}
 """Exit codes by outcome; all others are `ALREADY_FIRED`."""
 
@@ -117,37 +126,145 @@ def create(
     jitter: int,
     timeout: float,
     allow: str,
+    retry_after_max: str,
     as_json: bool,
 ) -> int:
     """Make a topic. Raises `UserError`."""
-    if policy not in POLICIES:
-        raise UserError(f"--policy: {policy!r:.40} is none of {', '.join(POLICIES)}", USAGE)
-    intervals = () if retries in {"", "none"} else tuple(length("--retries", each) for each in retries.split(","))
-    try:
-        new = msgspec.convert(
-            {
-                "name": name,
-                "callback": callback,
-                "secret": secret,
-                "workers": workers,
-                "policy": policy,
-                "retries_ms": intervals,
-                "jitter": jitter,
-                "timeout_s": timeout,
-                "allowed": [each.strip() for each in allow.split(",") if each.strip()],
-            },
-            NewTopic,
-        )
-    except msgspec.ValidationError as error:
-        raise UserError(f"topic: {error}", USAGE) from None
+    given = _settings(callback, workers, policy, retries, jitter, timeout, allow, retry_after_max)
+    new = _converted({"name": name, "secret": secret, **given}, NewTopic)
     topic = ask(where, lambda _, admin: admin.ask("topic-create", new, Topic))
     with common.verdict_after():
         if as_json:
-            common.print_json(msgspec.to_builtins(topic))
+            common.print_json(msgspec.structs.asdict(topic))
         else:
             print(topic.secrets[0])
             say(f"muster: topic {topic.name}; the secret signs its callbacks to {topic.callback}")
     return 0
+
+
+def change_topic(
+    where: Target,
+    name: str,
+    callback: str | None,
+    secret: str | None,
+    rotate: bool,
+    overlap: str | None,
+    workers: int | None,
+    policy: str | None,
+    retries: str | None,
+    jitter: int | None,
+    timeout: float | None,
+    allow: str | None,
+    retry_after_max: str | None,
+    as_json: bool,
+) -> int:
+    """Give a topic other settings. Raises `UserError`."""
+    if rotate and secret is not None:
+        raise UserError("--rotate, --secret: --rotate makes a new secret, and --secret gives one", USAGE)
+    given = _settings(callback, workers, policy, retries, jitter, timeout, allow, retry_after_max)
+    given["secret"] = "" if rotate else secret or None
+    given["overlap_s"] = None if overlap is None else length("--overlap", overlap) / 1_000
+    given = {key: value for key, value in given.items() if value is not None}
+    if not given:
+        raise UserError("topic change: nothing to change; see muster topic change --help", USAGE)
+    change = _converted(given, TopicChange)
+    topic = ask(where, lambda _, admin: admin.ask("topic-change", (name, change), Topic))
+    with common.verdict_after():
+        if as_json:
+            common.print_json(msgspec.structs.asdict(topic))
+        else:
+            if "secret" in given:
+                print(topic.secrets[0])
+            former = "" if len(topic.secrets) == 1 else f"; its former secret signs until {moment(topic.retire_at)}"
+            say(f"muster: topic {topic.name} is changed{former}")
+    return 0
+
+
+def _settings(
+    callback: str | None,
+    workers: int | None,
+    policy: str | None,
+    retries: str | None,
+    jitter: int | None,
+    timeout: float | None,
+    allow: str | None,
+    retry_after_max: str | None,
+) -> dict[str, Any]:
+    """The settings of a topic by their names in its file; None: not given. Raises `UserError`."""
+    if policy is not None and policy not in POLICIES:
+        raise UserError(f"--policy: {policy!r:.40} is none of {', '.join(POLICIES)}", USAGE)
+    intervals: Sequence[int] | None = None
+    if retries is not None:
+        intervals = [] if retries in {"", "none"} else [length("--retries", each) for each in retries.split(",")]
+    pause = None if retry_after_max is None else length("--retry-after-max", retry_after_max) / 1_000
+    return {
+        "callback": callback,
+        "workers": workers,
+        "policy": policy,
+        "retries_ms": intervals,
+        "jitter": jitter,
+        "timeout_s": timeout,
+        "allowed": None if allow is None else [each.strip() for each in allow.split(",") if each.strip()],
+        "retry_after_max_s": pause,
+    }
+
+
+def _converted(given: dict[str, Any], kind: type[T]) -> T:
+    try:
+        return msgspec.convert(given, kind)
+    except msgspec.ValidationError as error:
+        raise UserError(f"topic: {error}", USAGE) from None
+
+
+def show_topic(where: Target, name: str, as_json: bool) -> int:
+    """Print one, without its secrets. Raises `UserError`."""
+    found = ask(where, lambda _, admin: admin.ask("topic-show", name, TopicState, timeout_s=60.0))
+    with common.verdict_after():
+        if as_json:
+            common.print_json(_state(found))
+            return 0
+        for label, value in _topic_lines(found):
+            print(f"{label:16} {one_line(value)}")
+    return 0
+
+
+def _state(found: TopicState) -> dict[str, Any]:
+    topic = msgspec.structs.asdict(found.topic)
+    del topic["secrets"]
+    return {
+        **topic,
+        "secrets": len(found.topic.secrets),
+        "pending": found.pending,
+        "dead": found.dead,
+        "overdue": found.overdue,
+        "overdue_ms": found.overdue_ms,
+        "held": [{"url": each.url, "why": each.why, "until": each.until} for each in found.held],
+    }
+
+
+def _topic_lines(found: TopicState) -> list[tuple[str, str]]:
+    topic = found.topic
+    overlap = "" if len(topic.secrets) == 1 else f", the former one until {moment(topic.retire_at)}"
+    lines = [
+        ("topic", topic.name),
+        ("callback", topic.callback),
+        ("secrets", f"{len(topic.secrets)}{overlap}"),
+        ("workers", str(topic.workers or "all")),
+        ("policy", topic.policy),
+        ("retries", ",".join(_words(each) for each in topic.retries_ms) or "none"),
+        ("jitter", f"{topic.jitter / 10:g} %"),
+        ("timeout", f"{topic.timeout_s:g} s"),
+        ("Retry-After", f"at most {_words(round(topic.retry_after_max_s * 1_000))}"),
+        ("allowed", ", ".join(topic.allowed) or "public addresses"),
+        ("waiting", str(found.pending)),
+        ("overdue", str(found.overdue) + (f", the oldest for {_words_s(found.overdue_ms)}" if found.overdue else "")),
+        ("dead letters", str(found.dead)),
+    ]
+    now = now_ms()
+    for each in found.held:
+        left = f"for {_words_s(each.until - now)} more" if each.until > now else "and is being tried"
+        lines.append(("held", f"{each.url}: {WHY[each.why]}; it gets nothing {left}"))
+    return lines
 
 
 def topics(where: Target, as_json: bool) -> int:
@@ -155,7 +272,7 @@ def topics(where: Target, as_json: bool) -> int:
     found = ask(where, lambda _, admin: admin.ask("topics", None, list[Topic]))
     with common.verdict_after():
         if as_json:
-            common.print_json([msgspec.to_builtins(topic) for topic in found])
+            common.print_json([msgspec.structs.asdict(topic) for topic in found])
         elif found:
             table = Table("topic", "callback", "workers", "policy", "retries", "timeout s", box=None, pad_edge=False)
             for topic in found:
@@ -166,9 +283,10 @@ def topics(where: Target, as_json: bool) -> int:
     return 0
 
 
-def remove(where: Target, name: str) -> int:
-    """Remove one. Raises `UserError`."""
-    ask(where, lambda _, admin: admin.ask("topic-remove", name, Topic))
+def remove(where: Target, name: str, forget: bool) -> int:
+    """Remove one; `forget`: with its dead letters. Raises `UserError`."""
+    question = "topic-forget" if forget else "topic-remove"
+    ask(where, lambda _, admin: admin.ask(question, name, Topic, timeout_s=60.0))
     say(f"muster: topic {name} is removed")
     return 0
 
@@ -202,6 +320,10 @@ def stats(where: Target, name: str, as_json: bool) -> int:
         waiting = ", ".join(f"{label} {count}" for label, count in found.backlog.items() if count)
         more = "at least " if found.more else ""
         print(f"{more}{found.pending} wait" + (f" ({waiting})" if waiting else ""))
+        if found.overdue:
+            print(
+                f"{found.overdue} are overdue, the oldest for {_words_s(found.overdue_ms)}; see muster topic show {name}"
+            )
     return 0
 
 
@@ -295,13 +417,15 @@ def change(where: Target, id: str, topic: str | None, verb: Any, by: str | None,
     return CODES.get(answer.outcome, ALREADY_FIRED)
 
 
-def ls(where: Target, topic: str, due: str | None, state: list[str] | None, limit: int, as_json: bool) -> int:
+def ls(
+    where: Target, topic: str, due: str | None, state: list[str] | None, limit: int, after: str, as_json: bool
+) -> int:
     """List some. Raises `UserError`."""
     wrong = [each for each in state or () if each not in STATES]
     if wrong:
         raise UserError(f"--state: {wrong[0]!r:.40} is none of {', '.join(STATES)}", USAGE)
     end = EVER if due is None else now_ms() + length("--due", due)
-    query = Query(topic, 0, end, state or list(LIVE), limit)
+    query = Query(topic, 0, end, state or list(LIVE), limit, after)
     found = ask(where, lambda _, admin: admin.ask("list", query, Listed, timeout_s=60.0))
     with common.verdict_after():
         if as_json:
@@ -310,6 +434,7 @@ def ls(where: Target, topic: str, due: str | None, state: list[str] | None, limi
                     "messages": [document(each) for each in found.messages],
                     "matching": found.matching,
                     "more": found.more,
+                    "next": found.next or None,
                 }
             )
             return 0
@@ -321,7 +446,7 @@ def ls(where: Target, topic: str, due: str | None, state: list[str] | None, limi
                 )
             common.out().print(table)
         more = "at least " if found.more else ""
-        say(f"{len(found.messages)} of {more}{found.matching}")
+        say(f"{len(found.messages)} of {more}{found.matching}{_onward(found.next)}")
     return 0
 
 
@@ -342,18 +467,14 @@ def scrub(where: Target, as_json: bool) -> int:
 # --- dead letters -----------------------------------------------------------------------------------------------------
 
 
-def dead(where: Target, topic: str, id: str | None, limit: int, as_json: bool) -> int:
-    """List dead letters, or show one. Raises `UserError`."""
-    query = Query(topic, 0, EVER, ["dead"], limit)
-    found = ask(where, lambda _, admin: admin.ask("dead", query, list[Dead], timeout_s=60.0))
-    if id is not None:
-        found = [each for each in found if each.message.id == id]
+def dead(where: Target, topic: str, limit: int, after: str, as_json: bool) -> int:
+    """List dead letters. Raises `UserError`."""
+    query = Query(topic, 0, EVER, ["dead"], limit, after)
+    page = ask(where, lambda _, admin: admin.ask("dead-page", query, DeadPage, timeout_s=60.0))
+    found = page.letters
     with common.verdict_after():
         if as_json:
-            common.print_json([_letter(each) for each in found] if id is None or not found else _letter(found[0]))
-        elif id is not None and found:
-            lines = [*_lines(found[0].message), ("last", _last(found[0])), ("answer", _text(found[0].answer))]
-            print("\n".join(f"{name:12} {one_line(value)}" for name, value in lines))
+            common.print_json([_letter(each) for each in found])
         elif found:
             table = Table("id", "topic", "died", "attempts", "last", "answer", box=None, pad_edge=False)
             for each in found:
@@ -362,10 +483,41 @@ def dead(where: Target, topic: str, id: str | None, limit: int, as_json: bool) -
                 answer = _text(each.answer)[:60]
                 table.add_row(message.id, message.topic, died, str(message.attempts), _last(each), answer)
             common.out().print(table)
-    if id is not None and not found:
+        if page.next:
+            say(f"{len(found)} letters{_onward(page.next)}")
+    return 0
+
+
+def dead_one(where: Target, topic: str, id: str, as_json: bool) -> int:
+    """Show a dead letter. Raises `UserError`."""
+
+    async def work(_: Link, admin: Link) -> Dead | None:
+        after = ""
+        while True:
+            query = Query(topic, 0, EVER, ["dead"], 1_000, after)
+            page = await admin.ask("dead-page", query, DeadPage, timeout_s=60.0)
+            for each in page.letters:
+                if each.message.id == id:
+                    return each
+            after = page.next
+            if not after:
+                return None
+
+    letter = ask(where, work)
+    with common.verdict_after():
+        if as_json:
+            common.print_json([] if letter is None else _letter(letter))
+        elif letter is not None:
+            lines = [*_lines(letter.message), ("last", _last(letter)), ("answer", _text(letter.answer))]
+            print("\n".join(f"{name:12} {one_line(value)}" for name, value in lines))
+    if letter is None:
         say(f"muster: no dead letter {id}")
         return UNKNOWN_MESSAGE
     return 0
+
+
+def _onward(next: str) -> str:
+    return f"; the next ones: --after {next}" if next else ""
 
 
 def replay(where: Target, topic: str | None, ids: list[str], everything: bool, as_json: bool) -> int:
@@ -378,15 +530,14 @@ def replay(where: Target, topic: str | None, ids: list[str], everything: bool, a
         if not everything:
             return await admin.ask("replay", (name, ids), list[Changed])
         done: list[Changed] = []
-        while True:  # a page at a time: a replayed letter is dead no more
-            query = Query(name, 0, EVER, ["dead"], 1_000)
-            letters = await admin.ask("list", query, Listed, timeout_s=60.0)
-            if not letters.messages:
+        asked = ReplayPage(name)
+        while True:
+            page = await admin.ask("replay-page", asked, Replayed, timeout_s=60.0)
+            # One that was replayed otherwise since it was listed needs no more.
+            done += [each for each in page.changed if each.outcome == "done"]
+            if not page.next:
                 return done
-            page = await admin.ask("replay", (name, [each.id for each in letters.messages]), list[Changed])
-            if not any(each.outcome == "done" for each in page):
-                return done
-            done += page
+            asked = ReplayPage(name, page.until, page.next)
 
     answers = ask(where, work)
     with common.verdict_after():
@@ -491,6 +642,16 @@ def _kind(body: bytes) -> str:
     except msgspec.MsgspecError:
         return "application/octet-stream"
     return "application/json"
+
+
+def _words_s(ms: int) -> str:
+    """Of whole seconds, the two largest units."""
+    left, parts = max(ms, 0) // 1_000 * 1_000, list[str]()
+    for unit in ("d", "h", "m", "s"):
+        count, left = divmod(left, UNITS[unit])
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts[:2]) or "0s"
 
 
 def _words(ms: int) -> str:

@@ -26,6 +26,7 @@ dead_app: Final = typer.Typer(
 )
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC")]
 MessageId = Annotated[str, typer.Argument(metavar="ID")]
+After = Annotated[str, typer.Option(metavar="NEXT", help="Those after a page, as it says at its end.")]
 OfTopic = Annotated[
     str | None, typer.Option("--topic", metavar="TOPIC", help="Its topic; needed where there are several topics.")
 ]
@@ -71,6 +72,9 @@ def topic_create(
             metavar="NETWORKS", help="Private networks that its callbacks may go to, as 10.1.0.0/16,10.2.0.0/16."
         ),
     ] = "",
+    retry_after_max: Annotated[
+        str, typer.Option(metavar="LENGTH", help="The longest pause that a target may ask for by Retry-After.")
+    ] = "10m",
     json: Json = False,
     registry: RegistryUrl = None,
     config: ConfigFile = None,
@@ -79,9 +83,81 @@ def topic_create(
     from muster_server.control.terminal.found import Target
     from muster_server.systems.messages.cli.commands import create
 
+    where = Target(config, registry)
     return create(
-        Target(config, registry), name, callback, secret, workers, policy, retries, jitter, timeout, allow, json
+        where, name, callback, secret, workers, policy, retries, jitter, timeout, allow, retry_after_max, json
     )
+
+
+@topic_app.command("change", epilog="Example: muster topic change orders --rotate --overlap 24h")
+def topic_change(
+    name: TopicName,
+    callback: Annotated[
+        str | None, typer.Option(metavar="TARGET", help="Where its messages go, those that wait too.")
+    ] = None,
+    secret: Annotated[
+        str | None, typer.Option(metavar="SECRET", help="whsec_… that signs its callbacks from now on.")
+    ] = None,
+    rotate: Annotated[bool, typer.Option("--rotate", help="Make a new secret, and print it.")] = False,
+    overlap: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LENGTH",
+            help="The former secret signs too for this long [24h]; 0s: no longer, also without a new secret.",
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=0, max=1_000, help="Workers that fire its messages; 0: all.")
+    ] = None,
+    policy: Annotated[
+        str | None, typer.Option(metavar="POLICY", help="How workers are chosen; as for `topic create`.")
+    ] = None,
+    retries: Annotated[
+        str | None, typer.Option(metavar="LENGTHS", help="Times between attempts, as 1s,10s,1m; none: one attempt.")
+    ] = None,
+    jitter: Annotated[
+        int | None, typer.Option(min=0, max=1_000, help="Thousandths by which these may be longer.")
+    ] = None,
+    timeout: Annotated[float | None, typer.Option(min=0.1, max=60, help="Seconds for one callback in all.")] = None,
+    allow: Annotated[
+        str | None, typer.Option(metavar="NETWORKS", help="Private networks that its callbacks may go to.")
+    ] = None,
+    retry_after_max: Annotated[
+        str | None, typer.Option(metavar="LENGTH", help="The longest pause that a target may ask for by Retry-After.")
+    ] = None,
+    json: Json = False,
+    registry: RegistryUrl = None,
+    config: ConfigFile = None,
+) -> int:
+    """Give a topic other settings; those that are not given stay. They hold for messages that wait, too."""
+    from muster_server.control.terminal.found import Target
+    from muster_server.systems.messages.cli.commands import change_topic
+
+    return change_topic(
+        Target(config, registry),
+        name,
+        callback,
+        secret,
+        rotate,
+        overlap,
+        workers,
+        policy,
+        retries,
+        jitter,
+        timeout,
+        allow,
+        retry_after_max,
+        json,
+    )
+
+
+@topic_app.command("show", epilog="Example: muster topic show orders")
+def topic_show(name: TopicName, json: Json = False, registry: RegistryUrl = None, config: ConfigFile = None) -> int:
+    """Show a topic's settings, what waits, and the targets that get nothing now and why."""
+    from muster_server.control.terminal.found import Target
+    from muster_server.systems.messages.cli.commands import show_topic
+
+    return show_topic(Target(config, registry), name, json)
 
 
 @topic_app.command("ls", epilog="Example: muster topic ls --json")
@@ -94,12 +170,19 @@ def topic_ls(json: Json = False, registry: RegistryUrl = None, config: ConfigFil
 
 
 @topic_app.command("rm", epilog="Example: muster topic rm orders")
-def topic_rm(name: TopicName, registry: RegistryUrl = None, config: ConfigFile = None) -> int:
-    """Remove a topic that has no waiting message."""
+def topic_rm(
+    name: TopicName,
+    forget_dead: Annotated[
+        bool, typer.Option("--forget-dead", help="Give up its dead letters: no command reaches them any more.")
+    ] = False,
+    registry: RegistryUrl = None,
+    config: ConfigFile = None,
+) -> int:
+    """Remove a topic that has no waiting message and no dead letter."""
     from muster_server.control.terminal.found import Target
     from muster_server.systems.messages.cli.commands import remove
 
-    return remove(Target(config, registry), name)
+    return remove(Target(config, registry), name, forget_dead)
 
 
 @topic_app.command("stats", epilog="Example: muster topic stats orders")
@@ -217,6 +300,7 @@ def delay_ls(
         ),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=1_000, help="Messages to show, the earliest first.")] = 100,
+    after: After = "",
     json: Json = False,
     registry: RegistryUrl = None,
     config: ConfigFile = None,
@@ -225,7 +309,7 @@ def delay_ls(
     from muster_server.control.terminal.found import Target
     from muster_server.systems.messages.cli.commands import ls
 
-    return ls(Target(config, registry), topic, due, state, limit, json)
+    return ls(Target(config, registry), topic, due, state, limit, after, json)
 
 
 @delay_app.command("scrub", epilog="Example: muster delay scrub --json")
@@ -241,6 +325,7 @@ def delay_scrub(json: Json = False, registry: RegistryUrl = None, config: Config
 def dead_ls(
     topic: Annotated[str, typer.Argument(metavar="[TOPIC]", help="All topics without one.")] = "",
     limit: Annotated[int, typer.Option(min=1, max=1_000, help="Letters to show, the earliest due first.")] = 100,
+    after: After = "",
     json: Json = False,
     registry: RegistryUrl = None,
     config: ConfigFile = None,
@@ -249,7 +334,7 @@ def dead_ls(
     from muster_server.control.terminal.found import Target
     from muster_server.systems.messages.cli.commands import dead
 
-    return dead(Target(config, registry), topic, None, limit, json)
+    return dead(Target(config, registry), topic, limit, after, json)
 
 
 @dead_app.command("show", epilog="Example: muster delay dead show order-7")
@@ -258,9 +343,9 @@ def dead_show(
 ) -> int:
     """Show one dead letter. Exit code 6: no dead letter has this id."""
     from muster_server.control.terminal.found import Target
-    from muster_server.systems.messages.cli.commands import dead
+    from muster_server.systems.messages.cli.commands import dead_one
 
-    return dead(Target(config, registry), topic or "", id, 1_000, json)
+    return dead_one(Target(config, registry), topic or "", id, json)
 
 
 @dead_app.command("replay", epilog="Example: muster delay dead replay order-7")
@@ -272,7 +357,10 @@ def dead_replay(
     registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
-    """Schedule dead letters again, due now, with all their attempts. Exit code 6: an id is not a dead letter."""
+    """Schedule dead letters again, due now, with all their attempts. Exit code 6: an id is not a dead letter.
+
+    --all takes the letters that are dead at its start; one that dies again meanwhile stays dead.
+    """
     from muster_server.control.terminal.found import Target
     from muster_server.systems.messages.cli.commands import replay
 

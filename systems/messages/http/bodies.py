@@ -11,8 +11,19 @@ import msgspec
 from msgspec import Meta
 
 from muster_server.systems.http.problems import Problem
-from muster_server.systems.messages.shapes import ID, WINDOW_MS_MAX, Changed, Ms, Outcome, Refused, Send, Sent, Shown
-from muster_server.systems.messages.topics import Topic
+from muster_server.systems.messages.shapes import (
+    ID,
+    WINDOW_MS_MAX,
+    Changed,
+    Ms,
+    Outcome,
+    Refused,
+    Send,
+    Sent,
+    Shown,
+    TopicState,
+)
+from muster_server.systems.messages.topics import Topic, TopicChange
 
 JSON: Final = "application/json"
 Time = Ms | datetime.datetime
@@ -33,6 +44,15 @@ class Post(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     window_ms: Annotated[int, Meta(ge=0, le=WINDOW_MS_MAX)] = 0
     expires_at: Time | None = None
     target: str = ""
+    for_topic: str = ""
+    """Of a check-back: the topic to which its message goes later. It must be there, and the key may send to it."""
+
+
+class Part(msgspec.Struct, frozen=True):
+    """What of a message is looked at before it goes to a receiver: where it goes."""
+
+    target: str = ""
+    for_topic: str = ""
 
 
 class Move(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -91,6 +111,8 @@ class Messages(msgspec.Struct, frozen=True, kw_only=True):
     messages: list[Message]
     matching: int
     more: bool
+    next: str | None = None
+    """Asks for the page after this one, as `after`."""
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,6 +123,50 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     last: str
     status: int | None
     answer: str
+
+
+class HeldTarget(msgspec.Struct, frozen=True, kw_only=True):
+    """A target that gets nothing until then: `unreachable`, `failing`, or `paused` by its `Retry-After`."""
+
+    url: str
+    why: str
+    until: int
+
+
+class TopicWhole(msgspec.Struct, frozen=True, kw_only=True):
+    """A topic as it stands, without its secrets. `overdue`: due for a second, and the first attempt has no answer."""
+
+    name: str
+    callback: str
+    secrets: int
+    workers: int
+    policy: str
+    retries_ms: tuple[int, ...]
+    jitter: int
+    timeout_s: float
+    retry_after_max_s: float
+    allowed: tuple[str, ...]
+    pending: int
+    dead: int
+    overdue: int
+    overdue_ms: int
+    held: list[HeldTarget]
+
+
+class TopicChanged(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A topic after a change. `secret`: the new one, if the change made or gave one."""
+
+    name: str
+    callback: str
+    secrets: int
+    secret: str | None = None
+    retire_at: int | None = None
+    """When a former secret signs no more."""
+    workers: int
+    policy: str
+    retries_ms: tuple[int, ...]
+    timeout_s: float
+    retry_after_max_s: float
 
 
 class TopicShown(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,7 +182,8 @@ class TopicShown(msgspec.Struct, frozen=True, kw_only=True):
 
 _POST: Final = msgspec.json.Decoder(Post)
 _POSTS: Final = msgspec.json.Decoder(list[Post])
-_PARTS: Final = msgspec.json.Decoder(list[msgspec.Raw])
+_PARTS: Final = msgspec.json.Decoder(list[Part])
+_CHANGE: Final = msgspec.json.Decoder(TopicChange)
 _MOVE: Final = msgspec.json.Decoder(Move)
 
 
@@ -140,10 +207,10 @@ def batch(body: bytes) -> list[Send]:
         raise Problem("bad_body", str(error)) from None
 
 
-def count(body: bytes) -> int:
-    """The length of an array in JSON, whatever it holds. Raises `Problem`."""
+def parts(body: bytes) -> list[Part]:
+    """Where the messages of an array in JSON go. Raises `Problem`."""
     try:
-        return len(_PARTS.decode(body))
+        return _PARTS.decode(body)
     except msgspec.MsgspecError as error:
         raise Problem("bad_body", str(error)) from None
 
@@ -183,6 +250,7 @@ def _send(post: Post) -> Send:
         expires_at=ms(post.expires_at),
         target=post.target,
         kind=JSON if post.base64 is None else post.type,
+        for_topic=post.for_topic,
     )
 
 
@@ -225,6 +293,52 @@ def message(shown: Shown) -> Message:
         next_at=shown.next_at,
         expires_at=shown.expires_at,
         target=shown.target or None,
+    )
+
+
+def change(body: bytes) -> TopicChange:
+    """Other settings of a topic. Raises `Problem`."""
+    try:
+        return _CHANGE.decode(body)
+    except msgspec.MsgspecError as error:
+        raise Problem("bad_body", str(error)) from None
+
+
+def changed(found: Topic, asked: TopicChange) -> TopicChanged:
+    """A topic after a change, for JSON."""
+    return TopicChanged(
+        name=found.name,
+        callback=found.callback,
+        secrets=len(found.secrets),
+        secret=None if asked.secret is None else found.secrets[0],
+        retire_at=found.retire_at or None,
+        workers=found.workers,
+        policy=found.policy,
+        retries_ms=found.retries_ms,
+        timeout_s=found.timeout_s,
+        retry_after_max_s=found.retry_after_max_s,
+    )
+
+
+def topic_whole(state: TopicState) -> TopicWhole:
+    """A topic as it stands, for JSON."""
+    found = state.topic
+    return TopicWhole(
+        name=found.name,
+        callback=found.callback,
+        secrets=len(found.secrets),
+        workers=found.workers,
+        policy=found.policy,
+        retries_ms=found.retries_ms,
+        jitter=found.jitter,
+        timeout_s=found.timeout_s,
+        retry_after_max_s=found.retry_after_max_s,
+        allowed=found.allowed,
+        pending=state.pending,
+        dead=state.dead,
+        overdue=state.overdue,
+        overdue_ms=state.overdue_ms,
+        held=[HeldTarget(url=each.url, why=each.why, until=each.until) for each in state.held],
     )
 
 

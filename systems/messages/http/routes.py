@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
-from litestar import MediaType, Response, Router, get, post
+from litestar import MediaType, Response, Router, get, patch, post
 from litestar.di import NamedDependency, Provide
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import HeaderParameter, PathParameter, QueryParameter
@@ -33,7 +33,7 @@ from muster_server.systems.messages.shapes import (
     LIVE,
     Change,
     Changed,
-    Dead,
+    DeadPage,
     Listed,
     Query,
     Refused,
@@ -41,10 +41,12 @@ from muster_server.systems.messages.shapes import (
     Sent,
     Shown,
     Stats,
+    TopicState,
     Verb,
     is_id,
 )
 from muster_server.systems.messages.system import ADMIN, RECEIVE
+from muster_server.systems.messages.targets import TargetError, parse
 from muster_server.systems.messages.topics import NAME, Topic
 
 T = TypeVar("T")
@@ -52,6 +54,8 @@ ACTIONS: Final = (
     Action("send", "send delayed messages to these topics", None),
     Action("change", "cancel, postpone and advance messages of these topics, and replay dead letters", None),
     Action("show", "read messages, dead letters and figures of these topics", None),
+    Action("target", "send delayed messages to these addresses, as https://shop.example/* or kafka:orders", None),
+    Action("manage", "change the settings of these topics, and rotate their secrets", None),
 )
 MESSAGES: Final = "/topics/{topic:str}/messages"
 LOOK_S: Final = 0.5
@@ -61,6 +65,9 @@ LIST_S: Final = 60.0
 State = Literal["scheduled", "firing", "done", "dead", "withdrawn"]
 TopicPath = Annotated[str, PathParameter(description="The topic's name", pattern=NAME.pattern)]
 IdPath = Annotated[str, PathParameter(description="The message's id")]
+After = Annotated[
+    str, QueryParameter(description="The `next` of the page before", max_length=64, pattern="^([0-9]+-[0-9a-f]+)?$")
+]
 Key = Annotated[
     str | None,
     HeaderParameter(
@@ -150,7 +157,7 @@ class MessagesFace:
         def nodes(caller: NamedDependency[Caller]) -> MessagesFace:
             return self
 
-        handlers = [send, listed, show, change, dead, replay, stats, topics]
+        handlers = [send, listed, show, change, dead, replay, stats, topics, topic_shown, topic_changed]
         provided = {"nodes": Provide(nodes, sync_to_thread=False)}
         return [Router("/api/v1", route_handlers=handlers, dependencies=provided, tags=["messages"])]
 
@@ -204,16 +211,37 @@ async def send(
     async def do() -> Answer:
         is_batch = bodies.is_batch(body, kind)
         try:
-            count = bodies.count(body) if is_batch else 1
             one = None if is_batch else bodies.one(body, kind, request.query_params)
-            if count > nodes.batch_max:
+            parts: Sequence[bodies.Part | Send] = bodies.parts(body) if one is None else [one]
+            if len(parts) > nodes.batch_max:
                 raise Problem("too_long", f"a batch has at most {nodes.batch_max} messages")
-            caller.spend(count)
+            for part in parts:
+                need_ways(caller, part.target, part.for_topic)
+            caller.spend(len(parts))
         except Problem as problem:
             raise Nothing(problem) from None
         return await (_send_batch(nodes, topic, body) if one is None else _send_one(nodes, topic, one))
 
     return await _once(nodes, request, caller, body, do)
+
+
+def need_ways(caller: Caller, target: str, for_topic: str = "") -> None:
+    """Raise `Problem` unless the caller may go to a target that a message names in place of its topic's: with the scope that
+    the direct way there needs."""
+    if for_topic:
+        caller.need("send", for_topic)
+    if not target:
+        return
+    try:
+        found = parse(target)
+    except TargetError as error:
+        raise Problem("bad_request", str(error)) from None
+    if found.kind == "room":
+        caller.need("publish", found.name)
+    elif found.kind == "user":
+        caller.need("unicast", found.name)
+    else:
+        caller.need("target", target)
 
 
 async def _send_batch(nodes: MessagesFace, topic: str, body: bytes) -> Answer:
@@ -273,15 +301,16 @@ async def listed(
         int | None, QueryParameter(ge=0, le=1 << 48, description="Due, or tried again, within this")
     ] = None,
     limit: Annotated[int, QueryParameter(ge=1, le=1_000, description="Messages to tell")] = 100,
+    after: After = "",
 ) -> Response[bytes]:
     """Messages of a topic by the time of their next attempt, or their due time."""
     caller.need("show", topic)
     nodes.extend(request)
     end = EVER if due_ms is None else time.time_ns() // 1_000_000 + due_ms
-    query = Query(topic, 0, end, list(states or LIVE), limit)
+    query = Query(topic, 0, end, list(states or LIVE), limit, after)
     found = await nodes.ask(ADMIN, "list", query, Listed, LIST_S)
     messages = [bodies.message(each) for each in found.messages]
-    return _json(bodies.Messages(messages=messages, matching=found.matching, more=found.more))
+    return _json(bodies.Messages(messages=messages, matching=found.matching, more=found.more, next=found.next or None))
 
 
 @post(
@@ -333,12 +362,13 @@ async def dead(
     caller: NamedDependency[Caller],
     nodes: NamedDependency[MessagesFace],
     limit: Annotated[int, QueryParameter(ge=1, le=1_000, description="Letters to tell")] = 100,
+    after: After = "",
 ) -> Response[bytes]:
-    """Messages whose attempts all failed, with the last answers of their targets."""
+    """Messages whose attempts all failed, with the last answers of their targets. The header `Link` names the next page."""
     caller.need("show", topic)
     nodes.extend(request)
-    found = await nodes.ask(ADMIN, "dead", Query(topic, 0, EVER, ["dead"], limit), list[Dead], LIST_S)
-    return _json(
+    page = await nodes.ask(ADMIN, "dead-page", Query(topic, 0, EVER, ["dead"], limit, after), DeadPage, LIST_S)
+    answer = _json(
         [
             bodies.DeadLetter(
                 message=bodies.message(each.message),
@@ -347,9 +377,12 @@ async def dead(
                 status=each.status,
                 answer=each.answer.decode(errors="replace"),
             )
-            for each in found
+            for each in page.letters
         ]
     )
+    if page.next:
+        answer.headers["link"] = f'</api/v1/topics/{topic}/dead?limit={limit}&after={page.next}>; rel="next"'
+    return answer
 
 
 @post(
@@ -396,6 +429,48 @@ async def topics(caller: NamedDependency[Caller], nodes: NamedDependency[Message
     """The topics that the key may show, without their secrets."""
     found = await nodes.ask(ADMIN, "topics", None, list[Topic])
     return _json([bodies.topic(each) for each in found if caller.may("show", each.name)])
+
+
+@get(
+    "/topics/{topic:str}",
+    responses={
+        200: ResponseSpec(bodies.TopicWhole, generate_examples=False, description="The topic"),
+        **_problems(400, 401, 403, 404, 429, 503),
+    },
+)
+async def topic_shown(
+    request: AnyRequest, topic: TopicPath, caller: NamedDependency[Caller], nodes: NamedDependency[MessagesFace]
+) -> Response[bytes]:
+    """A topic's settings without its secrets, what waits, and the targets that get nothing now."""
+    caller.need("show", topic)
+    nodes.extend(request)
+    return _json(bodies.topic_whole(await nodes.ask(ADMIN, "topic-show", topic, TopicState, LIST_S)))
+
+
+@patch(
+    "/topics/{topic:str}",
+    responses={
+        200: ResponseSpec(bodies.TopicChanged, generate_examples=False, description="The topic after the change"),
+        **_problems(400, 401, 403, 404, 409, 429, 503),
+    },
+)
+async def topic_changed(
+    request: AnyRequest, topic: TopicPath, caller: NamedDependency[Caller], nodes: NamedDependency[MessagesFace]
+) -> Response[bytes]:
+    """Give a topic other settings: those that are named, as `{"callback": "https://…", "retries_ms": [1000]}`.
+
+    `{"secret": ""}` makes a new secret and answers it; the former one signs beside it for `overlap_s`, a day unless said. A
+    new callback needs the scope of its target.
+    """
+    caller.need("manage", topic)
+    asked = bodies.change(await request.body())
+    if asked.callback is not None:
+        need_ways(caller, asked.callback)
+    if asked.allowed is not None:
+        for network in asked.allowed:
+            caller.need("target", network)
+    found = await nodes.ask(ADMIN, "topic-change", (topic, asked), Topic)
+    return _json(bodies.changed(found, asked))
 
 
 def face(base: Base) -> MessagesFace:

@@ -82,7 +82,9 @@ pub struct Filter {
     pub done: bool,
     pub dead: bool,
     pub withdrawn: bool,
-    /// Messages named at most, those of the earliest time. All are counted.
+    /// Named are only those after this time and message, of a page that was named before. All are counted.
+    pub after: Option<(Millis, MessageId)>,
+    /// Messages named at most, those of the earliest time.
     pub limit: usize,
 }
 
@@ -213,10 +215,14 @@ fn list<F: Files>(files: &F, number: u64, hours: &[Snapshot], filter: Filter) ->
     }
     all.sort_unstable_by_key(|(time, _, message)| (*time, message.id));
     let times = all.iter().map(|(time, ..)| *time).collect();
-    let first = all.into_iter().take(filter.limit);
+    let first = match filter.after {
+        Some(after) => all.partition_point(|(time, _, message)| (*time, message.id) <= after),
+        None => 0,
+    };
+    let page = all.into_iter().skip(first).take(filter.limit);
     Ok(Listing {
         number,
-        messages: first.map(|(_, topic, message)| (message, topic)).collect(),
+        messages: page.map(|(_, topic, message)| (message, topic)).collect(),
         times,
         cut,
     })

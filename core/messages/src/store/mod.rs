@@ -20,6 +20,7 @@ mod jobs;
 mod manifest;
 mod near;
 pub(crate) mod op;
+mod overdue;
 mod ready;
 mod record;
 mod scrub;
@@ -39,6 +40,7 @@ pub use error::{CommitError, Denied, OpenError};
 pub use files::{FileName, Files, Folder};
 pub use jobs::{Filter, Finished, Job, Listing};
 pub use op::BODY_BYTES_MAX;
+pub use overdue::Overdue;
 pub use scrub::Scrubbed;
 
 use hour::{dead_hour_of, hour_of, Hour, Load, DEAD_BASE, HOUR_MS};
@@ -47,6 +49,7 @@ use jobs::{Answer, Snapshot, Task};
 use manifest::{HourMark, Manifest};
 use near::{Near, Slab};
 use op::{Kind, Op, FRAME_BYTES, OP_BYTES};
+use overdue::Look;
 use ready::Ready;
 use record::Record;
 use scrub::{Part, Scrub};
@@ -214,6 +217,7 @@ pub struct Store<S: Storage, F: Files> {
     wheel: Wheel,
     hours: BTreeMap<u32, Hour>,
     ready: Ready,
+    overdue: Look,
     /// What was asked ahead of a message and waited long enough.
     outdated: Vec<MessageId>,
     /// No message is homed in an hour of the clock below this one any more.
@@ -298,6 +302,7 @@ impl<S: Storage, F: Files> Store<S, F> {
             wheel: Wheel::new(now),
             hours: BTreeMap::new(),
             ready: Ready::default(),
+            overdue: Look::default(),
             outdated: Vec::new(),
             floor: hour_of(now),
             now,
@@ -637,6 +642,12 @@ impl<S: Storage, F: Files> Store<S, F> {
         }
     }
 
+    /// Messages that were due a second ago or more and wait for the answer to their first attempt, by topic, some seconds
+    /// old. What lies beyond the near window is left out: a claim that lasts longer than it.
+    pub fn overdue(&self) -> &[Overdue] {
+        self.overdue.told()
+    }
+
     /// Asks for a listing; its job reads all hours that can hold such messages. False: too many are on their way.
     /// Staged changes are left out.
     pub fn ask_list(&mut self, number: u64, filter: Filter) -> bool {
@@ -711,6 +722,7 @@ impl<S: Storage, F: Files> Store<S, F> {
         }
         self.fired = fired;
         self.drop_outdated()?;
+        self.overdue.go_on(now, &self.near);
         self.forget();
         self.go_on_scrubbing();
         // While the disk is full, a checkpoint tries to flush with every tick.

@@ -27,6 +27,16 @@ impl Slab {
         self.entries.len() - self.free.len()
     }
 
+    /// Places of messages, free ones too.
+    pub fn slots(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// The messages of `count` places.
+    pub fn some(&self, from: usize, count: usize) -> impl Iterator<Item = &Near> {
+        self.entries.iter().skip(from).take(count).flatten()
+    }
+
     pub fn insert(&mut self, near: Near) -> u32 {
         match self.free.pop() {
             Some(at) => {

@@ -20,7 +20,7 @@
 //! A body's frame is the message id (8), the length (4), the CRC32C of both and of the body (4), and the body. All
 //! numbers are little-endian.
 
-use crate::schedule::{Ahead, Incarnation, Message, MessageId, State, Version};
+use crate::schedule::{Ahead, Bound, Incarnation, Message, MessageId, State, Version};
 use crate::wheel::Millis;
 
 pub(crate) const OP_BYTES: usize = 64;
@@ -76,7 +76,12 @@ impl Op {
             Kind::Gone => (7, 0, 0, self.expires_at),
             Kind::Ahead(ahead) => {
                 let at = ahead.at.unwrap_or(Millis::MAX);
-                (8 + u8::from(ahead.cancelled), ahead.by as u64, 0, at)
+                let bound = match ahead.bound {
+                    Bound::Exact => 0,
+                    Bound::Later => 2,
+                    Bound::Sooner => 4,
+                };
+                (8 + bound + u8::from(ahead.cancelled), ahead.by as u64, 0, at)
             }
         };
         let mut bytes = [0; OP_BYTES];
@@ -115,8 +120,13 @@ impl Op {
             5 => Kind::Message(State::Cancelled),
             6 => Kind::Message(State::Expired),
             7 => Kind::Gone,
-            code @ (8 | 9) => Kind::Ahead(Ahead {
-                cancelled: code == 9,
+            code @ 8..=13 => Kind::Ahead(Ahead {
+                cancelled: code & 1 == 1,
+                bound: match code & !1 {
+                    8 => Bound::Exact,
+                    10 => Bound::Later,
+                    _ => Bound::Sooner,
+                },
                 at: (expires_at != Millis::MAX).then_some(expires_at),
                 by: time as i64,
             }),

@@ -102,11 +102,17 @@ impl History {
             Change::Cancel => waits.map(|()| (Fact::Cancelled, Step::Cancelled))?,
             Change::Reschedule(due) => {
                 waits?;
+                let was = self.wake_at();
                 let at = match due {
-                    Due::At(at) => at,
-                    Due::By(by) => self.due_at().saturating_add_signed(by),
+                    Due::At(at) | Due::Later(at) | Due::Sooner(at) => at,
+                    Due::By(by) => was.saturating_add_signed(by),
                 };
-                (Fact::Due(good(at)?), Step::Rescheduled)
+                let at = good(at)?;
+                match due {
+                    Due::Later(at) if at < was => return Err(Refusal::NotLater { at: was }),
+                    Due::Sooner(at) if at > was => return Err(Refusal::NotSooner { at: was }),
+                    _ => (Fact::Due(at), Step::Rescheduled),
+                }
             }
             Change::Claim {
                 worker,

@@ -1,0 +1,90 @@
+//! How many messages of each topic are due and were not called back in time, and since when the oldest waits.
+//!
+//! Owns: a look at all messages in memory, some with each tick, and what the last whole look found. Must not know: files.
+//!
+//! A message counts while its first attempt has no answer: it waits for a worker, for a place at its target, or for a
+//! breaker. One whose attempts fail goes by its retries, and does not count.
+
+use std::collections::HashMap;
+
+use super::near::{Near, Slab};
+use super::op::Kind;
+use crate::schedule::State;
+use crate::wheel::Millis;
+
+/// A message is overdue if it has been due for so long.
+const GRACE_MS: Millis = 1_000;
+
+/// Between the beginnings of two looks.
+const EVERY_MS: Millis = 1_000;
+
+/// Messages that one tick looks at: about 10 microseconds.
+const LOOK_MAX: usize = 1_024;
+
+/// The overdue messages of one topic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Overdue {
+    pub topic: u32,
+    pub count: u64,
+    /// When the oldest was due.
+    pub oldest: Millis,
+}
+
+#[derive(Default)]
+pub(crate) struct Look {
+    begun: Millis,
+    /// The next message to look at; `None`: the look is over.
+    at: Option<usize>,
+    found: HashMap<u32, Overdue>,
+    told: Vec<Overdue>,
+}
+
+impl Look {
+    pub fn told(&self) -> &[Overdue] {
+        &self.told
+    }
+
+    /// Looks at some more messages.
+    pub fn go_on(&mut self, now: Millis, near: &Slab) {
+        let at = match self.at {
+            Some(at) => at,
+            // A clock that went back begins a look as well.
+            None if now.abs_diff(self.begun) >= EVERY_MS => {
+                self.begun = now;
+                0
+            }
+            None => return,
+        };
+        for message in near.some(at, LOOK_MAX) {
+            self.count(now, message);
+        }
+        let next = at + LOOK_MAX;
+        if next < near.slots() {
+            self.at = Some(next);
+            return;
+        }
+        self.at = None;
+        self.told = self.found.drain().map(|(_, overdue)| overdue).collect();
+        self.told.sort_unstable_by_key(|overdue| overdue.topic);
+    }
+
+    fn count(&mut self, now: Millis, message: &Near) {
+        let op = &message.op;
+        let waits = match op.kind {
+            Kind::Message(State::Scheduled) => true,
+            Kind::Message(State::Retry { .. }) => op.attempts == 0,
+            Kind::Message(State::Firing { .. }) => op.attempts <= 1,
+            _ => false,
+        };
+        if !waits || op.due_at + GRACE_MS > now {
+            return;
+        }
+        let overdue = self.found.entry(op.topic).or_insert(Overdue {
+            topic: op.topic,
+            count: 0,
+            oldest: op.due_at,
+        });
+        overdue.count += 1;
+        overdue.oldest = overdue.oldest.min(op.due_at);
+    }
+}
