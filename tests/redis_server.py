@@ -74,7 +74,7 @@ class RedisServer:
         """The answer to a command; its error, if there is one."""
         import redis
 
-        with contextlib.closing(redis.Redis(port=self.port, decode_responses=True, socket_timeout=5)) as client:
+        with contextlib.closing(redis.Redis(port=self.port, decode_responses=True, socket_timeout=PATIENT_S)) as client:
             try:
                 said: Any = client.execute_command(*words)  # type: ignore[no-untyped-call]
             except (redis.RedisError, OSError) as error:

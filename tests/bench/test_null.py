@@ -183,7 +183,7 @@ def test_echo_answers_and_the_client_times_each_from_its_due_moment() -> None:
 def test_a_late_answer_counts_from_the_intended_moment() -> None:
     with open_udp() as server, open_udp() as client:
         client.connect(server.getsockname())
-        server.settimeout(10.0)
+        server.settimeout(PATIENT_S)
         came, sent = 0, list[int]()
 
         def slow_server() -> None:

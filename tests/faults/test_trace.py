@@ -29,7 +29,7 @@ async def test_a_trace_names_who_numbers_and_who_wants_a_room_and_times_every_wa
     instance = make(up=NODES)
     with instance.running():
         async with muster.connect(instance.folder.path) as client, client.join(ROOM) as room:
-            code, quiet = await trace(instance, "--wait", "30")
+            code, quiet = await trace(instance, "--wait", "60")
             assert (code, quiet["acknowledged"], quiet["delivered"], quiet["members"]) == (0, None, [], 1)
             assert timed(quiet["asked"]) == {"proxy": True, "proxy-1": True}
             assert len(quiet["gateways"]) == 1
@@ -41,7 +41,7 @@ async def test_a_trace_names_who_numbers_and_who_wants_a_room_and_times_every_wa
                 times = [asked["ms"], *(hop["ms"] for hop in asked["hops"])]
                 assert times == sorted(times, reverse=True), "who asks waits for whom it asks"
                 assert times[-1] > 0
-            code, said = await trace(instance, "--message", "hello", "--wait", "30")
+            code, said = await trace(instance, "--message", "hello", "--wait", "60")
             items = [item async for item in _first(room)]
             assert [item.data for item in items] == [b"hello"], "members see what is published, and nothing before it"
     assert code == 0

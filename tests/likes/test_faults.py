@@ -38,7 +38,7 @@ class Process:
         return int(line.split()[1]) / 1024
 
     def client(self) -> Redis:
-        return client_of(self.port, socket_timeout=20)
+        return client_of(self.port, socket_timeout=PATIENT_S)
 
 
 @contextlib.asynccontextmanager

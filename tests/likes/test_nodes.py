@@ -110,7 +110,7 @@ async def nodes(folder: Path, *numbers: int, registry: str = "", **options: Any)
 
 def client(port: int) -> Redis:
     """Of one port, which tries nothing twice."""
-    return client_of(port, socket_timeout=20)
+    return client_of(port, socket_timeout=PATIENT_S)
 
 
 async def test_clients_of_redis_cluster_find_every_item(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from muster_server.systems.likes.served import Served
 from muster_server.systems.likes.slots import SLOTS, Node
 from tests.likes.serve import SEGMENT_BYTES, settings, spec
 from tests.redis_server import client_of
+from tests.waiting import PATIENT_S
 
 HOUR_S = 3_600.0
 
@@ -25,7 +26,7 @@ class Owner:
 
     def __init__(self, served: Served, lease: Lease, port: int, folder: Path) -> None:
         self.served, self.lease, self.port, self.folder = served, lease, port, folder
-        self.client = client_of(port, socket_timeout=20)
+        self.client = client_of(port, socket_timeout=PATIENT_S)
 
     def succeed(self) -> LikesEngine:
         """The next owner opens the log."""
@@ -74,7 +75,7 @@ async def test_clients_of_a_partition_that_goes_wait_and_are_sent_after_it(owner
     assert await owner.client.setbit("share:1", 1, 1) == 0
     assert await owner.served.give_up(lost=False)
     waiting = asyncio.ensure_future(owner.client.setbit("share:1", 2, 1))
-    new = client_of(owner.port, socket_timeout=20)
+    new = client_of(owner.port, socket_timeout=PATIENT_S)
     also = asyncio.ensure_future(new.getbit("share:1", 1))
     done, _ = await asyncio.wait([waiting, also], timeout=0.2)
     assert not done, "nobody is told anything before it is known where the partition is"
