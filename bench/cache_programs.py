@@ -51,7 +51,7 @@ class Programs:
     """So many processes of one library."""
 
     def __init__(self, library: str, port: int, count: int, name: str) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("fork")  # it has one thread, and the libraries are loaded
         self._values = context.Array("q", 1 << 16)
         """The database."""
         self.pipes: list[Connection] = []
