@@ -15,6 +15,7 @@ from typing import Any, Final
 from redis.exceptions import RedisError
 
 from ..errors import Invalid, MusterError, Unavailable
+from ..redis.connections import cut
 from ..redis.where import checked as checked_url
 from .cache import KEYS_MAX
 from .entry import Found
@@ -155,7 +156,7 @@ async def _watch(far: InRedis, chosen: argparse.Namespace) -> int:
     except RedisError as error:
         raise Unavailable(f"the connection ended: {error}") from error
     finally:
-        await connection.disconnect(nowait=True)
+        await cut(connection)
 
 
 if __name__ == "__main__":
