@@ -599,6 +599,26 @@ def _sdk(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
     )
 
 
+@app.command(epilog="Example: muster bench cache --quick")
+def cache(
+    json: Json = False,
+    check: Check = False,
+    quick: Quick = False,
+    rounds: Rounds = None,
+    no_progress: NoProgress = False,
+) -> None:
+    """What the cache costs and keeps: hits, loads of a miss, drops, a scan; beside cashews, aiocache and dogpile.cache."""
+    _run("cache", _cache, Options(json, check, quick, rounds, 0, Loopback.host, not no_progress))
+
+
+def _cache(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
+    try:
+        from bench import cache as cache_bench
+    except ImportError as error:
+        raise Missing(f"{error.name} is not installed; it comes with muster-server[bench,cache]") from None
+    return cache_bench.run(rounds=options.rounds_wanted, quick=options.quick, progress=progress)
+
+
 @app.command(epilog="Example: muster bench table peers.json paced.json overload.json")
 def table(
     files: Annotated[

@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 from redis.asyncio import Redis
 
-from muster_server.plane.redis.connections import server
+from muster.redis.connections import server
 from tests import strikes
 from tests.ports import free_ports
 from tests.waiting import PATIENT_S

@@ -644,6 +644,18 @@ def bench(context: typer.Context) -> int:
     os.execve(sys.executable, [sys.executable, "-m", "bench", *context.args], {**os.environ, "PYTHONPATH": paths})
 
 
+@app.command(
+    epilog="Example: muster cache show share:7 --redis redis://127.0.0.1:6379/0",
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []},
+    add_help_option=False,
+)
+def cache(context: typer.Context) -> int:
+    """Look at a cache of `muster.cache`, drop keys, watch drops: show, drop, watch."""
+    from muster.cache import __main__ as program
+
+    return program.main(context.args, prog="muster cache")
+
+
 def layer_of(role: Layer, cluster: str) -> "LayerRef":
     """Return the layer of these arguments. Raises `UserError`."""
     from muster_server.control.cli.grow import LayerRef

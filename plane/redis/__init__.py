@@ -1,1 +1,1 @@
-"""A Redis for any system: where it is, connections to it, and one that runs beside the nodes."""
+"""A Redis that runs beside the nodes, for any system."""

@@ -167,7 +167,7 @@ async def _brokers(fleet: Fleet) -> list[Finding]:
 
 
 async def _redis(fleet: Fleet, config: Config) -> list[Finding]:
-    from muster_server.plane.redis.connections import opened
+    from muster.redis.connections import opened
     from muster_server.systems.fleet.redis import FAILURES
 
     try:

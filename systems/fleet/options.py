@@ -5,10 +5,10 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from muster.brokers import Brokers, brokers, place
+from muster.redis.where import PORT, SENTINEL_PORT, Where, parsed
 from muster_server.plane.kind import Around
 from muster_server.plane.options import FaceAddress, FaceOptions, Section, key
 from muster_server.plane.redis import server
-from muster_server.plane.redis.where import PORT, SENTINEL_PORT, Where, parsed
 from muster_server.plane.spec import SpecError
 from muster_server.systems.fleet import broker, keeper
 

@@ -15,7 +15,7 @@ import msgspec
 import structlog
 from redis.exceptions import RedisClusterException, RedisError
 
-from muster_server.plane.redis.connections import opened
+from muster.redis.connections import opened
 from muster_server.systems.fleet.index import Update
 from muster_server.systems.fleet.options import redis_url
 from muster_server.systems.fleet.questions import MinuteCounts

@@ -14,7 +14,7 @@ import structlog
 from redis.exceptions import RedisError
 
 from muster._core import LikesEngine
-from muster_server.plane.redis.connections import server
+from muster.redis.connections import server
 from muster_server.plane.service import Figure
 from muster_server.systems.likes.changes import Waiting
 

@@ -13,7 +13,7 @@ from redis.exceptions import AuthenticationError, ClusterDownError, MovedError, 
 from redis.exceptions import ConnectionError as Unreachable
 from redis.exceptions import TimeoutError as Late
 
-from muster_server.plane.redis.connections import server
+from muster.redis.connections import server
 from muster_server.systems.likes.reach import Away, Denied, Full, LikesError, Reach
 from muster_server.systems.likes.slots import SLOTS, slot
 

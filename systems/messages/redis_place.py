@@ -13,8 +13,8 @@ from typing import Any, Final, Protocol
 from redis.asyncio.cluster import RedisCluster
 from redis.exceptions import NoScriptError, OutOfMemoryError, RedisError, ResponseError
 
-from muster_server.plane.redis.connections import Opened, opened
-from muster_server.plane.redis.where import parsed
+from muster.redis.connections import Opened, opened
+from muster.redis.where import parsed
 
 CALL_S: Final = 5.0
 

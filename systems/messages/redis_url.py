@@ -3,7 +3,7 @@
 from typing import Final
 from urllib.parse import urlsplit
 
-from muster_server.plane.redis.where import PORT, places
+from muster.redis.where import PORT, places
 
 FORM: Final = (
     "redis://[USER@]HOST:PORT[/DB], rediss://…, redis+sentinel://HOST:PORT[,HOST:PORT…]/MASTER[/DB] or "

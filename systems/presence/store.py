@@ -11,9 +11,9 @@ from typing import Any, Final, NamedTuple
 
 from redis.exceptions import NoScriptError, RedisError
 
+from muster.redis.connections import opened
+from muster.redis.where import parsed
 from muster_server.plane.log import Batch
-from muster_server.plane.redis.connections import opened
-from muster_server.plane.redis.where import parsed
 from muster_server.systems.presence import scripts
 
 BUCKETS: Final = 8_192

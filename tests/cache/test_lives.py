@@ -13,6 +13,7 @@ import pytest
 
 from muster import Unavailable
 from muster.cache import Cache
+from muster.cache.far import InRedis
 from tests.cache.test_fence import Slow
 from tests.fleet.redises import WORD, Cluster, Sentinels
 from tests.redis_server import RedisServer, client_of
@@ -30,6 +31,12 @@ async def sentinels(tmp_path: Path) -> AsyncIterator[Sentinels]:
         yield made
     finally:
         made.end()
+
+
+def of(cache: Cache) -> InRedis:
+    """Its level 2."""
+    assert isinstance(cache._far, InRedis)
+    return cache._far
 
 
 async def dropped(cache: Cache, *keys: str) -> None:
@@ -55,7 +62,7 @@ async def fail_over(sentinels: Sentinels, key: str) -> None:
         assert [await share(7), await same(7)] == [0, 0]
         async with client_of(master.port, password=WORD) as client, client_of(replica.port, password=WORD) as there:
             assert await client.wait(1, 10_000) == 1
-            assert await there.exists(cache._far.names(key)[0])  # type: ignore[union-attr]
+            assert await there.exists(of(cache).names(key)[0])
             await there.config_set("masterauth", "wrong")
             await there.client_kill_filter(_type="master")
             await client.client_kill_filter(_type="replica")
@@ -82,7 +89,7 @@ async def test_a_server_that_comes_back_with_what_it_had_serves_nothing_of_it(tm
             database.version = 1
             await cache.drop("share:7")
             server.come_back_with(kept)
-            assert server.said("EXISTS", cache._far.names("share:7")[0]) == 1  # type: ignore[union-attr]
+            assert server.said("EXISTS", of(cache).names("share:7")[0]) == 1
             assert await share.strict(7) == 1
             await until(lambda: cache._hears.until > 0.0, 60)
             assert await share(7) == 1
@@ -119,7 +126,7 @@ async def test_a_demoted_master_is_left(tmp_path: Path) -> None:
             share = database.of(cache)
             assert await share(7) == 0
             one.said("REPLICAOF", "127.0.0.1", str(two.port))
-            await until(lambda: not cache._far._opened or cache._hears.until == 0.0, 60)  # type: ignore[union-attr]
+            await until(lambda: cache._hears.until == 0.0, 60)
             database.version = 1
             assert [await share(7), await share.strict(7)] == [1, 1]
             with pytest.raises(Unavailable):
@@ -146,7 +153,7 @@ async def test_a_cluster_is_one_cache_and_its_promoted_replica_serves_nothing_ol
             await until(lambda: cache.figures()["heard"] == 40, 30)
             assert [await share(id) for id in range(20)] == [1] * 20
             assert cache.figures()["far_hits"] + cache.figures()["loads"] >= 40
-            entry = cache._far.names("share:7")[0]  # type: ignore[union-attr]
+            entry = of(cache).names("share:7")[0]
             master = cluster.master_of(entry)
             master.kill()
             database.version = 2

@@ -38,14 +38,18 @@ class Way:
         assert self._server is not None
         self._server.close()
         self.end_all()
+        self.heal()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _met(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
         await self._open.wait()
+        if writer.transport.is_closing():
+            return
         there, onward = await asyncio.open_connection("127.0.0.1", self._to)
-        self._writers |= {writer, onward}
+        self._writers.add(onward)
         for pair in ((reader, onward), (there, writer)):
             task = asyncio.create_task(self._pass(*pair))
             self._tasks.add(task)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from muster_server.plane.redis.where import Where
+from muster.redis.where import Where
 from muster_server.plane.spec import SpecError
 from muster_server.systems.fleet import redis as module
 from muster_server.systems.fleet.index import Update

@@ -8,8 +8,8 @@ import pytest
 import uvloop
 from redis.exceptions import ConnectionError as Unreachable
 
-from muster_server.plane.redis.connections import opened
-from muster_server.plane.redis.where import parsed
+from muster.redis.connections import opened
+from muster.redis.where import parsed
 from tests.redis_server import RedisServer
 from tests.waiting import until
 

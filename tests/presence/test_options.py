@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from bench.presence_nodes import settings, spec
+from muster.redis.connections import opened
+from muster.redis.where import parsed
 from muster_server.control.errors import UserError
 from muster_server.control.terminal.found import Target
-from muster_server.plane.redis.connections import opened
-from muster_server.plane.redis.where import parsed
 from muster_server.plane.spec import Spec, SpecError
 from muster_server.systems.presence.cli.commands import asked
 from muster_server.systems.presence.options import Presence, shards, stores

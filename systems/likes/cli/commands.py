@@ -167,7 +167,7 @@ async def bring(where: Target, url: str, pattern: str, file: Path, as_json: bool
         from redis.asyncio import Redis
         from redis.exceptions import RedisError
 
-        from muster_server.plane.redis.endings import tell_endings
+        from muster.redis.endings import tell_endings
         from muster_server.systems.likes.cli.importing import Done, Moving
 
         try:

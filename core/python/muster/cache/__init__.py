@@ -3,6 +3,13 @@
 Needs `muster[cache]`. Of the client of rooms it uses what `rooms=` is given alone.
 """
 
+try:
+    import hiredis as _hiredis  # noqa: F401
+    import moka_py as _moka_py  # noqa: F401
+    import redis as _redis  # noqa: F401
+except ImportError as _missing:
+    raise ImportError(f"{_missing.name} is missing; pip install 'muster[cache]'", name=_missing.name) from _missing
+
 from ..errors import Unavailable
 from .cache import Cache
 from .changing import Changing, MarkLapsed

@@ -193,6 +193,29 @@ class InRedis:
         except (RedisError, OSError, TimeoutError) as error:
             raise self._unavailable(error) from error
 
+    async def state(self, key: str) -> dict[str, Any]:
+        """Whether a load is under way, and how many writers have marks."""
+        fields: dict[bytes, bytes] = await self._asked(self._client.hgetall, self.names(key)[1])
+        now_ms = monotonic() * 1e3 + next(iter(self._lives.values()), 0.0)
+        marks = [name for name, till in fields.items() if name.startswith(b"m:") and int(till) > now_ms]
+        return {"loading": b"t" in fields and int(fields[b"u"]) > now_ms, "marks": len(marks)}
+
+    async def about(self) -> dict[str, Any]:
+        """What it is, for people."""
+        await self.beat("", 0)
+        channel = self.channel.encode()
+        heard = await self._asked(self._client.execute_command, "PUBSUB", "NUMSUB", channel)
+        listeners = heard.get(channel, 0) if isinstance(heard, dict) else int(dict([heard]).get(channel, 0))
+        policy: dict[str, str] = await self._asked(self._client.config_get, "maxmemory*")
+        memory = {_text(name): _text(value) for name, value in policy.items()}
+        return {
+            "redis": self._shown,
+            "lives": sorted(life.decode() for life in self._lives),
+            "processes": listeners,
+            "maxmemory": int(memory.get("maxmemory", "0")),
+            "maxmemory_policy": memory.get("maxmemory-policy", ""),
+        }
+
     async def close(self) -> None:
         if self._gets is not None:
             await self._gets.close()
@@ -261,6 +284,10 @@ class InRedis:
     def _shown(self) -> str:
         places = ", ".join(f"{host}:{port}" for host, port in self._where.places)
         return f"{self._where.master} at sentinels {places}" if self._where.kind == "sentinel" else places
+
+
+def _text(word: bytes | str) -> str:
+    return word.decode() if isinstance(word, bytes) else word
 
 
 _DIGESTS: Final[dict[str, str]] = {}

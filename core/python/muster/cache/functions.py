@@ -67,7 +67,7 @@ class Cached(Generic[P, V]):
         self.__wrapped__ = function
         self._cache, self._plan, self._keys = cache, plan, Keys(template, function)
         self._of, self._count = self._keys.of, self._keys.count
-        self._near, self._figures = cache._near, cache._figures
+        self._near, self._hears, self._figures = cache._near, cache._hears, cache._figures
 
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> V:
         """The value: of level 1, of level 2, or of one load for all processes."""
@@ -75,7 +75,7 @@ class Cached(Generic[P, V]):
         kept = self._near.get(key)
         if kept is not None:
             now = monotonic()
-            if now < kept.until and now < self._cache._hears.until:
+            if now < kept.until and now < self._hears.until:
                 self._figures.near_hits += 1
                 if now >= kept.early:
                     self._cache._open().early(self._plan, key, kept, (args, kwargs))

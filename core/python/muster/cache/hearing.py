@@ -17,6 +17,7 @@ from typing import Final
 from redis.exceptions import RedisError
 
 from ..errors import Unavailable
+from ..redis.connections import cut
 from .ending import ended
 from .far import InRedis
 
@@ -133,7 +134,7 @@ class Hearing:
         finally:
             if beats is not None:
                 await ended([beats])
-            await connection.disconnect(nowait=True)
+            await cut(connection)
 
     def _drop(self, data: bytes) -> None:
         try:

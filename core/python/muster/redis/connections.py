@@ -65,7 +65,7 @@ def opened(where: Where, password: str, seconds: float, connected: Connected | N
 
 async def apart(client: Any) -> Any:
     """A connection of its own to a server of the data, outside the client's pool: for messages that come by themselves. Its
-    caller disconnects it."""
+    caller cuts it."""
     connection: Any
     if isinstance(client, RedisCluster):
         await client.initialize()
@@ -75,3 +75,10 @@ async def apart(client: Any) -> Any:
         connection = client.connection_pool.make_connection()
     await connection.connect()
     return connection
+
+
+async def cut(connection: Any) -> None:
+    """End a connection at once, whatever its peer does."""
+    if connection._writer is not None:
+        connection._writer.transport.abort()
+    await connection.disconnect(nowait=True)
