@@ -13,7 +13,7 @@ from muster_server.systems.messages.logged import LoggedSchedule
 from tests.messages.world import HOUR_MS, play
 from tests.virtual import Stuck
 
-SEEDS = 12
+SEEDS = 24
 OLDER = "if count < seen then return {-2, count} end"
 Plant = Callable[[pytest.MonkeyPatch], None]
 

@@ -28,7 +28,7 @@ from muster_server.systems.messages.receiver import Receiver, Unreachable
 from muster_server.systems.messages.redis import RedisSchedule
 from muster_server.systems.messages.redis_place import Away
 from muster_server.systems.messages.schedule import NewChange, NewMessage, Reply, Schedule, StoreError
-from muster_server.systems.messages.shapes import Change, Changed, Fire, Numbers, Result, Scrubbed, Send, Sent
+from muster_server.systems.messages.shapes import Change, Changed, Fire, Numbers, Refused, Result, Scrubbed, Send, Sent
 from muster_server.systems.messages.topics import FILE, Book, NewTopic, TopicsFile
 from tests.messages.redis_in_memory import RedisInMemory
 from tests.virtual import VirtualLoop
@@ -526,7 +526,10 @@ class User:
             told.due_at = min(told.due_at, change.at)
         (changed,) = await self._answered(lambda: self._receiver.change("orders", [change]))
         told.in_doubt = False
-        assert isinstance(changed, Changed), changed
+        if isinstance(changed, Refused):
+            assert (changed.code, verb != "cancel") == ("conflict", True), changed
+            assert ("which is sooner" if verb == "advance" else "which is later") in changed.detail, changed
+            return
         assert changed.outcome != "unknown", f"{id} was accepted"
         if changed.outcome == "done":
             if verb == "cancel":
