@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import structlog
 
+from muster_server.systems.http import uri
 from muster_server.systems.http.connection import Connection
 from muster_server.systems.http.counts import NO_ROUTE, Counts
 from muster_server.systems.http.problems import CONTENT_TYPE, Problem
@@ -28,6 +29,7 @@ REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+)(:[0-9]{1,5})?")
 STATE: Final = "request"
 HOSTS_KEPT: Final = 256
+PROBES: Final = frozenset({"/healthz", "/readyz"})
 
 
 class Ongoing:
@@ -132,12 +134,16 @@ class Front:
 
         if not self._host_known(request.host):
             await self._refuse(Problem("unknown_host", f"{request.host!r:.80} is not in http.hosts"), request, send)
-        elif self.draining and not scope["path"].endswith("z"):  # probes learn it in their own way
+            return
+        if self.draining and scope["path"] not in PROBES:  # probes learn it in their own way
             await self._refuse(Problem("draining"), request, send)
-        else:
-            # Routes see the path as it was sent: a room's name may have a slash, as %2F.
-            scope["path"] = scope["raw_path"].decode("ascii")
-            await self._routes(scope, hear, say)
+            return
+        try:
+            scope["path"] = uri.path(scope["raw_path"])
+        except uri.BadUri as error:
+            await self._refuse(Problem("not_found", str(error)), request, send)
+            return
+        await self._routes(scope, hear, say)
 
     async def _late(self, request: Ongoing, send: Send) -> None:
         if request.status:  # the answer has begun, and is not read

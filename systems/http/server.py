@@ -28,7 +28,7 @@ import muster
 from muster_server.control.errors import UserError
 from muster_server.control.node.admin import HttpServer
 from muster_server.plane.trust import Trust
-from muster_server.systems.http import docs
+from muster_server.systems.http import docs, uri
 from muster_server.systems.http.access import Access, Caller
 from muster_server.systems.http.connection import connection
 from muster_server.systems.http.counts import Counts
@@ -268,6 +268,7 @@ class HttpFace:
         return Litestar(
             handlers,
             dependencies={"caller": Provide(caller)},
+            before_request=self._decode,
             exception_handlers={Problem: self._problem, HTTPException: self._http, Exception: self._defect},
             request_max_body_size=options.body_bytes_max,
             cors_config=_cors(options),
@@ -291,6 +292,17 @@ class HttpFace:
             logging_config=None,
             debug=False,
         )
+
+    async def _decode(self, request: AnyRequest) -> None:
+        """Decode the names in the path, each once. Raises `Problem`."""
+        names: dict[str, str] = request.scope["path_params"]
+        decoded: dict[str, str] = {}
+        for name, encoded in names.items():
+            try:
+                decoded[name] = uri.part(encoded)
+            except uri.BadUri as error:
+                raise Problem("bad_room_name" if name == "room" else "bad_request", str(error)) from None
+        request.scope["path_params"] = decoded
 
     def _problem(self, request: AnyRequest, problem: Problem) -> Response[bytes]:
         self.counts.rejected(problem.code)

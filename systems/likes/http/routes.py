@@ -283,7 +283,9 @@ async def top(
     likes_face: NamedDependency[LikesFace],
     start: Start = 0,
     limit: Limit = 100,
-    window: Annotated[str, QueryParameter(pattern="^(1h|24h|7d)?$", description=f"{', '.join(WINDOWS)}, or none")] = "",
+    window: Annotated[
+        str, QueryParameter(pattern=r"^(1h|24h|7d)?\Z", description=f"{', '.join(WINDOWS)}, or none")
+    ] = "",
 ) -> Response[bytes]:
     """The ranking of all items, by count or by a window in which newer likes count more."""
     return await _top(likes_face, caller, "", start, limit, window)
@@ -296,7 +298,9 @@ async def top_of(
     likes_face: NamedDependency[LikesFace],
     start: Start = 0,
     limit: Limit = 100,
-    window: Annotated[str, QueryParameter(pattern="^(1h|24h|7d)?$", description=f"{', '.join(WINDOWS)}, or none")] = "",
+    window: Annotated[
+        str, QueryParameter(pattern=r"^(1h|24h|7d)?\Z", description=f"{', '.join(WINDOWS)}, or none")
+    ] = "",
 ) -> Response[bytes]:
     """The ranking of a field."""
     return await _top(likes_face, caller, field, start, limit, window)

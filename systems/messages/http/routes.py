@@ -59,7 +59,7 @@ LOOK_S: Final = 0.5
 LIST_S: Final = 60.0
 
 State = Literal["scheduled", "firing", "done", "dead", "withdrawn"]
-TopicPath = Annotated[str, PathParameter(description="The topic's name", pattern=NAME.pattern)]
+TopicPath = Annotated[str, PathParameter(description="The topic's name", pattern=rf"^{NAME.pattern}\Z")]
 IdPath = Annotated[str, PathParameter(description="The message's id")]
 Key = Annotated[
     str | None,

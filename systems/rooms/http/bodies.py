@@ -2,7 +2,6 @@
 
 import base64
 from typing import Final
-from urllib.parse import unquote
 
 import msgspec
 
@@ -22,13 +21,10 @@ class JsonMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     encoding: str = "utf-8"
 
 
-def room_name(encoded: str) -> str:
-    """The room in a path. Raises `Problem`."""
+def room_name(name: str) -> str:
+    """The room of this name. Raises `Problem`."""
     try:
-        name = unquote(encoded, errors="strict")
         check_name(name)
-    except UnicodeDecodeError:
-        raise Problem("bad_room_name", "the name is no UTF-8, percent-encoded") from None
     except muster.BadRoomName as error:
         raise Problem("bad_room_name", str(error)) from None
     return name

@@ -166,7 +166,7 @@ async def members(
     caller: NamedDependency[Caller],
     service: NamedDependency[Service],
     ids: Annotated[bool, QueryParameter(description="Also the users, at most 100")] = False,
-    start: Annotated[str, QueryParameter(pattern="^[0-9]{1,20}$", description="The first user to name")] = "0",
+    start: Annotated[str, QueryParameter(pattern=r"^[0-9]{1,20}\Z", description="The first user to name")] = "0",
     wait: Annotated[float, QueryParameter(gt=0, le=60, description="Seconds that gateways have to answer")] = 1.0,
 ) -> Response[bytes]:
     """Count a room's members over all gateways. A user with two clients counts twice."""

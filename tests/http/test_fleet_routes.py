@@ -1,0 +1,137 @@
+"""The routes of the fleet, over calls to a scheduler of the test's own."""
+
+import dataclasses
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+import pytest
+
+from muster_server.control.cluster.instance import Process
+from muster_server.plane.calls import CallError, Server, key_of
+from muster_server.systems.fleet.questions import (
+    DropTask,
+    Explain,
+    Explained,
+    Ping,
+    Pong,
+    PutTask,
+    ResultsOf,
+    RunNow,
+    TaskRow,
+)
+from muster_server.systems.fleet.records import ResultRow
+from tests.http.conftest import Beside, Make
+from tests.ports import free_ports
+
+SECRET = b"c" * 32
+
+
+class Scheduler:
+    """It leads, and has every run and task that it is asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+        self.refuses: CallError | None = None
+        (self.port,) = free_ports(1)
+        answers: dict[type[msgspec.Struct], Any] = {
+            Ping: self._ping,
+            Explain: self._explain,
+            ResultsOf: self._results_of,
+            PutTask: self._put_task,
+            DropTask: self._drop_task,
+            RunNow: self._run_now,
+        }
+        self.server = Server(key_of(SECRET), answers)
+
+    async def nodes(self) -> Sequence[Process]:
+        address = ("127.0.0.1", self.port)
+        return [
+            Process(
+                name="scheduler",
+                role="scheduler",
+                node=1,
+                partition=0,
+                pid=0,
+                epoch=1,
+                restarts=0,
+                ready=True,
+                link=("127.0.0.1", 0),
+                admin=("127.0.0.1", 0),
+                bind=address,
+            )
+        ]
+
+    def _note(self, question: Any) -> None:
+        self.asked.append(question)
+        if self.refuses is not None:
+            raise self.refuses
+
+    async def _ping(self, _: Ping) -> Pong:
+        return Pong()
+
+    async def _explain(self, question: Explain) -> Explained:
+        self._note(question)
+        return Explained(question.run, "ping", "", "", "done", 0, 0, [], [], [], [], [], None, "")
+
+    async def _results_of(self, question: ResultsOf) -> list[ResultRow]:
+        return []
+
+    async def _put_task(self, question: PutTask) -> TaskRow:
+        self._note(question)
+        return question.task
+
+    async def _drop_task(self, question: DropTask) -> bool:
+        self._note(question)
+        return True
+
+    async def _run_now(self, question: RunNow) -> None:
+        self._note(question)
+
+
+@pytest.fixture
+async def scheduler() -> AsyncIterator[Scheduler]:
+    made = Scheduler()
+    await made.server.start("127.0.0.1", made.port)
+    yield made
+    await made.server.stop()
+
+
+@pytest.fixture
+async def beside(scheduler: Scheduler, make: Make, tmp_path: Path) -> AsyncIterator[Beside]:
+    """A face that asks this scheduler."""
+    secret = tmp_path / "cluster.secret"
+    secret.write_text(SECRET.hex())
+    made = await make()
+    await made.server.stop()
+    made.settings = dataclasses.replace(made.settings, nodes=scheduler.nodes, cluster_secret_file=str(secret))
+    made.begin()
+    await made.server.start()
+    yield made
+    await made.server.stop()
+
+
+@pytest.mark.parametrize("name", ["a/b", "a:b@7", "100%", "%41", "ü", "a b", "a+b"])
+async def test_a_name_in_a_path_is_decoded_once(beside: Beside, scheduler: Scheduler, name: str) -> None:
+    client = beside.client("measure:*", "tasks:*")
+    encoded = quote(name, safe="")
+    assert (await client.get(f"/api/v1/fleet/runs/{encoded}")).status_code == 200
+    assert (await client.put(f"/api/v1/fleet/tasks/{encoded}", json={"kind": "ping"})).status_code == 200
+    assert (await client.delete(f"/api/v1/fleet/tasks/{encoded}")).status_code == 200
+    explained, put, dropped = scheduler.asked
+    assert (explained.run, put.task.name, dropped.name) == (name, name, name)
+
+
+async def test_a_scope_is_held_against_the_decoded_name(beside: Beside, scheduler: Scheduler) -> None:
+    client = beside.client("tasks:a/*")
+    assert (await client.delete("/api/v1/fleet/tasks/a%2Fb")).status_code == 200
+    assert (await client.delete("/api/v1/fleet/tasks/a%252Fb")).status_code == 403
+
+
+@pytest.mark.parametrize("name", ["%FF", "%zz", "100%"])
+async def test_a_name_that_cannot_be_decoded_is_refused(beside: Beside, scheduler: Scheduler, name: str) -> None:
+    answer = await beside.client("measure:*").get(f"/api/v1/fleet/runs/{name}")
+    assert (answer.status_code, answer.json()["code"]) == (400, "bad_request")
+    assert not scheduler.asked
