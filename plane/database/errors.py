@@ -22,6 +22,10 @@ class Unavailable(DatabaseError):
     """It fails for now."""
 
 
+class BadValue(Refused):
+    """The database cannot hold a value: too long, out of range, or with a character that it does not take."""
+
+
 class Busy(Unavailable):
     """Another transaction was in the way: try again at once."""
 
@@ -34,6 +38,9 @@ def told(error: BaseException) -> str:
 
 # MySQL's numbers, PostgreSQL's states, SQLite's words.
 _BUSY: Final = frozenset({1205, 1213, "40001", "40P01", "55P03", "database is locked"})
+_BAD_VALUE: Final = frozenset({1048, 1153, 1264, 1265, 1292, 1366, 1406, 3140, 3819, 4025})
+_DATA: Final = ("22", "23", "54")
+"""Classes of PostgreSQL's states: data exception, violated constraint, program limit."""
 _REFUSED: Final = frozenset(
     {1044, 1045, 1049, 1142, 1698, "28000", "28P01", "3D000", "42501", "file is not a database"}
 )
@@ -48,7 +55,10 @@ def translated(error: BaseException, where: str, password: str | None) -> Databa
         text = "no answer in time"
     if password:
         text = text.replace(password, "***")
-    kind = Busy if codes & _BUSY else Refused if codes & _REFUSED else Unavailable
+    if codes & _BAD_VALUE or any(map(_is_data, causes)):
+        kind: type[DatabaseError] = BadValue
+    else:
+        kind = Busy if codes & _BUSY else Refused if codes & _REFUSED else Unavailable
     return kind(f"{where}: {text[:_LINE_MAX]}")
 
 
@@ -60,6 +70,14 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         seen.add(id(cause))
         yield cause
         cause = getattr(cause, "orig", None) or cause.__cause__
+
+
+def _is_data(cause: BaseException) -> bool:
+    """Whether an error is of a value: by the state, or because the driver cannot even send it."""
+    state = getattr(cause, "sqlstate", None)
+    if isinstance(state, str):
+        return state[:2] in _DATA
+    return isinstance(cause, OverflowError | UnicodeError) or type(cause).__name__ in {"DataError", "IntegrityError"}
 
 
 def _codes(cause: BaseException) -> Iterator[Any]:

@@ -96,6 +96,13 @@ def _lead(name: str, said: Mapping[str, Any], minute: int, nodes_there: int) -> 
     found: list[Finding] = []
     if said["broker"] != "connected":
         found.append(fail(CHECK, f"{name} leads without an MQTT broker", "check the broker, fleet.mqtt, its password"))
+    refused: Mapping[str, str] = said.get("refused", {})
+    if refused:
+        name_of, why = next(iter(refused.items()))
+        text = f"{said['tasks_refused']} tasks cannot be scheduled, as {name_of}: {why}"
+        found.append(
+            warn(CHECK, text, "muster fleet task ls shows them all; correct their rows, then muster fleet refresh")
+        )
     behind = minute - int(said["last_minute"])
     if behind > BEHIND_MINUTES:
         found.append(

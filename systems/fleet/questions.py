@@ -164,11 +164,14 @@ class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
     """Clients a run, with `every_minutes`."""
     per_hour: int | None = None
     """Samples an hour."""
-    customer: Literal["major", "enterprise", "ordinary"] = "ordinary"
+    customer: str = "ordinary"
+    """major, enterprise or ordinary."""
     slip_ms: int = 0
     options: dict[str, Any] = {}
     paused: bool = False
     since_minute: int = 0
+    refused: str = ""
+    """Why the task cannot be scheduled; empty: it can. The table has no such column."""
 
 
 class RunNow(msgspec.Struct, frozen=True, tag=True):

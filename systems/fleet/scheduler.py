@@ -9,11 +9,12 @@ carries the lead's epoch, so that a lead that was only asleep can write, and pic
 import asyncio
 import contextlib
 import os
+import re
 import secrets
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -59,14 +60,16 @@ from muster_server.systems.fleet.records import (
     RunRow,
     Store,
     StoreError,
+    Unstored,
     handed_out,
     scheduled,
+    unfit,
 )
 from muster_server.systems.fleet.runs import Replacement, RunEnd, RunName, Runs, RunsError
 from muster_server.systems.fleet.schema import NAME, SchemaError
 from muster_server.systems.fleet.selector import SelectorError, parse
 from muster_server.systems.fleet.watching import WATCHED_MAX, Queue, Told, Watching
-from muster_server.systems.fleet.wheel import PICK_MAX, Task, TaskError, Turn, Wheel
+from muster_server.systems.fleet.wheel import PICK_MAX, TASKS_MAX, Task, TaskError, Turn, Wheel
 
 ROLE: Final = "scheduler"
 LOOK_S: Final = 0.5
@@ -81,6 +84,9 @@ WRITE_S_MAX: Final = 0.1
 PRUNE_S: Final = 600.0
 ANSWERS_MAX: Final = 200_000
 """That wait for the store; further ones are dropped, and their clients are missed: 20 s of the largest load."""
+REFUSED_SHOWN: Final = 20
+"""Tasks that cannot be scheduled in one line of the log, and in the status."""
+MINUTE: Final = re.compile(r"[0-9]{1,18}")
 INSTANT: Final = 0
 """The minute of an instant run."""
 
@@ -117,6 +123,10 @@ class Leading:
         self.watching = Watching()
         self.refused: dict[str, str] = {}
         """Tasks of the table that cannot be scheduled, and why."""
+        self.unstored = 0
+        """Runs and results that the store could not hold."""
+        self._lost: dict[RunName, str] = {}
+        """Runs that the store could not hold just now, and why."""
         self.overflowed = 0
         """Messages of clients that were dropped because the store is too slow."""
         self._answers: list[ResultRow] = []
@@ -213,18 +223,31 @@ class Leading:
         """Read the table. A task that cannot be scheduled does not run, and is named."""
         async with self._refreshing:
             table = {row.name: row for row in await self._store.tasks()}
-            self.refused = {}
-            for row in table.values():
-                try:
-                    check(row)
-                except CallError as error:
-                    self.refused[row.name] = str(error)
+            self.refused = self._judged(table.values())
             if self.refused:
-                self._log.warning("tasks cannot be scheduled", refused=self.refused)
+                few = dict(list(self.refused.items())[:REFUSED_SHOWN])
+                self._log.warning("tasks cannot be scheduled", count=len(self.refused), refused=few)
             self.table = table
             self.wheel.refresh(self._running())
         self.tell_averages()
         return Refreshed(len(table), self.refused)
+
+    def _judged(self, rows: Iterable[TaskRow]) -> dict[str, str]:
+        """The tasks that cannot be scheduled, and why. Whatever stands in a row, it concerns no other one."""
+        refused: dict[str, str] = {}
+        running = 0
+        for row in rows:
+            try:
+                check(row)
+                running += not row.paused
+                if running > TASKS_MAX:
+                    raise CallError("task", f"{TASKS_MAX} tasks run already, and no more can")
+            except CallError as error:
+                refused[row.name] = str(error)
+            except Exception as error:
+                self._log.exception("a task could not be judged", task=row.name)
+                refused[row.name] = f"{type(error).__name__}: {error}"[:300]
+        return refused
 
     def _running(self) -> list[Task]:
         rows = self.table.values()
@@ -245,7 +268,10 @@ class Leading:
                     before = self.wheel.last_minute
                     turn = self.wheel.advance(minute) if before else self._first(minute)
                     rows = [handed_out(due, self.table[due.task]) for due in turn.runs]
-                    await self._store.turn(self.lead.epoch, before, self.wheel.last_minute, rows, turn.missed)
+                    last = self.wheel.last_minute
+                    unstored = await self._store.turn(self.lead.epoch, before, last, rows, turn.missed)
+                lost = {each.run for each in self._noted(unstored)}
+                rows = [row for row in rows if row.name not in lost]
                 self.handed_out += len(rows)
                 for missed in turn.missed:
                     self.missed += missed.runs
@@ -275,6 +301,8 @@ class Leading:
             raise CallError("pick", f"{question.pick} clients; 1 to {PICK_MAX} are possible")
         if self.watching.full:
             raise CallError("busy", f"{WATCHED_MAX} runs are watched")
+        if why := unfit(question.kind, question.target, question.selector):
+            raise CallError("run", why)
         row = RunRow(
             task=f"run-{secrets.token_hex(6)}",
             minute=INSTANT,
@@ -321,7 +349,10 @@ class Leading:
         begun = msgspec.structs.replace(
             row, state="running", started_ms=_wall_ms(), draws=[picked.draw], asked=[picked.clients]
         )
-        await self._put(begun)
+        if why := await self._put(begun):
+            self._nodes.tell(Release(self.lead.epoch, _text(row.name)))
+            await self._miss(row, f"the database cannot hold this run: {why}")
+            return
         self._rows[row.name] = begun
         names, text = [client for client, _ in picked.clients], _text(row.name)
         self.watching.say(row.name, Event("asked", text, names, wanted=row.wanted, members=picked.draw.members))
@@ -367,10 +398,11 @@ class Leading:
             self._log.warning("silent clients are not replaced", run=_text(wanted.run), cause=str(error))
             found, draws = [], row.draws
         silent = wanted.silent[: len(found)]
-        row = self._rows[wanted.run] = msgspec.structs.replace(
-            row, draws=draws, asked=[*row.asked, found], replaced=silent
-        )
-        await self._put(row)
+        begun = msgspec.structs.replace(row, draws=draws, asked=[*row.asked, found], replaced=silent)
+        if await self._put(begun):
+            found, silent = [], []  # nobody may be asked whom the database does not know
+        else:
+            self._rows[wanted.run] = begun
         self.watching.say(wanted.run, Event("replaced", _text(wanted.run), silent))
         if found:
             self.watching.say(wanted.run, Event("asked", _text(wanted.run), [client for client, _ in found]))
@@ -418,10 +450,20 @@ class Leading:
         self.watching.say(ended.run, over)
         self.watching.over(ended.run)
 
-    async def _put(self, row: RunRow) -> None:
-        """Written when this returns."""
+    async def _put(self, row: RunRow) -> str:
+        """Written when this returns; if the store cannot hold it, the reason is returned."""
         self._puts[row.name] = row
         await self.settled()
+        return self._lost.pop(row.name, "")
+
+    def _noted(self, unstored: Sequence[Unstored] | None) -> list[Unstored]:
+        """Count and log what the store could not hold."""
+        for each in unstored or ():
+            self.unstored += 1
+            self._log.error(
+                "the database cannot hold a row", run=_text(each.run), client=each.client, cause=each.reason
+            )
+        return list(unstored or ())
 
     async def settled(self) -> None:
         """All that came so far is written when this returns."""
@@ -447,7 +489,10 @@ class Leading:
         written, self._written = self._written, []
         try:
             if answers or puts:
-                await self._store.write(self.lead.epoch, list(puts.values()), answers)
+                unstored = self._noted(await self._store.write(self.lead.epoch, list(puts.values()), answers))
+                self._lost |= {each.run: each.reason for each in unstored if not each.client}
+                if stand_ins := [_stand_in(each) for each in unstored if each.client]:
+                    await self._store.write(self.lead.epoch, [], stand_ins)
         except BaseException:
             self._written += written
             raise
@@ -697,7 +742,9 @@ class Scheduler:
     async def _tasks(self, _: Tasks) -> list[TaskRow]:
         self._lead_or_refuse()
         with _told():
-            return await self._store.tasks()
+            rows = await self._store.tasks()
+        refused = self._lead_or_refuse()._judged(rows)
+        return [msgspec.structs.replace(row, refused=refused.get(row.name, "")) for row in rows]
 
     async def _hour(self, _: Hour) -> WheelShown:
         leading = self._lead_or_refuse()
@@ -714,11 +761,12 @@ class Scheduler:
     async def _run_of(self, name: str) -> RunRow:
         """A run by its name, or a task's last run. Raises `CallError`."""
         task, at, minute = name.rpartition("@")
+        row = None
         with _told():
-            if at and minute.isascii() and minute.isdigit():
-                row = await self._store.run(task, int(minute))
-            else:
+            if not at and NAME.fullmatch(name):
                 row = await self._store.run(name, None)
+            elif NAME.fullmatch(task) and MINUTE.fullmatch(minute):
+                row = await self._store.run(task, int(minute))
         if row is None:
             raise CallError("unknown", f"there is no run {name[:100]}")
         return row
@@ -770,6 +818,8 @@ class Scheduler:
                 "lead_epoch": leading.lead.epoch,
                 "broker": "connected" if leading.link.connected else "away",
                 "tasks": len(leading.table),
+                "tasks_refused": len(leading.refused),
+                "refused": dict(list(leading.refused.items())[:REFUSED_SHOWN]),
                 "in_flight": leading.runs.in_flight,
                 "last_minute": leading.wheel.last_minute,
             }
@@ -791,6 +841,11 @@ class Scheduler:
             ("fleet_runs_taken_up", "Open runs of a scheduler before", handed[2]),
             ("fleet_orders_sent", "Orders to clients", 0 if leading is None else leading.link.sent),
             ("fleet_orders_lost", "Orders while the broker was away", 0 if leading is None else leading.link.lost),
+            (
+                "fleet_rows_unstored",
+                "Runs and results that the database could not hold",
+                0 if leading is None else leading.unstored,
+            ),
             ("fleet_answers_received", "Receipts and results", 0 if leading is None else leading.link.received),
             *outcomes,
             *(
@@ -811,6 +866,11 @@ class Scheduler:
             ("fleet_index_nodes", "Index nodes that answer", len(self._nodes.alive)),
             ("fleet_runs_in_flight", "Runs in flight", 0 if leading is None else leading.runs.in_flight),
             ("fleet_tasks", "Continuous tasks", 0 if leading is None else len(leading.table)),
+            (
+                "fleet_tasks_refused",
+                "Rows of the table of tasks that cannot be scheduled",
+                0 if leading is None else len(leading.refused),
+            ),
         ]
 
     def addresses(self) -> list[tuple[str, int]]:
@@ -838,15 +898,31 @@ def outcomes(row: RunRow, results: Sequence[ResultRow]) -> tuple[list[str], list
     return done, replaced, missed
 
 
+def _stand_in(unstored: Unstored) -> ResultRow:
+    """In the place of a result that the store cannot hold: the client did answer."""
+    why = f"the database cannot hold this result: {unstored.reason}"
+    return ResultRow(*unstored.run, unstored.client, False, b"null", why, _wall_ms())
+
+
 def check(task: TaskRow) -> None:
     """Raises `CallError` for a task that cannot be scheduled."""
     if not NAME.fullmatch(task.name):
         raise CallError("task", f"bad name of a task {task.name[:80]!r}: 1 to 64 letters, digits, '_' and '-' expected")
+    if task.refused:
+        raise CallError("task", task.refused)
+    if why := unfit(task.kind, task.target, task.selector):
+        raise CallError("task", f"task {task.name}: {why}")
+    if not 0 <= task.since_minute < 1 << 53:
+        raise CallError("task", f"task {task.name}: since_minute {task.since_minute} is no minute since 1970")
     try:
         parse(task.selector)
         Wheel(0, [scheduled(task)])
-    except (SelectorError, TaskError) as error:
+        msgspec.msgpack.encode(task.options)  # as runs are stored
+        schema.written(schema.Order(schema.run_name(task.name, 0), task.kind, task.target, 0, 0, task.options))
+    except (SelectorError, TaskError, SchemaError) as error:
         raise CallError("task", str(error)) from None
+    except OverflowError:
+        raise CallError("task", f"task {task.name}: options: numbers have at most 64 bits") from None
 
 
 def _text(run: RunName) -> str:

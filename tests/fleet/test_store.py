@@ -99,6 +99,61 @@ async def test_a_run_goes_forward_only_and_each_result_is_kept_once(stores: "lis
     assert await store.results_of(("shop", 7)) == []
 
 
+async def test_a_nul_of_a_client_is_kept_as_another_character(stores: "list[SqlStore]") -> None:
+    store = stores[0]
+    await store.take(None, "a")
+    running = msgspec.structs.replace(RUN, state="missed", reason="a\0b", started_ms=5)
+    nul = ResultRow("shop", 7, "c1", False, b'"\\u0000"', "a\0b", 1)
+    assert not await store.write(1, [running], [nul])
+    kept = msgspec.structs.replace(nul, error="a\N{REPLACEMENT CHARACTER}b")
+    assert await store.results_of(("shop", 7)) == [kept]
+
+
+async def test_a_row_that_the_database_cannot_hold_keeps_no_other_one_back(stores: "list[SqlStore]") -> None:
+    store = stores[0]
+    await store.take(None, "a")
+    runs = [msgspec.structs.replace(RUN, minute=minute) for minute in range(7, 12)]
+    runs[2] = msgspec.structs.replace(runs[2], wanted=1 << 70)
+    missed = [MissedRuns("shop", 1, 6, 2, 6), MissedRuns("other", 1, 6, 1 << 70, 6)]
+    refused = await store.turn(1, 0, 7, runs, missed)
+    assert [(each.run, each.client) for each in refused] == [(("shop", 9), ""), (("other", 1), "")]
+    assert all(each.reason for each in refused)
+    assert [run.minute for run in await store.open_runs()] == [7, 8, 10, 11]
+    lead = await store.lead()
+    assert lead is not None
+    assert lead.last_minute == 7
+    results = [ResultRow("shop", 7, f"c{number}", True, b"1", "", number) for number in range(9)]
+    results[4] = msgspec.structs.replace(results[4], at_ms=1 << 70)
+    refused = await store.write(1, [msgspec.structs.replace(runs[0], state="done")], results)
+    assert [(each.run, each.client) for each in refused] == [(("shop", 7), "c4")]
+    assert len(await store.results_of(("shop", 7))) == 8
+    assert [run.minute for run in await store.open_runs()] == [8, 10, 11]
+
+
+async def test_options_that_cannot_be_packed_keep_no_run_back(stores: "list[SqlStore]") -> None:
+    store = stores[0]
+    await store.take(None, "a")
+    bad = msgspec.structs.replace(RUN, minute=8, options={"n": 1 << 70})
+    refused = await store.turn(1, 0, 7, [RUN, bad], [])
+    assert [each.run for each in refused] == [("shop", 8)]
+    assert [run.minute for run in await store.open_runs()] == [7]
+
+
+@pytest.mark.parametrize(("field", "text"), [("kind", "k" * 65), ("target", "t" * 1_025)])
+async def test_a_text_that_is_too_long_for_a_server_keeps_no_run_back(
+    served: "Database", field: str, text: str
+) -> None:
+    from muster_server.plane.database.url import location
+    from muster_server.systems.fleet.database.store import SqlStore
+
+    store = SqlStore(location(served.url), "one")
+    await store.take(None, "a")
+    long = msgspec.structs.replace(RUN, minute=8, **{field: text})
+    assert [each.run for each in await store.turn(1, 0, 7, [RUN, long], [])] == [("shop", 8)]
+    assert [run.minute for run in await store.open_runs()] == [7]
+    await store.close()
+
+
 async def test_tasks_are_written_changed_and_removed(stores: "list[SqlStore]") -> None:
     store = stores[0]
     assert await store.put_task(TASK, new=True)

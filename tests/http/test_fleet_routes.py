@@ -135,3 +135,14 @@ async def test_a_name_that_cannot_be_decoded_is_refused(beside: Beside, schedule
     answer = await beside.client("measure:*").get(f"/api/v1/fleet/runs/{name}")
     assert (answer.status_code, answer.json()["code"]) == (400, "bad_request")
     assert not scheduler.asked
+
+
+async def test_a_number_beyond_64_bits_in_options_is_refused(beside: Beside, scheduler: Scheduler) -> None:
+    client = beside.client("measure:*", "tasks:*")
+    said = {"kind": "ping", "options": {"n": 1 << 70}}
+    for answer in (
+        await client.put("/api/v1/fleet/tasks/shop", json=said),
+        await client.post("/api/v1/fleet/runs", json=said | {"pick": 1}),
+    ):
+        assert (answer.status_code, answer.json()["code"]) == (400, "bad_body")
+    assert not scheduler.asked

@@ -7,7 +7,7 @@ writes the table of tasks itself calls `refresh`.
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 from litestar import MediaType, Response, Router, delete, get, post, put
@@ -60,6 +60,7 @@ CODES: Final = {
     "selector": "bad_request",
     "pick": "bad_request",
     "task": "bad_request",
+    "run": "bad_request",
     "order": "too_long",
     "unknown": "not_found",
     "busy": "busy",
@@ -115,7 +116,7 @@ class TaskBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     every_minutes: int | None = None
     pick: int | None = None
     per_hour: int | None = None
-    customer: str = "ordinary"
+    customer: Literal["major", "enterprise", "ordinary"] = "ordinary"
     slip_ms: int = 0
     options: dict[str, Any] = {}
     paused: bool = False
@@ -424,9 +425,13 @@ def _problem(error: CallError) -> Problem:
 
 def _body(body: bytes, shape: type[A]) -> A:
     try:
-        return msgspec.json.decode(body, type=shape)
+        said = msgspec.json.decode(body, type=shape)
+        msgspec.msgpack.encode(said)  # as it goes to a scheduler
     except msgspec.MsgspecError as error:
         raise Problem("bad_body", str(error)) from None
+    except OverflowError:
+        raise Problem("bad_body", "a number has more than 64 bits") from None
+    return said
 
 
 def _spend(caller: Caller, samples: int) -> None:
