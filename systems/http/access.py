@@ -56,6 +56,16 @@ class Caller:
         """Count messages against the rate. Raises `Problem`."""
         self.access.spend(self, messages)
 
+    def spend_at_most_all(self, samples: int) -> int:
+        """Count samples against the same rate, a full bucket at most. Returns the count. Raises `Problem`."""
+        count = min(samples, self.access.bucket)
+        self.access.spend(self, count)
+        return count
+
+    def regain(self, messages: int) -> None:
+        """Count messages no more: nothing was done."""
+        self.access.regain(self, messages)
+
 
 class Access:
     """Checks credentials. `trust`: what users' tokens are judged by; `look` takes up a changed file of keys."""
@@ -119,6 +129,15 @@ class Access:
         wait = self._messages.take(caller.name, messages, self._clock())
         if wait:
             raise Problem("rate_limited", f"too many messages of {caller.name}", retry_after=wait)
+
+    def regain(self, caller: Caller, messages: int) -> None:
+        """As `Caller.regain`."""
+        self._messages.give(caller.name, messages)
+
+    @property
+    def bucket(self) -> int:
+        """Messages that a caller may send at once after a pause."""
+        return self._messages.size
 
     def _key(self, credential: str) -> Caller:
         key = self._keyring.find(credential)

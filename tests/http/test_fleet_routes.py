@@ -13,6 +13,7 @@ from muster_server.control.cluster.instance import Process
 from muster_server.plane.calls import CallError, Server, key_of
 from muster_server.systems.fleet.questions import (
     DropTask,
+    Event,
     Explain,
     Explained,
     Ping,
@@ -87,8 +88,12 @@ class Scheduler:
         self._note(question)
         return True
 
-    async def _run_now(self, question: RunNow) -> None:
-        self._note(question)
+    def _run_now(self, question: RunNow) -> AsyncIterator[Event]:
+        async def events() -> AsyncIterator[Event]:
+            self._note(question)
+            yield Event("asked", "run-1@0", [], wanted=question.pick)
+
+        return events()
 
 
 @pytest.fixture
@@ -146,3 +151,43 @@ async def test_a_number_beyond_64_bits_in_options_is_refused(beside: Beside, sch
     ):
         assert (answer.status_code, answer.json()["code"]) == (400, "bad_body")
     assert not scheduler.asked
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"pick": 1 << 31},
+        {"pick": 0},
+        {"pick": -1},
+        {"kind": "k" * 65},
+        {"target": "t" * 1_025},
+        {"target": "a\0"},
+        {"where": "(("},
+    ],
+)
+async def test_a_run_that_is_refused_costs_nothing(beside: Beside, scheduler: Scheduler, wrong: dict[str, Any]) -> None:
+    client = beside.client("measure:*")
+    said = {"kind": "ping", "pick": 20_000}
+    answer = await client.post("/api/v1/fleet/runs", json=said | wrong)
+    assert (answer.status_code, answer.json()["code"]) == (400, "bad_request")
+    assert not scheduler.asked
+    assert (await client.post("/api/v1/fleet/runs", json=said)).status_code == 202
+
+
+async def test_a_run_that_the_scheduler_refuses_costs_nothing(beside: Beside, scheduler: Scheduler) -> None:
+    client = beside.client("measure:*")
+    said = {"kind": "ping", "pick": 1 << 20}
+    scheduler.refuses = CallError("busy", "too many runs are watched")
+    for _ in range(3):
+        assert (await client.post("/api/v1/fleet/runs", json=said)).json()["code"] == "busy"
+    scheduler.refuses = None
+    assert (await client.post("/api/v1/fleet/runs", json=said)).status_code == 202
+
+
+async def test_the_largest_run_costs_one_full_bucket(beside: Beside, scheduler: Scheduler) -> None:
+    client = beside.client("measure:*")
+    said = {"kind": "ping", "pick": 1 << 20}
+    assert (await client.post("/api/v1/fleet/runs", json=said)).status_code == 202
+    refused = await client.post("/api/v1/fleet/runs", json=said)
+    assert refused.json()["code"] == "rate_limited"
+    assert float(refused.json()["retry_after"]) <= 2

@@ -36,9 +36,10 @@ from muster_server.systems.fleet.questions import (
     Tasks,
     Watch,
 )
-from muster_server.systems.fleet.records import ResultRow
-from muster_server.systems.fleet.selector import SelectorError
+from muster_server.systems.fleet.records import ResultRow, unfit
+from muster_server.systems.fleet.selector import SelectorError, parse
 from muster_server.systems.fleet.watching import Told
+from muster_server.systems.fleet.wheel import PICK_MAX
 from muster_server.systems.http.access import Action, Caller
 from muster_server.systems.http.face import AnyRequest, Base
 from muster_server.systems.http.idempotency import Answer, Nothing
@@ -162,17 +163,20 @@ async def measure(
     body = await request.body()
     asked = _body(body, Measure)
     caller.need("measure", asked.kind)
+    _check(asked)
     if wait:
         fleet.base.ongoing(request).extend(WAIT_S)
 
     async def do() -> Answer:
-        _spend(caller, asked.pick)
+        spent = _spend(caller, asked.pick)
         question = RunNow(asked.kind, asked.target, asked.where, asked.pick, asked.options, wait)
         name = ""
         try:
             async for event in (await fleet.asking()).follow(question, Event):
                 name = event.run
         except CallError as error:
+            if not name:
+                caller.regain(spent)
             raise Nothing(_problem(error)) from None
         if not wait:
             return Answer(202, msgspec.json.encode(Begun(name)))
@@ -434,11 +438,21 @@ def _body(body: bytes, shape: type[A]) -> A:
     return said
 
 
-def _spend(caller: Caller, samples: int) -> None:
-    if samples < 1:
-        raise Nothing(Problem("bad_request", "pick: at least 1"))
+def _check(asked: Measure) -> None:
+    """Refuse what a scheduler would, before it counts against the rate. Raises `Problem`."""
+    if not 1 <= asked.pick <= PICK_MAX:
+        raise Problem("bad_request", f"pick: {asked.pick}; 1 to {PICK_MAX} clients are possible")
+    if why := unfit(asked.kind, asked.target, asked.where):
+        raise Problem("bad_request", why)
     try:
-        caller.spend(samples)
+        parse(asked.where)
+    except SelectorError as error:
+        raise Problem("bad_request", str(error)) from None
+
+
+def _spend(caller: Caller, samples: int) -> int:
+    try:
+        return caller.spend_at_most_all(samples)
     except Problem as problem:
         raise Nothing(problem) from None
 
