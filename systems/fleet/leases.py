@@ -82,6 +82,11 @@ class Leases:
         """Also its epoch: an older one may come again. For a client that is gone for good."""
         self._leases.pop(client, None)
 
+    def latest(self, client: str) -> int:
+        """The latest epoch that was there, whether it is or not; 0: none was."""
+        lease = self._leases.get(client)
+        return 0 if lease is None else lease.epoch
+
     def epoch(self, client: str) -> int | None:
         """The epoch that is there; None if it is not."""
         lease = self._leases.get(client)

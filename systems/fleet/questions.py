@@ -110,6 +110,22 @@ class ClientPage(msgspec.Struct, frozen=True):
     more: bool
 
 
+class Readmit(msgspec.Struct, frozen=True, tag=True):
+    """Let a client begin anew with any epoch. Answered by whether it was known."""
+
+    client: str
+
+
+class Heal(msgspec.Struct, frozen=True, tag=True):
+    """Go by the clock again, after it was ahead. Answered by `Healed`."""
+
+
+class Healed(msgspec.Struct, frozen=True):
+    """Tasks run again so many minutes sooner; 0: the clock was right."""
+
+    minutes: int
+
+
 class Fairness(msgspec.Struct, frozen=True, tag=True):
     """How evenly a selector's clients are picked. Answered by `Spread`."""
 

@@ -142,6 +142,21 @@ class Store(Protocol):
     async def sent(self, first: int, last: int) -> Mapping[int, int]:
         """Clients asked in each of these minutes, by continuous tasks."""
 
+    async def heal(self, epoch: int, before: int, after: int) -> None:
+        """The last minute is `after`, which is earlier than `before`: the clock was ahead. One transaction.
+
+        What was missed after it is not; tasks that were to begin by then begin now.
+        """
+
+    async def missed(self, first: int, last: int) -> list[MissedRuns]:
+        """What was missed in these minutes, by task and first minute."""
+
+    async def handed(self, first: int, last: int) -> set[RunName]:
+        """Runs of continuous tasks that were handed out in these minutes."""
+
+    async def last_run(self) -> int:
+        """The last minute of all runs; 0: there is none."""
+
     async def prune(self, before_ms: int) -> None:
         """Delete runs that started earlier, with their results."""
 

@@ -34,6 +34,8 @@ from muster_server.systems.fleet.questions import (
     Event,
     Explain,
     Explained,
+    Heal,
+    Healed,
     Hour,
     Picked,
     PickOne,
@@ -82,6 +84,9 @@ WRITE_S: Final = 0.02
 WRITE_S_MAX: Final = 0.1
 """The pause before a write is as long as the last one took: under load writes are fewer and larger."""
 PRUNE_S: Final = 600.0
+STEP_S: Final = 60.0
+TRUSTED_S: Final = 3_600.0
+"""A clock that has made no step of `STEP_S` for so long is right enough to delete by age."""
 ANSWERS_MAX: Final = 200_000
 """That wait for the store; further ones are dropped, and their clients are missed: 20 s of the largest load."""
 REFUSED_SHOWN: Final = 20
@@ -127,6 +132,11 @@ class Leading:
         """Runs and results that the store could not hold."""
         self._lost: dict[RunName, str] = {}
         """Runs that the store could not hold just now, and why."""
+        self._known_until = lead.last_minute
+        """Up to here some runs may have been handed out before: the clock was ahead."""
+        self._ahead_since: float | None = None
+        self._offset, self._steps_since = time.time() - time.monotonic(), time.monotonic()
+        """Of the wall clock from the steady one; and since when it has made no step."""
         self.overflowed = 0
         """Messages of clients that were dropped because the store is too slow."""
         self._answers: list[ResultRow] = []
@@ -144,6 +154,7 @@ class Leading:
         await self.refresh()
         self._nodes.on_alive = self.tell_averages
         await self._connect()
+        self._known_until = max(self._known_until, await self._store.last_run())
         opened = await self._store.open_runs()
         began()
         for row in opened:
@@ -200,7 +211,8 @@ class Leading:
 
     async def _prune(self) -> None:
         while True:
-            await self._store.prune(_wall_ms() - self.fleet.keep_h * 3_600_000)
+            if self.trusts_clock:
+                await self._store.prune(_wall_ms() - self.fleet.keep_h * 3_600_000)
             await asyncio.sleep(PRUNE_S)
 
     def _spawn(self, work: Any) -> None:
@@ -260,15 +272,20 @@ class Leading:
 
     async def _turns(self) -> None:
         """Hand out each minute once, in one transaction, before anything of it starts."""
-        said = 0
         while True:
             minute = int(time.time() // 60)
+            offset = time.time() - time.monotonic()
+            if abs(offset - self._offset) > STEP_S:
+                self._offset, self._steps_since = offset, time.monotonic()
             if minute > self.wheel.last_minute:
                 async with self._refreshing:
                     before = self.wheel.last_minute
                     turn = self.wheel.advance(minute) if before else self._first(minute)
                     rows = [handed_out(due, self.table[due.task]) for due in turn.runs]
                     last = self.wheel.last_minute
+                    if rows and rows[0].minute <= self._known_until:  # the clock was there before
+                        known = await self._store.handed(rows[0].minute, last)
+                        rows = [row for row in rows if row.name not in known]
                     unstored = await self._store.turn(self.lead.epoch, before, last, rows, turn.missed)
                 lost = {each.run for each in self._noted(unstored)}
                 rows = [row for row in rows if row.name not in lost]
@@ -278,10 +295,46 @@ class Leading:
                     self._log.warning("runs are missed: no scheduler was there", **msgspec.to_builtins(missed))
                 self._spawn(self._start_all(rows))
                 self.tell_averages()  # also to nodes that came since
-            elif (ahead := self.wheel.minutes_ahead(minute)) > 1 and ahead != said:
-                said = ahead
-                self._log.warning("the clock went back: nothing runs until it has caught up", minutes=ahead)
+            await self._look_at_clock()
             await asyncio.sleep(min(1.0, 60 - time.time() % 60 + 0.001))
+
+    @property
+    def ahead(self) -> int:
+        """Minutes by which the clock is behind what was handed out: it was ahead before."""
+        return self.wheel.minutes_ahead(int(time.time() // 60))
+
+    @property
+    def trusts_clock(self) -> bool:
+        """Whether the wall clock has agreed with the steady one for long."""
+        return self.ahead <= 1 and time.monotonic() - self._steps_since >= TRUSTED_S
+
+    async def _look_at_clock(self) -> None:
+        """Bound the time in which nothing runs because the clock was ahead."""
+        if self.ahead <= 1:
+            self._ahead_since = None
+        elif self._ahead_since is None:
+            self._ahead_since = time.monotonic()
+            self._log.warning(
+                "the clock was ahead: no task runs until it has caught up, or until muster fleet heal",
+                minutes=self.ahead,
+                at_most_s=self.fleet.clock_wait_s,
+            )
+        if self._ahead_since is not None and time.monotonic() - self._ahead_since >= self.fleet.clock_wait_s:
+            await self.heal()
+
+    async def heal(self) -> int:
+        """Go by the clock again; returns by how many minutes it was ahead. What was handed out meanwhile is not again."""
+        async with self._refreshing:
+            before, minute = self.wheel.last_minute, int(time.time() // 60)
+            if minute >= before:
+                return 0
+            await self._store.heal(self.lead.epoch, before, minute)
+            self._known_until = max(self._known_until, before)
+            self.wheel = Wheel(minute, self._running())
+        self._ahead_since = None
+        self._log.warning("runs go by the clock again, which was ahead", minutes=before - minute)
+        await self.refresh()
+        return before - minute
 
     def _first(self, minute: int) -> Turn:
         """Nothing ever was handed out: tasks begin with the next minute."""
@@ -533,6 +586,7 @@ class Scheduler:
             DropTask: self._drop_task,
             Tasks: self._tasks,
             Hour: self._hour,
+            Heal: self._heal,
             Explain: self._explain,
             ResultsOf: self._results_of,
         }
@@ -746,6 +800,10 @@ class Scheduler:
         refused = self._lead_or_refuse()._judged(rows)
         return [msgspec.structs.replace(row, refused=refused.get(row.name, "")) for row in rows]
 
+    async def _heal(self, _: Heal) -> Healed:
+        with _told():
+            return Healed(await self._lead_or_refuse().heal())
+
     async def _hour(self, _: Hour) -> WheelShown:
         leading = self._lead_or_refuse()
         wheel = leading.wheel
@@ -822,6 +880,7 @@ class Scheduler:
                 "refused": dict(list(leading.refused.items())[:REFUSED_SHOWN]),
                 "in_flight": leading.runs.in_flight,
                 "last_minute": leading.wheel.last_minute,
+                "clock_ahead_minutes": leading.ahead,
             }
         return said
 
@@ -865,6 +924,11 @@ class Scheduler:
             ("fleet_leads", "1 while it leads", float(leading is not None)),
             ("fleet_index_nodes", "Index nodes that answer", len(self._nodes.alive)),
             ("fleet_runs_in_flight", "Runs in flight", 0 if leading is None else leading.runs.in_flight),
+            (
+                "fleet_clock_ahead_minutes",
+                "Minutes for which no task runs because the clock was ahead",
+                0 if leading is None else leading.ahead,
+            ),
             ("fleet_tasks", "Continuous tasks", 0 if leading is None else len(leading.table)),
             (
                 "fleet_tasks_refused",

@@ -252,6 +252,86 @@ async def test_a_clock_that_steps_back_runs_nothing_twice(house: House) -> None:
     assert max(house.air.orders.values()) == 1
 
 
+async def test_tasks_go_on_by_the_clock_that_was_ahead_once_it_was_healed(house: House) -> None:
+    await house.add("each", 1)
+    leading = await house.lead()
+    house.clock.wall = (START + 1) * 60.0 + 1
+    await house.settled(START + 1)
+    house.clock.wall = (START + 50) * 60.0 + 1
+    await house.settled(START + 50)
+    await house.store.put_task(
+        TaskRow(name="new", kind="ping", target="", selector="", every_minutes=1, pick=1, since_minute=START + 51),
+        new=True,
+    )
+    house.clock.wall = (START + 2) * 60.0 + 1
+    assert leading.ahead == 48
+    assert await leading.heal() == 48
+    assert await leading.heal() == 0
+    assert leading.ahead == 0
+    for minute in (START + 3, START + 4):
+        house.clock.wall = minute * 60.0 + 1
+        await house.settled(minute)
+    assert set(await house.runs()) == {
+        ("each", START + 1),
+        ("each", START + 3),
+        ("each", START + 4),
+        ("each", START + 49),
+        ("each", START + 50),
+        ("new", START + 3),
+        ("new", START + 4),
+    }
+    await house.kill()
+    house.clock.wall = (START + 48) * 60.0 + 1
+    await house.lead()
+    for minute in (START + 49, START + 50, START + 51):
+        house.clock.wall = minute * 60.0 + 1
+        await house.settled(minute)
+    runs = await house.runs()
+    assert {("each", minute) for minute in (START + 49, START + 50, START + 51)} <= set(runs)
+    assert max(house.air.orders.values()) == 1, "nothing runs twice, also after another death"
+
+
+async def test_a_clock_that_was_ahead_stops_tasks_for_a_bounded_time(house: House) -> None:
+    await house.add("each", 1)
+    house.settings = msgspec.structs.replace(
+        house.settings, fleet=msgspec.structs.replace(house.settings.fleet, clock_wait_s=0)
+    )
+    leading = await house.lead()
+    house.clock.wall = (START + 50) * 60.0 + 1
+    await house.settled(START + 50)
+    house.clock.wall = (START + 2) * 60.0 + 1
+    await until(lambda: leading.ahead == 0)
+    house.clock.wall = (START + 3) * 60.0 + 1
+    await house.settled(START + 3)
+    assert ("each", START + 3) in await house.runs()
+
+
+async def test_nothing_is_deleted_by_age_after_a_step_of_the_clock(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pruned: list[int] = []
+
+    async def noted(before_ms: int) -> None:
+        pruned.append(before_ms)
+
+    house.store.prune = noted  # type: ignore[method-assign]
+    await house.add("each", 1)
+    leading = await house.lead()
+    monkeypatch.setattr(module, "TRUSTED_S", 0.0)
+    await until(lambda: bool(pruned))
+    monkeypatch.setattr(module, "TRUSTED_S", 3_600.0)
+    leading._steps_since -= 7_200
+    assert leading.trusts_clock
+    house.clock.wall += 400 * 86_400
+    await house.settled(START + 400 * 1_440)
+    assert not leading.trusts_clock
+    pruned.clear()
+    await house.kill()
+    leading = await house.lead()
+    assert not leading.trusts_clock, "another lead does not know it yet"
+    assert not pruned
+
+
 async def test_of_two_that_believe_to_lead_one_works(house: House) -> None:
     await house.add("each", 1)
     await house.lead()

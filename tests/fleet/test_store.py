@@ -154,6 +154,29 @@ async def test_a_text_that_is_too_long_for_a_server_keeps_no_run_back(
     await store.close()
 
 
+async def test_a_clock_that_was_ahead_is_healed(stores: "list[SqlStore]") -> None:
+    store = stores[0]
+    await store.take(None, "a")
+    rows = [msgspec.structs.replace(TASK, name=f"t{minute}", since_minute=minute) for minute in (3, 50, 101, 500)]
+    for row in rows:
+        await store.put_task(row, new=True)
+    missed = [MissedRuns("a", 1, 6, 6, 12), MissedRuns("b", 8, 27, 10, 40), MissedRuns("c", 11, 98, 88, 88)]
+    await store.turn(1, 0, 100, [msgspec.structs.replace(RUN, minute=minute) for minute in (99, 100)], missed)
+    with pytest.raises(Fenced):
+        await store.heal(1, 99, 10)
+    await store.heal(1, 100, 10)
+    lead = await store.lead()
+    assert lead is not None
+    assert lead.last_minute == 10
+    assert [task.since_minute for task in await store.tasks()] == [11, 3, 11, 500]
+    assert await store.handed(99, 99) == {("shop", 99)}
+    assert (await store.last_run(), await stores[2].last_run()) == (100, 0)
+    assert await store.missed(1, 1_000) == [
+        MissedRuns("a", 1, 6, 6, 12),
+        MissedRuns("b", 8, 10, 1, 6),
+    ]
+
+
 async def test_tasks_are_written_changed_and_removed(stores: "list[SqlStore]") -> None:
     store = stores[0]
     assert await store.put_task(TASK, new=True)

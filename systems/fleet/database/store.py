@@ -41,6 +41,7 @@ CALL_S: Final = 5.0
 IDLE_S: Final = 3
 DELETED_AT_ONCE: Final = 500
 REASON_MAX: Final = 300
+MISSED_MAX: Final = 1_000
 
 
 _FIELDS: Final = [each for each in msgspec.structs.fields(TaskRow) if each.name != "refused"]
@@ -173,6 +174,49 @@ class SqlStore:
             await put(connection, self._put_result, [partial(self._result_row, epoch, each) for each in results])
 
         return await self._split(epoch, write)
+
+    async def heal(self, epoch: int, before: int, after: int) -> None:
+        tasks, missed = schema.tasks, schema.missed
+        span = missed.c.last_minute - missed.c.first_minute + 1
+        left = after - missed.c.first_minute + 1
+
+        async def heal(connection: AsyncConnection) -> None:
+            await connection.execute(update(schema.lead).where(self._here(schema.lead)).values(last_minute=after))
+            await connection.execute(delete(missed).where(self._here(missed), missed.c.first_minute > after))
+            # Of what began before, the part that remains; a task's runs are spread evenly.
+            await connection.execute(
+                update(missed)
+                .where(self._here(missed), missed.c.last_minute > after)
+                .ordered_values(
+                    (missed.c.runs, missed.c.runs * left // span),
+                    (missed.c.samples, missed.c.samples * left // span),
+                    (missed.c.last_minute, after),
+                )
+            )
+            soon = (self._here(tasks), tasks.c.since_minute > after + 1, tasks.c.since_minute <= before + 1)
+            await connection.execute(update(tasks).where(*soon).values(since_minute=after + 1))
+
+        await self._fenced(epoch, heal, before)
+
+    async def missed(self, first: int, last: int) -> list[MissedRuns]:
+        table = schema.missed
+        columns = (table.c.task, table.c.first_minute, table.c.last_minute, table.c.runs, table.c.samples)
+        mine = (self._here(table), table.c.first_minute <= last, table.c.last_minute >= first)
+        wanted = select(*columns).where(*mine).order_by(table.c.task, table.c.first_minute).limit(MISSED_MAX)
+        async with self._read() as connection:
+            return [MissedRuns(*row) for row in (await connection.execute(wanted)).all()]
+
+    async def handed(self, first: int, last: int) -> set[RunName]:
+        table = schema.runs
+        wanted = select(table.c.task, table.c.minute).where(self._here(table), table.c.minute.between(first, last))
+        async with self._read() as connection:
+            return {(row.task, row.minute) for row in (await connection.execute(wanted)).all()}
+
+    async def last_run(self) -> int:
+        table = schema.runs
+        async with self._read() as connection:
+            wanted = select(func.max(table.c.minute)).where(self._here(table))
+            return int((await connection.execute(wanted)).scalar() or 0)
 
     async def open_runs(self) -> list[RunRow]:
         table = schema.runs
