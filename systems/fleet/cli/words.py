@@ -148,7 +148,7 @@ def refresh(json: Json = False, registry: RegistryUrl = None, config: ConfigFile
     return reaching(config, registry, lambda asking: run(asking, json))
 
 
-@fleet_app.command("heal", epilog="Example: muster fleet heal; muster fleet heal probe-7")
+@fleet_app.command("heal", epilog="Example: muster fleet heal probe-7")
 def heal(
     names: Annotated[list[str] | None, typer.Argument(metavar="[CLIENT…]", help="Clients [the tasks].")] = None,
     json: Json = False,
