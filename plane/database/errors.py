@@ -4,8 +4,10 @@ By guilt: `Refused` is for people to mend (password, name, a schema of a newer p
 itself. Both are tried again, as either can be mended while the program runs.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
+
+from muster_server.plane.causes import HIDDEN, cause
 
 _LINE_MAX: Final = 300
 
@@ -46,15 +48,20 @@ _REFUSED: Final = frozenset(
 )
 
 
-def translated(error: BaseException, where: str, password: str | None) -> DatabaseError:
-    """Convert any error of SQLAlchemy, a driver or the network to ours, naming `where`."""
+def translated(
+    error: BaseException, where: str, password: str | None, hidden: Iterable[str | None] = ()
+) -> DatabaseError:
+    """Convert any error of SQLAlchemy, a driver or the network to ours, naming `where`.
+
+    The driver's text is `plane.causes.shown`, without the words `hidden` too.
+    """
     causes = list(_causes(error))
-    codes = {code for cause in causes for code in _codes(cause)}
-    text = " ".join(str(causes[-1]).split()) or type(causes[-1]).__name__
-    if any(isinstance(cause, TimeoutError) for cause in causes):
+    codes = {code for each in causes for code in _codes(each)}
+    text = cause(causes[-1], hidden)
+    if any(isinstance(each, TimeoutError) for each in causes):
         text = "no answer in time"
     if password:
-        text = text.replace(password, "***")
+        text = text.replace(password, HIDDEN)
     if codes & _BAD_VALUE or any(map(_is_data, causes)):
         kind: type[DatabaseError] = BadValue
     else:
@@ -65,22 +72,22 @@ def translated(error: BaseException, where: str, password: str | None) -> Databa
 def _causes(error: BaseException) -> Iterator[BaseException]:
     """From an error down to its cause."""
     seen: set[int] = set()
-    cause: BaseException | None = error
-    while cause is not None and id(cause) not in seen:
-        seen.add(id(cause))
-        yield cause
-        cause = getattr(cause, "orig", None) or cause.__cause__
+    each: BaseException | None = error
+    while each is not None and id(each) not in seen:
+        seen.add(id(each))
+        yield each
+        each = getattr(each, "orig", None) or each.__cause__
 
 
-def _is_data(cause: BaseException) -> bool:
+def _is_data(error: BaseException) -> bool:
     """Whether an error is of a value: by the state, or because the driver cannot even send it."""
-    state = getattr(cause, "sqlstate", None)
+    state = getattr(error, "sqlstate", None)
     if isinstance(state, str):
         return state[:2] in _DATA
-    return isinstance(cause, OverflowError | UnicodeError) or type(cause).__name__ in {"DataError", "IntegrityError"}
+    return isinstance(error, OverflowError | UnicodeError) or type(error).__name__ in {"DataError", "IntegrityError"}
 
 
-def _codes(cause: BaseException) -> Iterator[Any]:
-    yield getattr(cause, "sqlstate", None)
-    if cause.args:
-        yield cause.args[0]
+def _codes(error: BaseException) -> Iterator[Any]:
+    yield getattr(error, "sqlstate", None)
+    if error.args:
+        yield error.args[0]

@@ -15,6 +15,7 @@ import msgspec
 import structlog
 from redis.exceptions import RedisClusterException, RedisError
 
+from muster_server.plane.causes import cause
 from muster_server.plane.redis.connections import opened
 from muster_server.systems.fleet.index import Update
 from muster_server.systems.fleet.options import redis_url
@@ -197,4 +198,4 @@ def _minute(minute: int, row: dict[bytes, bytes]) -> MinuteCounts:
 
 
 def _told(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__
+    return cause(error)

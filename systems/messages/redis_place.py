@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 from redis.asyncio.cluster import RedisCluster
 from redis.exceptions import NoScriptError, OutOfMemoryError, RedisError, ResponseError
 
+from muster_server.plane.causes import cause
 from muster_server.plane.redis.connections import Opened, opened
 from muster_server.plane.redis.where import parsed
 
@@ -84,7 +85,7 @@ class _Connected:
         except NoScriptError:
             raise
         except (RedisError, OSError, TimeoutError) as error:
-            said = " ".join(str(error).split())[:200] or type(error).__name__
+            said = cause(error)
             if isinstance(error, OutOfMemoryError) or said.startswith("MISCONF"):
                 raise Full(said) from None
             raise Away(said) from None

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from redis.exceptions import NoScriptError, RedisError
 
+from muster_server.plane.causes import cause
 from muster_server.plane.log import Batch
 from muster_server.plane.redis.connections import opened
 from muster_server.plane.redis.where import parsed
@@ -235,4 +236,4 @@ class Shard:
 
 
 def _away(name: str, error: Exception) -> Away:
-    return Away(f"{name}: the store does not answer: {str(error) or type(error).__name__}")
+    return Away(f"{name}: the store does not answer: {cause(error)}")

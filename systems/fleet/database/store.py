@@ -28,7 +28,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.types import NullType
 
 from muster_server.plane.database.connections import Connections
-from muster_server.plane.database.errors import BadValue, DatabaseError, translated
+from muster_server.plane.database.errors import BadValue, DatabaseError
 from muster_server.plane.database.migrate import Schema
 from muster_server.plane.database.url import Location
 from muster_server.systems.fleet.database import schema
@@ -66,9 +66,9 @@ class SqlStore:
     """Connections are opened when needed, until `close`."""
 
     def __init__(self, location: Location, instance: str, *, call_s: float = CALL_S) -> None:
-        self.where = str(location)
+        self.where = location.shown
         self._database = Connections(location, Schema(schema.STEPS, schema.VERSION_TABLE), call_s=call_s)
-        self._instance, self._kind, self._password = instance, location.kind, location.password
+        self._instance, self._kind = instance, location.kind
         self._put_run = self._database.upsert(schema.runs, schema.RUN_ORDER)
         self._put_result = self._database.upsert(schema.results, schema.ORDER)
         self._put_missed = self._database.upsert(schema.missed, schema.ORDER)
@@ -288,7 +288,8 @@ class SqlStore:
 
         await self._write(guarded)
         if not _leads(seen[0], epoch, last_minute):
-            raise Fenced(f"{self.where}: {seen[0]} leads, not epoch {epoch}")
+            lead = "nobody" if seen[0] is None else f"the scheduler of epoch {seen[0].epoch}"
+            raise Fenced(f"{lead} leads, not that of epoch {epoch}")
 
     async def _split(self, epoch: int, work: _Work, last_minute: int | None = None) -> list[Unstored]:
         """As `_fenced`. If the database refuses a value, the rows are halved until those that it refuses stand alone."""
@@ -303,7 +304,7 @@ class SqlStore:
                 async with connection.begin_nested():
                     await plain(connection, statement, rows)
             except Exception as error:
-                said = translated(error, self.where, self._password)
+                said = self._database.translated(error)
                 if not isinstance(said, BadValue):
                     raise
                 if len(rows) == 1:
