@@ -143,7 +143,33 @@ class Front:
         except uri.BadUri as error:
             await self._refuse(Problem("not_found", str(error)), request, send)
             return
-        await self._routes(scope, hear, say)
+        if scope["method"] == "HEAD":
+            await self._head(scope, hear, say)
+        else:
+            await self._routes(scope, hear, say)
+
+    async def _head(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As GET, up to the end of the head: also where that would be a stream."""
+        begun = asyncio.Event()
+
+        async def say(message: Message) -> None:
+            if not begun.is_set():
+                await send(message)
+                begun.set()
+
+        asked = {**scope, "method": "GET"}
+        answering = asyncio.ensure_future(self._routes(asked, receive, say))
+        waiting = asyncio.ensure_future(begun.wait())
+        try:
+            await asyncio.wait((answering, waiting), return_when=asyncio.FIRST_COMPLETED)
+            if not begun.is_set():
+                await answering
+        finally:
+            for task in (answering, waiting):
+                task.cancel()
+            await asyncio.gather(answering, waiting, return_exceptions=True)
+            scope["path_template"] = asked.get("path_template")
+        await send({"type": "http.response.body", "body": b""})
 
     async def _late(self, request: Ongoing, send: Send) -> None:
         if request.status:  # the answer has begun, and is not read

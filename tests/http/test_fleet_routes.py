@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from muster_server.control.cluster.instance import Process
+from muster_server.control.errors import UserError
 from muster_server.plane.calls import CallError, Server, key_of
 from muster_server.systems.fleet.questions import (
     DropTask,
@@ -22,9 +23,11 @@ from muster_server.systems.fleet.questions import (
     ResultsOf,
     RunNow,
     TaskRow,
+    Watch,
 )
 from muster_server.systems.fleet.records import ResultRow
 from tests.http.conftest import Beside, Make
+from tests.http.streams import stream
 from tests.ports import free_ports
 
 SECRET = b"c" * 32
@@ -44,6 +47,7 @@ class Scheduler:
             PutTask: self._put_task,
             DropTask: self._drop_task,
             RunNow: self._run_now,
+            Watch: self._watch,
         }
         self.server = Server(key_of(SECRET), answers)
 
@@ -92,6 +96,12 @@ class Scheduler:
         async def events() -> AsyncIterator[Event]:
             self._note(question)
             yield Event("asked", "run-1@0", [], wanted=question.pick)
+
+        return events()
+
+    def _watch(self, question: Watch) -> AsyncIterator[Event]:
+        async def events() -> AsyncIterator[Event]:
+            yield Event("ended", question.run, wanted=0)
 
         return events()
 
@@ -191,3 +201,67 @@ async def test_the_largest_run_costs_one_full_bucket(beside: Beside, scheduler: 
     refused = await client.post("/api/v1/fleet/runs", json=said)
     assert refused.json()["code"] == "rate_limited"
     assert float(refused.json()["retry_after"]) <= 2
+
+
+STORE = "postgresql://s3cretuser@10.9.8.7:5432/s3cretbase"
+SECRETS = ("s3cretuser", "10.9.8.7", "5432", "s3cretbase", "/srv/s3cret", "://")
+
+
+async def test_no_answer_log_or_metric_tells_where_the_store_is(
+    beside: Beside, scheduler: Scheduler, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client = beside.client("measure:*", "tasks:*", "clients:*")
+    scheduler.refuses = CallError("store", f'{STORE}: password authentication failed for user "s3cretuser"')
+    for method, path, body in (
+        ("POST", "runs", {"kind": "ping", "pick": 1}),
+        ("GET", "runs/a@1", None),
+        ("GET", "runs/a@1/events", None),
+        ("GET", "runs/a@1/draws", None),
+        ("PUT", "tasks/a", {"kind": "ping"}),
+        ("DELETE", "tasks/a", None),
+    ):
+        answer = await client.request(method, f"/api/v1/fleet/{path}", json=body)
+        assert (answer.status_code, answer.json()["code"]) == (503, "unavailable"), answer.text
+        assert "password authentication failed" in answer.json()["detail"]
+        assert not [word for word in SECRETS if word in answer.text], answer.text
+    said = "".join(capsys.readouterr()) + str(beside.server.counts.counters())
+    assert not [word for word in SECRETS if word in said.replace(beside.server.url, "")]
+
+
+ROUTES = [
+    ("GET", "/api/v1/likes/share/1"),
+    ("POST", "/api/v1/presence"),
+    ("GET", "/api/v1/presence/changes?users=7"),
+    ("POST", "/api/v1/topics/orders/messages"),
+    ("GET", "/api/v1/topics"),
+    ("GET", "/api/v1/fleet/tasks"),
+    ("GET", "/api/v1/rooms"),
+]
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+async def test_nodes_that_cannot_be_looked_up_hide_the_registry(make: Make, method: str, path: str) -> None:
+    async def nowhere() -> Sequence[Process]:
+        raise UserError("zk://s3cretuser@10.9.8.7:5432/s3cretbase does not answer; see /srv/s3cret/instance.json")
+
+    made = await make()
+    made.server._base.nodes = nowhere
+    made.server._base.cluster_secret_file = "/srv/s3cret/cluster"
+    scopes = ("likes:*", "presence:*", "send:*", "show:*", "tasks:*", "rooms:*")
+    body = {"users": ["7"]} if "presence" in path else {"data": 1}
+    answer = await made.client(*scopes).request(method, path, json=body if method == "POST" else None)
+    if "rooms" not in path:
+        assert answer.status_code == 503, answer.text
+    assert not [word for word in SECRETS if word in answer.text], answer.text
+
+
+async def test_an_event_source_on_a_run_that_has_ended_stops(beside: Beside) -> None:
+    client = beside.client("measure:*")
+    path = "/api/v1/fleet/runs/a@1/events"
+    async with stream(beside.server.address, path, beside.key("measure:*")) as reader:
+        ended = await reader.message()
+    assert (ended.name, ended.id) == ("ended", "a@1/ended")
+    again = await client.get(path, headers={"last-event-id": ended.id})
+    assert (again.status_code, again.content) == (204, b""), "which ends an EventSource"
+    other = await client.head(path, headers={"last-event-id": "a@0/ended"})
+    assert other.status_code == 200, "it knows another run of this task"

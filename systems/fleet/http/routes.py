@@ -19,7 +19,7 @@ from litestar.types import ControllerRouterHandler
 import muster
 from muster_server.plane.calls import CallError
 from muster_server.systems.fleet.asking import AWAY, Asking
-from muster_server.systems.fleet.http.streams import RunStream
+from muster_server.systems.fleet.http.streams import RunStream, ended_id
 from muster_server.systems.fleet.questions import (
     ClientPage,
     Clients,
@@ -41,6 +41,7 @@ from muster_server.systems.fleet.selector import SelectorError, parse
 from muster_server.systems.fleet.watching import Told
 from muster_server.systems.fleet.wheel import PICK_MAX
 from muster_server.systems.http.access import Action, Caller
+from muster_server.systems.http.bodies import Body, decoded, none
 from muster_server.systems.http.face import AnyRequest, Base
 from muster_server.systems.http.idempotency import Answer, Nothing
 from muster_server.systems.http.lookout import Lookout
@@ -146,6 +147,7 @@ TaskName = Annotated[str, PathParameter(description="The task's name")]
 @post(
     "/runs",
     status_code=200,
+    opt={"body": Body((Measure,))},
     responses={
         200: _said(Account, "With `wait`: the run has ended"),
         202: _said(Begun, "It runs; its account is at /api/v1/fleet/runs/RUN"),
@@ -197,19 +199,29 @@ async def run_account(
 
 @get(
     "/runs/{run:str}/events",
-    responses={200: _said(str, "Events as they come: `text/event-stream`"), **_problems(400, 401, 403, 404, 429, 503)},
+    responses={
+        200: _said(str, "Events as they come: `text/event-stream`"),
+        204: _said(None, "The run has ended, and the reader knows it"),
+        **_problems(400, 401, 403, 404, 429, 503),
+    },
 )
 async def run_events(
     run: Annotated[str, PathParameter(description="A run's name, or a task's for its last run")],
     caller: NamedDependency[Caller],
     fleet: NamedDependency["FleetFace"],
+    last_event_id: Annotated[
+        str | None, HeaderParameter(name="Last-Event-ID", description="The id of `ended`: the answer is 204")
+    ] = None,
 ) -> Response[Any]:
     """Events of a run, from its beginning on: `asked`, `result`, `replaced`, and `ended`, which is the last one.
 
-    `goodbye` says why a stream ends before the run; one that is opened again begins anew.
+    `goodbye` says why a stream ends before the run; one that is opened again begins anew. `ended` has an id: to a reader
+    that comes again with it, as an `EventSource` does by itself, the answer is 204, which ends it.
     """
     explained = await fleet.ask(Explain(run), Explained)
     caller.need("measure", explained.kind)
+    if last_event_id == ended_id(explained.run):
+        return Response(b"", status_code=204)
     return fleet.stream(explained, caller)
 
 
@@ -241,6 +253,7 @@ async def tasks(caller: NamedDependency[Caller], fleet: NamedDependency["FleetFa
 @put(
     "/tasks/{task:str}",
     status_code=200,
+    opt={"body": Body((TaskBody,))},
     responses={200: _said(TaskRow, "It runs from the next minute on"), **_problems(400, 401, 403, 413, 429, 503)},
 )
 async def put_task(
@@ -280,9 +293,12 @@ async def drop_task(
     status_code=200,
     responses={200: _said(Refreshed, "The table is in force"), **_problems(401, 403, 429, 503)},
 )
-async def refresh(caller: NamedDependency[Caller], fleet: NamedDependency["FleetFace"]) -> Response[bytes]:
+async def refresh(
+    request: AnyRequest, caller: NamedDependency[Caller], fleet: NamedDependency["FleetFace"]
+) -> Response[bytes]:
     """Read the table of tasks, after a web side wrote it."""
     caller.need("tasks", "*")
+    none(await request.body())
     return _json(msgspec.json.encode(await fleet.ask(Refresh(), Refreshed)))
 
 
@@ -428,11 +444,9 @@ def _problem(error: CallError) -> Problem:
 
 
 def _body(body: bytes, shape: type[A]) -> A:
+    said = decoded(body, shape)
     try:
-        said = msgspec.json.decode(body, type=shape)
         msgspec.msgpack.encode(said)  # as it goes to a scheduler
-    except msgspec.MsgspecError as error:
-        raise Problem("bad_body", str(error)) from None
     except OverflowError:
         raise Problem("bad_body", "a number has more than 64 bits") from None
     return said

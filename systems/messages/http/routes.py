@@ -20,6 +20,7 @@ from muster.instance import read_token
 from muster_server.control.cluster.instance import Folder
 from muster_server.control.errors import UserError
 from muster_server.systems.http.access import Action, Caller
+from muster_server.systems.http.bodies import Body, no_words, none
 from muster_server.systems.http.face import AnyRequest, Base, Where
 from muster_server.systems.http.idempotency import Answer, Nothing
 from muster_server.systems.http.problems import CONTENT_TYPE, KINDS, Problem
@@ -176,6 +177,10 @@ class MessagesFace:
 @post(
     MESSAGES,
     status_code=200,
+    opt={
+        "query": bodies.QUERY,
+        "body": Body((bodies.Post, list[bodies.Post]), {"*/*": "One message as it is; its times are in the query"}),
+    },
     responses={
         200: ResponseSpec(
             bodies.Accepted, generate_examples=False, description="Durable; a batch is answered as with 207"
@@ -204,6 +209,8 @@ async def send(
     async def do() -> Answer:
         is_batch = bodies.is_batch(body, kind)
         try:
+            if is_batch:
+                no_words(request.query_params, bodies.QUERY)
             count = bodies.count(body) if is_batch else 1
             one = None if is_batch else bodies.one(body, kind, request.query_params)
             if count > nodes.batch_max:
@@ -287,6 +294,7 @@ async def listed(
 @post(
     f"{MESSAGES}/{{id:str}}/{{verb:str}}",
     status_code=200,
+    opt={"body": Body((bodies.Move,))},
     responses={
         200: ResponseSpec(bodies.Moved, generate_examples=False, description="What came of it"),
         **_problems(400, 401, 403, 404, 409, 422, 429, 503, 504),
@@ -310,6 +318,8 @@ async def change(
     body = await request.body()
 
     async def do() -> Answer:
+        if verb == "cancel":
+            none(body)
         move = bodies.Move() if verb == "cancel" else bodies.move(body)
         asked = Change(id=_id(id), verb=verb, by_ms=move.by_ms, at=bodies.ms(move.to))
         (answer,) = await nodes.ask(RECEIVE, "change", (topic, [asked]), list[Changed | Refused])
@@ -361,10 +371,15 @@ async def dead(
     },
 )
 async def replay(
-    topic: TopicPath, id: IdPath, caller: NamedDependency[Caller], nodes: NamedDependency[MessagesFace]
+    request: AnyRequest,
+    topic: TopicPath,
+    id: IdPath,
+    caller: NamedDependency[Caller],
+    nodes: NamedDependency[MessagesFace],
 ) -> Response[bytes]:
     """Schedule a dead letter again, due now, with all its attempts."""
     caller.need("change", topic)
+    none(await request.body())
     (answer,) = await nodes.ask(ADMIN, "replay", (topic, [_id(id)]), list[Changed])
     return _json(bodies.moved(answer))
 
