@@ -42,13 +42,13 @@ class Caller:
     rights: frozenset[Right]
     access: "Access"
 
-    def may(self, action: str, room: str) -> bool:
-        """Whether this is allowed now: a key may have been revoked since."""
-        return self.access.allows(self, action, room)
+    def may(self, action: str, room: str, *, whole: bool = False) -> bool:
+        """Whether this is allowed now: a key may have been revoked since. `whole`: as `keys.covers`."""
+        return self.access.allows(self, action, room, whole=whole)
 
-    def need(self, action: str, room: str) -> None:
+    def need(self, action: str, room: str, *, whole: bool = False) -> None:
         """Raise `Problem` unless this is allowed."""
-        if not self.may(action, room):
+        if not self.may(action, room, whole=whole):
             wanted = f"the scope {action}:{room}" if self.token is None else "the right to it"
             raise Problem("not_allowed", f"{self.name} does not have {wanted}"[:400])
 
@@ -116,11 +116,11 @@ class Access:
             raise Problem("rate_limited", f"too many requests of {found.name}", retry_after=wait)
         return found
 
-    def allows(self, caller: Caller, action: str, room: str) -> bool:
+    def allows(self, caller: Caller, action: str, room: str, *, whole: bool = False) -> bool:
         """As `Caller.may`."""
         if caller.key is not None:
             key = self._keyring.current(caller.key.id)
-            return key is not None and key.sha256 == caller.key.sha256 and key.allows(action, room)
+            return key is not None and key.sha256 == caller.key.sha256 and key.allows(action, room, whole=whole)
         right = self._actions[action].right
         return right is not None and right in caller.rights
 

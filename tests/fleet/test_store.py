@@ -21,6 +21,14 @@ DRAW = Draw(1 << 63, 1, 2, 10, 0, 0, 1.5, 7, 4, b"\x00state")
 
 
 @pytest.fixture
+async def mariadb_of_a_test(request: pytest.FixtureRequest) -> "Database":
+    """An empty database of MariaDB."""
+    from tests.databases import made
+
+    return await made(request.getfixturevalue("mariadb"))
+
+
+@pytest.fixture
 async def stores(database: "Database") -> "AsyncIterator[list[SqlStore]]":
     from muster_server.plane.database.url import location
     from muster_server.systems.fleet.database.store import SqlStore
@@ -175,6 +183,48 @@ async def test_a_clock_that_was_ahead_is_healed(stores: "list[SqlStore]") -> Non
         MissedRuns("a", 1, 6, 6, 12),
         MissedRuns("b", 8, 10, 1, 6),
     ]
+
+
+async def test_names_that_differ_in_case_are_different(stores: "list[SqlStore]") -> None:
+    store = stores[0]
+    await store.take(None, "a")
+    names = ["Shop", "shop", "sh\N{LATIN SMALL LETTER O WITH DIAERESIS}p"]
+    for pick, name in enumerate(names, 1):
+        assert await store.put_task(msgspec.structs.replace(TASK, name=name, pick=pick), new=True)
+    assert {task.name: task.pick for task in await store.tasks()} == dict(zip(names, (1, 2, 3), strict=True))
+    await store.turn(1, 0, 7, [msgspec.structs.replace(RUN, task=name) for name in names], [])
+    rows = [ResultRow(name, 7, client, True, b"1", "", 1) for name in names for client in ("Probe", "probe")]
+    assert not await store.write(1, [], rows)
+    for name in names:
+        assert {row.client for row in await store.results_of((name, 7))} == {"Probe", "probe"}
+    assert await store.drop_task("SHOP") is False
+    assert await store.drop_task("Shop")
+    assert {task.name for task in await store.tasks()} == set(names[1:])
+
+
+async def test_tables_of_before_are_brought_to_compare_bytes(mariadb_of_a_test: "Database") -> None:
+    from sqlalchemy import text
+    from sqlalchemy.ext.asyncio import create_async_engine
+
+    from muster_server.plane.database.url import location
+    from muster_server.systems.fleet.database.store import SqlStore
+
+    where = location(mariadb_of_a_test.url)
+    before = SqlStore(where, "one")
+    assert await before.put_task(TASK, new=True)
+    await before.close()
+    engine = create_async_engine(where.url)
+    async with engine.begin() as connection:
+        for change in (
+            "ALTER TABLE muster_fleet_tasks CONVERT TO CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci",
+            "UPDATE muster_fleet_schema SET version_num = '0001'",
+        ):
+            await connection.execute(text(change))
+    await engine.dispose()
+    store = SqlStore(where, "one")
+    assert await store.put_task(msgspec.structs.replace(TASK, name="SHOP"), new=True)
+    assert {task.name for task in await store.tasks()} == {"shop", "SHOP"}
+    await store.close()
 
 
 async def test_tasks_are_written_changed_and_removed(stores: "list[SqlStore]") -> None:

@@ -17,6 +17,7 @@ from litestar.types import ControllerRouterHandler
 
 import muster
 from muster_server.plane.calls import CallError
+from muster_server.plane.users import is_hashed
 from muster_server.systems.http.access import Action, Caller
 from muster_server.systems.http.bodies import Body, decoded
 from muster_server.systems.http.face import AnyRequest, Base
@@ -92,7 +93,7 @@ async def who(
     if any(int(user) > USER_MAX for user in asked.users):
         raise Problem("bad_body", "users: numbers of 64 bits")
     for user in asked.users:
-        caller.need("presence", user)
+        caller.need("presence", user, whole=is_hashed(user))
     try:
         found = await (await presence.readers()).who([int(user) for user in asked.users], asked.site)
     except CallError as error:
@@ -119,7 +120,7 @@ async def changes(
     if len(numbers) > USERS_MAX or not all(re.fullmatch(NUMBER, user) and int(user) <= USER_MAX for user in numbers):
         raise Problem("bad_request", f"users: up to {USERS_MAX} numbers of 64 bits, separated by commas")
     for user in numbers:
-        caller.need("presence", user)
+        caller.need("presence", user, whole=is_hashed(user))
     told = (await presence.readers()).watch([int(user) for user in numbers])
     try:
         await anext(told)
@@ -198,7 +199,7 @@ class PresenceFace:
         try:
             yield COMMENT
             async for change in told:
-                if self._draining or not all(caller.may("presence", user) for user in users):
+                if self._draining or not all(caller.may("presence", user, whole=is_hashed(user)) for user in users):
                     return
                 yield b"data: " + change + b"\n\n" if change else COMMENT
         except CallError:

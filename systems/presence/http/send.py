@@ -20,6 +20,7 @@ from muster_server.control.errors import FAILURE, TRY_LATER, USAGE, UserError
 from muster_server.control.terminal.common import print_json, verdict_after
 from muster_server.control.terminal.found import Target, connected
 from muster_server.control.terminal.words import tell
+from muster_server.plane.users import is_hashed
 from muster_server.systems.http.access import Action, Caller
 from muster_server.systems.http.bodies import Body, decoded
 from muster_server.systems.http.face import AnyRequest, Base, Where
@@ -196,7 +197,7 @@ async def route(
     if large := [user for user in asked.users if int(user) > USER_MAX]:
         raise Problem("bad_body", f"{large[0]} is not a user: a number from 0 to 2^64-1")
     for user in asked.users:
-        caller.need("unicast", user)
+        caller.need("unicast", user, whole=is_hashed(user))
     caller.spend(len(asked.users))
     base = sender.base
     base.ongoing(request).extend(asked.expires + SEND_GRACE_S)

@@ -145,6 +145,8 @@ async def messages(
             raise Problem("bad_request", "Last-Event-ID: is not the id of an event of a room") from None
     feed = await service.feed(caller, name)
     ring = feed.ring
+    if not feed.history and (history or not streams):
+        raise Problem("not_allowed", f"{caller.name} may not see the history of {name}"[:400])
     if streams:
         if known is None:
             gaps, cursor = b"", ring.newest(history or 0)
