@@ -269,6 +269,8 @@ class Slot(msgspec.Struct, frozen=True):
     """Clients asked; for minutes that are over."""
     tasks: dict[str, list[str]]
     """By class, in their order."""
+    missed: int = 0
+    """Tasks of which this minute was missed: no scheduler ran, so nothing due was handed out."""
 
 
 class WheelShown(msgspec.Struct, frozen=True):

@@ -71,7 +71,7 @@ from muster_server.systems.fleet.runs import Replacement, RunEnd, RunName, Runs,
 from muster_server.systems.fleet.schema import NAME, SchemaError
 from muster_server.systems.fleet.selector import SelectorError, parse
 from muster_server.systems.fleet.watching import WATCHED_MAX, Queue, Told, Watching
-from muster_server.systems.fleet.wheel import PICK_MAX, TASKS_MAX, Task, TaskError, Turn, Wheel
+from muster_server.systems.fleet.wheel import PICK_MAX, TASKS_MAX, Task, TaskError, Turn, Wheel, due
 
 ROLE: Final = "scheduler"
 LOOK_S: Final = 0.5
@@ -810,7 +810,17 @@ class Scheduler:
         last, averages = wheel.last_minute, wheel.averages()
         with _told():
             sent = await self._store.sent(last - 59, last)
-        slots = [Slot(minute, wheel.samples(minute), sent.get(minute, 0), {}) for minute in range(last - 59, last + 1)]
+            missed = await self._store.missed(last - 59, last)
+        slots = [
+            Slot(
+                minute,
+                wheel.samples(minute),
+                sent.get(minute, 0),
+                {},
+                sum(each.first <= minute <= each.last for each in missed),
+            )
+            for minute in range(last - 59, last + 1)
+        ]
         for minute, by_class in wheel.hour():
             tasks = {customer.name.lower(): names for customer, names in by_class.items()}
             slots.append(Slot(minute, wheel.samples(minute), 0, tasks))
@@ -835,7 +845,10 @@ class Scheduler:
             return await self._store.results_of(row.name)
 
     async def _explain(self, question: Explain) -> Explained:
-        row = await self._run_of(question.run)
+        try:
+            row = await self._run_of(question.run)
+        except CallError as error:
+            return await self._explain_none(question.run, error)
         with _told():
             results = await self._store.results_of(row.name)
         done, replaced, missed = outcomes(row, results)
@@ -859,6 +872,50 @@ class Scheduler:
             replayed,
             row.reason,
         )
+
+    async def _explain_none(self, name: str, unknown: CallError) -> Explained:
+        """Why a task has no run in a minute: it was missed, was not due, or is not yet. Raises `CallError`."""
+        name, _, text = name.rpartition("@")
+        if not (NAME.fullmatch(name) and MINUTE.fullmatch(text)):
+            raise unknown
+        minute = int(text)
+        with _told():
+            missed = [each for each in await self._store.missed(minute, minute) if each.task == name]
+        leading = self._leading
+        row = None if leading is None else leading.table.get(name)
+        if missed:
+            kind, target, selector = ("", "", "") if row is None else (row.kind, row.target, row.selector)
+            first, last = missed[0].first, missed[0].last
+            why = f"no scheduler ran in the minutes {first} to {last}: {missed[0].runs} runs of this task are missed"
+            return Explained(
+                _text((name, minute)),
+                kind,
+                target,
+                selector,
+                "missed",
+                0,
+                minute * 60_000,
+                [],
+                [],
+                [],
+                [],
+                [],
+                None,
+                why,
+            )
+        if leading is None or row is None:
+            raise unknown
+        if name in leading.refused:
+            raise CallError("unknown", f"task {name} cannot be scheduled: {leading.refused[name]}")
+        if row.paused:
+            raise CallError("unknown", f"task {name} is paused, and had no run in minute {minute}")
+        if minute > leading.wheel.last_minute:
+            raise CallError(
+                "unknown", f"minute {minute} is not handed out yet; the last one is {leading.wheel.last_minute}"
+            )
+        if not due(scheduled(row), minute):
+            raise CallError("unknown", f"nothing of task {name} was due in minute {minute}")
+        raise CallError("unknown", f"task {name} had no run in minute {minute}: it was paused, or is of later")
 
     # --- what it says -------------------------------------------------------------------------------------------------
 

@@ -19,12 +19,12 @@ from muster_server.systems.fleet import scheduler as module
 from muster_server.systems.fleet import schema
 from muster_server.systems.fleet.database.store import SqlStore
 from muster_server.systems.fleet.options import Fleet, FleetSettings
-from muster_server.systems.fleet.questions import Draw, Picked, PickOne, RunNow, TaskRow
-from muster_server.systems.fleet.records import Fenced, Lead, RunRow, Unstored
-from muster_server.systems.fleet.scheduler import Leading
+from muster_server.systems.fleet.questions import Draw, Explain, Hour, Picked, PickOne, RunNow, TaskRow
+from muster_server.systems.fleet.records import Fenced, Lead, RunRow, Unstored, scheduled
+from muster_server.systems.fleet.scheduler import Leading, Scheduler
 from muster_server.systems.fleet.schema import Order, Result
 from muster_server.systems.fleet.watching import Queue
-from muster_server.systems.fleet.wheel import MissedRuns
+from muster_server.systems.fleet.wheel import MissedRuns, due
 from tests.waiting import until
 
 START = 29_700_000
@@ -238,6 +238,35 @@ async def test_minutes_that_no_scheduler_saw_are_told_as_missed(house: House) ->
     found = await house.runs()
     assert sorted(minute for _, minute in found) == [START + 19, START + 20]  # one minute late still runs
     assert [(each.task, each.first, each.last, each.runs) for each in told] == [("each", START + 1, START + 18, 18)]
+
+
+async def test_a_minute_that_was_missed_is_told_from_one_with_nothing_due(house: House) -> None:
+    await house.add("third", 3)
+    await house.lead()
+    await house.settled(START)
+    await house.kill()
+    house.clock.wall = (START + 20) * 60.0 + 1
+    leading = await house.lead()
+    await house.settled(START + 20)
+    asked = Scheduler.__new__(Scheduler)
+    asked._leading, asked._made = leading, house.store
+    due_at = [minute for minute in range(START + 1, START + 21) if due(scheduled(leading.table["third"]), minute)]
+    assert due_at
+    missed = await asked._explain(Explain(f"third@{due_at[0]}"))
+    assert (missed.state, missed.run) == ("missed", f"third@{due_at[0]}")
+    assert f"no scheduler ran in the minutes {START + 1} to {START + 18}" in missed.reason
+    idle = next(minute for minute in (START + 19, START + 20) if minute not in due_at)
+    for run, why in (
+        (f"third@{idle}", f"nothing of task third was due in minute {idle}"),
+        (f"third@{START + 99}", "is not handed out yet"),
+        (f"nothing@{idle}", "there is no run nothing"),
+        ("a\0b@7", "there is no run"),
+        (f"third@{'9' * 40}", "there is no run"),
+    ):
+        with pytest.raises(CallError, match=why):
+            await asked._explain(Explain(run))
+    slots = {slot.minute: slot for slot in (await asked._hour(Hour())).slots}
+    assert [minute for minute, slot in slots.items() if slot.missed] == list(range(START + 1, START + 19))
 
 
 async def test_a_clock_that_steps_back_runs_nothing_twice(house: House) -> None:
