@@ -114,6 +114,7 @@ class IndexNode:
             tls=settings.tls,
             first=spec.node,
             on_change=self._linked,
+            on_retained=lambda topic, _: self._presence.retained(self._hearing.now(), topic),
         )
         self._hearing = Hearing()
         self._hearing.hears(False)  # until the broker is there
@@ -158,6 +159,7 @@ class IndexNode:
             speaks=self._speaks,
             changed=self._changed,
             wall_ms=lambda: time.time_ns() // 1_000_000,
+            clear=self._link.clear,
         )
         self._presence.restored(self._hearing.now())
 

@@ -30,7 +30,7 @@ class Leases:
         """A lease lasts `lease_ms` from the last sign of life; a hint that the client is gone leaves it `hint_ms`."""
         if not 0 < hint_ms <= lease_ms:
             raise ValueError(f"0 < hint_ms <= lease_ms must hold, not {hint_ms}, {lease_ms}")
-        self._lease_ms = lease_ms
+        self.lease_ms = self._lease_ms = lease_ms
         self._hint_ms = hint_ms
         self._leases: dict[str, _Lease] = {}
         self._ends: list[tuple[int, str]] = []

@@ -46,12 +46,13 @@ class Presence:
         speaks: Callable[[str], bool] = lambda client: True,
         changed: Changed = lambda update, came, attributes: None,
         wall_ms: Callable[[], int] = lambda: TIMES_MS.stop,
+        clear: Callable[[str], None] = lambda topic: None,
         known_max: int = KNOWN_MAX,
     ) -> None:
         """A client that is gone for `forget_ms` is forgotten: it is new when it comes again.
 
         `changed` is called when a client for which this node speaks came (True), went (False) or has other attributes.
-        `wall_ms`: an epoch beyond it is one of the future.
+        `wall_ms`: an epoch beyond it is one of the future. `clear` has the broker keep nothing of a topic.
         """
         self.dropped: Counter[str] = Counter()
         """Messages of clients that changed nothing: flood, topic, size, form, refused."""
@@ -64,7 +65,11 @@ class Presence:
         self._send = send
         self._speaks = speaks
         self._changed = changed
-        self._wall_ms = wall_ms
+        self._wall_ms, self._clear = wall_ms, clear
+        self._kept: dict[str, set[str]] = {}
+        """Topics of clients of which the broker keeps a message."""
+        self._kept_since: deque[tuple[int, str]] = deque()
+        """(when, client) of those, the first that was heard of first."""
         self._known_max = known_max
         self._floods = Floods(MESSAGES_MAX)
         self._said: dict[str, tuple[int, int]] = {}
@@ -96,8 +101,28 @@ class Presence:
             case _:
                 self.dropped["topic"] += 1
 
+    def retained(self, now_ms: int, topic: str) -> None:
+        """The broker keeps a message of this topic. It is of before, so it is no sign of life."""
+        client = schema.client_of(topic)
+        if client is None or (client not in self._kept and len(self._kept) >= self._known_max):
+            return
+        if client not in self._kept:
+            self._kept_since.append((now_ms, client))
+        self._kept.setdefault(client, set()).add(topic)
+
+    def _clear_kept(self, client: str) -> None:
+        """A client is gone: have the broker forget what it keeps of it."""
+        topics = self._kept.pop(client, set())
+        if self._speaks(client):
+            for topic in topics:
+                self._clear(topic)
+
     def tick(self, now_ms: int) -> None:
         """Handles leases that ended, and forgets those gone for long."""
+        while self._kept_since and self._kept_since[0][0] + self._leases.lease_ms < now_ms:
+            _, client = self._kept_since.popleft()
+            if self._leases.epoch(client) is None:  # it had a whole lease to come
+                self._clear_kept(client)
         for client, epoch in self._leases.expire(now_ms):
             self._gone(now_ms, client, epoch)
         for _ in range(len(self._left)):
@@ -208,6 +233,7 @@ class Presence:
                 self._changed(update, False, known.attributes)
             self._left.append((now_ms, client, epoch))
             self._absent[client] = (epoch, known.attributes)
+            self._clear_kept(client)
 
     def _forget(self, now_ms: int, client: str, epoch: int) -> None:
         known = self._index.record(client)
@@ -216,6 +242,8 @@ class Presence:
         if self._picks.in_flight(client) or self._leases.epoch(client) is not None:
             self._left.append((now_ms, client, epoch))
             return
+        self._kept.setdefault(client, set()).update(schema.ups(client))
+        self._clear_kept(client)
         self._picks.forget(self._index.forget(client))  # index, picks and leases together: the number is another's next
         self._leases.forget(client)
         self._said.pop(client, None)

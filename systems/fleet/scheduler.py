@@ -668,7 +668,13 @@ class Scheduler:
 
     def _link(self, heard: Callable[[str, bytes], None]) -> Link:
         settings = self._settings
-        return Link(
+
+        def answered(topic: str, payload: bytes) -> None:
+            """A result that was kept may be the one that is waited for; nobody waits for it a second time."""
+            heard(topic, payload)
+            link.clear(topic)
+
+        link = Link(
             settings.brokers,
             self._user,
             self._password,
@@ -677,7 +683,9 @@ class Scheduler:
             name=self._name,
             tls=settings.tls,
             first=self._node,
+            on_retained=answered,
         )
+        return link
 
     def _is_ready(self) -> None:
         self._trouble = ""

@@ -133,6 +133,18 @@ def down(client: str, kind: Down) -> str:
     return f"{PREFIX}/{client}/down/{kind}"
 
 
+def ups(client: str) -> list[str]:
+    """All topics that a client writes."""
+    return [f"{PREFIX}/{client}/up/{kind}" for kind in UP]
+
+
+def client_of(topic: str) -> str | None:
+    """The client whose topic this is; None: it is nobody's."""
+    parts = topic.split("/")
+    theirs = len(parts) == 5 and parts[:2] == ["fleet", str(VERSION)] and parts[3] == "up"
+    return parts[2] if theirs and NAME.fullmatch(parts[2]) else None
+
+
 def down_filter(client: str) -> str:
     """What a client subscribes to."""
     return f"{PREFIX}/{client}/down/+"
