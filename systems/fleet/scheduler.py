@@ -422,6 +422,9 @@ class Leading:
     async def _take_up(self, row: RunRow) -> None:
         """A run of the lead before: begin it, or ask again for what is missing."""
         self.taken_up += 1
+        if row.reason:  # it cannot be read, and stops no other one
+            await self._miss(row, row.reason)
+            return
         if row.state == "due":
             if row.minute == INSTANT or row.minute < int(time.time() // 60) - 1:
                 await self._miss(row, "its scheduler died before it began")

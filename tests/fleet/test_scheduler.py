@@ -395,6 +395,25 @@ async def test_a_run_of_a_lead_that_died_is_taken_up_and_no_client_does_it_twice
     assert max(house.air.did.values()) == 1
 
 
+async def test_an_open_run_that_cannot_be_read_stops_no_other_one(house: House) -> None:
+    await house.add("bad", 1)
+    await house.add("each", 1)
+    house.air.deaf = {f"c{number}" for number in range(10)}
+    await house.lead()
+    house.clock.wall += 60
+    await until(lambda: len(house.air.orders) >= 4)
+    await house.kill()
+    with contextlib.closing(sqlite3.connect(house.url.removeprefix("sqlite:///"))) as raw, raw:
+        raw.execute("UPDATE muster_fleet_runs SET detail = x'c1' WHERE task = 'bad'")
+    house.air.deaf = set()
+    await house.lead()
+    await house.settled(START + 1)
+    runs = await house.runs()
+    bad, each = runs["bad", START + 1], runs["each", START + 1]
+    assert (bad.state, bad.reason) == ("missed", "the stored run cannot be read")
+    assert each.state == "done"
+
+
 async def test_silent_clients_are_replaced_once_and_the_draw_is_kept(house: House) -> None:
     await house.add("each", 1, pick=4)
     house.air.deaf = {"c0", "c1", "c4"}

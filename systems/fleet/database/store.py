@@ -42,6 +42,7 @@ IDLE_S: Final = 3
 DELETED_AT_ONCE: Final = 500
 REASON_MAX: Final = 300
 MISSED_MAX: Final = 1_000
+UNREADABLE: Final = "the stored run cannot be read"
 
 
 _FIELDS: Final = [each for each in msgspec.structs.fields(TaskRow) if each.name != "refused"]
@@ -463,7 +464,11 @@ def _result(row: Any) -> ResultRow:
 
 
 def _run(row: Any) -> RunRow:
-    detail = msgspec.msgpack.decode(row.detail, type=_Detail)
+    reason = row.reason or ""
+    try:
+        detail = msgspec.msgpack.decode(row.detail, type=_Detail)
+    except (msgspec.MsgspecError, ValueError):
+        detail, reason = _Detail({}, 0, [], [], None), UNREADABLE
     return RunRow(
         task=row.task,
         minute=row.minute,
@@ -480,5 +485,5 @@ def _run(row: Any) -> RunRow:
         replaced=detail.replaced,
         done=row.done,
         missed=row.missed,
-        reason=row.reason or "",
+        reason=reason,
     )
