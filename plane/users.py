@@ -51,6 +51,11 @@ def user_of(text: str, key: bytes) -> int:
     return int.from_bytes(digest) | HASHED
 
 
+def is_hashed(number: str) -> bool:
+    """Whether a number may be the hash of a text, so that its first digits mean nothing."""
+    return int(number) >= HASHED
+
+
 def check_recipient(pattern: str) -> None:
     """Check a pattern of users to whom a token may send: a number, first digits with `*`, `*`, or a whole text. Raises
     `ValueError`."""

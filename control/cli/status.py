@@ -15,6 +15,8 @@ from muster_server.control.terminal.readings import releases, silent, uncovered
 from muster_server.control.terminal.words import say
 from muster_server.plane.kinds import kind, kinds, partitioned, system_of
 
+FAILS: Final = "cannot start"
+"""The state of a node that refuses to start, and is tried again."""
 LEAST: Final = ("epoch", "node", "pid", "partition", "admin")
 """Columns of the table that may be left out, the first of them first."""
 
@@ -30,8 +32,9 @@ def show(where: Target, as_json: bool) -> int:
     said = common.together(lambda process: common.tried(process, "/api/v1/status"), processes)
     for process, each in zip(processes, said, strict=True):
         if isinstance(each, UserError):
-            answer = {"role": process.role, "node": process.node, "state": silent(process), "error": str(each)}
-            say(f"muster: {each}")
+            state, why = (FAILS, str(process.waits)) if process.waits else (silent(process), str(each))
+            answer = {"role": process.role, "node": process.node, "state": state, "error": why}
+            say(f"muster: {process.name} {state}: {why}" if process.waits else f"muster: {why}")
         else:
             _, answer = each
             if "waits" in answer:

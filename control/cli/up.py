@@ -112,6 +112,9 @@ def greet(supervisor: Supervisor, to_files: bool) -> None:
     for program in record.programs or ():
         say(f"{program.name:{width}} {address_text(*program.bind)}")
     for process in record.processes:
+        if process.waits:
+            say(f"muster: {process.name} does not serve, and is tried again: {process.waits}")
+    for process in record.processes:
         say(f"{process.name:{width}} {process.admin_url}/metrics")
     say(f"instance {supervisor.folder.path}" + (f", logs in {supervisor.folder.logs}" if to_files else ""))
     say("try, in other terminals:")

@@ -82,15 +82,22 @@ class Child:
         changed: Callable[[], None],
         log: structlog.typing.FilteringBoundLogger,
         backoff: Backoff,
+        *,
+        again_s: float | None = None,
     ) -> None:
-        self.name = name
+        """`again_s`: a process that refuses to start is tried again after this; None: it is not."""
+        self.name, self._again_s = name, again_s
         self.state: State = "starting"
         self.error: str | None = None
+        self.why = ""
+        """The reason of its last end before it was ready; empty since it was ready."""
         self.epoch = 0
         """Reported by the process; 0 if it has none."""
         self.restarts = 0
         self.served = False
         """It was ready once, in this life or in one before."""
+        self._told: str | None = None
+        """The reason of its last refusal to start, which is logged once."""
         self._spoke = False
         """Since its start. Before that, a signal could end it."""
         self.begun = asyncio.Event()
@@ -117,20 +124,34 @@ class Child:
                 self._set("failed")
             if code == BAD_CONFIG:
                 self.begun.set()
-                self._log.error("ended for good", error=self.error)
-                await self._stopping.wait()
+                await self._refused()
             if self._stopping.is_set():
                 break
             healthy = 0.0 if self._ready_at is None else time.monotonic() - self._ready_at
-            delay = self._backoff.delay(healthy)
+            if self._ready_at is None:
+                self.why = self.error or self.why or f"it ended with code {code}; its log says why"
+            refused = code == BAD_CONFIG
+            delay = 0.0 if refused else self._backoff.delay(healthy)
             self.begun.set()
-            self._log.warning("ended by itself", code=code, error=self.error, restart_in_s=round(delay, 3))
+            if not refused:
+                self._log.warning("ended by itself", code=code, error=self.error, restart_in_s=round(delay, 3))
             if self.state != "failed":
                 self._set("starting")
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), delay)
             self.restarts += 1
         self._set("ended")
+
+    async def _refused(self) -> None:
+        """It cannot start: wait, until `stop` or until it is to be tried again."""
+        self._set("failed")
+        if self._again_s is None:
+            self._log.error("ended for good", error=self.error)
+        elif self.error != self._told:
+            self._log.error("cannot start; it is tried again", error=self.error, every_s=self._again_s)
+        self._told = self.error
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stopping.wait(), self._again_s)
 
     async def stop(self, deadline_s: float) -> None:
         """Ask the process to end, and kill it after `deadline_s`."""
@@ -177,6 +198,7 @@ class Child:
         if state == "ready" and self._ready_at is None:
             self._ready_at, self.served = time.monotonic(), True
         self.error = said.get("error")
+        self.why = "" if state == "ready" else self.error or self.why
         self.epoch = said.get("epoch", self.epoch)
         self._set(state)
 

@@ -62,6 +62,11 @@ Started = Forked | Tenant
 Start = Callable[[str], Awaitable[Started]]
 """Starts a node, given the file of its spec."""
 STARTS_MAX: Final = 3
+BASE: Final = "rooms"
+"""The system without which an instance does not start. Others may come later."""
+AGAIN_S: Final = 15.0
+"""A node of another system that refuses to start (a damaged store, a server that is not there yet) is tried again after
+this."""
 TURN_S: Final = 5.0
 """A later node blocks the next start for this long, unless it serves before."""
 KILL_S: Final = 2.0
@@ -316,7 +321,8 @@ class Supervisor:
     def _start(self, new: Sequence[Seat], turns: asyncio.Semaphore) -> None:
         for seat in new:
             start = functools.partial(self._fork, seat, self._starts(seat))
-            child = Child(seat.name, start, self._on_change, self._log, Backoff(random.Random()))
+            again_s = None if _is_base(seat) else AGAIN_S
+            child = Child(seat.name, start, self._on_change, self._log, Backoff(random.Random()), again_s=again_s)
             self._children[seat] = child
             self._tasks[seat] = asyncio.create_task(_run(child, turns), name=f"child {seat.name}")
 
@@ -401,24 +407,26 @@ class Supervisor:
         name = self._registered(seat.name)
         certificate = str(self.folder.certificate(seat.name))
         made = specs.registration(self.config, self.folder, own, name, client, public_key, certificate)
-        fellows = [] if self._started else [other.node for other in self._awaited()]
+        fellows = [] if self._started else [other.node for other in self._awaited() if _is_base(other)]
         return msgspec.structs.replace(made, grown=self._started or self._counting is not None, fellows=fellows)
 
     async def _until_ready(self) -> None:
+        """Until all nodes of rooms are ready, and those of other systems too, or refuse to start. Raises `UserError`."""
         wait = READY_S + READY_EACH_S * len(self._roster.seats)
         try:
             async with asyncio.timeout(wait) as limit:
-                while self._counting or not all(child.state == "ready" for child in self._children.values()):
+                while self._counting or not all(map(self._settled, self._children)):
                     if self._counting and self._counting.done():
                         self._catch_up(self._counting.result())
                         self._counting = None
                         wait = READY_S + READY_EACH_S * len(self._roster.seats)
                         limit.reschedule(None)
-                    if any(child.state == "waiting" for child in self._children.values()):
+                    base = [child for seat, child in self._children.items() if _is_base(seat)]
+                    if any(child.state == "waiting" for child in base):
                         limit.reschedule(None)  # nothing here is late
                     elif limit.when() is None:
                         limit.reschedule(asyncio.get_running_loop().time() + wait)
-                    for child in self._children.values():
+                    for child in base:
                         if child.state == "failed":
                             raise UserError(f"{child.name} cannot start: {child.error}")
                         if child.restarts >= STARTS_MAX:
@@ -428,9 +436,18 @@ class Supervisor:
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
+            if not self._counting and all(self._settled(seat) for seat in self._children if _is_base(seat)):
+                return  # it goes on without the others, which are tried again
             late = [f"{child.name} ({child.state})" for child in self._children.values() if child.state != "ready"]
             who = ", ".join(late) or f"the registry {self.config.registry.url}"
             raise UserError(f"not ready after {wait:.0f} s: {who}; their logs say why") from None
+
+    def _settled(self, seat: Seat) -> bool:
+        """Whether the start need not wait for a node: it is ready, or, of a system beside rooms, cannot start now."""
+        child = self._children[seat]
+        if child.state == "ready":
+            return True
+        return not _is_base(seat) and (child.state == "failed" or child.restarts >= STARTS_MAX)
 
     # --- while it runs ----------------------------------------------------------------------------------------------
 
@@ -483,8 +500,14 @@ class Supervisor:
             admin=self._admins[seat],
             access=specs.admin_access(self.config),
             bind=self._reached(seat) if kind(seat.role).process == "face" else UNSET,
-            waits=child.error or UNSET if child.state == "waiting" else UNSET,
+            waits=self._why(child) or UNSET,
         )
+
+    def _why(self, child: Child) -> str:
+        """The reason for which a node does not serve; empty if it does, or is about to."""
+        if child.state in {"waiting", "failed"}:
+            return child.error or child.why
+        return "" if child.state == "ready" or child.served else child.why
 
     # --- another configuration --------------------------------------------------------------------------------------
 
@@ -653,6 +676,11 @@ class Supervisor:
                 self._write_again.cancel()
             self.folder.record.unlink(missing_ok=True)
         await self._open.aclose()
+
+
+def _is_base(seat: Seat) -> bool:
+    """Whether the instance is nothing without the node: it is one of rooms."""
+    return system_of(seat.role) == BASE
 
 
 async def _run(child: Child, turns: asyncio.Semaphore) -> None:

@@ -86,7 +86,10 @@ def nodes(processes: Sequence[Process], readings: Readings) -> list[Finding]:
     found: list[Finding] = []
     for process in processes:
         state = readings[process.node].state
-        if state == NO_ANSWER:
+        if state == NO_ANSWER and process.waits:
+            text = f"{process.name} cannot start, and is tried again: {process.waits}"
+            found.append(fail("nodes", text, "mend what its reason names; muster up need not be started again"))
+        elif state == NO_ANSWER:
             found.append(_silent(process, [each.name for each in processes if each.pid == process.pid]))
         elif process.waits:
             mend = "look at the registry: registry.url, and whether it runs"

@@ -34,7 +34,7 @@ class Connections:
     """Opened when needed; `async with` closes them. `durable`: a commit survives a crash of the machine."""
 
     def __init__(self, location: Location, schema: Schema, *, call_s: float = CALL_S, durable: bool = True) -> None:
-        self.where = str(location)
+        self.where = location.shown
         self._location, self._schema, self._call_s = location, schema, call_s
         self._dialect = DIALECTS[location.kind]
         self._engine = self._dialect.engine(location, durable=durable)
@@ -95,7 +95,11 @@ class Connections:
             raise
         except Exception as error:
             self._open = False  # the next server may be another one
-            raise translated(error, self.where, self._location.password) from error
+            raise self.translated(error) from error
+
+    def translated(self, error: BaseException) -> DatabaseError:
+        """An error of this database as ours."""
+        return translated(error, self.where, self._location.password, self._location.words)
 
     async def _prepare(self, connection: AsyncConnection) -> None:
         if self._location.kind == "sqlite":

@@ -4,8 +4,10 @@ By guilt: `Refused` is for people to mend (password, name, a schema of a newer p
 itself. Both are tried again, as either can be mended while the program runs.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
+
+from muster_server.plane.causes import HIDDEN, cause
 
 _LINE_MAX: Final = 300
 
@@ -22,6 +24,10 @@ class Unavailable(DatabaseError):
     """It fails for now."""
 
 
+class BadValue(Refused):
+    """The database cannot hold a value: too long, out of range, or with a character that it does not take."""
+
+
 class Busy(Unavailable):
     """Another transaction was in the way: try again at once."""
 
@@ -34,35 +40,54 @@ def told(error: BaseException) -> str:
 
 # MySQL's numbers, PostgreSQL's states, SQLite's words.
 _BUSY: Final = frozenset({1205, 1213, "40001", "40P01", "55P03", "database is locked"})
+_BAD_VALUE: Final = frozenset({1048, 1153, 1264, 1265, 1292, 1366, 1406, 3140, 3819, 4025})
+_DATA: Final = ("22", "23", "54")
+"""Classes of PostgreSQL's states: data exception, violated constraint, program limit."""
 _REFUSED: Final = frozenset(
     {1044, 1045, 1049, 1142, 1698, "28000", "28P01", "3D000", "42501", "file is not a database"}
 )
 
 
-def translated(error: BaseException, where: str, password: str | None) -> DatabaseError:
-    """Convert any error of SQLAlchemy, a driver or the network to ours, naming `where`."""
+def translated(
+    error: BaseException, where: str, password: str | None, hidden: Iterable[str | None] = ()
+) -> DatabaseError:
+    """Convert any error of SQLAlchemy, a driver or the network to ours, naming `where`.
+
+    The driver's text is `plane.causes.shown`, without the words `hidden` too.
+    """
     causes = list(_causes(error))
-    codes = {code for cause in causes for code in _codes(cause)}
-    text = " ".join(str(causes[-1]).split()) or type(causes[-1]).__name__
-    if any(isinstance(cause, TimeoutError) for cause in causes):
+    codes = {code for each in causes for code in _codes(each)}
+    text = cause(causes[-1], hidden)
+    if any(isinstance(each, TimeoutError) for each in causes):
         text = "no answer in time"
     if password:
-        text = text.replace(password, "***")
-    kind = Busy if codes & _BUSY else Refused if codes & _REFUSED else Unavailable
+        text = text.replace(password, HIDDEN)
+    if codes & _BAD_VALUE or any(map(_is_data, causes)):
+        kind: type[DatabaseError] = BadValue
+    else:
+        kind = Busy if codes & _BUSY else Refused if codes & _REFUSED else Unavailable
     return kind(f"{where}: {text[:_LINE_MAX]}")
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
     """From an error down to its cause."""
     seen: set[int] = set()
-    cause: BaseException | None = error
-    while cause is not None and id(cause) not in seen:
-        seen.add(id(cause))
-        yield cause
-        cause = getattr(cause, "orig", None) or cause.__cause__
+    each: BaseException | None = error
+    while each is not None and id(each) not in seen:
+        seen.add(id(each))
+        yield each
+        each = getattr(each, "orig", None) or each.__cause__
 
 
-def _codes(cause: BaseException) -> Iterator[Any]:
-    yield getattr(cause, "sqlstate", None)
-    if cause.args:
-        yield cause.args[0]
+def _is_data(error: BaseException) -> bool:
+    """Whether an error is of a value: by the state, or because the driver cannot even send it."""
+    state = getattr(error, "sqlstate", None)
+    if isinstance(state, str):
+        return state[:2] in _DATA
+    return isinstance(error, OverflowError | UnicodeError) or type(error).__name__ in {"DataError", "IntegrityError"}
+
+
+def _codes(error: BaseException) -> Iterator[Any]:
+    yield getattr(error, "sqlstate", None)
+    if error.args:
+        yield error.args[0]

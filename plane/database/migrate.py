@@ -6,11 +6,11 @@ A system's steps are a folder with `env.py`, which calls `run`, and `versions/`.
 from dataclasses import dataclass
 from pathlib import Path
 
-from alembic import command, context
+from alembic import command, context, op
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
 
 from muster_server.plane.database.dialects import Dialect
 from muster_server.plane.database.errors import Refused
@@ -46,6 +46,14 @@ def run() -> None:
     context.configure(connection=told["connection"], version_table=told["version_table"])
     with context.begin_transaction():
         context.run_migrations()
+
+
+def compare_bytes(*tables: str) -> None:
+    """A step: have texts of these tables compared byte by byte at MySQL and MariaDB. Others do so anyway."""
+    connection = op.get_bind()
+    if connection.dialect.name in {"mysql", "mariadb"}:
+        for table in tables:
+            op.execute(text(f"ALTER TABLE {table} CONVERT TO CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"))
 
 
 def _is_current(connection: Connection, script: ScriptDirectory, where: str, schema: Schema) -> bool:

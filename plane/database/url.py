@@ -38,6 +38,16 @@ class Location:
         url = self.url.set(drivername=self.kind)
         return url.render_as_string(hide_password=True)
 
+    @property
+    def shown(self) -> str:
+        """As answers, logs and errors name it: a server by its kind, a file by its path."""
+        return str(self) if self.kind == "sqlite" else self.kind
+
+    @property
+    def words(self) -> tuple[str | None, ...]:
+        """The words of the URL that no error shows."""
+        return self.url.username, self.url.host, self.url.database if self.kind != "sqlite" else None
+
     def identified(self, password: str) -> "Location":
         """The same with this password."""
         return Location(self.kind, self.url.set(password=password))

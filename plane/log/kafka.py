@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
+from muster_server.plane.causes import shown
 from muster_server.plane.log.producer import DELIVERY_S, KafkaProducer, common, text
 from muster_server.plane.log.shared import HEAD, SharedLog
 from muster_server.plane.log.words import BATCH_BYTES_MAX, Failed
@@ -161,10 +162,10 @@ class KafkaPartition:
                 for message in messages:
                     if (error := message.error()) is not None:
                         if error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}:
-                            raise IndexError(f"{self}: {error.str()}")
+                            raise IndexError(f"{self}: {shown(error.str())}")
                         if error.retriable() or error.code() in _AWAY:
                             continue  # the library connects again
-                        raise Failed(f"{self}: {error.str()}")
+                        raise Failed(f"{self}: {shown(error.str())}")
                     position, value = message.offset(), message.value()
                     assert position is not None
                     if position >= end:

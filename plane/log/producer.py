@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from muster_server.plane.causes import shown
 from muster_server.plane.log.words import Failed, TooLarge
 
 DELIVERY_S: Final = 30.0
@@ -76,7 +77,7 @@ class KafkaProducer:
             elif error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
                 done.set_exception(TooLarge(error.str()))
             else:
-                done.set_exception(Failed(f"Kafka did not acknowledge a batch: {error.str()}"))
+                done.set_exception(Failed(f"Kafka did not acknowledge a batch: {shown(error.str())}"))
 
         def delivered(error: KafkaError | None, message: Message) -> None:  # in the producer's thread
             position = message.offset()
@@ -88,7 +89,7 @@ class KafkaProducer:
                 topic, value, key=key, partition=partition, headers=list(headers), on_delivery=delivered
             )
         except BufferError as error:
-            raise Failed(f"Kafka's queue is full: {error}") from None
+            raise Failed(f"Kafka's queue is full: {shown(str(error))}") from None
         except KafkaException as error:
             if error.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE:
                 raise TooLarge(text(error)) from None
@@ -107,4 +108,4 @@ class KafkaProducer:
 def text(error: BaseException) -> str:
     """An error of the library in one line."""
     kafka = error.args[0] if error.args else error
-    return kafka.str() if isinstance(kafka, KafkaError) else str(kafka) or "no answer in time"
+    return shown(kafka.str() if isinstance(kafka, KafkaError) else str(kafka)) or "no answer in time"

@@ -91,6 +91,13 @@ class Asking:
                 why = error
         raise why
 
+    async def all_index(self, question: msgspec.Struct, answer: type[A]) -> list[A]:
+        """Ask every index node. Raises `CallError` if one does not answer."""
+        nodes = self._of(INDEX)
+        if not nodes:
+            raise CallError("away", "no index node runs")
+        return list(await asyncio.gather(*(self._peer(node).ask(question, answer, ANSWER_S) for node in nodes)))
+
     async def _leading(self) -> Peer:
         """Raises `CallError` if none leads within `LEAD_S`."""
         until = asyncio.get_running_loop().time() + LEAD_S

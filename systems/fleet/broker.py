@@ -94,7 +94,8 @@ def access() -> str:
     """The list of access: `%u` is the name that a client proved."""
     lines: list[str] = []
     for user in _own_users():
-        lines += [f"user {user}", f"topic read {PREFIX}/+/up/+", f"topic write {PREFIX}/+/down/+", ""]
+        # The plane writes up topics only to clear what clients that are gone had the broker keep.
+        lines += [f"user {user}", f"topic readwrite {PREFIX}/+/up/+", f"topic write {PREFIX}/+/down/+", ""]
     lines += [f"pattern write {PREFIX}/%u/up/+", f"pattern read {PREFIX}/%u/down/+", ""]
     return "\n".join(lines)
 

@@ -80,6 +80,12 @@ def nodes(
             found.append(warn(CHECK, text, "wait for a beat of the clients (fleet.beat_ms); else see its log"))
         if str(said["sessions"]).endswith("wait"):
             found.append(warn(CHECK, f"{name}: Redis does not answer, {said['sessions']}", "check fleet.redis"))
+    for name, said in index.items():
+        if clients := said.get("clients_ahead", 0):
+            text = f"{name}: {clients} clients have epochs of the future, as {', '.join(said['ahead'][:3])}"
+            mend = "correct their clocks and start them again; muster fleet heal CLIENT lets one in at once"
+            found.append(warn(CHECK, text, mend))
+            break
     leads = [name for name, said in schedulers.items() if said["leads"]]
     for name, said in schedulers.items():
         if said["store"] != "answers":
@@ -96,6 +102,13 @@ def _lead(name: str, said: Mapping[str, Any], minute: int, nodes_there: int) -> 
     found: list[Finding] = []
     if said["broker"] != "connected":
         found.append(fail(CHECK, f"{name} leads without an MQTT broker", "check the broker, fleet.mqtt, its password"))
+    refused: Mapping[str, str] = said.get("refused", {})
+    if refused:
+        name_of, why = next(iter(refused.items()))
+        text = f"{said['tasks_refused']} tasks cannot be scheduled, as {name_of}: {why}"
+        found.append(
+            warn(CHECK, text, "muster fleet task ls shows them all; correct their rows, then muster fleet refresh")
+        )
     behind = minute - int(said["last_minute"])
     if behind > BEHIND_MINUTES:
         found.append(
@@ -103,7 +116,7 @@ def _lead(name: str, said: Mapping[str, Any], minute: int, nodes_there: int) -> 
         )
     if behind < 0:
         text = f"the clock went back: no task runs for {-behind} minutes"
-        found.append(warn(CHECK, text, "keep the clock steady (chrony); instant runs go on"))
+        found.append(warn(CHECK, text, "if the clock is right now: muster fleet heal; keep it steady (chrony)"))
     if len(said["index_nodes"]) < nodes_there:
         text = f"{name} has answers of {len(said['index_nodes'])} of {nodes_there} index nodes"
         found.append(warn(CHECK, text, "see the logs of the others"))

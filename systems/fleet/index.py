@@ -93,6 +93,16 @@ class Index:
         self.changes += 1
         return True
 
+    def reset(self, name: str) -> None:
+        """Have a client begin anew with any epoch, under its number. Unknown names change nothing."""
+        record = self._records.get(name)
+        if record is None:
+            return
+        if record.attributes is not None:
+            self._unset(self._numbers[name], record.attributes)
+            self.changes += 1
+        self._records[name] = Update(name, 0, 0, None)
+
     def forget(self, name: str) -> int:
         """Drops the record of a client that is gone for good; its number, which another client may have from now on.
 

@@ -23,6 +23,7 @@ from muster_server.systems.fleet import index, picks, schema
 from muster_server.systems.fleet.hearing import Hearing
 from muster_server.systems.fleet.index import Index, Update, UpdateError
 from muster_server.systems.fleet.leases import Leases
+from muster_server.systems.fleet.minutes import Minutes
 from muster_server.systems.fleet.mqtt import Link, LinkError
 from muster_server.systems.fleet.options import FleetSettings
 from muster_server.systems.fleet.owner import chosen
@@ -42,6 +43,7 @@ from muster_server.systems.fleet.questions import (
     PickOne,
     Ping,
     Pong,
+    Readmit,
     Release,
     Spread,
     Stats,
@@ -60,6 +62,8 @@ COPY_S: Final = 20.0
 HOLDS_MAX: Final = 65_536
 MINUTES_MAX: Final = 1_440
 LIMIT_MAX: Final = 10_000
+AHEAD_SHOWN: Final = 20
+"""Clients with clocks that are ahead, in the status."""
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -97,6 +101,7 @@ class IndexNode:
             Fairness: self._fairness,
             Copy: self._copy,
             Stats: self._stats,
+            Readmit: self._readmit,
         }
         self._server = Server(self._key, self._answers)
         self._link = Link(
@@ -109,6 +114,7 @@ class IndexNode:
             tls=settings.tls,
             first=spec.node,
             on_change=self._linked,
+            on_retained=lambda topic, _: self._presence.retained(self._hearing.now(), topic),
         )
         self._hearing = Hearing()
         self._hearing.hears(False)  # until the broker is there
@@ -127,7 +133,9 @@ class IndexNode:
 
     def _begin(self, known: Known | None) -> None:
         """With what is known, or with nothing."""
-        fleet, minute = self._fleet, int(time.time() // 60)
+        fleet = self._fleet
+        self._minutes = Minutes(0 if known is None else known.picks.minute)
+        minute = self._minutes.now()
         self._index = Index() if known is None else Index.restored(known.clients)
         if known is None:
             self._picks = Picks(self._index, minute, in_flight_max=fleet.in_flight_max)
@@ -150,6 +158,8 @@ class IndexNode:
             send=self._link.send,
             speaks=self._speaks,
             changed=self._changed,
+            wall_ms=lambda: time.time_ns() // 1_000_000,
+            clear=self._link.clear,
         )
         self._presence.restored(self._hearing.now())
 
@@ -191,7 +201,7 @@ class IndexNode:
             await asyncio.sleep(TICK_S)
             self._speaking = (*(node.node for node in self._others()), self._node)
             self._presence.tick(self._hearing.now())
-            self._picks.advance(int(time.time() // 60))
+            self._picks.advance(self._minutes.now())
             self._expire(_now())
             knows = time.monotonic() - began > self._fleet.lease_ms / 1000
             sessions = self._sessions
@@ -405,6 +415,11 @@ class IndexNode:
         except SessionsError as error:
             raise CallError("store", str(error)) from None
 
+    async def _readmit(self, question: Readmit) -> bool:
+        known = self._presence.readmit(question.client)
+        self._log.info("a client begins anew, with any epoch", client=question.client, known=known)
+        return known
+
     async def _copy(self, _: Copy) -> bytes:
         return msgspec.msgpack.encode(self._known())
 
@@ -429,6 +444,8 @@ class IndexNode:
             "runs": len(self._holds),
             "scheduler_epoch": self._epoch,
             "sessions": self._kept_where(),
+            "clients_ahead": len(ahead := self._presence.ahead()),
+            "ahead": list(ahead)[:AHEAD_SHOWN],
         }
 
     def _kept_where(self) -> str:
@@ -459,6 +476,11 @@ class IndexNode:
         """Now."""
         return [
             ("fleet_clients", "Clients that are there", self._index.online),
+            (
+                "fleet_clients_ahead",
+                "Clients that are there with an epoch of the future: their clocks are ahead",
+                len(self._presence.ahead()),
+            ),
             ("fleet_clients_known", "Clients that are there or were not forgotten yet", len(self._index.names())),
             ("fleet_punishment", "What a task takes of a weight, in thousandths", self._picks.punishment),
             (

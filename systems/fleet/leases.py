@@ -30,7 +30,7 @@ class Leases:
         """A lease lasts `lease_ms` from the last sign of life; a hint that the client is gone leaves it `hint_ms`."""
         if not 0 < hint_ms <= lease_ms:
             raise ValueError(f"0 < hint_ms <= lease_ms must hold, not {hint_ms}, {lease_ms}")
-        self._lease_ms = lease_ms
+        self.lease_ms = self._lease_ms = lease_ms
         self._hint_ms = hint_ms
         self._leases: dict[str, _Lease] = {}
         self._ends: list[tuple[int, str]] = []
@@ -81,6 +81,11 @@ class Leases:
     def forget(self, client: str) -> None:
         """Also its epoch: an older one may come again. For a client that is gone for good."""
         self._leases.pop(client, None)
+
+    def latest(self, client: str) -> int:
+        """The latest epoch that was there, whether it is or not; 0: none was."""
+        lease = self._leases.get(client)
+        return 0 if lease is None else lease.epoch
 
     def epoch(self, client: str) -> int | None:
         """The epoch that is there; None if it is not."""

@@ -59,14 +59,17 @@ class Link:
         tls: bool = False,
         first: int = 0,
         on_change: Callable[[bool], None] = lambda connected: None,
+        on_retained: Receive | None = None,
     ) -> None:
         """`brokers`: members of one cluster, tried from number `first` on, so that nodes spread over them. `name`: of the
-        connection, unlike all others at the brokers; empty: the user's."""
+        connection, unlike all others at the brokers; empty: the user's. `on_retained` is called in place of `receive` with
+        messages that the broker has kept of before."""
         turn = first % len(brokers)
         self._brokers = [*brokers[turn:], *brokers[:turn]]
         self._user, self._password, self._name = user, password, name or user
         self._tls = ssl.create_default_context() if tls else False
         self._filters, self._receive, self._on_change = tuple(filters), receive, on_change
+        self._on_retained = on_retained or receive
         self._client: Any = None
         self._subscribed, self._lost = asyncio.Event(), asyncio.Event()
         self._keeping: asyncio.Task[None] | None = None
@@ -98,6 +101,11 @@ class Link:
             return
         self.sent += 1
         self._client.publish(topic, payload, qos=quality)
+
+    def clear(self, topic: str) -> None:
+        """Have the broker keep nothing of this topic."""
+        if self.connected:
+            self._client.publish(topic, b"", qos=1, retain=True)
 
     async def _keep(self) -> None:
         while True:
@@ -181,7 +189,12 @@ class Link:
             self._lost.set()
             self._is_connected(False)
 
-    def _on_message(self, _client: Any, topic: str, payload: bytes, _quality: int, _properties: Any) -> int:
+    def _on_message(self, _client: Any, topic: str, payload: bytes, _quality: int, properties: Any) -> int:
+        if not payload:  # what the broker kept of the topic was cleared
+            return 0
         self.received += 1
-        self._receive(topic, bytes(payload))
+        if properties.get("retain"):
+            self._on_retained(topic, bytes(payload))
+        else:
+            self._receive(topic, bytes(payload))
         return 0

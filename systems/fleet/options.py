@@ -61,6 +61,16 @@ class Fleet(Section, frozen=True):
     in_flight_max: Annotated[
         int, key("Most runs that a client has at once", "a measurement beside another one is disturbed", ge=1, le=255)
     ] = 1
+    clock_wait_s: Annotated[
+        int,
+        key(
+            "Longest pause of all tasks after the clock was ahead; then they go by it again, as by `muster fleet heal`",
+            "a clock that is corrected twice runs nothing twice",
+            "s",
+            ge=60,
+            le=86_400,
+        ),
+    ] = 600
     keep_h: Annotated[
         int, key("How long runs and results are kept", "a month; a run of 100 has about 12 kB", "h", ge=1, le=87_600)
     ] = 720

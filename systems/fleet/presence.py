@@ -23,6 +23,10 @@ Send = Callable[[str, bytes, int], None]
 Changed = Callable[[Update, bool | None, dict[str, list[str]]], None]
 """(record, whether the client came, went or neither, its attributes)."""
 
+AHEAD_MS: Final = 60_000
+"""An epoch that is so far ahead of the node's clock is of a clock that is wrong."""
+TIMES_MS: Final = range(10**11, 253_402_300_800_000)
+"""Epochs that are times in ms since 1970, up to the year 9999; others are a client's own numbers."""
 KNOWN_MAX: Final = 1 << 21
 """Clients, there or not; the hello of a further one is refused: about 2 GB."""
 MESSAGES_MAX: Final = 20
@@ -41,11 +45,14 @@ class Presence:
         send: Send,
         speaks: Callable[[str], bool] = lambda client: True,
         changed: Changed = lambda update, came, attributes: None,
+        wall_ms: Callable[[], int] = lambda: TIMES_MS.stop,
+        clear: Callable[[str], None] = lambda topic: None,
         known_max: int = KNOWN_MAX,
     ) -> None:
         """A client that is gone for `forget_ms` is forgotten: it is new when it comes again.
 
         `changed` is called when a client for which this node speaks came (True), went (False) or has other attributes.
+        `wall_ms`: an epoch beyond it is one of the future. `clear` has the broker keep nothing of a topic.
         """
         self.dropped: Counter[str] = Counter()
         """Messages of clients that changed nothing: flood, topic, size, form, refused."""
@@ -58,12 +65,19 @@ class Presence:
         self._send = send
         self._speaks = speaks
         self._changed = changed
+        self._wall_ms, self._clear = wall_ms, clear
+        self._kept: dict[str, set[str]] = {}
+        """Topics of clients of which the broker keeps a message."""
+        self._kept_since: deque[tuple[int, str]] = deque()
+        """(when, client) of those, the first that was heard of first."""
         self._known_max = known_max
         self._floods = Floods(MESSAGES_MAX)
         self._said: dict[str, tuple[int, int]] = {}
         """(epoch, version) of each client's last hello."""
         self._left: deque[tuple[int, str, int]] = deque()
         """(when, client, epoch), the first that went first."""
+        self._ahead: dict[str, int] = {}
+        """Epochs of the future, by client."""
         self._absent: dict[str, tuple[int, dict[str, list[str]]]] = {}
         """(epoch, attributes) of clients whose leases ended; a beat brings them back."""
 
@@ -87,8 +101,28 @@ class Presence:
             case _:
                 self.dropped["topic"] += 1
 
+    def retained(self, now_ms: int, topic: str) -> None:
+        """The broker keeps a message of this topic. It is of before, so it is no sign of life."""
+        client = schema.client_of(topic)
+        if client is None or (client not in self._kept and len(self._kept) >= self._known_max):
+            return
+        if client not in self._kept:
+            self._kept_since.append((now_ms, client))
+        self._kept.setdefault(client, set()).add(topic)
+
+    def _clear_kept(self, client: str) -> None:
+        """A client is gone: have the broker forget what it keeps of it."""
+        topics = self._kept.pop(client, set())
+        if self._speaks(client):
+            for topic in topics:
+                self._clear(topic)
+
     def tick(self, now_ms: int) -> None:
         """Handles leases that ended, and forgets those gone for long."""
+        while self._kept_since and self._kept_since[0][0] + self._leases.lease_ms < now_ms:
+            _, client = self._kept_since.popleft()
+            if self._leases.epoch(client) is None:  # it had a whole lease to come
+                self._clear_kept(client)
         for client, epoch in self._leases.expire(now_ms):
             self._gone(now_ms, client, epoch)
         for _ in range(len(self._left)):
@@ -97,6 +131,28 @@ class Presence:
                 return
             self._left.popleft()
             self._forget(now_ms, client, epoch)
+
+    def ahead(self) -> dict[str, int]:
+        """Clients whose clocks are ahead, with their epochs."""
+        self._ahead = {
+            client: epoch
+            for client, epoch in self._ahead.items()
+            if self._is_ahead(epoch) and self._leases.epoch(client) == epoch
+        }
+        return self._ahead
+
+    def readmit(self, client: str) -> bool:
+        """Have a client begin anew with any epoch. Whether it was known."""
+        known = self._index.record(client)
+        if known is not None and known.attributes is not None:
+            self.went += 1
+            if self._speaks(client):
+                self._changed(Update(client, known.epoch, known.version + 1, None), False, known.attributes)
+        self._index.reset(client)
+        self._leases.forget(client)
+        for each in (self._said, self._absent, self._ahead):
+            each.pop(client, None)
+        return known is not None
 
     def restored(self, now_ms: int) -> None:
         """Gives every client of the index, which is a copy, a whole lease: it is gone only if it does not beat."""
@@ -113,10 +169,11 @@ class Presence:
             self.dropped["refused"] += 1
             self._notify(client, Notice("refused", hello.epoch, f"{self._known_max} clients are known, and no more"))
             return
+        if self._is_over(client, hello.epoch):
+            self.readmit(client)
         before = self._leases.epoch(client)
-        heard = self._leases.renew(now_ms, client, hello.epoch)
-        if heard is Renewal.STALE:
-            self._notify(client, Notice("superseded", hello.epoch))
+        if hello.epoch < self._latest(client) or self._leases.renew(now_ms, client, hello.epoch) is Renewal.STALE:
+            self._supersede(client, hello.epoch)
             return
         if before is not None and before < hello.epoch:
             self._notify(client, Notice("superseded", before))
@@ -137,6 +194,8 @@ class Presence:
         if self._speaks(client):
             self._changed(update, None if there else True, hello.attributes)
         self._said[client] = (hello.epoch, hello.version)
+        if self._is_ahead(hello.epoch):
+            self._ahead[client] = hello.epoch
         self._notify(client, Notice("beat", hello.epoch, beat_ms=self._beat_ms))
 
     def _beat(self, now_ms: int, client: str, beat: Beat) -> None:
@@ -144,8 +203,11 @@ class Presence:
         if known is None:  # no lease without a hello: a stranger's beats leave nothing behind
             self._send_notice(client, Notice("unknown", beat.epoch))  # the node that speaks may know it well
             return
-        if self._leases.renew(now_ms, client, beat.epoch) is Renewal.STALE:
-            self._notify(client, Notice("superseded", beat.epoch))
+        if self._is_over(client, beat.epoch):
+            self._notify(client, Notice("unknown", beat.epoch))
+            return
+        if beat.epoch < self._latest(client) or self._leases.renew(now_ms, client, beat.epoch) is Renewal.STALE:
+            self._supersede(client, beat.epoch)
             return
         if known.epoch != beat.epoch or known.attributes is None:
             self._notify(client, Notice("unknown", beat.epoch))
@@ -171,6 +233,7 @@ class Presence:
                 self._changed(update, False, known.attributes)
             self._left.append((now_ms, client, epoch))
             self._absent[client] = (epoch, known.attributes)
+            self._clear_kept(client)
 
     def _forget(self, now_ms: int, client: str, epoch: int) -> None:
         known = self._index.record(client)
@@ -179,10 +242,30 @@ class Presence:
         if self._picks.in_flight(client) or self._leases.epoch(client) is not None:
             self._left.append((now_ms, client, epoch))
             return
+        self._kept.setdefault(client, set()).update(schema.ups(client))
+        self._clear_kept(client)
         self._picks.forget(self._index.forget(client))  # index, picks and leases together: the number is another's next
         self._leases.forget(client)
         self._said.pop(client, None)
         self._absent.pop(client, None)
+
+    def _latest(self, client: str) -> int:
+        """The latest epoch that is known of a client."""
+        known = self._index.record(client)
+        return max(self._leases.latest(client), 0 if known is None else known.epoch)
+
+    def _is_ahead(self, epoch: int) -> bool:
+        return self._wall_ms() + AHEAD_MS < epoch and epoch in TIMES_MS
+
+    def _is_over(self, client: str, epoch: int) -> bool:
+        """Whether a later epoch has no force any more: it is one of the future, from a clock that was ahead, and ended."""
+        latest = self._latest(client)
+        return epoch < latest and self._leases.epoch(client) is None and self._is_ahead(latest)
+
+    def _supersede(self, client: str, epoch: int) -> None:
+        """Tell a client that a later epoch has its name."""
+        text = f"epoch {self._latest(client)} is later; once it has ended: muster fleet heal {client}"
+        self._notify(client, Notice("superseded", epoch, text))
 
     def _next_version(self, client: str, epoch: int) -> int:
         """Of the index's record: a client's own version does not count its comings and goings."""

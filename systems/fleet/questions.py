@@ -110,6 +110,22 @@ class ClientPage(msgspec.Struct, frozen=True):
     more: bool
 
 
+class Readmit(msgspec.Struct, frozen=True, tag=True):
+    """Let a client begin anew with any epoch. Answered by whether it was known."""
+
+    client: str
+
+
+class Heal(msgspec.Struct, frozen=True, tag=True):
+    """Go by the clock again, after it was ahead. Answered by `Healed`."""
+
+
+class Healed(msgspec.Struct, frozen=True):
+    """Tasks run again so many minutes sooner; 0: the clock was right."""
+
+    minutes: int
+
+
 class Fairness(msgspec.Struct, frozen=True, tag=True):
     """How evenly a selector's clients are picked. Answered by `Spread`."""
 
@@ -164,11 +180,14 @@ class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
     """Clients a run, with `every_minutes`."""
     per_hour: int | None = None
     """Samples an hour."""
-    customer: Literal["major", "enterprise", "ordinary"] = "ordinary"
+    customer: str = "ordinary"
+    """major, enterprise or ordinary."""
     slip_ms: int = 0
     options: dict[str, Any] = {}
     paused: bool = False
     since_minute: int = 0
+    refused: str = ""
+    """Why the task cannot be scheduled; empty: it can. The table has no such column."""
 
 
 class RunNow(msgspec.Struct, frozen=True, tag=True):
@@ -250,6 +269,8 @@ class Slot(msgspec.Struct, frozen=True):
     """Clients asked; for minutes that are over."""
     tasks: dict[str, list[str]]
     """By class, in their order."""
+    missed: int = 0
+    """Tasks of which this minute was missed: no scheduler ran, so nothing due was handed out."""
 
 
 class WheelShown(msgspec.Struct, frozen=True):

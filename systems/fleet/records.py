@@ -20,8 +20,24 @@ VALUE_BYTES_MAX: Final = 16_384
 """Of a result; a longer one is kept without its value."""
 
 
+KIND_MAX: Final = 64
+"""Characters of a kind of task."""
+TARGET_MAX: Final = 1_024
+"""Characters of a target."""
+CUSTOMERS: Final = {customer.name.lower(): customer for customer in Class}
+
+
 class StoreError(Exception):
     """The store does not answer, or refuses. One line."""
+
+
+class Unstored(msgspec.Struct, frozen=True):
+    """A run, or a client's result, that the store cannot hold, and why."""
+
+    run: RunName
+    client: str
+    """Empty: it is the run itself."""
+    reason: str
 
 
 class Fenced(StoreError):
@@ -95,7 +111,7 @@ class Store(Protocol):
         """Another one need not wait."""
 
     async def tasks(self) -> list[TaskRow]:
-        """All, by name."""
+        """All, by name. Those that cannot be read have a reason in `refused`."""
 
     async def put_task(self, task: TaskRow, new: bool) -> bool:
         """Write it; False if it is `new` and there already."""
@@ -105,10 +121,13 @@ class Store(Protocol):
 
     async def turn(
         self, epoch: int, before: int, after: int, runs: Sequence[RunRow], missed: Sequence[MissedRuns]
-    ) -> None:
-        """One transaction: these runs are handed out, these are missed, and the last minute is `after`, not `before`."""
+    ) -> Sequence[Unstored]:
+        """One transaction: these runs are handed out, these are missed, and the last minute is `after`, not `before`.
 
-    async def write(self, epoch: int, runs: Sequence[RunRow], results: Sequence[ResultRow]) -> None:
+        A row that the store cannot hold is returned, and keeps no other row back; so it is for `write`.
+        """
+
+    async def write(self, epoch: int, runs: Sequence[RunRow], results: Sequence[ResultRow]) -> Sequence[Unstored]:
         """Runs anew (clients that are about to be asked, ends), and results, each kept once, in one transaction."""
 
     async def open_runs(self) -> list[RunRow]:
@@ -123,6 +142,21 @@ class Store(Protocol):
     async def sent(self, first: int, last: int) -> Mapping[int, int]:
         """Clients asked in each of these minutes, by continuous tasks."""
 
+    async def heal(self, epoch: int, before: int, after: int) -> None:
+        """The last minute is `after`, which is earlier than `before`: the clock was ahead. One transaction.
+
+        What was missed after it is not; tasks that were to begin by then begin now.
+        """
+
+    async def missed(self, first: int, last: int) -> list[MissedRuns]:
+        """What was missed in these minutes, by task and first minute."""
+
+    async def handed(self, first: int, last: int) -> set[RunName]:
+        """Runs of continuous tasks that were handed out in these minutes."""
+
+    async def last_run(self) -> int:
+        """The last minute of all runs; 0: there is none."""
+
     async def prune(self, before_ms: int) -> None:
         """Delete runs that started earlier, with their results."""
 
@@ -134,8 +168,21 @@ def scheduled(row: TaskRow) -> Task:
     """As the wheel takes it. Raises `TaskError`."""
     if (row.every_minutes is None) == (row.per_hour is None):
         raise TaskError(f"task {row.name}: one of every_minutes and per_hour is wanted")
+    if row.customer not in CUSTOMERS:
+        raise TaskError(f"task {row.name}: customer is {row.customer!r:.40}; {', '.join(CUSTOMERS)} are possible")
     of = PerHour(row.per_hour or 0) if row.every_minutes is None else Every(row.every_minutes, row.pick or 0)
-    return Task(row.name, of, Class[row.customer.upper()], row.since_minute, row.slip_ms)
+    return Task(row.name, of, CUSTOMERS[row.customer], row.since_minute, row.slip_ms)
+
+
+def unfit(kind: str, target: str, selector: str) -> str | None:
+    """Why an order with these cannot be stored; None: it can."""
+    for name, text, most in (("kind", kind, KIND_MAX), ("target", target, TARGET_MAX)):
+        if len(text) > most:
+            return f"{name}: {len(text)} characters; {most} are allowed"
+    for name, text in (("kind", kind), ("target", target), ("selector", selector)):
+        if "\0" in text:
+            return f"{name}: the character NUL is not allowed"
+    return None
 
 
 def handed_out(due: DueRun, task: TaskRow) -> RunRow:

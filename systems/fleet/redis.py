@@ -16,6 +16,7 @@ import structlog
 from redis.exceptions import RedisClusterException, RedisError
 
 from muster.redis.connections import opened
+from muster_server.plane.causes import cause
 from muster_server.systems.fleet.index import Update
 from muster_server.systems.fleet.options import redis_url
 from muster_server.systems.fleet.questions import MinuteCounts
@@ -197,4 +198,4 @@ def _minute(minute: int, row: dict[bytes, bytes]) -> MinuteCounts:
 
 
 def _told(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__
+    return cause(error)

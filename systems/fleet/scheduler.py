@@ -9,11 +9,12 @@ carries the lead's epoch, so that a lead that was only asleep can write, and pic
 import asyncio
 import contextlib
 import os
+import re
 import secrets
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -33,6 +34,8 @@ from muster_server.systems.fleet.questions import (
     Event,
     Explain,
     Explained,
+    Heal,
+    Healed,
     Hour,
     Picked,
     PickOne,
@@ -59,14 +62,16 @@ from muster_server.systems.fleet.records import (
     RunRow,
     Store,
     StoreError,
+    Unstored,
     handed_out,
     scheduled,
+    unfit,
 )
 from muster_server.systems.fleet.runs import Replacement, RunEnd, RunName, Runs, RunsError
 from muster_server.systems.fleet.schema import NAME, SchemaError
 from muster_server.systems.fleet.selector import SelectorError, parse
 from muster_server.systems.fleet.watching import WATCHED_MAX, Queue, Told, Watching
-from muster_server.systems.fleet.wheel import PICK_MAX, Task, TaskError, Turn, Wheel
+from muster_server.systems.fleet.wheel import PICK_MAX, TASKS_MAX, Task, TaskError, Turn, Wheel, due
 
 ROLE: Final = "scheduler"
 LOOK_S: Final = 0.5
@@ -79,8 +84,14 @@ WRITE_S: Final = 0.02
 WRITE_S_MAX: Final = 0.1
 """The pause before a write is as long as the last one took: under load writes are fewer and larger."""
 PRUNE_S: Final = 600.0
+STEP_S: Final = 60.0
+TRUSTED_S: Final = 3_600.0
+"""A clock that has made no step of `STEP_S` for so long is right enough to delete by age."""
 ANSWERS_MAX: Final = 200_000
 """That wait for the store; further ones are dropped, and their clients are missed: 20 s of the largest load."""
+REFUSED_SHOWN: Final = 20
+"""Tasks that cannot be scheduled in one line of the log, and in the status."""
+MINUTE: Final = re.compile(r"[0-9]{1,18}")
 INSTANT: Final = 0
 """The minute of an instant run."""
 
@@ -117,6 +128,15 @@ class Leading:
         self.watching = Watching()
         self.refused: dict[str, str] = {}
         """Tasks of the table that cannot be scheduled, and why."""
+        self.unstored = 0
+        """Runs and results that the store could not hold."""
+        self._lost: dict[RunName, str] = {}
+        """Runs that the store could not hold just now, and why."""
+        self._known_until = lead.last_minute
+        """Up to here some runs may have been handed out before: the clock was ahead."""
+        self._ahead_since: float | None = None
+        self._offset, self._steps_since = time.time() - time.monotonic(), time.monotonic()
+        """Of the wall clock from the steady one; and since when it has made no step."""
         self.overflowed = 0
         """Messages of clients that were dropped because the store is too slow."""
         self._answers: list[ResultRow] = []
@@ -134,6 +154,7 @@ class Leading:
         await self.refresh()
         self._nodes.on_alive = self.tell_averages
         await self._connect()
+        self._known_until = max(self._known_until, await self._store.last_run())
         opened = await self._store.open_runs()
         began()
         for row in opened:
@@ -190,7 +211,8 @@ class Leading:
 
     async def _prune(self) -> None:
         while True:
-            await self._store.prune(_wall_ms() - self.fleet.keep_h * 3_600_000)
+            if self.trusts_clock:
+                await self._store.prune(_wall_ms() - self.fleet.keep_h * 3_600_000)
             await asyncio.sleep(PRUNE_S)
 
     def _spawn(self, work: Any) -> None:
@@ -213,18 +235,31 @@ class Leading:
         """Read the table. A task that cannot be scheduled does not run, and is named."""
         async with self._refreshing:
             table = {row.name: row for row in await self._store.tasks()}
-            self.refused = {}
-            for row in table.values():
-                try:
-                    check(row)
-                except CallError as error:
-                    self.refused[row.name] = str(error)
+            self.refused = self._judged(table.values())
             if self.refused:
-                self._log.warning("tasks cannot be scheduled", refused=self.refused)
+                few = dict(list(self.refused.items())[:REFUSED_SHOWN])
+                self._log.warning("tasks cannot be scheduled", count=len(self.refused), refused=few)
             self.table = table
             self.wheel.refresh(self._running())
         self.tell_averages()
         return Refreshed(len(table), self.refused)
+
+    def _judged(self, rows: Iterable[TaskRow]) -> dict[str, str]:
+        """The tasks that cannot be scheduled, and why. Whatever stands in a row, it concerns no other one."""
+        refused: dict[str, str] = {}
+        running = 0
+        for row in rows:
+            try:
+                check(row)
+                running += not row.paused
+                if running > TASKS_MAX:
+                    raise CallError("task", f"{TASKS_MAX} tasks run already, and no more can")
+            except CallError as error:
+                refused[row.name] = str(error)
+            except Exception as error:
+                self._log.exception("a task could not be judged", task=row.name)
+                refused[row.name] = f"{type(error).__name__}: {error}"[:300]
+        return refused
 
     def _running(self) -> list[Task]:
         rows = self.table.values()
@@ -237,25 +272,69 @@ class Leading:
 
     async def _turns(self) -> None:
         """Hand out each minute once, in one transaction, before anything of it starts."""
-        said = 0
         while True:
             minute = int(time.time() // 60)
+            offset = time.time() - time.monotonic()
+            if abs(offset - self._offset) > STEP_S:
+                self._offset, self._steps_since = offset, time.monotonic()
             if minute > self.wheel.last_minute:
                 async with self._refreshing:
                     before = self.wheel.last_minute
                     turn = self.wheel.advance(minute) if before else self._first(minute)
                     rows = [handed_out(due, self.table[due.task]) for due in turn.runs]
-                    await self._store.turn(self.lead.epoch, before, self.wheel.last_minute, rows, turn.missed)
+                    last = self.wheel.last_minute
+                    if rows and rows[0].minute <= self._known_until:  # the clock was there before
+                        known = await self._store.handed(rows[0].minute, last)
+                        rows = [row for row in rows if row.name not in known]
+                    unstored = await self._store.turn(self.lead.epoch, before, last, rows, turn.missed)
+                lost = {each.run for each in self._noted(unstored)}
+                rows = [row for row in rows if row.name not in lost]
                 self.handed_out += len(rows)
                 for missed in turn.missed:
                     self.missed += missed.runs
                     self._log.warning("runs are missed: no scheduler was there", **msgspec.to_builtins(missed))
                 self._spawn(self._start_all(rows))
                 self.tell_averages()  # also to nodes that came since
-            elif (ahead := self.wheel.minutes_ahead(minute)) > 1 and ahead != said:
-                said = ahead
-                self._log.warning("the clock went back: nothing runs until it has caught up", minutes=ahead)
+            await self._look_at_clock()
             await asyncio.sleep(min(1.0, 60 - time.time() % 60 + 0.001))
+
+    @property
+    def ahead(self) -> int:
+        """Minutes by which the clock is behind what was handed out: it was ahead before."""
+        return self.wheel.minutes_ahead(int(time.time() // 60))
+
+    @property
+    def trusts_clock(self) -> bool:
+        """Whether the wall clock has agreed with the steady one for long."""
+        return self.ahead <= 1 and time.monotonic() - self._steps_since >= TRUSTED_S
+
+    async def _look_at_clock(self) -> None:
+        """Bound the time in which nothing runs because the clock was ahead."""
+        if self.ahead <= 1:
+            self._ahead_since = None
+        elif self._ahead_since is None:
+            self._ahead_since = time.monotonic()
+            self._log.warning(
+                "the clock was ahead: no task runs until it has caught up, or until muster fleet heal",
+                minutes=self.ahead,
+                at_most_s=self.fleet.clock_wait_s,
+            )
+        if self._ahead_since is not None and time.monotonic() - self._ahead_since >= self.fleet.clock_wait_s:
+            await self.heal()
+
+    async def heal(self) -> int:
+        """Go by the clock again; returns by how many minutes it was ahead. What was handed out meanwhile is not again."""
+        async with self._refreshing:
+            before, minute = self.wheel.last_minute, int(time.time() // 60)
+            if minute >= before:
+                return 0
+            await self._store.heal(self.lead.epoch, before, minute)
+            self._known_until = max(self._known_until, before)
+            self.wheel = Wheel(minute, self._running())
+        self._ahead_since = None
+        self._log.warning("runs go by the clock again, which was ahead", minutes=before - minute)
+        await self.refresh()
+        return before - minute
 
     def _first(self, minute: int) -> Turn:
         """Nothing ever was handed out: tasks begin with the next minute."""
@@ -275,6 +354,8 @@ class Leading:
             raise CallError("pick", f"{question.pick} clients; 1 to {PICK_MAX} are possible")
         if self.watching.full:
             raise CallError("busy", f"{WATCHED_MAX} runs are watched")
+        if why := unfit(question.kind, question.target, question.selector):
+            raise CallError("run", why)
         row = RunRow(
             task=f"run-{secrets.token_hex(6)}",
             minute=INSTANT,
@@ -321,7 +402,10 @@ class Leading:
         begun = msgspec.structs.replace(
             row, state="running", started_ms=_wall_ms(), draws=[picked.draw], asked=[picked.clients]
         )
-        await self._put(begun)
+        if why := await self._put(begun):
+            self._nodes.tell(Release(self.lead.epoch, _text(row.name)))
+            await self._miss(row, f"the database cannot hold this run: {why}")
+            return
         self._rows[row.name] = begun
         names, text = [client for client, _ in picked.clients], _text(row.name)
         self.watching.say(row.name, Event("asked", text, names, wanted=row.wanted, members=picked.draw.members))
@@ -338,6 +422,9 @@ class Leading:
     async def _take_up(self, row: RunRow) -> None:
         """A run of the lead before: begin it, or ask again for what is missing."""
         self.taken_up += 1
+        if row.reason:  # it cannot be read, and stops no other one
+            await self._miss(row, row.reason)
+            return
         if row.state == "due":
             if row.minute == INSTANT or row.minute < int(time.time() // 60) - 1:
                 await self._miss(row, "its scheduler died before it began")
@@ -367,10 +454,11 @@ class Leading:
             self._log.warning("silent clients are not replaced", run=_text(wanted.run), cause=str(error))
             found, draws = [], row.draws
         silent = wanted.silent[: len(found)]
-        row = self._rows[wanted.run] = msgspec.structs.replace(
-            row, draws=draws, asked=[*row.asked, found], replaced=silent
-        )
-        await self._put(row)
+        begun = msgspec.structs.replace(row, draws=draws, asked=[*row.asked, found], replaced=silent)
+        if await self._put(begun):
+            found, silent = [], []  # nobody may be asked whom the database does not know
+        else:
+            self._rows[wanted.run] = begun
         self.watching.say(wanted.run, Event("replaced", _text(wanted.run), silent))
         if found:
             self.watching.say(wanted.run, Event("asked", _text(wanted.run), [client for client, _ in found]))
@@ -418,10 +506,20 @@ class Leading:
         self.watching.say(ended.run, over)
         self.watching.over(ended.run)
 
-    async def _put(self, row: RunRow) -> None:
-        """Written when this returns."""
+    async def _put(self, row: RunRow) -> str:
+        """Written when this returns; if the store cannot hold it, the reason is returned."""
         self._puts[row.name] = row
         await self.settled()
+        return self._lost.pop(row.name, "")
+
+    def _noted(self, unstored: Sequence[Unstored] | None) -> list[Unstored]:
+        """Count and log what the store could not hold."""
+        for each in unstored or ():
+            self.unstored += 1
+            self._log.error(
+                "the database cannot hold a row", run=_text(each.run), client=each.client, cause=each.reason
+            )
+        return list(unstored or ())
 
     async def settled(self) -> None:
         """All that came so far is written when this returns."""
@@ -447,7 +545,10 @@ class Leading:
         written, self._written = self._written, []
         try:
             if answers or puts:
-                await self._store.write(self.lead.epoch, list(puts.values()), answers)
+                unstored = self._noted(await self._store.write(self.lead.epoch, list(puts.values()), answers))
+                self._lost |= {each.run: each.reason for each in unstored if not each.client}
+                if stand_ins := [_stand_in(each) for each in unstored if each.client]:
+                    await self._store.write(self.lead.epoch, [], stand_ins)
         except BaseException:
             self._written += written
             raise
@@ -488,6 +589,7 @@ class Scheduler:
             DropTask: self._drop_task,
             Tasks: self._tasks,
             Hour: self._hour,
+            Heal: self._heal,
             Explain: self._explain,
             ResultsOf: self._results_of,
         }
@@ -569,7 +671,13 @@ class Scheduler:
 
     def _link(self, heard: Callable[[str, bytes], None]) -> Link:
         settings = self._settings
-        return Link(
+
+        def answered(topic: str, payload: bytes) -> None:
+            """A result that was kept may be the one that is waited for; nobody waits for it a second time."""
+            heard(topic, payload)
+            link.clear(topic)
+
+        link = Link(
             settings.brokers,
             self._user,
             self._password,
@@ -578,7 +686,9 @@ class Scheduler:
             name=self._name,
             tls=settings.tls,
             first=self._node,
+            on_retained=answered,
         )
+        return link
 
     def _is_ready(self) -> None:
         self._trouble = ""
@@ -697,7 +807,13 @@ class Scheduler:
     async def _tasks(self, _: Tasks) -> list[TaskRow]:
         self._lead_or_refuse()
         with _told():
-            return await self._store.tasks()
+            rows = await self._store.tasks()
+        refused = self._lead_or_refuse()._judged(rows)
+        return [msgspec.structs.replace(row, refused=refused.get(row.name, "")) for row in rows]
+
+    async def _heal(self, _: Heal) -> Healed:
+        with _told():
+            return Healed(await self._lead_or_refuse().heal())
 
     async def _hour(self, _: Hour) -> WheelShown:
         leading = self._lead_or_refuse()
@@ -705,7 +821,17 @@ class Scheduler:
         last, averages = wheel.last_minute, wheel.averages()
         with _told():
             sent = await self._store.sent(last - 59, last)
-        slots = [Slot(minute, wheel.samples(minute), sent.get(minute, 0), {}) for minute in range(last - 59, last + 1)]
+            missed = await self._store.missed(last - 59, last)
+        slots = [
+            Slot(
+                minute,
+                wheel.samples(minute),
+                sent.get(minute, 0),
+                {},
+                sum(each.first <= minute <= each.last for each in missed),
+            )
+            for minute in range(last - 59, last + 1)
+        ]
         for minute, by_class in wheel.hour():
             tasks = {customer.name.lower(): names for customer, names in by_class.items()}
             slots.append(Slot(minute, wheel.samples(minute), 0, tasks))
@@ -714,11 +840,12 @@ class Scheduler:
     async def _run_of(self, name: str) -> RunRow:
         """A run by its name, or a task's last run. Raises `CallError`."""
         task, at, minute = name.rpartition("@")
+        row = None
         with _told():
-            if at and minute.isascii() and minute.isdigit():
-                row = await self._store.run(task, int(minute))
-            else:
+            if not at and NAME.fullmatch(name):
                 row = await self._store.run(name, None)
+            elif NAME.fullmatch(task) and MINUTE.fullmatch(minute):
+                row = await self._store.run(task, int(minute))
         if row is None:
             raise CallError("unknown", f"there is no run {name[:100]}")
         return row
@@ -729,7 +856,10 @@ class Scheduler:
             return await self._store.results_of(row.name)
 
     async def _explain(self, question: Explain) -> Explained:
-        row = await self._run_of(question.run)
+        try:
+            row = await self._run_of(question.run)
+        except CallError as error:
+            return await self._explain_none(question.run, error)
         with _told():
             results = await self._store.results_of(row.name)
         done, replaced, missed = outcomes(row, results)
@@ -754,6 +884,50 @@ class Scheduler:
             row.reason,
         )
 
+    async def _explain_none(self, name: str, unknown: CallError) -> Explained:
+        """Why a task has no run in a minute: it was missed, was not due, or is not yet. Raises `CallError`."""
+        name, _, text = name.rpartition("@")
+        if not (NAME.fullmatch(name) and MINUTE.fullmatch(text)):
+            raise unknown
+        minute = int(text)
+        with _told():
+            missed = [each for each in await self._store.missed(minute, minute) if each.task == name]
+        leading = self._leading
+        row = None if leading is None else leading.table.get(name)
+        if missed:
+            kind, target, selector = ("", "", "") if row is None else (row.kind, row.target, row.selector)
+            first, last = missed[0].first, missed[0].last
+            why = f"no scheduler ran in the minutes {first} to {last}: {missed[0].runs} runs of this task are missed"
+            return Explained(
+                _text((name, minute)),
+                kind,
+                target,
+                selector,
+                "missed",
+                0,
+                minute * 60_000,
+                [],
+                [],
+                [],
+                [],
+                [],
+                None,
+                why,
+            )
+        if leading is None or row is None:
+            raise unknown
+        if name in leading.refused:
+            raise CallError("unknown", f"task {name} cannot be scheduled: {leading.refused[name]}")
+        if row.paused:
+            raise CallError("unknown", f"task {name} is paused, and had no run in minute {minute}")
+        if minute > leading.wheel.last_minute:
+            raise CallError(
+                "unknown", f"minute {minute} is not handed out yet; the last one is {leading.wheel.last_minute}"
+            )
+        if not due(scheduled(row), minute):
+            raise CallError("unknown", f"nothing of task {name} was due in minute {minute}")
+        raise CallError("unknown", f"task {name} had no run in minute {minute}: it was paused, or is of later")
+
     # --- what it says -------------------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
@@ -770,8 +944,11 @@ class Scheduler:
                 "lead_epoch": leading.lead.epoch,
                 "broker": "connected" if leading.link.connected else "away",
                 "tasks": len(leading.table),
+                "tasks_refused": len(leading.refused),
+                "refused": dict(list(leading.refused.items())[:REFUSED_SHOWN]),
                 "in_flight": leading.runs.in_flight,
                 "last_minute": leading.wheel.last_minute,
+                "clock_ahead_minutes": leading.ahead,
             }
         return said
 
@@ -791,6 +968,11 @@ class Scheduler:
             ("fleet_runs_taken_up", "Open runs of a scheduler before", handed[2]),
             ("fleet_orders_sent", "Orders to clients", 0 if leading is None else leading.link.sent),
             ("fleet_orders_lost", "Orders while the broker was away", 0 if leading is None else leading.link.lost),
+            (
+                "fleet_rows_unstored",
+                "Runs and results that the database could not hold",
+                0 if leading is None else leading.unstored,
+            ),
             ("fleet_answers_received", "Receipts and results", 0 if leading is None else leading.link.received),
             *outcomes,
             *(
@@ -810,7 +992,17 @@ class Scheduler:
             ("fleet_leads", "1 while it leads", float(leading is not None)),
             ("fleet_index_nodes", "Index nodes that answer", len(self._nodes.alive)),
             ("fleet_runs_in_flight", "Runs in flight", 0 if leading is None else leading.runs.in_flight),
+            (
+                "fleet_clock_ahead_minutes",
+                "Minutes for which no task runs because the clock was ahead",
+                0 if leading is None else leading.ahead,
+            ),
             ("fleet_tasks", "Continuous tasks", 0 if leading is None else len(leading.table)),
+            (
+                "fleet_tasks_refused",
+                "Rows of the table of tasks that cannot be scheduled",
+                0 if leading is None else len(leading.refused),
+            ),
         ]
 
     def addresses(self) -> list[tuple[str, int]]:
@@ -838,15 +1030,31 @@ def outcomes(row: RunRow, results: Sequence[ResultRow]) -> tuple[list[str], list
     return done, replaced, missed
 
 
+def _stand_in(unstored: Unstored) -> ResultRow:
+    """In the place of a result that the store cannot hold: the client did answer."""
+    why = f"the database cannot hold this result: {unstored.reason}"
+    return ResultRow(*unstored.run, unstored.client, False, b"null", why, _wall_ms())
+
+
 def check(task: TaskRow) -> None:
     """Raises `CallError` for a task that cannot be scheduled."""
     if not NAME.fullmatch(task.name):
         raise CallError("task", f"bad name of a task {task.name[:80]!r}: 1 to 64 letters, digits, '_' and '-' expected")
+    if task.refused:
+        raise CallError("task", task.refused)
+    if why := unfit(task.kind, task.target, task.selector):
+        raise CallError("task", f"task {task.name}: {why}")
+    if not 0 <= task.since_minute < 1 << 53:
+        raise CallError("task", f"task {task.name}: since_minute {task.since_minute} is no minute since 1970")
     try:
         parse(task.selector)
         Wheel(0, [scheduled(task)])
-    except (SelectorError, TaskError) as error:
+        msgspec.msgpack.encode(task.options)  # as runs are stored
+        schema.written(schema.Order(schema.run_name(task.name, 0), task.kind, task.target, 0, 0, task.options))
+    except (SelectorError, TaskError, SchemaError) as error:
         raise CallError("task", str(error)) from None
+    except OverflowError:
+        raise CallError("task", f"task {task.name}: options: numbers have at most 64 bits") from None
 
 
 def _text(run: RunName) -> str:

@@ -6,9 +6,10 @@ the topic: old and new clients live beside each other on one broker. docs/fleet.
 """
 
 import re
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
+from msgspec import Meta
 
 VERSION: Final = 1
 PREFIX: Final = f"fleet/{VERSION}"
@@ -22,6 +23,8 @@ RUN_MAX: Final = 96  # characters of a run's name
 
 Up = Literal["hello", "beat", "bye", "receipt", "result"]
 Down = Literal["task", "notice"]
+
+Epoch: TypeAlias = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 
 QOS: Final[dict[Up | Down, int]] = {
     "hello": 1,
@@ -45,9 +48,9 @@ class SchemaError(Exception):
 class Hello(msgspec.Struct, frozen=True):
     """A client is here. Sent after each connect, and again when its attributes change, with a greater `version`."""
 
-    epoch: int
+    epoch: Epoch
     """Grows strictly with each start of the client (ms since 1970 will do): of two with one name the later one stays."""
-    version: int
+    version: Epoch
     """Of `attributes`, within the epoch."""
     attributes: dict[str, list[str]]
     """device, country, province, city, carrier, version, tag: values of each, of at most 64 characters."""
@@ -56,27 +59,27 @@ class Hello(msgspec.Struct, frozen=True):
 class Beat(msgspec.Struct, frozen=True):
     """A client is still here; sent as often as the last `Notice` with `beat_ms` says."""
 
-    epoch: int
+    epoch: Epoch
 
 
 class Bye(msgspec.Struct, frozen=True):
     """A client goes, or is gone: its last will. A hint: an epoch that beats on is not gone."""
 
-    epoch: int
+    epoch: Epoch
 
 
 class Receipt(msgspec.Struct, frozen=True):
     """A client has a task and works on it."""
 
     run: str
-    epoch: int
+    epoch: Epoch
 
 
 class Result(msgspec.Struct, frozen=True):
     """A client's answer to a task. A second one of the same run is not counted."""
 
     run: str
-    epoch: int
+    epoch: Epoch
     ok: bool
     value: msgspec.Raw = msgspec.Raw(b"null")
     """Any JSON, of the kind of task; stored as it comes."""
@@ -128,6 +131,18 @@ def up(client: str, kind: Up) -> str:
 
 def down(client: str, kind: Down) -> str:
     return f"{PREFIX}/{client}/down/{kind}"
+
+
+def ups(client: str) -> list[str]:
+    """All topics that a client writes."""
+    return [f"{PREFIX}/{client}/up/{kind}" for kind in UP]
+
+
+def client_of(topic: str) -> str | None:
+    """The client whose topic this is; None: it is nobody's."""
+    parts = topic.split("/")
+    theirs = len(parts) == 5 and parts[:2] == ["fleet", str(VERSION)] and parts[3] == "up"
+    return parts[2] if theirs and NAME.fullmatch(parts[2]) else None
 
 
 def down_filter(client: str) -> str:

@@ -42,19 +42,29 @@ class Caller:
     rights: frozenset[Right]
     access: "Access"
 
-    def may(self, action: str, room: str) -> bool:
-        """Whether this is allowed now: a key may have been revoked since."""
-        return self.access.allows(self, action, room)
+    def may(self, action: str, room: str, *, whole: bool = False) -> bool:
+        """Whether this is allowed now: a key may have been revoked since. `whole`: as `keys.covers`."""
+        return self.access.allows(self, action, room, whole=whole)
 
-    def need(self, action: str, room: str) -> None:
+    def need(self, action: str, room: str, *, whole: bool = False) -> None:
         """Raise `Problem` unless this is allowed."""
-        if not self.may(action, room):
+        if not self.may(action, room, whole=whole):
             wanted = f"the scope {action}:{room}" if self.token is None else "the right to it"
             raise Problem("not_allowed", f"{self.name} does not have {wanted}"[:400])
 
     def spend(self, messages: int) -> None:
         """Count messages against the rate. Raises `Problem`."""
         self.access.spend(self, messages)
+
+    def spend_at_most_all(self, samples: int) -> int:
+        """Count samples against the same rate, a full bucket at most. Returns the count. Raises `Problem`."""
+        count = min(samples, self.access.bucket)
+        self.access.spend(self, count)
+        return count
+
+    def regain(self, messages: int) -> None:
+        """Count messages no more: nothing was done."""
+        self.access.regain(self, messages)
 
 
 class Access:
@@ -106,11 +116,11 @@ class Access:
             raise Problem("rate_limited", f"too many requests of {found.name}", retry_after=wait)
         return found
 
-    def allows(self, caller: Caller, action: str, room: str) -> bool:
+    def allows(self, caller: Caller, action: str, room: str, *, whole: bool = False) -> bool:
         """As `Caller.may`."""
         if caller.key is not None:
             key = self._keyring.current(caller.key.id)
-            return key is not None and key.sha256 == caller.key.sha256 and key.allows(action, room)
+            return key is not None and key.sha256 == caller.key.sha256 and key.allows(action, room, whole=whole)
         right = self._actions[action].right
         return right is not None and right in caller.rights
 
@@ -119,6 +129,15 @@ class Access:
         wait = self._messages.take(caller.name, messages, self._clock())
         if wait:
             raise Problem("rate_limited", f"too many messages of {caller.name}", retry_after=wait)
+
+    def regain(self, caller: Caller, messages: int) -> None:
+        """As `Caller.regain`."""
+        self._messages.give(caller.name, messages)
+
+    @property
+    def bucket(self) -> int:
+        """Messages that a caller may send at once after a pause."""
+        return self._messages.size
 
     def _key(self, credential: str) -> Caller:
         key = self._keyring.find(credential)

@@ -87,6 +87,9 @@ class Connection(HttpToolsProtocol):
         self._in_head, self._unread = False, 0
         self._stop_waiting()
         super().on_headers_complete()
+        if self.scope["http_version"] == "1.0":
+            cycle: Any = self.cycle
+            cycle.send = Plain(cycle).send
 
     def on_response_complete(self) -> None:
         """Wait for the next one."""
@@ -125,6 +128,41 @@ class Connection(HttpToolsProtocol):
         if self._due is not None:
             self._due.cancel()
             self._due = None
+
+
+class Plain:
+    """Sends an answer to HTTP/1.0, which knows no chunks: what has no length ends with the connection."""
+
+    def __init__(self, cycle: Any) -> None:
+        self._cycle, self._send = cycle, cycle.send
+        self._endless = False
+
+    async def send(self, message: Any) -> None:
+        """As `RequestResponseCycle.send`."""
+        cycle = self._cycle
+        if message["type"] == "http.response.start":
+            names = {name.lower() for name, _ in message["headers"]}
+            bodiless = cycle.scope["method"] == "HEAD" or message["status"] in {204, 304}
+            self._endless = b"content-length" not in names and not bodiless
+        if not self._endless:
+            await self._send(message)
+            return
+        if cycle.flow.write_paused and not cycle.disconnected:
+            await cycle.flow.drain()
+        if cycle.disconnected:
+            return
+        if message["type"] == "http.response.start":
+            cycle.response_started, cycle.waiting_for_100_continue = True, False
+            lines = [STATUS_LINE[message["status"]]]
+            lines += [b"%s: %s\r\n" % each for each in message["headers"]]
+            cycle.transport.write(b"".join([*lines, b"connection: close\r\n\r\n"]))
+            return
+        cycle.transport.write(message.get("body", b""))
+        if not message.get("more_body", False):
+            cycle.response_complete, cycle.keep_alive = True, False
+            cycle.message_event.set()
+            cycle.transport.close()
+            cycle.on_response()
 
 
 def connection(

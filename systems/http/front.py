@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import structlog
 
+from muster_server.systems.http import uri
 from muster_server.systems.http.connection import Connection
 from muster_server.systems.http.counts import NO_ROUTE, Counts
 from muster_server.systems.http.problems import CONTENT_TYPE, Problem
@@ -28,6 +29,7 @@ REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+)(:[0-9]{1,5})?")
 STATE: Final = "request"
 HOSTS_KEPT: Final = 256
+PROBES: Final = frozenset({"/healthz", "/readyz"})
 
 
 class Ongoing:
@@ -132,12 +134,42 @@ class Front:
 
         if not self._host_known(request.host):
             await self._refuse(Problem("unknown_host", f"{request.host!r:.80} is not in http.hosts"), request, send)
-        elif self.draining and not scope["path"].endswith("z"):  # probes learn it in their own way
+            return
+        if self.draining and scope["path"] not in PROBES:  # probes learn it in their own way
             await self._refuse(Problem("draining"), request, send)
+            return
+        try:
+            scope["path"] = uri.path(scope["raw_path"])
+        except uri.BadUri as error:
+            await self._refuse(Problem("not_found", str(error)), request, send)
+            return
+        if scope["method"] == "HEAD":
+            await self._head(scope, hear, say)
         else:
-            # Routes see the path as it was sent: a room's name may have a slash, as %2F.
-            scope["path"] = scope["raw_path"].decode("ascii")
             await self._routes(scope, hear, say)
+
+    async def _head(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As GET, up to the end of the head: also where that would be a stream."""
+        begun = asyncio.Event()
+
+        async def say(message: Message) -> None:
+            if not begun.is_set():
+                await send(message)
+                begun.set()
+
+        asked = {**scope, "method": "GET"}
+        answering = asyncio.ensure_future(self._routes(asked, receive, say))
+        waiting = asyncio.ensure_future(begun.wait())
+        try:
+            await asyncio.wait((answering, waiting), return_when=asyncio.FIRST_COMPLETED)
+            if not begun.is_set():
+                await answering
+        finally:
+            for task in (answering, waiting):
+                task.cancel()
+            await asyncio.gather(answering, waiting, return_exceptions=True)
+            scope["path_template"] = asked.get("path_template")
+        await send({"type": "http.response.body", "body": b""})
 
     async def _late(self, request: Ongoing, send: Send) -> None:
         if request.status:  # the answer has begun, and is not read

@@ -46,9 +46,9 @@ class Key(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     created: int
     """Seconds since 1970."""
 
-    def allows(self, action: str, room: str) -> bool:
-        """Whether one of its scopes covers this."""
-        return any(covers(scope, action, room) for scope in self.scopes)
+    def allows(self, action: str, room: str, *, whole: bool = False) -> bool:
+        """Whether one of its scopes covers this. `whole`: by its whole name, or by `*` alone."""
+        return any(covers(scope, action, room, whole=whole) for scope in self.scopes)
 
 
 class Keys(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -63,8 +63,11 @@ def full_name(room: str) -> str:
     return room if ":" in room else DEFAULT_NAMESPACE + room
 
 
-def covers(scope: str, action: str, room: str) -> bool:
-    """Whether a scope allows an action on a room. `*` alone is every room, else it stands for the rest of a name."""
+def covers(scope: str, action: str, room: str, *, whole: bool = False) -> bool:
+    """Whether a scope allows an action on a room. `*` alone is every room, else it stands for the rest of a name.
+
+    `whole`: the begin of this name means nothing, as that of a hash.
+    """
     its, _, pattern = scope.partition(":")
     if its != action:
         return False
@@ -72,7 +75,7 @@ def covers(scope: str, action: str, room: str) -> bool:
         return True
     pattern = full_name(pattern)
     if pattern.endswith(ANYTHING):
-        return full_name(room).startswith(pattern[:-1])
+        return not whole and full_name(room).startswith(pattern[:-1])
     return full_name(room) == pattern
 
 

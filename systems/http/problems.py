@@ -9,6 +9,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from muster_server.plane.causes import shown
+
 CONTENT_TYPE: Final = "application/problem+json"
 TYPE: Final = "urn:muster:problem:"
 
@@ -65,7 +67,9 @@ class Problem(Exception):
 
     def __init__(self, code: str, detail: str = "", *, retry_after: float | None = None, **more: Any) -> None:
         super().__init__(code, detail)
-        self.code, self.detail, self.kind = code, detail, KINDS[code]
+        self.code, self.kind = code, KINDS[code]
+        self.detail = shown(detail) if self.kind.status >= 500 else detail
+        """Of what failed behind: without the address of a store, its URL, user or file."""
         self.retry_after = RETRY_S.get(code) if retry_after is None else retry_after
         self.more = more
 

@@ -35,5 +35,15 @@ class Buckets:
             self._full.popitem(last=False)
         return 0.0
 
+    def give(self, name: str, count: int) -> None:
+        """Give back what was taken for nothing."""
+        if name in self._full:
+            self._full[name] -= count / self._rate
+
+    @property
+    def size(self) -> int:
+        """How much a full bucket holds."""
+        return self._rate * BURST
+
     def __len__(self) -> int:
         return len(self._full)

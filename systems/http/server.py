@@ -4,7 +4,6 @@ Puts together what the other files here own. Knows systems by what `system.py` s
 """
 
 import asyncio
-import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -28,7 +27,7 @@ import muster
 from muster_server.control.errors import UserError
 from muster_server.control.node.admin import HttpServer
 from muster_server.plane.trust import Trust
-from muster_server.systems.http import docs
+from muster_server.systems.http import docs, uri
 from muster_server.systems.http.access import Access, Caller
 from muster_server.systems.http.connection import connection
 from muster_server.systems.http.counts import Counts
@@ -265,9 +264,10 @@ class HttpFace:
         handlers += [route for face in self._faces for route in face.routes()]
         if options.docs:
             handlers += docs.HANDLERS
-        return Litestar(
+        made = Litestar(
             handlers,
             dependencies={"caller": Provide(caller)},
+            before_request=self._decode,
             exception_handlers={Problem: self._problem, HTTPException: self._http, Exception: self._defect},
             request_max_body_size=options.body_bytes_max,
             cors_config=_cors(options),
@@ -291,6 +291,25 @@ class HttpFace:
             logging_config=None,
             debug=False,
         )
+        self._queries = _queries(made)
+        return made
+
+    async def _decode(self, request: AnyRequest) -> None:
+        """Decode the names in the path, each once, and look at the query. Raises `Problem`."""
+        names: dict[str, str] = request.scope["path_params"]
+        decoded: dict[str, str] = {}
+        for name, encoded in names.items():
+            try:
+                decoded[name] = uri.part(encoded)
+            except uri.BadUri as error:
+                raise Problem("bad_room_name" if name == "room" else "bad_request", str(error)) from None
+        request.scope["path_params"] = decoded
+        query, method = request.scope["query_string"], request.scope["method"]
+        if query and method != "OPTIONS" and request.scope["path"].startswith("/api/"):
+            try:
+                uri.check_query(query, self._queries[request.scope["path_template"], method])
+            except uri.BadUri as error:
+                raise Problem("bad_request", str(error)) from None
 
     def _problem(self, request: AnyRequest, problem: Problem) -> Response[bytes]:
         self.counts.rejected(problem.code)
@@ -309,7 +328,8 @@ class HttpFace:
         detail = "; ".join(wrong) if wrong else f"at most {self._options.body_bytes_max} bytes"
         response = self._problem(request, Problem(code, detail if wrong or code == "too_long" else ""))
         if error.status_code == 405:
-            response.headers["allow"] = ", ".join(_methods(request.app, request.scope["path"]))
+            taken = {each.strip() for each in (error.headers or {}).get("allow", "").split(",")}
+            response.headers["allow"] = ", ".join(sorted(taken | ({"HEAD"} if "GET" in taken else set())))
         return response
 
     def _defect(self, request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
@@ -317,14 +337,16 @@ class HttpFace:
         return self._problem(request, Problem("internal"))
 
 
-def _methods(app: Litestar, path: str) -> list[str]:
-    """What a path takes."""
-    found: set[str] = set()
+def _queries(app: Litestar) -> dict[tuple[str, str], uri.Query]:
+    """The words that each route takes in its query, by path and method: its parameters, and those of `opt["query"]`."""
+    found: dict[tuple[str, str], uri.Query] = {}
     for route in app.routes:
-        pattern = re.sub(r"\{[^}]*\}", "[^/]+", route.path_format)
-        if isinstance(route, HTTPRoute) and re.fullmatch(pattern, path):
-            found |= {str(method) for method in route.methods}
-    return sorted(found)
+        if isinstance(route, HTTPRoute):
+            for method, (handler, model) in route.route_handler_map.items():
+                words = {each.field_alias for each in model.expected_query_params}
+                lists = {each.field_alias for each in model.expected_query_params if each.is_sequence}
+                found[route.path_format, method] = uri.Query(words | set(handler.opt.get("query", ())), lists)
+    return found
 
 
 def _cors(options: HttpOptions) -> CORSConfig | None:
@@ -332,7 +354,7 @@ def _cors(options: HttpOptions) -> CORSConfig | None:
         return None
     return CORSConfig(
         allow_origins=list(options.cors_origins),
-        allow_methods=["GET", "POST"],
+        allow_methods=["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"],
         allow_headers=list(CORS_HEADERS),
         expose_headers=list(CORS_SHOWN),
     )

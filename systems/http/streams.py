@@ -50,9 +50,16 @@ class EventStream(Response[bytes]):
         return response
 
 
-def event(name: str, data: Any) -> bytes:
-    """One event with a name and JSON."""
-    return b"event: %s\ndata: %s\n\n" % (name.encode(), msgspec.json.encode(data))
+COMMENT: Final = b":\n"
+"""It says that the stream lives. Without an empty line, at which readers as httpx-sse would tell an event without data."""
+BEGIN: Final = f"retry: {RETRY_MS}\n".encode()
+"""The begin of a stream, of the block of its first event."""
+
+
+def event(name: str, data: Any, id: str = "") -> bytes:
+    """One event with a name and JSON, and perhaps an id."""
+    known = f"id: {id}\n".encode() if id else b""
+    return b"%sevent: %s\ndata: %s\n\n" % (known, name.encode(), msgspec.json.encode(data))
 
 
 def goodbye(reason: str) -> bytes:

@@ -65,7 +65,7 @@ class Behind:
         kept: Kept | None,
     ) -> None:
         self._engine, self._store, self._options = engine, store, options
-        self._log = log.bind(database=store.where)
+        self._log = log.bind(database=store.where.partition(":")[0])
         self._kept = None if kept is None else replace(kept, snapshot=None)
         self._claimed = self._refuses = False
         self.trim: Callable[[int], Awaitable[None]] = self._trim

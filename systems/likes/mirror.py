@@ -15,6 +15,7 @@ from redis.exceptions import RedisError
 
 from muster._core import LikesEngine
 from muster.redis.connections import server
+from muster_server.plane.causes import cause
 from muster_server.plane.service import Figure
 from muster_server.systems.likes.changes import Waiting
 
@@ -52,7 +53,6 @@ class Mirror:
         """The error of the last attempt; empty after a success."""
         self._engine, self._log, self._mine = engine, log, mine
         self._prefix = target.prefix.encode()
-        self.where = target.url.rpartition("@")[2].rpartition("//")[2]
         more: dict[str, Any] = {} if target.password is None else {"password": target.password}
         self._redis = server(target.url, socket_timeout=WAIT_S, socket_connect_timeout=WAIT_S, **more)
         self._ranked: dict[bytes, tuple[bytes, ...]] = {}
@@ -92,8 +92,8 @@ class Mirror:
         except (RedisError, OSError) as error:
             self.failed += 1
             if not self.error:
-                self._log.warning("counts are not written to Redis; they wait", reason=str(error))
-            self.error = str(error) or type(error).__name__
+                self._log.warning("counts are not written to Redis; they wait", reason=cause(error))
+            self.error = cause(error)
             return False
         if self.error:
             self._log.info("counts are written to Redis again")
@@ -161,13 +161,13 @@ class Mirror:
 
     def status(self) -> dict[str, Any]:
         """For `/api/v1/status`."""
-        return {"url": self.where, "connected": not self.error, "error": self.error, "items_behind": len(self.waiting)}
+        return {"connected": not self.error, "error": self.error, "items_behind": len(self.waiting)}
 
     def note(self) -> str:
         """The same in words, for `muster status`."""
         if self.error:
-            return f"Redis {self.where}: {len(self.waiting)} items not written: {self.error}"
-        return f"Redis {self.where}: {len(self.waiting)} items wait"
+            return f"Redis: {len(self.waiting)} items not written: {self.error}"
+        return f"Redis: {len(self.waiting)} items wait"
 
     def counters(self) -> list[Figure]:
         """As those of a service."""

@@ -15,6 +15,7 @@ from redis.exceptions import NoScriptError, OutOfMemoryError, RedisError, Respon
 
 from muster.redis.connections import Opened, opened
 from muster.redis.where import parsed
+from muster_server.plane.causes import cause
 
 CALL_S: Final = 5.0
 
@@ -84,7 +85,7 @@ class _Connected:
         except NoScriptError:
             raise
         except (RedisError, OSError, TimeoutError) as error:
-            said = " ".join(str(error).split())[:200] or type(error).__name__
+            said = cause(error)
             if isinstance(error, OutOfMemoryError) or said.startswith("MISCONF"):
                 raise Full(said) from None
             raise Away(said) from None

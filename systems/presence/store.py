@@ -13,6 +13,7 @@ from redis.exceptions import NoScriptError, RedisError
 
 from muster.redis.connections import opened
 from muster.redis.where import parsed
+from muster_server.plane.causes import cause
 from muster_server.plane.log import Batch
 from muster_server.systems.presence import scripts
 
@@ -235,4 +236,4 @@ class Shard:
 
 
 def _away(name: str, error: Exception) -> Away:
-    return Away(f"{name}: the store does not answer: {str(error) or type(error).__name__}")
+    return Away(f"{name}: the store does not answer: {cause(error)}")

@@ -1,6 +1,8 @@
 """Schedulers by a clock that the test moves, with a real store: each (task, minute) runs once or is told as missed."""
 
 import asyncio
+import contextlib
+import sqlite3
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -17,11 +19,12 @@ from muster_server.systems.fleet import scheduler as module
 from muster_server.systems.fleet import schema
 from muster_server.systems.fleet.database.store import SqlStore
 from muster_server.systems.fleet.options import Fleet, FleetSettings
-from muster_server.systems.fleet.questions import Draw, Picked, PickOne, TaskRow
-from muster_server.systems.fleet.records import Fenced, Lead, RunRow
-from muster_server.systems.fleet.scheduler import Leading
+from muster_server.systems.fleet.questions import Draw, Explain, Hour, Picked, PickOne, RunNow, TaskRow
+from muster_server.systems.fleet.records import Fenced, Lead, RunRow, Unstored, scheduled
+from muster_server.systems.fleet.scheduler import Leading, Scheduler
 from muster_server.systems.fleet.schema import Order, Result
-from muster_server.systems.fleet.wheel import MissedRuns
+from muster_server.systems.fleet.watching import Queue
+from muster_server.systems.fleet.wheel import MissedRuns, due
 from tests.waiting import PATIENT_S, until
 
 START = 29_700_000
@@ -172,6 +175,13 @@ class House:
                 await asyncio.sleep(0.02)
 
 
+async def ended(queue: Queue) -> None:
+    """Until the run of this queue is over."""
+    async with asyncio.timeout(60):
+        while (event := await queue.get()) is not None and event.what != "ended":
+            pass
+
+
 @pytest.fixture
 async def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[House]:
     clock = Clock()
@@ -218,9 +228,9 @@ async def test_minutes_that_no_scheduler_saw_are_told_as_missed(house: House) ->
     told: list[MissedRuns] = []
     turn = house.store.turn
 
-    async def noted(epoch: int, before: int, after: int, runs: Any, missed: Any) -> None:
+    async def noted(epoch: int, before: int, after: int, runs: Any, missed: Any) -> list[Unstored]:
         told.extend(missed)
-        await turn(epoch, before, after, runs, missed)
+        return await turn(epoch, before, after, runs, missed)
 
     house.store.turn = noted  # type: ignore[method-assign]
     await house.lead()
@@ -228,6 +238,35 @@ async def test_minutes_that_no_scheduler_saw_are_told_as_missed(house: House) ->
     found = await house.runs()
     assert sorted(minute for _, minute in found) == [START + 19, START + 20]  # one minute late still runs
     assert [(each.task, each.first, each.last, each.runs) for each in told] == [("each", START + 1, START + 18, 18)]
+
+
+async def test_a_minute_that_was_missed_is_told_from_one_with_nothing_due(house: House) -> None:
+    await house.add("third", 3)
+    await house.lead()
+    await house.settled(START)
+    await house.kill()
+    house.clock.wall = (START + 20) * 60.0 + 1
+    leading = await house.lead()
+    await house.settled(START + 20)
+    asked = Scheduler.__new__(Scheduler)
+    asked._leading, asked._made = leading, house.store
+    due_at = [minute for minute in range(START + 1, START + 21) if due(scheduled(leading.table["third"]), minute)]
+    assert due_at
+    missed = await asked._explain(Explain(f"third@{due_at[0]}"))
+    assert (missed.state, missed.run) == ("missed", f"third@{due_at[0]}")
+    assert f"no scheduler ran in the minutes {START + 1} to {START + 18}" in missed.reason
+    idle = next(minute for minute in (START + 19, START + 20) if minute not in due_at)
+    for run, why in (
+        (f"third@{idle}", f"nothing of task third was due in minute {idle}"),
+        (f"third@{START + 99}", "is not handed out yet"),
+        (f"nothing@{idle}", "there is no run nothing"),
+        ("a\0b@7", "there is no run"),
+        (f"third@{'9' * 40}", "there is no run"),
+    ):
+        with pytest.raises(CallError, match=why):
+            await asked._explain(Explain(run))
+    slots = {slot.minute: slot for slot in (await asked._hour(Hour())).slots}
+    assert [minute for minute, slot in slots.items() if slot.missed] == list(range(START + 1, START + 19))
 
 
 async def test_a_clock_that_steps_back_runs_nothing_twice(house: House) -> None:
@@ -240,6 +279,86 @@ async def test_a_clock_that_steps_back_runs_nothing_twice(house: House) -> None:
     found = await house.runs()
     assert sorted(minute for _, minute in found) == [START + 1, START + 2, START + 3]
     assert max(house.air.orders.values()) == 1
+
+
+async def test_tasks_go_on_by_the_clock_that_was_ahead_once_it_was_healed(house: House) -> None:
+    await house.add("each", 1)
+    leading = await house.lead()
+    house.clock.wall = (START + 1) * 60.0 + 1
+    await house.settled(START + 1)
+    house.clock.wall = (START + 50) * 60.0 + 1
+    await house.settled(START + 50)
+    await house.store.put_task(
+        TaskRow(name="new", kind="ping", target="", selector="", every_minutes=1, pick=1, since_minute=START + 51),
+        new=True,
+    )
+    house.clock.wall = (START + 2) * 60.0 + 1
+    assert leading.ahead == 48
+    assert await leading.heal() == 48
+    assert await leading.heal() == 0
+    assert leading.ahead == 0
+    for minute in (START + 3, START + 4):
+        house.clock.wall = minute * 60.0 + 1
+        await house.settled(minute)
+    assert set(await house.runs()) == {
+        ("each", START + 1),
+        ("each", START + 3),
+        ("each", START + 4),
+        ("each", START + 49),
+        ("each", START + 50),
+        ("new", START + 3),
+        ("new", START + 4),
+    }
+    await house.kill()
+    house.clock.wall = (START + 48) * 60.0 + 1
+    await house.lead()
+    for minute in (START + 49, START + 50, START + 51):
+        house.clock.wall = minute * 60.0 + 1
+        await house.settled(minute)
+    runs = await house.runs()
+    assert {("each", minute) for minute in (START + 49, START + 50, START + 51)} <= set(runs)
+    assert max(house.air.orders.values()) == 1, "nothing runs twice, also after another death"
+
+
+async def test_a_clock_that_was_ahead_stops_tasks_for_a_bounded_time(house: House) -> None:
+    await house.add("each", 1)
+    house.settings = msgspec.structs.replace(
+        house.settings, fleet=msgspec.structs.replace(house.settings.fleet, clock_wait_s=0)
+    )
+    leading = await house.lead()
+    house.clock.wall = (START + 50) * 60.0 + 1
+    await house.settled(START + 50)
+    house.clock.wall = (START + 2) * 60.0 + 1
+    await until(lambda: leading.ahead == 0)
+    house.clock.wall = (START + 3) * 60.0 + 1
+    await house.settled(START + 3)
+    assert ("each", START + 3) in await house.runs()
+
+
+async def test_nothing_is_deleted_by_age_after_a_step_of_the_clock(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pruned: list[int] = []
+
+    async def noted(before_ms: int) -> None:
+        pruned.append(before_ms)
+
+    house.store.prune = noted  # type: ignore[method-assign]
+    await house.add("each", 1)
+    leading = await house.lead()
+    monkeypatch.setattr(module, "TRUSTED_S", 0.0)
+    await until(lambda: bool(pruned))
+    monkeypatch.setattr(module, "TRUSTED_S", 3_600.0)
+    leading._steps_since -= 7_200
+    assert leading.trusts_clock
+    house.clock.wall += 400 * 86_400
+    await house.settled(START + 400 * 1_440)
+    assert not leading.trusts_clock
+    pruned.clear()
+    await house.kill()
+    leading = await house.lead()
+    assert not leading.trusts_clock, "another lead does not know it yet"
+    assert not pruned
 
 
 async def test_of_two_that_believe_to_lead_one_works(house: House) -> None:
@@ -276,6 +395,25 @@ async def test_a_run_of_a_lead_that_died_is_taken_up_and_no_client_does_it_twice
     assert max(house.air.did.values()) == 1
 
 
+async def test_an_open_run_that_cannot_be_read_stops_no_other_one(house: House) -> None:
+    await house.add("bad", 1)
+    await house.add("each", 1)
+    house.air.deaf = {f"c{number}" for number in range(10)}
+    await house.lead()
+    house.clock.wall += 60
+    await until(lambda: len(house.air.orders) >= 4)
+    await house.kill()
+    with contextlib.closing(sqlite3.connect(house.url.removeprefix("sqlite:///"))) as raw, raw:
+        raw.execute("UPDATE muster_fleet_runs SET detail = x'c1' WHERE task = 'bad'")
+    house.air.deaf = set()
+    await house.lead()
+    await house.settled(START + 1)
+    runs = await house.runs()
+    bad, each = runs["bad", START + 1], runs["each", START + 1]
+    assert (bad.state, bad.reason) == ("missed", "the stored run cannot be read")
+    assert each.state == "done"
+
+
 async def test_silent_clients_are_replaced_once_and_the_draw_is_kept(house: House) -> None:
     await house.add("each", 1, pick=4)
     house.air.deaf = {"c0", "c1", "c4"}
@@ -298,6 +436,126 @@ async def test_a_run_without_index_nodes_is_missed_and_says_why(house: House) ->
     assert (row.state, row.reason) == ("missed", "no index node answers")
 
 
+WRONG = {
+    "customer": "customer = 'gold'",
+    "class": "customer = 'Major'",
+    "no number": "pick = 'many'",
+    "part": "pick = 1.5",
+    "negative": "pick = -1",
+    "both": "per_hour = 3",
+    "neither": "every_minutes = NULL",
+    "slip": "slip_ms = 'x'",
+    "paused": "paused = 7",
+    "selector": "selector = '(('",
+    "name": "name = 'a name'",
+    "no json": "options = '{'",
+    "list": "options = '[1]'",
+    "deep": f"options = '{'[' * 2_000}{']' * 2_000}'",
+    "large number": "options = '{\"n\": 99999999999999999999999}'",
+    "large options": f'options = \'{{"n": "{"x" * 20_000}"}}\'',
+    "since": "since_minute = -1",
+    "far": "since_minute = 9223372036854775807",
+    "kind": f"kind = '{'x' * 65}'",
+    "target": f"target = '{'x' * 1_025}'",
+    "nul": "target = 'a' || char(0)",
+    "bytes": "target = CAST(x'ff' AS TEXT)",
+    "blob": "target = x'ff00'",
+    "bytes in the name": "name = CAST(x'ff' AS TEXT)",
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
+async def test_a_row_that_is_wrong_stops_no_other_task(house: House, wrong: str) -> None:
+    await house.add("each", 1)
+    await house.add("bad", 1)
+    with contextlib.closing(sqlite3.connect(house.url.removeprefix("sqlite:///"))) as raw, raw:
+        raw.execute(f"UPDATE muster_fleet_tasks SET {wrong} WHERE name = 'bad'")
+    leading = await house.lead()
+    house.clock.wall += 60
+    await house.settled(START + 1)
+    row = await house.store.run("each", START + 1)
+    assert row is not None
+    assert row.state == "done"
+    assert len(leading.refused) == 1
+    assert all(leading.refused.values())
+    assert [task.name for task in leading.wheel.tasks.values()] == ["each"]
+    assert len(await house.store.tasks()) == 2, "it is left"
+
+
+async def test_more_tasks_than_fit_are_refused_and_the_first_ones_run(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "TASKS_MAX", 2)
+    for name in ("a", "b", "c", "d"):
+        await house.add(name, 1)
+    leading = await house.lead()
+    assert set(leading.wheel.tasks) == {"a", "b"}
+    assert set(leading.refused) == {"c", "d"}
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "why"),
+    [
+        ("kind", "k" * 65, "kind: 65 characters; 64 are allowed"),
+        ("target", "t" * 1_025, "target: 1025 characters"),
+        ("kind", "a\0b", "NUL"),
+        ("target", "\0", "NUL"),
+        ("selector", 'country="a\0"', "NUL"),
+    ],
+)
+async def test_an_instant_run_that_no_database_holds_is_refused(house: House, field: str, text: str, why: str) -> None:
+    leading = await house.lead()
+    asked = RunNow(**{"kind": "ping", "target": "", "selector": "", "pick": 2, field: text})  # type: ignore[arg-type]
+    with pytest.raises(CallError, match=why):
+        await leading.instant(asked)
+    run, queue = await leading.instant(RunNow("ping", "", "", 2))
+    await ended(queue)
+    row = await house.store.run(*run)
+    assert row is not None
+    assert row.state == "done"
+
+
+async def test_a_run_that_the_database_refuses_is_missed_and_its_clients_are_free(house: House) -> None:
+    write = house.store.write
+
+    async def refuses(epoch: int, runs: Any, results: Any) -> list[Unstored]:
+        refused = [each for each in runs if each.kind == "bad" and each.state == "running"]
+        await write(epoch, [each for each in runs if each not in refused], results)
+        return [Unstored(each.name, "", "too large") for each in refused]
+
+    house.store.write = refuses  # type: ignore[method-assign]
+    leading = await house.lead()
+    bad, queue = await leading.instant(RunNow("bad", "", "", 2))
+    good, other = await leading.instant(RunNow("ping", "", "", 2))
+    await ended(queue)
+    await ended(other)
+    missed, done = await house.store.run(*bad), await house.store.run(*good)
+    assert missed is not None
+    assert done is not None
+    assert (missed.state, missed.reason) == ("missed", "the database cannot hold this run: too large")
+    assert done.state == "done"
+    assert schema.run_name(*bad) in house.nodes.released
+    assert not [run for _, run in house.air.orders if run == schema.run_name(*bad)], "nobody was asked"
+    assert leading.unstored == 1
+
+
+async def test_a_result_that_the_database_refuses_is_replaced_by_its_reason(house: House) -> None:
+    write = house.store.write
+
+    async def refuses(epoch: int, runs: Any, results: Any) -> list[Unstored]:
+        bad = [each for each in results if each.client == "c0" and each.ok]
+        await write(epoch, runs, [each for each in results if each not in bad])
+        return [Unstored((each.task, each.minute), each.client, "too large") for each in bad]
+
+    house.store.write = refuses  # type: ignore[method-assign]
+    leading = await house.lead()
+    run, queue = await leading.instant(RunNow("ping", "", "", 2))
+    await ended(queue)
+    results = {each.client: each for each in await house.store.results_of(run)}
+    assert (results["c0"].ok, results["c1"].ok) == (False, True)
+    assert results["c0"].error == "the database cannot hold this result: too large"
+
+
 async def test_no_client_is_asked_before_it_is_written(house: House) -> None:
     """Else a lead that dies in between leaves clients at work that nobody knows of."""
     await house.add("each", 1, pick=4)
@@ -306,10 +564,11 @@ async def test_no_client_is_asked_before_it_is_written(house: House) -> None:
     unwritten: list[tuple[str, str]] = []
     write, send = house.store.write, house.air.send
 
-    async def noted(epoch: int, runs: Any, results: Any) -> None:
-        await write(epoch, runs, results)
+    async def noted(epoch: int, runs: Any, results: Any) -> list[Unstored]:
+        unstored = await write(epoch, runs, results)
         for run in runs:
             written.update((client, f"{run.task}@{run.minute}") for asked in run.asked for client, _ in asked)
+        return unstored
 
     def seen(topic: str, payload: bytes, quality: int) -> None:
         order = (topic.split("/")[2], msgspec.json.decode(payload, type=Order).run)

@@ -111,3 +111,11 @@ def test_the_documents_examples_are_messages() -> None:
             schema.read(topic, payload.encode())
         else:
             msgspec.json.decode(payload, type={"task": Order, "notice": Notice}[topic.rsplit("/", 1)[1]], strict=True)
+
+
+@pytest.mark.parametrize("epoch", ["-1", "9223372036854775808", "99999999999999999999999", "1.5", "true"])
+@pytest.mark.parametrize("kind", ["hello", "beat", "bye", "receipt", "result"])
+def test_an_epoch_has_63_bits_as_every_store_takes_it(kind: str, epoch: str) -> None:
+    said = f'{{"epoch": {epoch}, "version": 1, "attributes": {{}}, "run": "a@1", "ok": true}}'
+    with pytest.raises(SchemaError):
+        schema.read(f"fleet/1/c1/up/{kind}", said.encode())

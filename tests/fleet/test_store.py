@@ -22,6 +22,14 @@ DRAW = Draw(1 << 63, 1, 2, 10, 0, 0, 1.5, 7, 4, b"\x00state")
 
 
 @pytest.fixture
+async def mariadb_of_a_test(request: pytest.FixtureRequest) -> "Database":
+    """An empty database of MariaDB."""
+    from tests.databases import made
+
+    return await made(request.getfixturevalue("mariadb"))
+
+
+@pytest.fixture
 async def stores(database: "Database") -> "AsyncIterator[list[SqlStore]]":
     from muster_server.plane.database.url import location
     from muster_server.systems.fleet.database.store import SqlStore
@@ -98,6 +106,126 @@ async def test_a_run_goes_forward_only_and_each_result_is_kept_once(stores: "lis
     await store.prune(6)
     assert await store.run("shop", 7) is None
     assert await store.results_of(("shop", 7)) == []
+
+
+async def test_a_nul_of_a_client_is_kept_as_another_character(stores: "list[SqlStore]") -> None:
+    store = stores[0]
+    await store.take(None, "a")
+    running = msgspec.structs.replace(RUN, state="missed", reason="a\0b", started_ms=5)
+    nul = ResultRow("shop", 7, "c1", False, b'"\\u0000"', "a\0b", 1)
+    assert not await store.write(1, [running], [nul])
+    kept = msgspec.structs.replace(nul, error="a\N{REPLACEMENT CHARACTER}b")
+    assert await store.results_of(("shop", 7)) == [kept]
+
+
+async def test_a_row_that_the_database_cannot_hold_keeps_no_other_one_back(stores: "list[SqlStore]") -> None:
+    store = stores[0]
+    await store.take(None, "a")
+    runs = [msgspec.structs.replace(RUN, minute=minute) for minute in range(7, 12)]
+    runs[2] = msgspec.structs.replace(runs[2], wanted=1 << 70)
+    missed = [MissedRuns("shop", 1, 6, 2, 6), MissedRuns("other", 1, 6, 1 << 70, 6)]
+    refused = await store.turn(1, 0, 7, runs, missed)
+    assert [(each.run, each.client) for each in refused] == [(("shop", 9), ""), (("other", 1), "")]
+    assert all(each.reason for each in refused)
+    assert [run.minute for run in await store.open_runs()] == [7, 8, 10, 11]
+    lead = await store.lead()
+    assert lead is not None
+    assert lead.last_minute == 7
+    results = [ResultRow("shop", 7, f"c{number}", True, b"1", "", number) for number in range(9)]
+    results[4] = msgspec.structs.replace(results[4], at_ms=1 << 70)
+    refused = await store.write(1, [msgspec.structs.replace(runs[0], state="done")], results)
+    assert [(each.run, each.client) for each in refused] == [(("shop", 7), "c4")]
+    assert len(await store.results_of(("shop", 7))) == 8
+    assert [run.minute for run in await store.open_runs()] == [8, 10, 11]
+
+
+async def test_options_that_cannot_be_packed_keep_no_run_back(stores: "list[SqlStore]") -> None:
+    store = stores[0]
+    await store.take(None, "a")
+    bad = msgspec.structs.replace(RUN, minute=8, options={"n": 1 << 70})
+    refused = await store.turn(1, 0, 7, [RUN, bad], [])
+    assert [each.run for each in refused] == [("shop", 8)]
+    assert [run.minute for run in await store.open_runs()] == [7]
+
+
+@pytest.mark.parametrize(("field", "text"), [("kind", "k" * 65), ("target", "t" * 1_025)])
+async def test_a_text_that_is_too_long_for_a_server_keeps_no_run_back(
+    served: "Database", field: str, text: str
+) -> None:
+    from muster_server.plane.database.url import location
+    from muster_server.systems.fleet.database.store import SqlStore
+
+    store = SqlStore(location(served.url), "one")
+    await store.take(None, "a")
+    long = msgspec.structs.replace(RUN, minute=8, **{field: text})
+    assert [each.run for each in await store.turn(1, 0, 7, [RUN, long], [])] == [("shop", 8)]
+    assert [run.minute for run in await store.open_runs()] == [7]
+    await store.close()
+
+
+async def test_a_clock_that_was_ahead_is_healed(stores: "list[SqlStore]") -> None:
+    store = stores[0]
+    await store.take(None, "a")
+    rows = [msgspec.structs.replace(TASK, name=f"t{minute}", since_minute=minute) for minute in (3, 50, 101, 500)]
+    for row in rows:
+        await store.put_task(row, new=True)
+    missed = [MissedRuns("a", 1, 6, 6, 12), MissedRuns("b", 8, 27, 10, 40), MissedRuns("c", 11, 98, 88, 88)]
+    await store.turn(1, 0, 100, [msgspec.structs.replace(RUN, minute=minute) for minute in (99, 100)], missed)
+    with pytest.raises(Fenced):
+        await store.heal(1, 99, 10)
+    await store.heal(1, 100, 10)
+    lead = await store.lead()
+    assert lead is not None
+    assert lead.last_minute == 10
+    assert [task.since_minute for task in await store.tasks()] == [11, 3, 11, 500]
+    assert await store.handed(99, 99) == {("shop", 99)}
+    assert (await store.last_run(), await stores[2].last_run()) == (100, 0)
+    assert await store.missed(1, 1_000) == [
+        MissedRuns("a", 1, 6, 6, 12),
+        MissedRuns("b", 8, 10, 1, 6),
+    ]
+
+
+async def test_names_that_differ_in_case_are_different(stores: "list[SqlStore]") -> None:
+    store = stores[0]
+    await store.take(None, "a")
+    names = ["Shop", "shop", "sh\N{LATIN SMALL LETTER O WITH DIAERESIS}p"]
+    for pick, name in enumerate(names, 1):
+        assert await store.put_task(msgspec.structs.replace(TASK, name=name, pick=pick), new=True)
+    assert {task.name: task.pick for task in await store.tasks()} == dict(zip(names, (1, 2, 3), strict=True))
+    await store.turn(1, 0, 7, [msgspec.structs.replace(RUN, task=name) for name in names], [])
+    rows = [ResultRow(name, 7, client, True, b"1", "", 1) for name in names for client in ("Probe", "probe")]
+    assert not await store.write(1, [], rows)
+    for name in names:
+        assert {row.client for row in await store.results_of((name, 7))} == {"Probe", "probe"}
+    assert await store.drop_task("SHOP") is False
+    assert await store.drop_task("Shop")
+    assert {task.name for task in await store.tasks()} == set(names[1:])
+
+
+async def test_tables_of_before_are_brought_to_compare_bytes(mariadb_of_a_test: "Database") -> None:
+    from sqlalchemy import text
+    from sqlalchemy.ext.asyncio import create_async_engine
+
+    from muster_server.plane.database.url import location
+    from muster_server.systems.fleet.database.store import SqlStore
+
+    where = location(mariadb_of_a_test.url)
+    before = SqlStore(where, "one")
+    assert await before.put_task(TASK, new=True)
+    await before.close()
+    engine = create_async_engine(where.url)
+    async with engine.begin() as connection:
+        for change in (
+            "ALTER TABLE muster_fleet_tasks CONVERT TO CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci",
+            "UPDATE muster_fleet_schema SET version_num = '0001'",
+        ):
+            await connection.execute(text(change))
+    await engine.dispose()
+    store = SqlStore(where, "one")
+    assert await store.put_task(msgspec.structs.replace(TASK, name="SHOP"), new=True)
+    assert {task.name for task in await store.tasks()} == {"shop", "SHOP"}
+    await store.close()
 
 
 async def test_tasks_are_written_changed_and_removed(stores: "list[SqlStore]") -> None:

@@ -33,17 +33,24 @@ class Reader:
         assert b"text/event-stream" in self.head
 
     async def event(self) -> Event:
-        """The next one, comments too."""
-        while b"\n\n" not in self._text:
+        """The next one, comments and pauses before a reconnection too."""
+        fields: dict[str, str] = {}
+        while line := await self._line():
+            if line.startswith((":", "retry:")):
+                return Event("comment", "", line)
+            name, _, value = line.partition(": ")
+            fields[name] = value
+        assert "data" in fields, "an empty line without an event before it"
+        return Event(fields.get("event", "message"), fields.get("id", ""), json.loads(fields["data"]))
+
+    async def _line(self) -> str:
+        while b"\n" not in self._text:
             size = int((await self._reader.readuntil(b"\r\n")).strip() or b"0", 16)
             if not size:
                 raise EOFError
             self._text += (await self._reader.readexactly(size + 2))[:-2]
-        block, _, self._text = self._text.partition(b"\n\n")
-        fields = dict(line.partition(": ")[::2] for line in block.decode().split("\n"))
-        if "data" not in fields:
-            return Event("comment", "", block.decode())
-        return Event(fields.get("event", "message"), fields.get("id", ""), json.loads(fields["data"]))
+        line, _, self._text = self._text.partition(b"\n")
+        return line.decode()
 
     async def message(self) -> Event:
         """The next one that is no comment."""

@@ -137,3 +137,21 @@ async def test_a_reader_that_is_gone_is_unavailable(rig: Rig, beside: Beside) ->
     await rig.readers[1].kill()
     with Presence(beside.server.url, key=beside.key("presence:*")) as presence, pytest.raises(Unavailable):
         await asyncio.to_thread(presence.who, [7])
+
+
+async def test_first_digits_match_no_number_that_may_be_the_hash_of_a_text(beside: Beside) -> None:
+    hashed, other = str((1 << 63) + 5), str((1 << 63) + 6)
+    for scopes, status in (
+        (("presence:9*", "unicast:9*"), 403),
+        ((f"presence:{hashed}", f"unicast:{hashed}"), 200),
+        (("presence:*", "unicast:*"), 200),
+    ):
+        client = beside.client(*scopes)
+        assert (await client.post("/api/v1/presence", json={"users": [hashed]})).status_code == status
+        sent = await client.post("/api/v1/send", json={"users": [hashed], "data": "x", "expires": 0.1})
+        assert sent.status_code == status or (status, sent.json().get("code")) == (200, "unavailable"), sent.text
+    assert (await client.post("/api/v1/presence", json={"users": ["97"]})).status_code == 200
+    for path in ("/api/v1/presence/changes?users=" + other,):
+        answer = await beside.client("presence:9*").get(path)
+        assert answer.status_code == 403
+    assert (await beside.client("presence:9*").post("/api/v1/presence", json={"users": ["97"]})).status_code == 200

@@ -1,8 +1,10 @@
 """What each route of likes says, over a real node."""
 
 from typing import Any
+from urllib.parse import quote
 
 import httpx2
+import pytest
 
 from muster_server.systems.likes.client import Likes
 from tests.likes.conftest import Face, Node, problem
@@ -81,6 +83,31 @@ async def test_scopes_say_which_items_a_key_may_change_and_read(face: Face, like
         assert (await said(await client.get("/api/v1/users/7/likes")))["items"] == ["share:1"]
         problem(await reader.put("/api/v1/likes/share/1/7"), 403, "not_allowed")
         assert (await reader.get("/api/v1/likes/share/1")).status_code == 200
+
+
+@pytest.mark.parametrize("item", ["a:b", "a/b", "100%", "%3A", "\N{LATIN SMALL LETTER U WITH DIAERESIS}", "a+b", " "])
+async def test_an_item_has_the_same_name_over_http_and_resp(face: Face, likes: Likes, item: str) -> None:
+    name, one = f"share:{item}", f"/api/v1/likes/share/{quote(item, safe='')}"
+    async with face.client(f"like:{name}", f"likes:{name}") as client:
+        assert (await said(await client.put(f"{one}/7")))["item"] == name
+        assert await likes.counts([name.encode()]) == [1]
+        assert (await said(await client.get(one)))["item"] == name
+        assert await said(await client.get(f"{one}/likers")) == {"users": ["7"]}
+        assert (await said(await client.get("/api/v1/users/7/likes")))["items"] == [name]
+        assert (await said(await client.delete(f"{one}/7")))["count"] == 0
+
+
+async def test_a_field_of_a_ranking_is_decoded(face: Face, likes: Likes) -> None:
+    await likes.put_all([(b"a b:1", 7, True)])
+    async with face.client(*ALL) as client:
+        found = await said(await client.get("/api/v1/ranks/a%20b"))
+    assert [each["item"] for each in found["items"]] == ["a b:1"]
+
+
+@pytest.mark.parametrize("path", ["share/%FF", "share/1%", "%C3/1", "share/1/7%0A", "share/1/%37%0a"])
+async def test_paths_that_cannot_be_decoded_are_refused(face: Face, path: str) -> None:
+    async with face.client(*ALL) as client:
+        problem(await client.get(f"/api/v1/likes/{path}"), 400, "bad_request")
 
 
 async def test_malformed_paths_are_problems(face: Face) -> None:

@@ -4,13 +4,16 @@
 
 use std::fmt;
 
+/// From here on numbers may be hashes of texts, whose digits mean nothing.
+const HASHED: u64 = 1 << 63;
+
 /// The users to whom a client may send: patterns of their numbers in decimal. None matches by default.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Recipients {
     everyone: bool,
     /// Each sorted; their number is bound by the length of a credential.
     users: Box<[u64]>,
-    /// Users whose digits begin with these.
+    /// Users below [`HASHED`] whose digits begin with these.
     beginnings: Box<[u64]>,
 }
 
@@ -32,6 +35,7 @@ impl std::error::Error for RecipientError {}
 
 impl Recipients {
     /// Users that one of these patterns matches: a number, its first digits with `*` behind them, or `*`.
+    /// Digits match no number from 2^63 on, which may be a text's.
     pub fn new<'a>(patterns: impl IntoIterator<Item = &'a str>) -> Result<Self, RecipientError> {
         let (mut everyone, mut users, mut beginnings) = (false, Vec::new(), Vec::new());
         for pattern in patterns {
@@ -70,7 +74,7 @@ impl Recipients {
     }
 
     fn begins(&self, user: u64) -> bool {
-        if self.beginnings.is_empty() {
+        if self.beginnings.is_empty() || user >= HASHED {
             return false;
         }
         let mut digits = Some(user);
@@ -161,8 +165,19 @@ mod tests {
         let may: Vec<u64> = (0..1_100).filter(|user| recipients.has(*user)).collect();
         let wanted = [0, 7, 10].into_iter().chain(100..110).chain(1_000..1_100);
         assert_eq!(may, wanted.collect::<Vec<u64>>());
-        assert!(recipients.has(10_446_744_073_709_551_615));
+        assert!(recipients.has(1_044_674_407_370_955_161));
         assert!(Recipients::new(["*"]).expect("a pattern").has(u64::MAX));
+    }
+
+    #[test]
+    fn digits_match_no_number_that_may_be_the_hash_of_a_text() {
+        let recipients = Recipients::new(["9*", "1*", "12000000000000000000"]).expect("patterns");
+        assert!(recipients.has(HASHED - 1) && recipients.has(9));
+        for hashed in [HASHED, 9_999_999_999_999_999_999, 10_446_744_073_709_551_615, u64::MAX] {
+            assert!(!recipients.has(hashed), "{hashed}");
+        }
+        assert!(recipients.has(12_000_000_000_000_000_000), "it is named whole");
+        assert!(Recipients::new(["*"]).expect("a pattern").has(HASHED));
     }
 
     #[test]

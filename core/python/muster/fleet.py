@@ -212,7 +212,9 @@ class Agent:
             self._hello()
         elif what in {"superseded", "refused"}:
             self._end = (
-                Superseded(f"client {self.name} runs elsewhere too") if what == "superseded" else ClientRefused(text)
+                Superseded(f"client {self.name} runs elsewhere too" + (f": {text}" if text else ""))
+                if what == "superseded"
+                else ClientRefused(text)
             )
             if self._connection is not None:
                 self._connection.close()

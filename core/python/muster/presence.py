@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Literal
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from .errors import Invalid, Refused, TimedOut, Unavailable
 from .items import DeviceResult
@@ -117,7 +117,7 @@ class Presence:
             raise Invalid(f"{len(users)} users; a watch has 1 to {BATCH_MAX}")
         connection = self._opened()
         try:
-            path = "/api/v1/presence/changes?users=" + ",".join(str(user) for user in users)
+            path = "/api/v1/presence/changes?users=" + quote(",".join(str(user) for user in users), safe=",")
             connection.request("GET", path, headers=self._headers)
             answer = connection.getresponse()
             if answer.status >= 400:

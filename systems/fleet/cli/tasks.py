@@ -42,9 +42,12 @@ async def ls(asking: Asking, as_json: bool) -> int:
         elif rows:
             table = Table("task", "state", "when", "class", "kind", "target", "where", box=None, pad_edge=False)
             for row in rows:
-                state = "paused" if row.paused else "runs"
+                state = "refused" if row.refused else "paused" if row.paused else "runs"
                 table.add_row(row.name, state, _when(row), row.customer, row.kind, row.target, row.selector)
             out().print(table)
+            for row in rows:
+                if row.refused:
+                    say(f"muster: task {row.name} cannot be scheduled: {row.refused}")
     return 0
 
 
@@ -99,6 +102,8 @@ async def _task(asking: Asking, name: str) -> TaskRow:
 
 
 def _when(row: TaskRow) -> str:
+    if row.every_minutes is None and row.per_hour is None:
+        return "never"
     if row.every_minutes is not None:
         return f"every {row.every_minutes} min, {row.pick} clients"
     return f"{row.per_hour} samples an hour"

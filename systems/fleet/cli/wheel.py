@@ -6,7 +6,7 @@ from typing import Final
 from rich.table import Table
 
 from muster_server.control.errors import FAILURE
-from muster_server.control.terminal.common import out, print_json, verdict_after
+from muster_server.control.terminal.common import counted, out, print_json, verdict_after
 from muster_server.control.terminal.words import tell
 from muster_server.systems.fleet.asking import Asking
 from muster_server.systems.fleet.questions import Explain, Explained, Hour, WheelShown
@@ -21,14 +21,15 @@ async def wheel(asking: Asking, as_json: bool) -> int:
         if as_json:
             print_json(shown)
             return 0
-        table = Table("minute", "due", "sent", "major", "enterprise", "ordinary", box=None, pad_edge=False)
+        table = Table("minute", "due", "sent", "missed", "major", "enterprise", "ordinary", box=None, pad_edge=False)
         for slot in shown.slots:
-            if not (slot.due or slot.sent):
+            if not (slot.due or slot.sent or slot.missed):
                 continue
             over = slot.minute <= shown.last_minute
             tasks = [_names(slot.tasks.get(each, [])) for each in ("major", "enterprise", "ordinary")]
             at = time.strftime("%H:%M", time.localtime(slot.minute * 60))
-            table.add_row(at, str(slot.due), str(slot.sent) if over else "", *tasks)
+            missed = counted(slot.missed, "task") if slot.missed else ""
+            table.add_row(at, str(slot.due), str(slot.sent) if over else "", missed, *tasks)
         out().print(table)
         due = sum(slot.due for slot in shown.slots if slot.minute > shown.last_minute)
         sent = sum(slot.sent for slot in shown.slots)

@@ -1,4 +1,4 @@
-"""The words of the fleet: `muster fleet clients | run | task | wheel | fairness | explain | agents | enroll | refresh`.
+"""The words of the fleet: `muster fleet clients | run | task | wheel | fairness | explain | agents | enroll | …`.
 
 The work of a word is in a file beside this one, imported when the word is used.
 """
@@ -147,6 +147,20 @@ def refresh(json: Json = False, registry: RegistryUrl = None, config: ConfigFile
     from muster_server.systems.fleet.cli.tasks import refresh as run
 
     return reaching(config, registry, lambda asking: run(asking, json))
+
+
+@fleet_app.command("heal", epilog="Example: muster fleet heal probe-7")
+def heal(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[CLIENT…]", help="Clients [the tasks].")] = None,
+    json: Json = False,
+    registry: RegistryUrl = None,
+    config: ConfigFile = None,
+) -> int:
+    """Mend what a clock that was ahead left: tasks run by the clock again, or clients may begin with any epoch."""
+    from muster_server.systems.fleet.cli.reach import reaching
+    from muster_server.systems.fleet.clock import heal as run
+
+    return reaching(config, registry, lambda asking: run(asking, names or [], json))
 
 
 @fleet_app.command("enroll", epilog="Example: muster fleet enroll probe-7")

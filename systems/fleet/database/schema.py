@@ -12,7 +12,11 @@ from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, LargeBinary,
 VERSION_TABLE: Final = "muster_fleet_schema"
 STEPS: Final = Path(__file__).parent / "migrations"
 DETAIL_BYTES_MAX: Final = (1 << 24) - 1
-_MORE: Final[dict[str, Any]] = {"mysql_engine": "InnoDB", "mysql_default_charset": "utf8mb4"}
+_MORE: Final[dict[str, Any]] = {
+    "mysql_engine": "InnoDB",
+    "mysql_default_charset": "utf8mb4",
+    "mysql_collate": "utf8mb4_bin",
+}
 
 metadata: Final = MetaData()
 

@@ -5,26 +5,54 @@ time. Whoever writes about runs locks the lead's row first: two leads never writ
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import ColumnElement, and_, delete, func, insert, select, update
+from sqlalchemy import (
+    ColumnElement,
+    LargeBinary,
+    String,
+    Text,
+    and_,
+    cast,
+    delete,
+    func,
+    insert,
+    select,
+    type_coerce,
+    update,
+)
 from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.types import NullType
 
 from muster_server.plane.database.connections import Connections
-from muster_server.plane.database.errors import DatabaseError
+from muster_server.plane.database.errors import BadValue, DatabaseError
 from muster_server.plane.database.migrate import Schema
 from muster_server.plane.database.url import Location
 from muster_server.systems.fleet.database import schema
 from muster_server.systems.fleet.questions import Draw, TaskRow
-from muster_server.systems.fleet.records import OPEN, Fenced, Lead, ResultRow, RunRow, StoreError
+from muster_server.systems.fleet.records import OPEN, Fenced, Lead, ResultRow, RunRow, StoreError, Unstored
 from muster_server.systems.fleet.runs import RunName
 from muster_server.systems.fleet.wheel import MissedRuns
 
 CALL_S: Final = 5.0
 IDLE_S: Final = 3
 DELETED_AT_ONCE: Final = 500
+REASON_MAX: Final = 300
+MISSED_MAX: Final = 1_000
+UNREADABLE: Final = "the stored run cannot be read"
+
+
+_FIELDS: Final = [each for each in msgspec.structs.fields(TaskRow) if each.name != "refused"]
+_COLUMNS: Final = [each.name for each in _FIELDS]
+
+_Row = partial[dict[str, Any]]
+"""Makes a row out of the epoch and a run, a result, or what is missed; that may fail, as writing it may."""
+_Put = Callable[[AsyncConnection, Any, Sequence[_Row]], Awaitable[None]]
+"""Writes rows by a statement."""
+_Work = Callable[[AsyncConnection, _Put], Awaitable[None]]
 
 
 class _Detail(msgspec.Struct, frozen=True, array_like=True):
@@ -39,7 +67,7 @@ class SqlStore:
     """Connections are opened when needed, until `close`."""
 
     def __init__(self, location: Location, instance: str, *, call_s: float = CALL_S) -> None:
-        self.where = str(location)
+        self.where = location.shown
         self._database = Connections(location, Schema(schema.STEPS, schema.VERSION_TABLE), call_s=call_s)
         self._instance, self._kind = instance, location.kind
         self._put_run = self._database.upsert(schema.runs, schema.RUN_ORDER)
@@ -92,13 +120,17 @@ class SqlStore:
 
     async def tasks(self) -> list[TaskRow]:
         table = schema.tasks
+        # As the driver gives them: SQLite keeps text where a number belongs, and a row that is wrong stops no other one.
+        columns = [self._raw(table.c[each]).label(each) for each in _COLUMNS]
         async with self._read() as connection:
-            rows = (await connection.execute(select(table).where(self._here(table)).order_by(table.c.name))).all()
+            wanted = select(*columns).where(self._here(table)).order_by(table.c.name)
+            rows = (await connection.execute(wanted)).mappings().all()
         return [_task(row) for row in rows]
 
     async def put_task(self, task: TaskRow, new: bool) -> bool:
         table = schema.tasks
-        row = msgspec.structs.asdict(task) | {"options": msgspec.json.encode(task.options).decode()}
+        row = {name: getattr(task, name) for name in _COLUMNS}
+        row["options"] = msgspec.json.encode(task.options).decode()
         key = and_(self._here(table), table.c.name == task.name)
         done: list[bool] = []
 
@@ -129,24 +161,63 @@ class SqlStore:
 
     async def turn(
         self, epoch: int, before: int, after: int, runs: Sequence[RunRow], missed: Sequence[MissedRuns]
-    ) -> None:
-        async def turn(connection: AsyncConnection) -> None:
+    ) -> list[Unstored]:
+        async def turn(connection: AsyncConnection, put: _Put) -> None:
             await connection.execute(update(schema.lead).where(self._here(schema.lead)).values(last_minute=after))
-            if runs:
-                await connection.execute(self._put_run, [self._run_row(epoch, run) for run in runs])
-            if missed:
-                await connection.execute(self._put_missed, [self._missed_row(epoch, each) for each in missed])
+            await put(connection, self._put_run, [partial(self._run_row, epoch, run) for run in runs])
+            await put(connection, self._put_missed, [partial(self._missed_row, epoch, each) for each in missed])
 
-        await self._fenced(epoch, turn, before)
+        return await self._split(epoch, turn, before)
 
-    async def write(self, epoch: int, runs: Sequence[RunRow], results: Sequence[ResultRow]) -> None:
-        async def write(connection: AsyncConnection) -> None:
-            if runs:
-                await connection.execute(self._put_run, [self._run_row(epoch, run) for run in runs])
-            if results:
-                await connection.execute(self._put_result, [self._result_row(epoch, each) for each in results])
+    async def write(self, epoch: int, runs: Sequence[RunRow], results: Sequence[ResultRow]) -> list[Unstored]:
+        async def write(connection: AsyncConnection, put: _Put) -> None:
+            await put(connection, self._put_run, [partial(self._run_row, epoch, run) for run in runs])
+            await put(connection, self._put_result, [partial(self._result_row, epoch, each) for each in results])
 
-        await self._fenced(epoch, write)
+        return await self._split(epoch, write)
+
+    async def heal(self, epoch: int, before: int, after: int) -> None:
+        tasks, missed = schema.tasks, schema.missed
+        span = missed.c.last_minute - missed.c.first_minute + 1
+        left = after - missed.c.first_minute + 1
+
+        async def heal(connection: AsyncConnection) -> None:
+            await connection.execute(update(schema.lead).where(self._here(schema.lead)).values(last_minute=after))
+            await connection.execute(delete(missed).where(self._here(missed), missed.c.first_minute > after))
+            # Of what began before, the part that remains; a task's runs are spread evenly.
+            await connection.execute(
+                update(missed)
+                .where(self._here(missed), missed.c.last_minute > after)
+                .ordered_values(
+                    (missed.c.runs, missed.c.runs * left // span),
+                    (missed.c.samples, missed.c.samples * left // span),
+                    (missed.c.last_minute, after),
+                )
+            )
+            soon = (self._here(tasks), tasks.c.since_minute > after + 1, tasks.c.since_minute <= before + 1)
+            await connection.execute(update(tasks).where(*soon).values(since_minute=after + 1))
+
+        await self._fenced(epoch, heal, before)
+
+    async def missed(self, first: int, last: int) -> list[MissedRuns]:
+        table = schema.missed
+        columns = (table.c.task, table.c.first_minute, table.c.last_minute, table.c.runs, table.c.samples)
+        mine = (self._here(table), table.c.first_minute <= last, table.c.last_minute >= first)
+        wanted = select(*columns).where(*mine).order_by(table.c.task, table.c.first_minute).limit(MISSED_MAX)
+        async with self._read() as connection:
+            return [MissedRuns(*row) for row in (await connection.execute(wanted)).all()]
+
+    async def handed(self, first: int, last: int) -> set[RunName]:
+        table = schema.runs
+        wanted = select(table.c.task, table.c.minute).where(self._here(table), table.c.minute.between(first, last))
+        async with self._read() as connection:
+            return {(row.task, row.minute) for row in (await connection.execute(wanted)).all()}
+
+    async def last_run(self) -> int:
+        table = schema.runs
+        async with self._read() as connection:
+            wanted = select(func.max(table.c.minute)).where(self._here(table))
+            return int((await connection.execute(wanted)).scalar() or 0)
 
     async def open_runs(self) -> list[RunRow]:
         table = schema.runs
@@ -218,7 +289,43 @@ class SqlStore:
 
         await self._write(guarded)
         if not _leads(seen[0], epoch, last_minute):
-            raise Fenced(f"{self.where}: {seen[0]} leads, not epoch {epoch}")
+            lead = "nobody" if seen[0] is None else f"the scheduler of epoch {seen[0].epoch}"
+            raise Fenced(f"{lead} leads, not that of epoch {epoch}")
+
+    async def _split(self, epoch: int, work: _Work, last_minute: int | None = None) -> list[Unstored]:
+        """As `_fenced`. If the database refuses a value, the rows are halved until those that it refuses stand alone."""
+        refused: list[Unstored] = []
+
+        async def plain(connection: AsyncConnection, statement: Any, rows: Sequence[_Row]) -> None:
+            if rows:
+                await connection.execute(statement, [row() for row in rows])
+
+        async def halved(connection: AsyncConnection, statement: Any, rows: Sequence[_Row]) -> None:
+            try:
+                async with connection.begin_nested():
+                    await plain(connection, statement, rows)
+            except Exception as error:
+                said = self._database.translated(error)
+                if not isinstance(said, BadValue):
+                    raise
+                if len(rows) == 1:
+                    refused.append(_unstored(rows[0], said))
+                    return
+                half = len(rows) // 2
+                await halved(connection, statement, rows[:half])
+                await halved(connection, statement, rows[half:])
+
+        async def carefully(connection: AsyncConnection) -> None:
+            refused.clear()
+            await work(connection, halved)
+
+        try:
+            await self._fenced(epoch, lambda connection: work(connection, plain), last_minute)
+        except StoreError as error:
+            if not isinstance(error.__cause__, BadValue):
+                raise
+            await self._fenced(epoch, carefully, last_minute)
+        return refused
 
     async def _hasten(self, connection: AsyncConnection) -> None:
         """Have the server end this transaction if this process stands still in it: its lock would hold up the next lead."""
@@ -239,6 +346,11 @@ class SqlStore:
             async with self._database.transaction() as connection:
                 yield connection
 
+    def _raw(self, column: Any) -> Any:
+        if self._kind == "sqlite" and isinstance(column.type, String | Text):
+            return cast(column, LargeBinary)  # its driver gives up a whole answer for one text that is not UTF-8
+        return type_coerce(column, NullType())
+
     def _here(self, table: Any) -> ColumnElement[bool]:
         here: ColumnElement[bool] = table.c.instance == self._instance
         return here
@@ -249,9 +361,9 @@ class SqlStore:
             "instance": self._instance,
             "task": run.task,
             "minute": run.minute,
-            "kind": run.kind,
-            "target": run.target,
-            "selector": run.selector,
+            "kind": _text(run.kind),
+            "target": _text(run.target),
+            "selector": _text(run.selector),
             "wanted": run.wanted,
             "state": run.state,
             "asked": sum(map(len, run.asked)),
@@ -259,7 +371,7 @@ class SqlStore:
             "replaced": len(run.replaced or ()),
             "missed": run.missed,
             "started_ms": run.started_ms,
-            "reason": run.reason,
+            "reason": _text(run.reason),
             "epoch": epoch,
             "stage": _stage(run),
             "detail": msgspec.msgpack.encode(detail),
@@ -273,8 +385,8 @@ class SqlStore:
             "minute": row.minute,
             "client": row.client,
             "ok": row.ok,
-            "value": row.value.decode(errors="replace"),
-            "error": row.error,
+            "value": _text(row.value.decode(errors="replace")),
+            "error": _text(row.error),
             "at_ms": row.at_ms,
         }
 
@@ -299,7 +411,7 @@ def _ours() -> Iterator[None]:
     try:
         yield
     except DatabaseError as error:
-        raise StoreError(str(error)) from None
+        raise StoreError(str(error)) from error
 
 
 def _stage(run: RunRow) -> int:
@@ -307,14 +419,43 @@ def _stage(run: RunRow) -> int:
     return 3 if run.state not in OPEN else 0 if run.state == "due" else 1 if run.replaced is None else 2
 
 
-def _task(row: Any) -> TaskRow:
-    """A row that a web side wrote; what cannot be read makes a task that cannot be scheduled."""
-    try:
-        options = msgspec.json.decode(row.options or "{}", type=dict[str, Any])
-    except msgspec.MsgspecError:
-        options = {}
-    values = {name: getattr(row, name) for name in TaskRow.__struct_fields__} | {"options": options}
-    return TaskRow(**values)
+def _text(text: str) -> str:
+    """As every database takes it: PostgreSQL has no NUL in text."""
+    return text.replace("\0", "\N{REPLACEMENT CHARACTER}")
+
+
+def _unstored(row: _Row, why: DatabaseError) -> Unstored:
+    said: RunRow | ResultRow | MissedRuns = row.args[1]
+    minute = said.first if isinstance(said, MissedRuns) else said.minute
+    client = said.client if isinstance(said, ResultRow) else ""
+    return Unstored((said.task, minute), client, str(why)[:REASON_MAX])
+
+
+def _task(row: Mapping[str, Any]) -> TaskRow:
+    """A row that a web side wrote. What cannot be read of it stands in `refused`."""
+    values, wrong = dict[str, Any](), list[str]()
+    for field in _FIELDS:
+        value = row[field.name]
+        try:
+            if isinstance(value, bytes):
+                value = value.decode()
+            if field.name == "options":
+                value = _options(value)
+            values[field.name] = msgspec.convert(value, field.type, strict=False)
+        except (msgspec.ValidationError, ValueError, RecursionError) as error:
+            wrong.append(f"{field.name}: {str(error) or type(error).__name__}")
+            if field.type is str:
+                text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+                values[field.name] = text[:REASON_MAX]
+    return TaskRow(**values, refused="; ".join(wrong)[:REASON_MAX])
+
+
+def _options(value: Any) -> Any:
+    if not value:
+        return {}
+    if not isinstance(value, str):
+        raise ValueError(f"text expected, not {type(value).__name__}")
+    return msgspec.json.decode(value)
 
 
 def _result(row: Any) -> ResultRow:
@@ -323,7 +464,11 @@ def _result(row: Any) -> ResultRow:
 
 
 def _run(row: Any) -> RunRow:
-    detail = msgspec.msgpack.decode(row.detail, type=_Detail)
+    reason = row.reason or ""
+    try:
+        detail = msgspec.msgpack.decode(row.detail, type=_Detail)
+    except (msgspec.MsgspecError, ValueError):
+        detail, reason = _Detail({}, 0, [], [], None), UNREADABLE
     return RunRow(
         task=row.task,
         minute=row.minute,
@@ -340,5 +485,5 @@ def _run(row: Any) -> RunRow:
         replaced=detail.replaced,
         done=row.done,
         missed=row.missed,
-        reason=row.reason or "",
+        reason=reason,
     )

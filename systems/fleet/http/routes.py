@@ -7,7 +7,7 @@ writes the table of tasks itself calls `refresh`.
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 from litestar import MediaType, Response, Router, delete, get, post, put
@@ -19,7 +19,7 @@ from litestar.types import ControllerRouterHandler
 import muster
 from muster_server.plane.calls import CallError
 from muster_server.systems.fleet.asking import AWAY, Asking
-from muster_server.systems.fleet.http.streams import RunStream
+from muster_server.systems.fleet.http.streams import RunStream, ended_id
 from muster_server.systems.fleet.questions import (
     ClientPage,
     Clients,
@@ -36,10 +36,12 @@ from muster_server.systems.fleet.questions import (
     Tasks,
     Watch,
 )
-from muster_server.systems.fleet.records import ResultRow
-from muster_server.systems.fleet.selector import SelectorError
+from muster_server.systems.fleet.records import ResultRow, unfit
+from muster_server.systems.fleet.selector import SelectorError, parse
 from muster_server.systems.fleet.watching import Told
+from muster_server.systems.fleet.wheel import PICK_MAX
 from muster_server.systems.http.access import Action, Caller
+from muster_server.systems.http.bodies import Body, decoded, none
 from muster_server.systems.http.face import AnyRequest, Base
 from muster_server.systems.http.idempotency import Answer, Nothing
 from muster_server.systems.http.lookout import Lookout
@@ -60,6 +62,7 @@ CODES: Final = {
     "selector": "bad_request",
     "pick": "bad_request",
     "task": "bad_request",
+    "run": "bad_request",
     "order": "too_long",
     "unknown": "not_found",
     "busy": "busy",
@@ -115,7 +118,7 @@ class TaskBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     every_minutes: int | None = None
     pick: int | None = None
     per_hour: int | None = None
-    customer: str = "ordinary"
+    customer: Literal["major", "enterprise", "ordinary"] = "ordinary"
     slip_ms: int = 0
     options: dict[str, Any] = {}
     paused: bool = False
@@ -144,6 +147,7 @@ TaskName = Annotated[str, PathParameter(description="The task's name")]
 @post(
     "/runs",
     status_code=200,
+    opt={"body": Body((Measure,))},
     responses={
         200: _said(Account, "With `wait`: the run has ended"),
         202: _said(Begun, "It runs; its account is at /api/v1/fleet/runs/RUN"),
@@ -161,17 +165,20 @@ async def measure(
     body = await request.body()
     asked = _body(body, Measure)
     caller.need("measure", asked.kind)
+    _check(asked)
     if wait:
         fleet.base.ongoing(request).extend(WAIT_S)
 
     async def do() -> Answer:
-        _spend(caller, asked.pick)
+        spent = _spend(caller, asked.pick)
         question = RunNow(asked.kind, asked.target, asked.where, asked.pick, asked.options, wait)
         name = ""
         try:
             async for event in (await fleet.asking()).follow(question, Event):
                 name = event.run
         except CallError as error:
+            if not name:
+                caller.regain(spent)
             raise Nothing(_problem(error)) from None
         if not wait:
             return Answer(202, msgspec.json.encode(Begun(name)))
@@ -192,19 +199,29 @@ async def run_account(
 
 @get(
     "/runs/{run:str}/events",
-    responses={200: _said(str, "Events as they come: `text/event-stream`"), **_problems(400, 401, 403, 404, 429, 503)},
+    responses={
+        200: _said(str, "Events as they come: `text/event-stream`"),
+        204: _said(None, "The run has ended, and the reader knows it"),
+        **_problems(400, 401, 403, 404, 429, 503),
+    },
 )
 async def run_events(
     run: Annotated[str, PathParameter(description="A run's name, or a task's for its last run")],
     caller: NamedDependency[Caller],
     fleet: NamedDependency["FleetFace"],
+    last_event_id: Annotated[
+        str | None, HeaderParameter(name="Last-Event-ID", description="The id of `ended`: the answer is 204")
+    ] = None,
 ) -> Response[Any]:
     """Events of a run, from its beginning on: `asked`, `result`, `replaced`, and `ended`, which is the last one.
 
-    `goodbye` says why a stream ends before the run; one that is opened again begins anew.
+    `goodbye` says why a stream ends before the run; one that is opened again begins anew. `ended` has an id: to a reader
+    that comes again with it, as an `EventSource` does by itself, the answer is 204, which ends it.
     """
     explained = await fleet.ask(Explain(run), Explained)
     caller.need("measure", explained.kind)
+    if last_event_id == ended_id(explained.run):
+        return Response(b"", status_code=204)
     return fleet.stream(explained, caller)
 
 
@@ -236,6 +253,7 @@ async def tasks(caller: NamedDependency[Caller], fleet: NamedDependency["FleetFa
 @put(
     "/tasks/{task:str}",
     status_code=200,
+    opt={"body": Body((TaskBody,))},
     responses={200: _said(TaskRow, "It runs from the next minute on"), **_problems(400, 401, 403, 413, 429, 503)},
 )
 async def put_task(
@@ -275,9 +293,12 @@ async def drop_task(
     status_code=200,
     responses={200: _said(Refreshed, "The table is in force"), **_problems(401, 403, 429, 503)},
 )
-async def refresh(caller: NamedDependency[Caller], fleet: NamedDependency["FleetFace"]) -> Response[bytes]:
+async def refresh(
+    request: AnyRequest, caller: NamedDependency[Caller], fleet: NamedDependency["FleetFace"]
+) -> Response[bytes]:
     """Read the table of tasks, after a web side wrote it."""
     caller.need("tasks", "*")
+    none(await request.body())
     return _json(msgspec.json.encode(await fleet.ask(Refresh(), Refreshed)))
 
 
@@ -423,17 +444,29 @@ def _problem(error: CallError) -> Problem:
 
 
 def _body(body: bytes, shape: type[A]) -> A:
+    said = decoded(body, shape)
     try:
-        return msgspec.json.decode(body, type=shape)
-    except msgspec.MsgspecError as error:
-        raise Problem("bad_body", str(error)) from None
+        msgspec.msgpack.encode(said)  # as it goes to a scheduler
+    except OverflowError:
+        raise Problem("bad_body", "a number has more than 64 bits") from None
+    return said
 
 
-def _spend(caller: Caller, samples: int) -> None:
-    if samples < 1:
-        raise Nothing(Problem("bad_request", "pick: at least 1"))
+def _check(asked: Measure) -> None:
+    """Refuse what a scheduler would, before it counts against the rate. Raises `Problem`."""
+    if not 1 <= asked.pick <= PICK_MAX:
+        raise Problem("bad_request", f"pick: {asked.pick}; 1 to {PICK_MAX} clients are possible")
+    if why := unfit(asked.kind, asked.target, asked.where):
+        raise Problem("bad_request", why)
     try:
-        caller.spend(samples)
+        parse(asked.where)
+    except SelectorError as error:
+        raise Problem("bad_request", str(error)) from None
+
+
+def _spend(caller: Caller, samples: int) -> int:
+    try:
+        return caller.spend_at_most_all(samples)
     except Problem as problem:
         raise Nothing(problem) from None
 

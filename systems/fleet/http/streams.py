@@ -15,7 +15,7 @@ from muster_server.systems.fleet.questions import Event
 from muster_server.systems.http.access import Caller
 from muster_server.systems.http.front import Ongoing
 from muster_server.systems.http.problems import Problem
-from muster_server.systems.http.streams import RETRY_MS, Send, event, goodbye
+from muster_server.systems.http.streams import BEGIN, COMMENT, Send, event, goodbye
 
 
 class Face(Protocol):
@@ -61,14 +61,14 @@ class RunStream:
                     stalled.reschedule(None)
 
                 await send({"type": "http.response.start", "status": 200, "headers": headers})
-                await say(f"retry: {RETRY_MS}\n\n".encode())
+                await say(BEGIN)
                 while connection is None or not connection.gone:
                     if reason := self._ended():
                         await say(goodbye(reason), more=False)
                         return
                     if not coming.done():
                         if not await self._waited(coming):
-                            await say(b":\n\n")
+                            await say(COMMENT)
                         continue
                     try:
                         said = coming.result()
@@ -79,7 +79,7 @@ class RunStream:
                         await say(goodbye("unavailable"), more=False)
                         return
                     coming = asyncio.ensure_future(anext(self._events))
-                    await say(event(said.what, document(said)))
+                    await say(event(said.what, document(said), ended_id(said.run) if said.what == "ended" else ""))
         except TimeoutError:
             if connection is not None:
                 connection.abort()
@@ -112,6 +112,11 @@ class RunStream:
         if self._caller.until is not None and time.time() > self._caller.until:
             return "expired"
         return ""
+
+
+def ended_id(run: str) -> str:
+    """The id of the last event of a run: a reader that knows it wants nothing more."""
+    return f"{run}/ended"
 
 
 def document(said: Event) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-USER = r"^(0|[1-9][0-9]{0,19})$"
+USER = r"^(0|[1-9][0-9]{0,19})\Z"
 
 
 class Liked(msgspec.Struct, frozen=True):

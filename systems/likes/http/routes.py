@@ -20,6 +20,7 @@ from litestar.types import ControllerRouterHandler
 import muster
 from muster_server.control.errors import UserError
 from muster_server.systems.http.access import Action, Caller
+from muster_server.systems.http.bodies import Body, decoded
 from muster_server.systems.http.face import AnyRequest, Base
 from muster_server.systems.http.problems import CONTENT_TYPE, Problem
 from muster_server.systems.likes.http.answers import (
@@ -218,7 +219,12 @@ async def likers(
         return _json(Users(list(map(str, await node.likers(name.encode(), start, limit)))))
 
 
-@post("/likes/batch", status_code=200, responses=_responses(Batch, "Each change with its outcome", 413))
+@post(
+    "/likes/batch",
+    status_code=200,
+    opt={"body": Body((list[Change],))},
+    responses=_responses(Batch, "Each change with its outcome", 413),
+)
 async def batch(
     request: AnyRequest, caller: NamedDependency[Caller], likes_face: NamedDependency[LikesFace]
 ) -> Response[bytes]:
@@ -227,10 +233,7 @@ async def batch(
     They are made in this order, each for itself; those that fail say why.
     """
     body = await request.body()
-    try:
-        changes = msgspec.json.decode(body, type=list[Change])
-    except msgspec.MsgspecError as error:
-        raise Problem("bad_body", str(error)) from None
+    changes = decoded(body, list[Change])
     if len(changes) > BATCH_MAX:
         raise Problem("too_long", f"a batch has at most {BATCH_MAX} changes")
     for item in {change.item for change in changes}:
@@ -283,7 +286,9 @@ async def top(
     likes_face: NamedDependency[LikesFace],
     start: Start = 0,
     limit: Limit = 100,
-    window: Annotated[str, QueryParameter(pattern="^(1h|24h|7d)?$", description=f"{', '.join(WINDOWS)}, or none")] = "",
+    window: Annotated[
+        str, QueryParameter(pattern=r"^(1h|24h|7d)?\Z", description=f"{', '.join(WINDOWS)}, or none")
+    ] = "",
 ) -> Response[bytes]:
     """The ranking of all items, by count or by a window in which newer likes count more."""
     return await _top(likes_face, caller, "", start, limit, window)
@@ -296,7 +301,9 @@ async def top_of(
     likes_face: NamedDependency[LikesFace],
     start: Start = 0,
     limit: Limit = 100,
-    window: Annotated[str, QueryParameter(pattern="^(1h|24h|7d)?$", description=f"{', '.join(WINDOWS)}, or none")] = "",
+    window: Annotated[
+        str, QueryParameter(pattern=r"^(1h|24h|7d)?\Z", description=f"{', '.join(WINDOWS)}, or none")
+    ] = "",
 ) -> Response[bytes]:
     """The ranking of a field."""
     return await _top(likes_face, caller, field, start, limit, window)

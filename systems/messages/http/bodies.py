@@ -3,6 +3,7 @@
 Owns these shapes, and what of a body is the message. Knows no route and no node.
 """
 
+import contextlib
 import datetime
 from collections.abc import Sequence
 from typing import Annotated, Any, Final
@@ -10,6 +11,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
+from muster_server.systems.http.bodies import decoded, no_words
 from muster_server.systems.http.problems import Problem
 from muster_server.systems.messages.shapes import (
     ID,
@@ -28,6 +30,10 @@ from muster_server.systems.messages.topics import Topic, TopicChange
 JSON: Final = "application/json"
 Time = Ms | datetime.datetime
 """Milliseconds since 1970, or ISO 8601 with a zone."""
+TIMES_MS: Final = range(10**11, 10**14)
+"""Times in milliseconds since 1970, from 1973 to 5138. What is smaller is in seconds, what is larger in microseconds."""
+QUERY: Final = frozenset({"id", "in_ms", "at", "window_ms", "expires_at", "target", "type"})
+"""Words of the query of a body that is not JSON."""
 NOTHING: Final = msgspec.Raw(b"")
 AnId = Annotated[str, Meta(pattern=ID)]
 
@@ -189,10 +195,11 @@ _MOVE: Final = msgspec.json.Decoder(Move)
 
 def one(body: bytes, kind: str, query: Any) -> Send:
     """One message: in JSON, or any other body as it is, its times in the query. Raises `Problem`."""
+    if kind == JSON:
+        no_words(query, QUERY)
+        return _send(decoded(body, _POST))
+    told = {name: value for name, value in query.items() if name in QUERY}
     try:
-        if kind == JSON:
-            return _send(_POST.decode(body))
-        told = {name: value for name, value in query.items() if name in Post.__struct_fields__}
         post = msgspec.convert(told | {"base64": b""}, Post, strict=False)
     except msgspec.MsgspecError as error:
         raise Problem("bad_body", str(error)) from None
@@ -201,18 +208,12 @@ def one(body: bytes, kind: str, query: Any) -> Send:
 
 def batch(body: bytes) -> list[Send]:
     """An array of messages in JSON. Raises `Problem`."""
-    try:
-        return [_send(post) for post in _POSTS.decode(body)]
-    except msgspec.MsgspecError as error:
-        raise Problem("bad_body", str(error)) from None
+    return [_send(post) for post in decoded(body, _POSTS)]
 
 
 def parts(body: bytes) -> list[Part]:
-    """Where the messages of an array in JSON go. Raises `Problem`."""
-    try:
-        return _PARTS.decode(body)
-    except msgspec.MsgspecError as error:
-        raise Problem("bad_body", str(error)) from None
+    """The targets of the messages of an array in JSON. Raises `Problem`."""
+    return decoded(body, _PARTS)
 
 
 def is_batch(body: bytes, kind: str) -> bool:
@@ -222,18 +223,18 @@ def is_batch(body: bytes, kind: str) -> bool:
 
 def move(body: bytes) -> Move:
     """How far a message moves. Raises `Problem`."""
-    try:
-        return _MOVE.decode(body or b"{}")
-    except msgspec.MsgspecError as error:
-        raise Problem("bad_body", str(error)) from None
+    return decoded(body or b"{}", _MOVE)
 
 
-def ms(time: Time | None) -> int | None:
-    """Milliseconds since 1970. Raises `Problem` for a time without a zone."""
+def ms(time: Time | None, name: str = "to") -> int | None:
+    """Milliseconds since 1970 of the member `name`. Raises `Problem` for a time without a zone, or in another unit."""
     if isinstance(time, datetime.datetime):
         if time.tzinfo is None:
-            raise Problem("bad_body", "a time has a zone, as 2027-01-01T00:00:00+08:00 has one")
+            raise Problem("bad_body", f"{name}: a time has a zone, as 2027-01-01T00:00:00+08:00 has one")
         return round(time.timestamp() * 1_000)
+    if time is not None and time not in TIMES_MS:
+        unit = "seconds" if time < TIMES_MS.start else "microseconds or less"
+        raise Problem("bad_body", f"{name}: {time} is a time in {unit}; milliseconds since 1970 are wanted")
     return time
 
 
@@ -245,9 +246,9 @@ def _send(post: Post) -> Send:
         body=data if post.base64 is None else post.base64,
         id=post.id,
         in_ms=post.in_ms,
-        at=ms(post.at),
+        at=ms(post.at, "at"),
         window_ms=post.window_ms,
-        expires_at=ms(post.expires_at),
+        expires_at=ms(post.expires_at, "expires_at"),
         target=post.target,
         kind=JSON if post.base64 is None else post.type,
         for_topic=post.for_topic,
@@ -275,11 +276,9 @@ def message(shown: Shown) -> Message:
     """A message for JSON."""
     data: msgspec.Raw | None = None
     if shown.kind == JSON:
-        try:
-            msgspec.json.decode(shown.body)
+        with contextlib.suppress(Problem):
+            decoded(shown.body, object)
             data = msgspec.Raw(shown.body)
-        except msgspec.MsgspecError:
-            data = None
     return Message(
         id=shown.id,
         topic=shown.topic,

@@ -20,6 +20,7 @@ from muster.instance import read_token
 from muster_server.control.cluster.instance import Folder
 from muster_server.control.errors import UserError
 from muster_server.systems.http.access import Action, Caller
+from muster_server.systems.http.bodies import Body, no_words, none
 from muster_server.systems.http.face import AnyRequest, Base, Where
 from muster_server.systems.http.idempotency import Answer, Nothing
 from muster_server.systems.http.problems import CONTENT_TYPE, KINDS, Problem
@@ -63,7 +64,7 @@ LOOK_S: Final = 0.5
 LIST_S: Final = 60.0
 
 State = Literal["scheduled", "firing", "done", "dead", "withdrawn"]
-TopicPath = Annotated[str, PathParameter(description="The topic's name", pattern=NAME.pattern)]
+TopicPath = Annotated[str, PathParameter(description="The topic's name", pattern=rf"^{NAME.pattern}\Z")]
 IdPath = Annotated[str, PathParameter(description="The message's id")]
 After = Annotated[
     str, QueryParameter(description="The `next` of the page before", max_length=64, pattern="^([0-9]+-[0-9a-f]+)?$")
@@ -183,6 +184,10 @@ class MessagesFace:
 @post(
     MESSAGES,
     status_code=200,
+    opt={
+        "query": bodies.QUERY,
+        "body": Body((bodies.Post, list[bodies.Post]), {"*/*": "One message as it is; its times are in the query"}),
+    },
     responses={
         200: ResponseSpec(
             bodies.Accepted, generate_examples=False, description="Durable; a batch is answered as with 207"
@@ -211,6 +216,8 @@ async def send(
     async def do() -> Answer:
         is_batch = bodies.is_batch(body, kind)
         try:
+            if is_batch:
+                no_words(request.query_params, bodies.QUERY)
             one = None if is_batch else bodies.one(body, kind, request.query_params)
             parts: Sequence[bodies.Part | Send] = bodies.parts(body) if one is None else [one]
             if len(parts) > nodes.batch_max:
@@ -316,6 +323,7 @@ async def listed(
 @post(
     f"{MESSAGES}/{{id:str}}/{{verb:str}}",
     status_code=200,
+    opt={"body": Body((bodies.Move,))},
     responses={
         200: ResponseSpec(bodies.Moved, generate_examples=False, description="What came of it"),
         **_problems(400, 401, 403, 404, 409, 422, 429, 503, 504),
@@ -339,6 +347,8 @@ async def change(
     body = await request.body()
 
     async def do() -> Answer:
+        if verb == "cancel":
+            none(body)
         move = bodies.Move() if verb == "cancel" else bodies.move(body)
         asked = Change(id=_id(id), verb=verb, by_ms=move.by_ms, at=bodies.ms(move.to))
         (answer,) = await nodes.ask(RECEIVE, "change", (topic, [asked]), list[Changed | Refused])
@@ -394,10 +404,15 @@ async def dead(
     },
 )
 async def replay(
-    topic: TopicPath, id: IdPath, caller: NamedDependency[Caller], nodes: NamedDependency[MessagesFace]
+    request: AnyRequest,
+    topic: TopicPath,
+    id: IdPath,
+    caller: NamedDependency[Caller],
+    nodes: NamedDependency[MessagesFace],
 ) -> Response[bytes]:
     """Schedule a dead letter again, due now, with all its attempts."""
     caller.need("change", topic)
+    none(await request.body())
     (answer,) = await nodes.ask(ADMIN, "replay", (topic, [_id(id)]), list[Changed])
     return _json(bodies.moved(answer))
 

@@ -17,10 +17,13 @@ from litestar.types import ControllerRouterHandler
 
 import muster
 from muster_server.plane.calls import CallError
+from muster_server.plane.users import is_hashed
 from muster_server.systems.http.access import Action, Caller
+from muster_server.systems.http.bodies import Body, decoded
 from muster_server.systems.http.face import AnyRequest, Base
 from muster_server.systems.http.lookout import Lookout
 from muster_server.systems.http.problems import CONTENT_TYPE, Problem
+from muster_server.systems.http.streams import COMMENT
 from muster_server.systems.presence.asking import ROLE, USER_MAX, Readers
 from muster_server.systems.presence.http import send
 from muster_server.systems.presence.questions import User
@@ -76,6 +79,7 @@ def _problems(*codes: int) -> dict[int, ResponseSpec]:
 @post(
     "/presence",
     status_code=200,
+    opt={"body": Body((Asked,))},
     responses={
         200: ResponseSpec(Said, generate_examples=False, description="The users, in the order of the question"),
         **_problems(400, 401, 403, 413, 429, 503, 504),
@@ -85,14 +89,11 @@ async def who(
     request: AnyRequest, caller: NamedDependency[Caller], presence: NamedDependency["PresenceFace"]
 ) -> Response[bytes]:
     """Where users are online: `{"users": ["7", "8"]}`; `"site": 1` asks that site only."""
-    try:
-        asked = msgspec.json.decode(await request.body(), type=Asked)
-    except msgspec.MsgspecError as error:
-        raise Problem("bad_body", str(error)) from None
+    asked = decoded(await request.body(), Asked)
     if any(int(user) > USER_MAX for user in asked.users):
         raise Problem("bad_body", "users: numbers of 64 bits")
     for user in asked.users:
-        caller.need("presence", user)
+        caller.need("presence", user, whole=is_hashed(user))
     try:
         found = await (await presence.readers()).who([int(user) for user in asked.users], asked.site)
     except CallError as error:
@@ -119,7 +120,7 @@ async def changes(
     if len(numbers) > USERS_MAX or not all(re.fullmatch(NUMBER, user) and int(user) <= USER_MAX for user in numbers):
         raise Problem("bad_request", f"users: up to {USERS_MAX} numbers of 64 bits, separated by commas")
     for user in numbers:
-        caller.need("presence", user)
+        caller.need("presence", user, whole=is_hashed(user))
     told = (await presence.readers()).watch([int(user) for user in numbers])
     try:
         await anext(told)
@@ -196,11 +197,11 @@ class PresenceFace:
     async def events(self, told: AsyncGenerator[bytes], caller: Caller, users: Sequence[str]) -> AsyncGenerator[bytes]:
         """Changes as events; ends where the process drains, or the caller may not see a user any more."""
         try:
-            yield b":\n\n"
+            yield COMMENT
             async for change in told:
-                if self._draining or not all(caller.may("presence", user) for user in users):
+                if self._draining or not all(caller.may("presence", user, whole=is_hashed(user)) for user in users):
                     return
-                yield b"data: " + change + b"\n\n" if change else b":\n\n"
+                yield b"data: " + change + b"\n\n" if change else COMMENT
         except CallError:
             return
         finally:

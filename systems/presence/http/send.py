@@ -20,7 +20,9 @@ from muster_server.control.errors import FAILURE, TRY_LATER, USAGE, UserError
 from muster_server.control.terminal.common import print_json, verdict_after
 from muster_server.control.terminal.found import Target, connected
 from muster_server.control.terminal.words import tell
+from muster_server.plane.users import is_hashed
 from muster_server.systems.http.access import Action, Caller
+from muster_server.systems.http.bodies import Body, decoded
 from muster_server.systems.http.face import AnyRequest, Base, Where
 from muster_server.systems.http.idempotency import Answer, Nothing
 from muster_server.systems.http.problems import CONTENT_TYPE, Problem
@@ -170,6 +172,7 @@ class Sender:
 @post(
     "/send",
     status_code=200,
+    opt={"body": Body((Asked,))},
     responses={
         200: ResponseSpec(Sent, generate_examples=False, description="What became of it, for each device"),
         **{
@@ -188,16 +191,13 @@ async def route(
     `"device": "phone"` means this device only; `"expires": 5` gives up after so many seconds.
     """
     body = await request.body()
-    try:
-        asked = msgspec.json.decode(body, type=Asked)
-    except msgspec.MsgspecError as error:
-        raise Problem("bad_body", str(error)) from None
+    asked = decoded(body, Asked)
     if len(asked.data.encode()) > SEND_BYTES_MAX:
         raise Problem("too_long", f"a message to a user has at most {SEND_BYTES_MAX} bytes")
     if large := [user for user in asked.users if int(user) > USER_MAX]:
         raise Problem("bad_body", f"{large[0]} is not a user: a number from 0 to 2^64-1")
     for user in asked.users:
-        caller.need("unicast", user)
+        caller.need("unicast", user, whole=is_hashed(user))
     caller.spend(len(asked.users))
     base = sender.base
     base.ongoing(request).extend(asked.expires + SEND_GRACE_S)

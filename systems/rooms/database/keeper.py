@@ -115,7 +115,7 @@ class Keeper:
         self._failed = ""
         """The reason why nothing is taken from the engine now, if there is one."""
         self._engine, self._store, self._partition_now = engine, store, partition
-        self._log = log.bind(database=store.where)
+        self._log = log.bind(database=store.where.partition(":")[0])
         self._writer = Writer(store, log)
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -261,7 +261,8 @@ def opened(kept: DatabaseSettings) -> Late:
         where = location(kept.url)
         return Store(where if password is None else where.identified(password), kept.cluster)
 
-    return Late(kept.url, make)
+    kind = kept.url.partition(":")[0]
+    return Late(kept.url if kind == "sqlite" else kind, make)
 
 
 def companion(

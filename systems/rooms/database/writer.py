@@ -61,7 +61,7 @@ class Writer:
         self.error = ""
         """The error of the last attempt; empty after a success."""
         self.written = self.dropped = self.failed = 0
-        self._store, self._log = store, log.bind(database=store.where)
+        self._store, self._log = store, log.bind(database=store.where.partition(":")[0])
         self._waiting_max, self._batch, self._delay_s, self._prune_s = waiting_max, batch, delay_s, prune_s
         self._waiting: dict[tuple[int, int], Membership] = {}
         self._ended: dict[int, Ended] = {}

@@ -2,12 +2,12 @@
 
 import base64
 from typing import Final
-from urllib.parse import unquote
 
 import msgspec
 
 import muster
 from muster.client import check_name
+from muster_server.systems.http.bodies import decoded
 from muster_server.systems.http.idempotency import Nothing
 from muster_server.systems.http.problems import Problem
 
@@ -22,13 +22,13 @@ class JsonMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     encoding: str = "utf-8"
 
 
-def room_name(encoded: str) -> str:
-    """The room in a path. Raises `Problem`."""
+_MESSAGE: Final[msgspec.json.Decoder[JsonMessage | str]] = msgspec.json.Decoder(JsonMessage | str)
+
+
+def room_name(name: str) -> str:
+    """The room of this name. Raises `Problem`."""
     try:
-        name = unquote(encoded, errors="strict")
         check_name(name)
-    except UnicodeDecodeError:
-        raise Problem("bad_room_name", "the name is no UTF-8, percent-encoded") from None
     except muster.BadRoomName as error:
         raise Problem("bad_room_name", str(error)) from None
     return name
@@ -48,39 +48,36 @@ def one(body: bytes, kind: str) -> bytes:
     """The message in a body. Raises `Nothing`."""
     try:
         return _data(body) if kind == JSON else body
-    except msgspec.MsgspecError as error:
-        raise Nothing(Problem("bad_body", str(error))) from None
+    except Problem as problem:
+        raise Nothing(problem) from None
 
 
 def _data(text: bytes | msgspec.Raw) -> bytes:
-    """The message of `{"data": ...}`, or of a string. Raises `MsgspecError`."""
-    try:
-        said = msgspec.json.decode(text, type=JsonMessage | str)
-    except (RecursionError, UnicodeDecodeError) as error:
-        raise msgspec.DecodeError(f"JSON is malformed: {error}") from None
+    """The message of `{"data": ...}`, or of a string. Raises `Problem`."""
+    said = decoded(text, _MESSAGE)
     if isinstance(said, str):
         return said.encode()
     raw = bytes(said.data)
     if not raw.startswith(b'"'):
         if said.encoding != "utf-8":
-            raise msgspec.ValidationError(f"`data` is text where `encoding` is {said.encoding!r:.20}")
+            raise Problem("bad_body", f"`data` is text where `encoding` is {said.encoding!r:.20}")
         return raw
-    written = msgspec.json.decode(raw, type=str)
+    written = decoded(raw, str)
     if said.encoding == "utf-8":
         return written.encode()
     if said.encoding != "base64":
-        raise msgspec.ValidationError(f"`encoding` is utf-8 or base64, not {said.encoding!r:.20}")
+        raise Problem("bad_body", f"`encoding` is utf-8 or base64, not {said.encoding!r:.20}")
     try:
         return base64.b64decode(written, validate=True)
     except ValueError:
-        raise msgspec.ValidationError("`data` is no base64") from None
+        raise Problem("bad_body", "`data` is no base64") from None
 
 
 def _line(text: bytes | msgspec.Raw, what: str, number: int) -> bytes | Problem:
     try:
         return _data(text)
-    except msgspec.MsgspecError as error:
-        return Problem("bad_body", f"{what} {number}: {error}")
+    except Problem as problem:
+        return Problem("bad_body", f"{what} {number}: {problem.detail}")
 
 
 def _lines(body: bytes) -> list[bytes | Problem]:
@@ -89,7 +86,7 @@ def _lines(body: bytes) -> list[bytes | Problem]:
 
 def _array(body: bytes) -> list[bytes | Problem]:
     try:
-        items = msgspec.json.decode(body, type=list[msgspec.Raw])
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise Nothing(Problem("bad_body", str(error))) from None
+        items = decoded(body, list[msgspec.Raw])
+    except Problem as problem:
+        raise Nothing(problem) from None
     return [_line(item, "message", at) for at, item in enumerate(items, 1)]

@@ -233,6 +233,8 @@ class Feed:
         """Each is called when there are items for it."""
         self.idle_since: float | None = None
         """The time since it has no reader; None while it has some."""
+        self.history = True
+        """Whether its user may see messages of before."""
         self.ended: muster.MusterError | None = None
         self.joined: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done once the room is joined and its history is there."""
@@ -278,9 +280,12 @@ class Feed:
                 room = await client.join(self.room, history=count)
                 break
             except muster.Refused as error:
-                if error.code != "too_much_history" or not count:
+                if error.code == "not_allowed" and count:
+                    count, self.history = 0, False  # perhaps the user may read, and not see what was before
+                elif error.code == "too_much_history" and count:
+                    count //= 2
+                else:
                     raise
-                count //= 2
         try:
             given, loop = room.history, asyncio.get_running_loop()
             left = given.messages

@@ -17,12 +17,13 @@ from litestar.types import ControllerRouterHandler
 import muster
 from muster.client import COMMAND_GRACE_S, COMMAND_S_MAX
 from muster_server.systems.http.access import Action, Caller
+from muster_server.systems.http.bodies import Body
 from muster_server.systems.http.face import AnyRequest, Base
 from muster_server.systems.http.idempotency import Answer, Nothing
 from muster_server.systems.http.problems import CONTENT_TYPE, Problem
 from muster_server.systems.http.streams import EventStream
 from muster_server.systems.rooms.http.answers import Batch, Counted, Last, Outcome, Positioned, Rooms, batch_answer
-from muster_server.systems.rooms.http.bodies import batch, is_batch, one, room_name
+from muster_server.systems.rooms.http.bodies import NDJSON, JsonMessage, batch, is_batch, one, room_name
 from muster_server.systems.rooms.http.feeds import parse_id
 from muster_server.systems.rooms.http.service import Service
 from muster_server.systems.rooms.http.streams import Stream
@@ -36,6 +37,8 @@ ACTIONS: Final = (
     Action("rooms", "list these rooms", None),
 )
 MESSAGES: Final = "/rooms/{room:str}/messages"
+ONE: Final = "One message as it is"
+BATCH: Final = "A message a line, each as in application/json"
 
 
 def _problems(*codes: int) -> dict[int, ResponseSpec]:
@@ -58,6 +61,7 @@ Key = Annotated[
 @post(
     MESSAGES,
     status_code=200,
+    opt={"body": Body((JsonMessage, str, list[JsonMessage | str]), {NDJSON: BATCH, "*/*": ONE})},
     responses={
         200: ResponseSpec(
             Positioned, generate_examples=False, description="Published; a batch is answered as with 207"
@@ -141,6 +145,8 @@ async def messages(
             raise Problem("bad_request", "Last-Event-ID: is not the id of an event of a room") from None
     feed = await service.feed(caller, name)
     ring = feed.ring
+    if not feed.history and (history or not streams):
+        raise Problem("not_allowed", f"{caller.name} may not see the history of {name}"[:400])
     if streams:
         if known is None:
             gaps, cursor = b"", ring.newest(history or 0)
@@ -166,7 +172,7 @@ async def members(
     caller: NamedDependency[Caller],
     service: NamedDependency[Service],
     ids: Annotated[bool, QueryParameter(description="Also the users, at most 100")] = False,
-    start: Annotated[str, QueryParameter(pattern="^[0-9]{1,20}$", description="The first user to name")] = "0",
+    start: Annotated[str, QueryParameter(pattern=r"^[0-9]{1,20}\Z", description="The first user to name")] = "0",
     wait: Annotated[float, QueryParameter(gt=0, le=60, description="Seconds that gateways have to answer")] = 1.0,
 ) -> Response[bytes]:
     """Count a room's members over all gateways. A user with two clients counts twice."""
@@ -186,6 +192,7 @@ async def members(
 @post(
     "/rooms/{room:str}/commands",
     status_code=200,
+    opt={"body": Body((JsonMessage, str), {"*/*": ONE})},
     responses={
         200: ResponseSpec(Outcome, generate_examples=False, description="What came of it"),
         **_problems(400, 401, 403, 409, 413, 422, 429, 503, 504),

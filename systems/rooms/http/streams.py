@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from muster_server.systems.http.access import Caller
 from muster_server.systems.http.front import Ongoing
-from muster_server.systems.http.streams import RETRY_MS, Send, goodbye
+from muster_server.systems.http.streams import BEGIN, COMMENT, Send, goodbye
 from muster_server.systems.rooms.http.feeds import Feed, Known
 
 
@@ -65,7 +65,7 @@ class Stream:
                     self._streams.sent(len(body))
 
                 await send({"type": "http.response.start", "status": 200, "headers": headers})
-                await say(f"retry: {RETRY_MS}\n\n".encode() + self._gaps)
+                await say(BEGIN + self._gaps)
                 while True:
                     if connection is not None and connection.gone:
                         reason = "left"
@@ -80,7 +80,7 @@ class Stream:
                         return
                     elif self._beats:
                         self._beats = False
-                        await say(b":\n\n")
+                        await say(COMMENT)
                     else:
                         self._woken.clear()
                         await self._woken.wait()

@@ -5,6 +5,7 @@ import errno
 import random
 import sys
 from asyncio.subprocess import PIPE
+from pathlib import Path
 
 import structlog
 
@@ -107,4 +108,52 @@ async def test_what_is_no_state_is_passed_over() -> None:
     task = asyncio.create_task(child.run())
     await until_ready(child)
     await child.stop(5)
+    await task
+
+
+REFUSES = """
+import os, sys
+if os.path.exists(sys.argv[1]):
+    print('{"state": "ready"}', flush=True)
+    sys.stdin.read()
+print('{"state": "failed", "error": "the store is damaged"}', flush=True)
+raise SystemExit(78)
+"""
+
+
+async def test_a_process_that_refuses_to_start_is_tried_again_and_keeps_its_reason(tmp_path: Path) -> None:
+    mended, starts = tmp_path / "mended", 0
+
+    async def start() -> asyncio.subprocess.Process:
+        nonlocal starts
+        starts += 1
+        return await asyncio.create_subprocess_exec(sys.executable, "-c", REFUSES, str(mended), stdin=PIPE, stdout=PIPE)
+
+    child = Child("fake", start, lambda: None, LOG, Backoff(random.Random(1)), again_s=0.01)
+    task = asyncio.create_task(child.run())
+    await until(lambda: starts > 2)
+    assert child.why == "the store is damaged"
+    mended.touch()
+    await until_ready(child)
+    assert child.why == ""
+    await child.stop(10)
+    await task
+
+
+async def test_a_process_that_refuses_to_start_and_is_not_tried_again_stays_failed(tmp_path: Path) -> None:
+    starts = 0
+
+    async def start() -> asyncio.subprocess.Process:
+        nonlocal starts
+        starts += 1
+        return await asyncio.create_subprocess_exec(
+            sys.executable, "-c", REFUSES, str(tmp_path / "mended"), stdin=PIPE, stdout=PIPE
+        )
+
+    child = Child("fake", start, lambda: None, LOG, Backoff(random.Random(1)))
+    task = asyncio.create_task(child.run())
+    await until(lambda: child.state == "failed")
+    await asyncio.sleep(0)
+    assert (starts, child.why) == (1, "the store is damaged")
+    await child.stop(10)
     await task

@@ -21,6 +21,7 @@ import muster
 import muster.testing
 from muster.instance import start_time
 from muster_server.control.cluster import instance, sdk, specs
+from muster_server.control.cluster import supervisor as module
 from muster_server.control.cluster.instance import Endpoint, Folder, Record
 from muster_server.control.cluster.supervisor import Supervisor, fault_rules
 from muster_server.control.config.layout import FIRST_NUMBERS, seats
@@ -259,6 +260,25 @@ async def test_a_role_that_cannot_start_says_why(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"cannot start: .*secret: is not hex"):
         async with made(settings(tmp_path, cluster__secret_file=str(secret))):
             pass
+
+
+async def test_a_system_that_cannot_start_keeps_no_other_one_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "AGAIN_S", 0.05)
+    users = tmp_path / "users"
+    users.write_text("no password\n")
+    config = settings(tmp_path, systems__enabled="likes", likes__users_file=str(users))
+    async with Supervisor(config, LOG) as supervisor:
+        told = {process.role: process for process in supervisor.record().processes}
+        assert all(told[role].ready for role in ROLES if role in told and role != "likes")
+        assert not told["likes"].ready
+        assert "is not USER:PASSWORD" in str(told["likes"].waits)
+        async with muster.connect(instance.folder(config).path) as client:
+            await client.publish("lobby", b"x")
+        users.write_text("shop:secret\n")
+        await until(lambda: all(process.ready for process in supervisor.record().processes))
+        assert not any(process.waits for process in supervisor.record().processes)
 
 
 @pytest.mark.parametrize("processes", ["apart", "first"])

@@ -40,6 +40,12 @@ def test_a_fleet_that_is_well_is_one_line() -> None:
         ({}, {"broker": "away"}, "fail", "scheduler leads without an MQTT broker"),
         ({}, {"last_minute": MINUTE - 7}, "warn", "scheduler is 7 minutes behind the clock"),
         ({}, {"last_minute": MINUTE + 3}, "warn", "the clock went back: no task runs for 3 minutes"),
+        (
+            {},
+            {"tasks_refused": 2, "refused": {"bad": "customer is 'gold'"}},
+            "warn",
+            "2 tasks cannot be scheduled, as bad: customer is 'gold'",
+        ),
         ({}, {"index_nodes": [1]}, "warn", "scheduler has answers of 1 of 2 index nodes"),
     ],
 )

@@ -1,0 +1,13 @@
+"""Names are compared byte by byte, also at MySQL and MariaDB, whose own order makes `Shop` and `shop` one name."""
+
+from typing import Final
+
+from muster_server.plane.database.migrate import compare_bytes
+
+revision: Final = "0002"
+down_revision: Final = "0001"
+
+
+def upgrade() -> None:
+    """Rewrite the table there; elsewhere nothing changes."""
+    compare_bytes("muster_counters")
