@@ -66,6 +66,8 @@ def user_of(where: Target, text: str) -> int:
         return int(text)
     try:
         users.check_user(text)
+        if text.isascii() and text.isdigit():
+            return int(text)
         return users.user_of(text, secret(specs.names_file(where.config()), 16))
     except (ValueError, SpecError) as error:
         raise UserError(f"{text!r} is not a user: {error}", USAGE) from None
