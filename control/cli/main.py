@@ -690,6 +690,26 @@ def chosen(words: Sequence[str]) -> typer.Typer:
     return one
 
 
+MARKUP: Final = re.compile(r"(\\*)(\[[a-z#/@][^[]*?])")
+"""What rich takes for markup in a help text, and leaves out: a default as `[all]`."""
+
+
+def verbatim(command: Any) -> Any:
+    """The same command, whose help shows what stands in brackets."""
+    for of, name in (
+        (command, "help"),
+        (command, "epilog"),
+        (command, "short_help"),
+        *((each, "help") for each in command.params),
+    ):
+        text = getattr(of, name, None)
+        if text:
+            setattr(of, name, MARKUP.sub(r"\1\1\\\2", text))
+    for inner in getattr(command, "commands", {}).values():
+        verbatim(inner)
+    return command
+
+
 def _named(command: typer.models.CommandInfo) -> str | None:
     """The word of a command."""
     return command.name or (command.callback and command.callback.__name__.replace("_", "-"))
@@ -702,7 +722,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         try:
             words = sys.argv[1:] if arguments is None else arguments
-            code = chosen(words)(words, prog_name="muster", standalone_mode=False) or 0
+            command = verbatim(typer.main.get_command(chosen(words)))
+            code = command(words, prog_name="muster", standalone_mode=False) or 0
         except UserError as error:
             code = fail(str(error), error.exit_code)
         sys.stdout.flush()

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from muster_server.plane.auth import LEEWAY_S, Admitted, TokenAuthenticator
 from muster_server.plane.kind import Right
 from muster_server.plane.trust import Trust
+from muster_server.plane.users import user_of
 from muster_server.systems.http.keys import PREFIX, Key, Keyring
 from muster_server.systems.http.problems import Problem
 from muster_server.systems.http.rates import Buckets
@@ -83,6 +84,7 @@ class Access:
     ) -> None:
         self._keyring, self._actions, self._look, self._clock = keyring, actions, look, clock
         self._looked = clock()
+        self._user_key = trust.user_key
         nobody = secrets.token_bytes(
             32
         )  # the token that programs share opens nothing here: it never leaves the cluster
@@ -92,8 +94,13 @@ class Access:
 
     def take_trust(self, trust: Trust) -> None:
         """Judge users' tokens by this from now on. Raises `SpecError`."""
+        self._user_key = trust.user_key
         for each in self._users.values():
             each.take_trust(trust)
+
+    def user_of(self, text: str) -> int:
+        """The number of a user that is named by number or by text. Raises `ValueError`."""
+        return user_of(text, self._user_key)
 
     def set_rates(self, requests: int, messages: int) -> None:
         """Use these rates per caller from now on."""

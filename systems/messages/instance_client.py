@@ -76,6 +76,8 @@ def missed(user: str, results: Sequence[muster.DeviceResult]) -> str:
         return ""
     if "expired" in outcomes:
         return f"expired: no device of user {user} said within {USER_S:g} s that it has the message"
+    if "unknown" in outcomes:
+        return f"unknown: the gateway of user {user} was lost before a device said that it has the message"
     return f"not_online: user {user} is not online"
 
 

@@ -39,34 +39,40 @@ class Readers:
         """Close all connections."""
         await asyncio.gather(*(peer.close() for peer in self._peers.values()))
 
-    async def who(self, users: Sequence[int], site: int | None = None) -> Found:
-        """Look users up, at one site or at any."""
-        return await self._ask(Who(list(users)), Found, site)
+    async def who(self, users: Sequence[int], site: int | None = None, *, lost: bool = False) -> Found:
+        """Look users up, at one site or at any. `lost`: also devices that went with their gateway of late."""
+        return await self._ask(Who(list(users), lost), Found, site)
 
     async def stats(self) -> list[ShardStats]:
-        """How all shards of all sites stand, as far as their readers answer."""
-        found: dict[tuple[int, int], ShardStats] = {}
+        """How all shards of all sites stand, as far as their readers answer. Raises `CallError` where none does."""
+        asked = [self._peer(address).ask(Stats(), list[ShardStats], 2 * ANSWER_S) for address in self._look()]
+        found: dict[tuple[int, int, int], ShardStats] = {}
         why = CallError("away", AWAY)
-        for address in self._look():
-            try:
-                for each in await self._peer(address).ask(Stats(), list[ShardStats], 2 * ANSWER_S):
-                    found[each.site, each.shard] = each
-            except CallError as error:
-                why = error
+        for said in await asyncio.gather(*asked, return_exceptions=True):
+            if isinstance(said, CallError):
+                why = said
+            elif isinstance(said, BaseException):
+                raise said
+            else:
+                found |= {(each.site, each.shards, each.shard): each for each in said}
         if not found:
             raise why
         return [found[place] for place in sorted(found)]
 
-    async def watch(self, users: Sequence[int], site: int | None = None) -> AsyncGenerator[bytes]:
-        """Changes of these users in JSON, as they come; an empty one, first and each second, says that it is open."""
+    async def watch(
+        self, users: Sequence[int], site: int | None = None, *, state: bool = False, after: str = ""
+    ) -> AsyncGenerator[Told]:
+        """Changes of these users as they come; an empty one, first and each second, says that the watch is open. `state`,
+        `after`: as `Watch`."""
         why = CallError("away", AWAY)
+        question = Watch(list(users), state, after)
         for address in await self._order(site):
             opened = False
-            stream = self._peer(address).stream(Watch(list(users)), Told)
+            stream = self._peer(address).stream(question, Told)
             try:
                 async for told in stream:
                     opened = True
-                    yield told.change
+                    yield told
                 return
             except CallError as error:
                 if opened or error.code not in ELSEWHERE:

@@ -14,6 +14,8 @@ import msgspec
 from muster._core import presence_ask, presence_full_ask
 
 Range = tuple[int, int]
+HAS_ALL: Final = (1 << 16, 1 << 16)
+"""`FullAsk::HAS_ALL`: the writer has the whole state, and the gateway may forget it."""
 BACK_OFF_DOUBLINGS: Final = 5
 """Waits of 2^5 times the first one are longer than `back_off_max_us` of any use."""
 
@@ -25,7 +27,7 @@ class Gaps(Protocol):
     def asked(self, ap: int, ranges: list[Range], transaction: int) -> None: ...
     def waits(self, ap: int, transaction: int) -> int: ...
     def release(self, ap: int, transaction: int) -> None: ...
-    def fulls(self) -> list[tuple[int, str, int | None, list[Range]]]: ...
+    def fulls(self) -> list[tuple[int, str, int | None, list[Range], int | None]]: ...
     def full_asked(self, ap: int, transaction: int) -> None: ...
 
 
@@ -35,7 +37,7 @@ class CompensationSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     asks_max: int = 16
     """Asks in flight, each for up to 32 ranges of one gateway."""
     fulls_max: int = 2
-    """Gateways whose full state is on its way."""
+    """Gateways whose full state is on its way. Those that are silent, or that put the writer off, stand in nobody's way."""
     answer_us: int = 200_000
     """An ask without its answer is given up after this."""
     full_answer_us: int = 1_000_000
@@ -54,6 +56,8 @@ class _Open:
     ap: int
     until: int
     tries: int = 0
+    is_idle: bool = False
+    """Nothing of a full state comes: its gateway is silent, or cuts as many as it may."""
 
 
 @dataclass(slots=True)
@@ -137,28 +141,36 @@ class Compensation:
         needed = self._writer.fulls()
         names = {ap for ap, *_ in needed}
         for ap in self._fulls.keys() - names:
-            del self._fulls[ap]
+            self._send_full(ap, self._fulls.pop(ap).number, [HAS_ALL])
             self._silences.pop(ap, None)
-        for ap, _why, transaction, missing in needed:
+        for ap, _why, transaction, missing, put_off in needed:
             known = self._fulls.get(ap)
-            is_open = known is not None and known.number == transaction
-            if known is not None and is_open:
+            if known is not None and known.number == transaction:
+                if put_off is not None and now < put_off:
+                    known.tries, known.until, known.is_idle = 0, put_off, True
+                elif missing:
+                    known.is_idle = False
                 if now < known.until:
                     continue
                 if known.tries < self._settings.full_tries:
                     known.tries += 1
+                    known.is_idle = not missing
                     known.until = now + self._jittered(self._settings.full_answer_us)
                     self._send_full(ap, known.number, missing)
                     continue
                 self._fall_silent(now, ap, self._settings.full_answer_us)
                 del self._fulls[ap]
-            if self._is_silent(now, ap) or len(self._fulls.keys() - {ap}) >= self._settings.fulls_max:
+            if self._is_silent(now, ap) or self._busy(ap) >= self._settings.fulls_max:
                 continue
             number = self._next()
             self._writer.full_asked(ap, number)
             self._fulls[ap] = _Open(number, ap, now + self._jittered(self._settings.full_answer_us))
             self.fulls_asked += 1
             self._send_full(ap, number, [])
+
+    def _busy(self, but: int) -> int:
+        """Gateways whose full state comes, without one of them."""
+        return sum(not open_.is_idle for ap, open_ in self._fulls.items() if ap != but)
 
     def _send_full(self, ap: int, number: int, chunks: Sequence[Range]) -> None:
         self._send(ap, presence_full_ask(number, self._shard, ap, list(chunks)))

@@ -24,7 +24,17 @@ from muster_server.systems.presence.options import PresenceSettings
 from muster_server.systems.presence.place import Place, place_of
 from muster_server.systems.presence.questions import SourceStats, WriterStats
 from muster_server.systems.presence.relay import Relay
-from muster_server.systems.presence.store import BUCKETS, NOBODY, Fenced, Packed, Shard, StoreError, WentBack
+from muster_server.systems.presence.store import (
+    BUCKETS,
+    NOBODY,
+    Fenced,
+    Packed,
+    Shard,
+    StoreError,
+    Waiting,
+    WentBack,
+    stamp_of,
+)
 
 TICK_S: Final = 0.02
 """Less than the reorder time; a batch of what came meanwhile."""
@@ -94,7 +104,7 @@ class Keeper:
         self._tasks: list[asyncio.Task[None]] = []
         self._read_s = 0.0
         self._batches = self._users = self._changes = self._failed = self._went_back = self._dropped = 0
-        self._waiting = 0
+        self._waiting = Waiting(0, 0, 0)
 
     async def __aenter__(self) -> Self:
         self._tasks = [asyncio.create_task(self._keep(), name="keeps the store")]
@@ -252,7 +262,8 @@ class Keeper:
         stats = msgspec.json.encode(self.stats(why))
         self._waiting = await self._store.keep_alive(self._epoch, self._count, stats, alive=not why)
         self._why = why
-        if self._waiting > self._relay.waiting_max:
+        self._relay.oldest_s = self._waiting.oldest_ms / 1_000
+        if self._waiting.all > self._relay.waiting_max:
             self._dropped += await self._store.drop_feed()
 
     # ---- For operators
@@ -274,7 +285,7 @@ class Keeper:
             asked=self._runner.asked,
             fulls_asked=self._runner.fulls_asked,
             batches=self._batches,
-            unpublished=self._relay.lag,
+            unpublished=self._waiting.unpublished,
         )
 
     def status(self) -> dict[str, Any]:
@@ -304,7 +315,8 @@ class Keeper:
             ("presence_serving", "1 while the shard is whole and its readers answer", float(not self._why)),
             ("presence_asks_open", "Asks for missing versions in flight", asks),
             ("presence_fulls_open", "Full states on their way", fulls),
-            ("presence_unpublished", "Changes that are not in the log yet", self._relay.lag),
+            ("presence_unpublished", "Changes that are not in the log yet", self._waiting.unpublished),
+            ("presence_unpublished_age_seconds", "Age of the oldest of these", self._waiting.oldest_ms / 1_000),
             ("presence_read_seconds", "How long the store was read at the start", self._read_s),
         ]
 
@@ -327,11 +339,19 @@ def companion(
     stores = settings.redis[place.site - 1] if settings.redis else []
     if not stores:
         raise SpecError("presence.redis: missing; a writer needs a store: redis://HOST:PORT/DB")
-    url = stores[place.shard % len(stores)]
+    url, stamp = stores[place.shard % len(stores)], stamp_of(spec)
     word = password(settings.password_files[place.site - 1])
 
     def begin(engine: object, log: structlog.typing.FilteringBoundLogger, partitions: Callable[[], int]) -> Keeper:
-        store = Shard(url, word, instance=settings.instance, site=place.site, shards=place.shards, shard=place.shard)
+        store = Shard(
+            url,
+            word,
+            instance=settings.instance,
+            site=place.site,
+            shards=place.shards,
+            shard=place.shard,
+            stamp=stamp,
+        )
         logs = connect(settings.log, Path(settings.folder) / "presence", partitions=place.shards)
         # A site that changes its number of shards has another log: each begins with an empty view.
         relay = Relay(store, logs, f"presence-site{place.site}-of{place.shards}", place.shard, log)

@@ -21,6 +21,8 @@ class Who(msgspec.Struct, frozen=True, tag=True):
     """Are these users online?"""
 
     users: list[int]
+    lost: bool = False
+    """Also devices that went with their gateway, while they may come back."""
 
 
 class Device(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -30,6 +32,8 @@ class Device(msgspec.Struct, frozen=True, array_like=True, gc=False):
     gateway: int
     since_ms: int
     """By the gateway's wall clock, since 1970."""
+    lost: bool = False
+    """It went with its gateway, and may still come back."""
 
 
 class User(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -39,7 +43,7 @@ class User(msgspec.Struct, frozen=True, array_like=True, gc=False):
     devices: tuple[Device, ...]
     """Empty: not online."""
     last_seen_ms: int | None
-    """By the store's clock, since 1970: of an online user the shard's keepalive; None: not known."""
+    """Since 1970: of an online user the shard's keepalive, else when the last device went; None: not known."""
 
 
 class Found(msgspec.Struct, frozen=True, array_like=True):
@@ -53,12 +57,18 @@ class Watch(msgspec.Struct, frozen=True, tag=True):
     """Changes of these users from now on, one answer each."""
 
     users: list[int]
+    state: bool = False
+    """How their devices stand comes first, unless the watch goes on after a change."""
+    after: str = ""
+    """The id of the last change that was read: what came since then comes first, if it is still kept."""
 
 
 class Told(msgspec.Struct, frozen=True):
     """A change, in JSON; empty: the reader is there, and nothing changed."""
 
     change: bytes
+    id: str = ""
+    """Of a change; empty: it says how a device stood at the beginning."""
 
 
 class Stats(msgspec.Struct, frozen=True, tag=True):

@@ -5,7 +5,7 @@ Callers then ask a reader of another site. Must not know how a shard is kept.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -14,27 +14,29 @@ from muster._core import PresenceLookup
 from muster_server.plane.calls import CallError, Server, key_of
 from muster_server.plane.service import Context, Figure
 from muster_server.plane.spec import Spec, SpecError, password, secret
+from muster_server.systems.presence.feeds import Feed, Watching, missed
 from muster_server.systems.presence.options import PresenceSettings
 from muster_server.systems.presence.place import site_of
-from muster_server.systems.presence.questions import Ping, Pong, ShardStats, Stats, Told, Watch, Who, WriterStats
-from muster_server.systems.presence.store import BUCKETS, Looked, Shard, StoreError
+from muster_server.systems.presence.questions import (
+    Found,
+    Ping,
+    Pong,
+    ShardStats,
+    Stats,
+    Told,
+    User,
+    Watch,
+    Who,
+    WriterStats,
+)
+from muster_server.systems.presence.store import BUCKETS, Looked, Shard, StoreError, stamp_of
 
 USERS_MAX: Final = 10_000
 """Of one question."""
 QUIET_S: Final = 1.0
 """A watch says at least this often that it is there."""
-CHANGES_MAX: Final = 65_536
-"""Changes that wait for one watch; a slower one is cut off."""
-LOOK_S: Final = 1.0
-
-
-class Named(msgspec.Struct, frozen=True):
-    """The user of a change."""
-
-    user: str
-
-
-_named: Final = msgspec.json.Decoder(Named)
+WATCHES_MAX: Final = 10_000
+"""Watches of one reader."""
 
 
 class Reader:
@@ -50,7 +52,8 @@ class Reader:
         self.site = site_of(spec, settings)
         self._bind, self._log = spec.bind, context.log
         self._fresh_ms = settings.fresh_ms
-        self._shards = shards_of(settings, self.site)
+        self._shards = shards_of(settings, self.site, stamp_of(spec))
+        self._feeds = [Feed(shard) for shard in self._shards]
         self._server = Server(
             key_of(secret(spec.cluster_secret_file, 32)),
             {Ping: self._ping, Who: self._who, Watch: self._watch, Stats: self._stats},
@@ -68,6 +71,7 @@ class Reader:
         finally:
             self.draining = True
             await self._server.stop()
+            await asyncio.gather(*(feed.close() for feed in self._feeds))
             await asyncio.gather(*(shard.close() for shard in self._shards))
             self.closed = True
 
@@ -88,7 +92,7 @@ class Reader:
         lookup = PresenceLookup(users, len(self._shards))
         looked = await asyncio.gather(*(self._looked(self._shards[index], index, lookup) for index in lookup.shards()))
         try:
-            found = lookup.found(self.site, looked)
+            found = lookup.found(self.site, looked, asked.lost)
         except ValueError as error:
             self._failed += 1
             raise CallError("store", str(error)) from None
@@ -134,60 +138,49 @@ class Reader:
         return ShardStats(**where, why=why, age_ms=age, writer=writer, users=users)
 
     async def _watch(self, asked: Watch) -> AsyncIterator[Told]:
-        """Raises `CallError`: `question`, `store`, `slow`."""
+        """Raises `CallError`: `question`, `busy`, `store`, `stale`, `slow`."""
         if len(asked.users) > USERS_MAX:
             raise CallError("question", f"{len(asked.users)} users; {USERS_MAX} are the most of one watch")
-        users = frozenset(asked.users)
-        count = len(self._shards)
-        queue: asyncio.Queue[bytes | StoreError] = asyncio.Queue(CHANGES_MAX)
-        shards = [self._shards[index] for index in sorted({user % count for user in users})]
-        begun = [asyncio.Event() for _ in shards]
-        tasks = [
-            asyncio.create_task(self._follow(shard, users, queue, each), name=f"watches {shard.name}")
-            for shard, each in zip(shards, begun, strict=True)
-        ]
+        if self._watches >= WATCHES_MAX:
+            raise CallError("busy", f"{WATCHES_MAX} watches are open at this reader, which is the most; close some")
+        count, watching = len(self._shards), Watching(frozenset(asked.users))
+        feeds = [self._feeds[index] for index in sorted({user % count for user in watching.users})]
         self._watches += 1
         try:
-            for each in begun:
-                await each.wait()
+            try:
+                for feed in feeds:
+                    await feed.join(watching)
+            except StoreError as error:
+                raise CallError("store", str(error)) from None
+            first = await self._first(asked, feeds, watching)
             yield Told(b"")
+            for told in first:
+                yield told
             while True:
-                try:
-                    change = await asyncio.wait_for(queue.get(), QUIET_S)
-                except TimeoutError:
-                    yield Told(b"")
-                    continue
-                if isinstance(change, StoreError):
-                    raise CallError("store", str(change))
-                if queue.full():
+                change = await watching.next(QUIET_S)
+                if change is not None:
+                    yield Told(change.record, change.id)
+                elif watching.failed is not None:
+                    raise CallError("store", str(watching.failed))
+                elif watching.slow:
                     raise CallError("slow", "changes come faster than they are read")
-                yield Told(change)
+                else:
+                    yield Told(b"")
         finally:
             self._watches -= 1
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            for feed in feeds:
+                feed.leave(watching)
 
-    async def _follow(
-        self,
-        shard: Shard,
-        users: frozenset[int],
-        queue: asyncio.Queue[bytes | StoreError],
-        begun: asyncio.Event,
-    ) -> None:
-        """Put changes of these users into the queue as they come."""
-        try:
-            place = await shard.newest()
-            begun.set()
-            while True:
-                for entry in await shard.coming(place, LOOK_S):
-                    place = entry.place
-                    for change in entry.told.records():
-                        if int(_named.decode(change).user) in users:
-                            await queue.put(change)
-        except StoreError as error:
-            begun.set()
-            await queue.put(error)
+    async def _first(self, asked: Watch, feeds: Sequence[Feed], watching: Watching) -> list[Told]:
+        """The changes since the last one that was read; where these are gone, or it is a new watch, how devices stand."""
+        changes = missed(feeds, watching.users, asked.after) if asked.after else None
+        if changes is not None:
+            watching.clear()  # these are among them
+            return [Told(each.record, each.id) for each in changes]
+        if not asked.state:
+            return []
+        found = msgspec.msgpack.decode(await self._who(Who(asked.users)), type=Found)
+        return [Told(record) for user in found.users for record in standing(user)]
 
     # ---- For operators
 
@@ -218,7 +211,18 @@ class Reader:
         """Nothing changes while it runs."""
 
 
-def shards_of(settings: PresenceSettings, site: int) -> list[Shard]:
+def standing(user: User) -> Iterator[bytes]:
+    """How a user's devices stand, in the form of changes without an id; one without a device where none is online."""
+    known = {"user": str(user.user), "reason": None, "id": None}
+    for each in user.devices:
+        online = {"device": each.device, "state": "online", "gateway": each.gateway, "at_ms": each.since_ms}
+        yield msgspec.json.encode(known | online)
+    if not user.devices:
+        offline = {"device": None, "state": "offline", "gateway": 0, "at_ms": user.last_seen_ms or 0}
+        yield msgspec.json.encode(known | offline)
+
+
+def shards_of(settings: PresenceSettings, site: int, stamp: str) -> list[Shard]:
     """The stores of a site's shards, in their order. Raises `SpecError`."""
     stores = settings.redis[site - 1] if settings.redis else []
     if not stores:
@@ -233,6 +237,7 @@ def shards_of(settings: PresenceSettings, site: int) -> list[Shard]:
             site=site,
             shards=count,
             shard=index,
+            stamp=stamp,
         )
         for index in range(count)
     ]

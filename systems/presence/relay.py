@@ -20,6 +20,8 @@ APPENDED: Final = 4_000
 LOOK_S: Final = 0.5
 """Without a call to wake up."""
 AGAIN_S: Final = 1.0
+LATE_S: Final = 5.0
+"""A log that answers has a change sooner."""
 KEPT: Final = 1_000_000
 """Records of the log that stay for consumers, 250 B each."""
 TRIM_EACH: Final = 50_000
@@ -54,16 +56,22 @@ class Relay:
         self.published = ""
         """The place of the last change that the log has."""
         self.count = 0
-        self.lag = 0
-        """Changes that were seen and are not in the log yet."""
-        self.why = "starting"
-        """Why nothing is published; empty: all is."""
+        self.oldest_s = 0.0
+        """Age of the oldest change that is not published, as the store says."""
+        self._why = "starting"
         self._opened: Log | None = None
         self._streams = 0
         """How often the stream was made anew."""
         self._stopped = False
         self._woken = asyncio.Event()
         self._trimmed = 0
+
+    @property
+    def why(self) -> str:
+        """Why changes wait; empty: they are published as they come."""
+        if self._why or self.oldest_s < LATE_S:
+            return self._why
+        return f"the log has not taken changes for {self.oldest_s:.0f} s"
 
     def wake(self) -> None:
         """The stream has more."""
@@ -121,9 +129,9 @@ class Relay:
                 if not await self._step(epoch):
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(self._woken.wait(), LOOK_S)
-                self.why = said = ""
+                self._why = said = ""
             except (LogError, StoreError) as error:
-                self.why = str(error)
+                self._why = str(error)
                 if said != str(error):
                     said = str(error)
                     self._log.warning("changes wait: they are not published", cause=said)
@@ -137,12 +145,10 @@ class Relay:
         entries = await self._store.changes(self.published)
         if not entries:
             return False
-        self.lag = sum(entry.told.count for entry in entries)
         stream = self._streams
         for batch in _batches([entry.told for entry in entries]):
             await self._opened.append(batch)
             self.count += batch.count
-            self.lag -= batch.count
         if stream == self._streams:
             self.published = entries[-1].place
             await self._store.published(epoch, self.published, self._opened.end)

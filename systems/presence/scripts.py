@@ -4,8 +4,8 @@ Owns what lies in the store. `core/presence/src/pack.rs` packs what they take an
 shard have one hash tag, so that a cluster of Redis keeps them together.
 
 - `meta`: a hash with `epoch` (of the writer), `count` (its batches), `at` (the keepalive, in ms of the store's own clock),
-  `relay` and `logged` (the last entry that was published, and the end of the log after it), `told` (changes in all) and
-  `stats`.
+  `relay` and `logged` (the last entry that was published, and the end of the log after it), `told` (changes in all),
+  `stats` and `instance` (whose store it is, as far as its writer knows).
 - `vector`: a hash of gateways; a value is the epoch and the highest version that is applied with all before it.
 - `outbox`: a stream of changes, until they are published and a minute more. An entry has those of a batch: `n`, how many
   came before them; `k`, how many these are; `c`, all of them as one batch of the log, which no script looks into.
@@ -30,6 +30,9 @@ PART: Final = 4_000
 """Arguments of one command: a script's stack has 8,000 places."""
 
 BEGIN: Final = """
+local owner = redis.call('HGET', KEYS[1], 'instance')
+if owner and ARGV[2] ~= '' and owner ~= ARGV[2] then return {'', owner, '', ''} end
+if ARGV[2] ~= '' then redis.call('HSET', KEYS[1], 'instance', ARGV[2]) end
 local epoch = redis.call('HGET', KEYS[1], 'epoch')
 if epoch and tonumber(epoch) > tonumber(ARGV[1]) then return {epoch, '', '', ''} end
 redis.call('HSET', KEYS[1], 'epoch', ARGV[1])
@@ -38,8 +41,8 @@ redis.call('HDEL', KEYS[1], 'at')
 local known = redis.call('HMGET', KEYS[1], 'count', 'relay', 'logged')
 return {ARGV[1], known[1], known[2] or '', known[3] or '0'}
 """
-"""A writer begins: earlier ones are fenced (I-1). Epoch in force, number of batches, last
-published entry, end of the log after it."""
+"""A writer begins: earlier ones are fenced (I-1). Epoch in force, number of batches, last published entry, end of the log
+after it. An empty epoch: the store is another instance's."""
 
 WRITE: Final = f"""
 local head = redis.call('HMGET', KEYS[1], 'epoch', 'count')
@@ -51,11 +54,12 @@ end
 local now = redis.call('TIME')[1]
 local at, left = 1, {{}}
 while at <= #gone do
-  local bucket, user
-  bucket, user, at = struct.unpack('>I4I1c0', gone, at)
+  local bucket, ago, user
+  bucket, ago, user, at = struct.unpack('>I4I4I1c0', gone, at)
   local seen = prefix .. 's:' .. bucket
   left[#left + 1] = user
-  if redis.call('HSET', seen, user, now) == 1 and redis.call('HLEN', seen) > {SEEN_MAX} then redis.call('DEL', seen) end
+  local fresh = redis.call('HSET', seen, user, now - ago)
+  if fresh == 1 and redis.call('HLEN', seen) > {SEEN_MAX} then redis.call('DEL', seen) end
   redis.call('EXPIRE', seen, {SEEN_S})
 end
 for first = 1, #left, {PART} do
@@ -86,10 +90,19 @@ if ARGV[3] == '1' then
   redis.call('HSET', KEYS[1], 'at', time[1] * 1000 + math.floor(time[2] / 1000))
 end
 redis.call('HSET', KEYS[1], 'stats', ARGV[4])
-local first = redis.call('XRANGE', KEYS[3], '-', '+', 'COUNT', 1)[1]
-return {first and redis.call('HGET', KEYS[1], 'told') - first[2][2] or 0}
+local told = redis.call('HMGET', KEYS[1], 'told', 'relay')
+local function since(place)
+  local first = redis.call('XRANGE', KEYS[3], place, '+', 'COUNT', 1)[1]
+  if not first then return 0, '' end
+  return told[1] - first[2][2], first[1]
+end
+local all = since('-')
+local waiting, oldest = since(told[2] and '(' .. told[2] or '-')
+local age = 0
+if oldest ~= '' then age = time[1] * 1000 + math.floor(time[2] / 1000) - tonumber(string.match(oldest, '^%d+')) end
+return {all, waiting, age}
 """
-"""The keepalive; the number of changes in the stream."""
+"""The keepalive. Changes in the stream, those of them that are not published, and the age in ms of the oldest of these."""
 
 WIPE: Final = """
 local epoch = redis.call('HGET', KEYS[1], 'epoch')
@@ -112,7 +125,7 @@ return {page[1], table.concat(parts)}
 """Some of the records, from a cursor on: the next cursor, 0 after the last, and the records. One may come twice."""
 
 LOOK: Final = f"""
-local meta = redis.call('HMGET', KEYS[1], 'at', 'epoch', 'count')
+local meta = redis.call('HMGET', KEYS[1], 'at', 'epoch', 'count', 'instance')
 local time = redis.call('TIME')
 local users, found = cmsgpack.unpack(ARGV[1]), {{}}
 for first = 1, #users, {PART} do
@@ -130,10 +143,10 @@ for at = 1, #users do
   end
 end
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-return {{now, tonumber(meta[1] or 0), meta[2] or '', meta[3] or '', cmsgpack.pack(found)}}
+return {{now, tonumber(meta[1] or 0), meta[2] or '', meta[3] or '', cmsgpack.pack(found), meta[4] or ''}}
 """
-"""Some users, with what says how fresh they are: now and the keepalive in ms of one clock, epoch, number of batches. Of a
-user without a record: the second at which it was last seen, or 0."""
+"""Some users, with what says how fresh they are: now and the keepalive in ms of one clock, epoch, number of batches; last,
+whose store it is. Of a user without a record: the second at which it was last seen, or 0."""
 
 CHANGES: Final = f"""
 local at, bytes, parts = ARGV[1], 0, {{}}

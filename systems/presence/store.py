@@ -4,9 +4,11 @@ Owns the calls of the scripts and the words of their refusals. Must not know how
 call that was cut short may have been done: the next one's answer tells.
 """
 
+import asyncio
 import hashlib
+import os
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
 from redis.exceptions import NoScriptError, RedisError
@@ -15,6 +17,7 @@ from muster.redis.connections import opened
 from muster.redis.where import parsed
 from muster_server.plane.causes import cause
 from muster_server.plane.log import Batch
+from muster_server.plane.spec import Spec, secret
 from muster_server.systems.presence import scripts
 
 BUCKETS: Final = 8_192
@@ -23,6 +26,8 @@ PAGE_USERS: Final = 10_000
 WATCHED: Final = 16
 """Entries that a watch reads at once."""
 WAIT_S: Final = 2.0
+CALLS_MAX: Final = 32
+"""Calls of a shard at once, each with a connection; further ones wait their turn. redis-py's pool refuses the 101st."""
 _SHAS: Final = {
     script: hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest()
     for script in vars(scripts).values()
@@ -42,6 +47,10 @@ class Away(StoreError):
 
 class Fenced(StoreError):
     """A later writer has the shard."""
+
+
+class Foreign(StoreError):
+    """Another instance has it."""
 
 
 class WentBack(StoreError):
@@ -73,6 +82,15 @@ class Begun(NamedTuple):
     """The end of the log when the last entry was published."""
 
 
+class Waiting(NamedTuple):
+    """The changes in a shard's stream."""
+
+    all: int
+    unpublished: int
+    oldest_ms: int
+    """Age of the oldest of these."""
+
+
 class Looked(NamedTuple):
     """The answer of a look-up; times in ms of the store's clock."""
 
@@ -91,15 +109,28 @@ class Entry(NamedTuple):
     told: Batch
 
 
+def stamp_of(spec: Spec) -> str:
+    """A mark of the instance, from the key of room names, which its nodes share and never change; empty: this node has no
+    such key. Raises `SpecError`."""
+    if not os.access(spec.name_key_file, os.R_OK):
+        return ""
+    return hashlib.blake2b(secret(spec.name_key_file, 16), digest_size=8, person=b"muster instance").hexdigest()
+
+
 class Shard:
     """One shard's store. All calls from one loop; `close` ends it."""
 
-    def __init__(self, url: str, password: str, *, instance: str, site: int, shards: int, shard: int) -> None:
+    def __init__(
+        self, url: str, password: str, *, instance: str, site: int, shards: int, shard: int, stamp: str = ""
+    ) -> None:
+        """`stamp`: of the instance (`stamp_of`); empty: it is not known, and every store passes as its own."""
+        self._instance, self._stamp = instance, stamp
         self.name = f"site {site}, shard {shard} of {shards}"
-        self.shards = shards
+        self.shards, self.shard = shards, shard
         self._prefix = f"{{muster:{instance}:presence:{site}:{shards}.{shard}}}:"
         self._keys = [f"{self._prefix}{name}" for name in ("meta", "vector", "outbox", "users")]
         self._redis, self._close = opened(parsed(url), password, WAIT_S)
+        self._free = asyncio.Semaphore(CALLS_MAX)
 
     async def close(self) -> None:
         """Close its connections."""
@@ -108,8 +139,10 @@ class Shard:
     # ---- Of its writer
 
     async def begin(self, epoch: int) -> Begun:
-        """A writer of this epoch begins. Raises `Fenced` and `Away`."""
-        in_force, count, published, logged = await self._run(scripts.BEGIN, epoch)
+        """A writer of this epoch begins. Raises `Fenced`, `Foreign` and `Away`."""
+        in_force, count, published, logged = await self._run(scripts.BEGIN, epoch, self._stamp)
+        if not in_force:
+            raise self._foreign()
         if int(in_force) != epoch:
             raise Fenced(f"{self.name}: a writer of epoch {int(in_force)} has it, and this one has {epoch}")
         return Begun(int(count), published.decode(), int(logged))
@@ -117,7 +150,7 @@ class Shard:
     async def vector(self) -> list[tuple[int, int, int]]:
         """The applied vector: gateway, epoch, version. Raises `Away`."""
         try:
-            found = await self._redis.hgetall(self._keys[1])
+            found = await self._call(self._redis.hgetall, self._keys[1])
         except (RedisError, OSError) as error:
             raise _away(self.name, error) from None
         split = ((int(gateway), *map(int, value.split())) for gateway, value in found.items())
@@ -138,14 +171,16 @@ class Shard:
         self._check(epoch, count, said)
         return said[0].decode() if len(said) == 1 else ""
 
-    async def keep_alive(self, epoch: int, count: int, stats: bytes, *, alive: bool) -> int:
-        """Tell readers that the shard is whole, and how it stands; the number of changes in the stream.
+    async def keep_alive(self, epoch: int, count: int, stats: bytes, *, alive: bool) -> Waiting:
+        """Tell readers that the shard is whole, and how it stands; what waits in the stream.
 
         Raises `WentBack`, `Fenced`, `Away`.
         """
         said = await self._run(scripts.ALIVE, epoch, count, int(alive), stats)
-        self._check(epoch, count, said)
-        return int(said[0])
+        if len(said) == 2:
+            self._check(epoch, count, said)
+            return Waiting(0, 0, 0)
+        return Waiting(*map(int, said))
 
     def _check(self, epoch: int, count: int, said: list[bytes]) -> None:
         if len(said) == 1:
@@ -185,13 +220,20 @@ class Shard:
         """Entries up to this one are in the log, which ends there. Raises `Away`."""
         await self._run(scripts.PUBLISHED, epoch, place, logged)
 
-    async def newest(self) -> str:
-        """The place of the newest entry. Raises `Away`."""
+    async def recent(self, changes_max: int) -> tuple[list[Entry], bool]:
+        """The newest entries, in order, with about as many changes; and whether these are all. Raises `Away`."""
+        entries: list[Entry] = []
+        before = "+"
         try:
-            found = await self._redis.xrevrange(self._keys[2], count=1)
+            while sum(entry.told.count for entry in entries) < changes_max:
+                page = await self._call(self._redis.xrevrange, self._keys[2], before, count=WATCHED)
+                entries += [_entry(place, told) for place, told in page]
+                if len(page) < WATCHED:
+                    return entries[::-1], True
+                before = f"({entries[-1].place}"
         except (RedisError, OSError) as error:
             raise _away(self.name, error) from None
-        return found[0][0].decode() if found else "0-0"
+        return entries[::-1], False
 
     async def coming(self, after: str, wait_s: float) -> list[Entry]:
         """Entries after a place, as soon as there is one, or none after a while. Raises `Away`."""
@@ -200,39 +242,53 @@ class Shard:
         except (RedisError, OSError) as error:
             raise _away(self.name, error) from None
         entries = found.values() if isinstance(found, dict) else (part for _, part in found or [])
-        return [
-            Entry(place.decode(), Batch(entry[b"c"], int(entry[b"k"])))
-            for part in entries
-            for place, entry in part
-            if entry
-        ]
+        return [_entry(place, entry) for part in entries for place, entry in part if entry]
+
+    def _foreign(self) -> "Foreign":
+        keys = self._prefix.partition(":presence:")[0] + ":presence:*"
+        return Foreign(
+            f"{self.name}: the store has the users of another instance that is named {self._instance!r} too; give this one "
+            f"a name (instance.name) or a database (presence.redis) of its own, or delete the keys {keys} if the other "
+            "one is gone"
+        )
 
     # ---- Of readers
 
     async def look(self, users: bytes, buckets: bytes) -> Looked:
-        """Look users up. Raises `Away`."""
-        now, alive, epoch, count, answers = await self._run(scripts.LOOK, users, buckets, self._prefix)
+        """Look users up. Raises `Foreign` and `Away`."""
+        now, alive, epoch, count, answers, owner = await self._run(scripts.LOOK, users, buckets, self._prefix)
+        if self._stamp and owner and owner.decode() != self._stamp:
+            raise self._foreign()
         return Looked(int(now), int(alive), epoch.decode(), count.decode(), answers)
 
     async def stats(self) -> tuple[bytes, int]:
         """How its writer says that it stands, in JSON, or empty; and the number of users with a record. Raises `Away`."""
         try:
-            said = await self._redis.hget(self._keys[0], "stats")
-            return bytes(said or b""), int(await self._redis.hlen(self._keys[3]))
+            said = await self._call(self._redis.hget, self._keys[0], "stats")
+            return bytes(said or b""), int(await self._call(self._redis.hlen, self._keys[3]))
         except (RedisError, OSError) as error:
             raise _away(self.name, error) from None
+
+    async def _call(self, command: Callable[..., Awaitable[Any]], *arguments: Any, **options: Any) -> Any:
+        async with self._free:
+            return await command(*arguments, **options)
 
     async def _run(self, script: str, *arguments: Any) -> Any:
         """Run a script; Redis is sent its text where it does not have it. Raises `Away`."""
         sha = _SHAS[script]
         try:
-            try:
-                return await self._redis.evalsha(sha, len(self._keys), *self._keys, *arguments)
-            except NoScriptError:
-                await self._redis.script_load(script)
-                return await self._redis.evalsha(sha, len(self._keys), *self._keys, *arguments)
+            async with self._free:
+                try:
+                    return await self._redis.evalsha(sha, len(self._keys), *self._keys, *arguments)
+                except NoScriptError:
+                    await self._redis.script_load(script)
+                    return await self._redis.evalsha(sha, len(self._keys), *self._keys, *arguments)
         except (RedisError, OSError) as error:
             raise _away(self.name, error) from None
+
+
+def _entry(place: bytes, told: dict[bytes, bytes]) -> Entry:
+    return Entry(place.decode(), Batch(told[b"c"], int(told[b"k"])))
 
 
 def _away(name: str, error: Exception) -> Away:

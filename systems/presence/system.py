@@ -1,15 +1,21 @@
 """The system of presence: online proxies, writers with their stores, readers, and unicast services."""
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
-from muster_server.plane.kind import System
+from muster_server.plane.kind import Around, System
 from muster_server.systems.presence import redis_server
 from muster_server.systems.presence.options import Presence, Users
 from muster_server.systems.presence.roles.proxy import PROXY
 from muster_server.systems.presence.roles.reader import READER
 from muster_server.systems.presence.roles.unicast import UNICAST
 from muster_server.systems.presence.roles.writer import WRITER
+
+
+def told(around: Around) -> dict[str, Any]:
+    """What the routes know of the configuration."""
+    return {"sites": around.section("presence").sites}
+
 
 SYSTEM: Final = System(
     name="presence",
@@ -27,4 +33,5 @@ SYSTEM: Final = System(
     commands="muster_server.systems.presence.cli.words:add",
     check="muster_server.systems.presence.check:wrong",
     http="muster_server.systems.presence.http.routes",
+    http_settings="muster_server.systems.presence.system:told",
 )

@@ -34,8 +34,8 @@ class Engine(Protocol):
     def readers(self, known: bool) -> None:
         """Say whether there are readers."""
 
-    def routed(self, found: list[tuple[int, list[int] | None]]) -> None:
-        """Say where users are; None: nobody could say."""
+    def routed(self, found: list[tuple[int, list[tuple[int, str, bool]] | None]]) -> None:
+        """Say where users are: gateway, device and whether it is online of each; None: no reader could say."""
 
 
 class Routes:
@@ -98,11 +98,13 @@ class Routes:
 
     async def _ask(self, readers: Readers, users: list[int]) -> None:
         try:
-            found = await readers.who(users)
+            found = await readers.who(users, lost=True)
         except CallError:
             self._engine.routed([(user, None) for user in users])
             return
-        self._engine.routed([(each.user, sorted({device.gateway for device in each.devices})) for each in found.users])
+        self._engine.routed(
+            [(user.user, [(each.gateway, each.device, not each.lost) for each in user.devices]) for user in found.users]
+        )
 
 
 def build(spec: Spec, settings: PresenceSettings) -> Role:

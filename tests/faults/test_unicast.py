@@ -155,8 +155,15 @@ async def test_a_newer_session_ends_older_ones_by_the_policy_of_its_users(shared
                 with pytest.raises(muster.Refused) as told:
                     await got(older, 1)
                 assert told.value.code == "replaced"
+                ends_of = shared.record().gateways
+                servers = [(each.host, each.port, each.public_key) for each in ends_of]
+                other = (await token(shared, user, "phone")).encode()
+                older.redirect(muster.Address(tuple(servers), (), other))
                 await asyncio.sleep(0.5)  # a client that fought back would be there again
                 await seen(shared, user, "laptop")
+                with pytest.raises(muster.Refused) as told:
+                    await got(older, 1)
+                assert told.value.code == "replaced", "neither another token nor another server brings it back"
 
 
 async def test_one_device_has_one_session_wherever_it_comes_from(shared: Instance) -> None:
@@ -237,7 +244,7 @@ async def test_a_killed_gateway_loses_its_users_and_a_message_finds_them_elsewhe
                     dead = instance.kill(victim)
                     for number in range(20):
                         results = await backend.send(7, f"{victim} {number}".encode())
-                        assert {each.outcome for each in results} <= {"delivered", "expired", "not_online"}
+                        assert {each.outcome for each in results} <= {"delivered", "expired", "not_online", "unknown"}
                     await instance.back(victim, dead)
                     async with asyncio.timeout(PATIENT_S):
                         wanted = [muster.DeviceResult("phone", "delivered")]

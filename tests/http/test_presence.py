@@ -1,10 +1,14 @@
 """Presence over HTTP, in front of a real reader: look-ups, the stream of changes, the typed client, keys that are wrong."""
 
 import asyncio
+import contextlib
 import dataclasses
+import itertools
+import json
 import shutil
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -13,7 +17,10 @@ import muster.testing
 from muster.errors import Refused, Unavailable
 from muster.presence import Change, Presence
 from muster_server.control.cluster.instance import Process
-from tests.http.conftest import Beside
+from muster_server.plane.trust import Trust
+from muster_server.plane.users import user_of
+from muster_server.systems.http.options import HttpOptions
+from tests.http.conftest import SECRET, Beside, eventually
 from tests.presence.rig import Rig
 from tests.waiting import PATIENT_S
 
@@ -53,7 +60,9 @@ async def beside(rig: Rig, address: muster.testing.Instance, tmp_path: Path) -> 
 
     made = Beside(address, tmp_path)
     secret = str(tmp_path / "cluster.secret")
-    made.settings = dataclasses.replace(made.settings, nodes=found, cluster_secret_file=secret)
+    made.settings = dataclasses.replace(
+        made.settings, nodes=found, cluster_secret_file=secret, told={"presence": {"sites": 1}}
+    )
     made.begin()
     await made.server.start()
     yield made
@@ -73,15 +82,17 @@ async def test_users_are_told_in_the_order_of_the_question(rig: Rig, beside: Bes
     (device,) = said["users"][2]["devices"]
     assert (device["device"], device["gateway"]) == ("phone", 1)
     mistakes: list[dict[str, object]] = [
-        {"users": []},
         {"users": ["x"]},
+        {"users": ["007"]},
+        {"users": ["-7"]},
         {"users": [str(1 << 64)]},
         {"users": ["1"] * 1_001},
         {"user": "1"},
     ]
     for wrong in mistakes:
         assert (await client.post("/api/v1/presence", json=wrong)).status_code == 400
-    assert (await client.post("/api/v1/presence", json={"users": ["7"], "site": 9})).status_code == 503
+    assert (await client.post("/api/v1/presence", json={"users": ["7"], "site": 9})).status_code == 400
+    assert (await client.post("/api/v1/presence", json={"users": []})).json() == {"site": 1, "users": []}
 
 
 async def test_a_key_sees_its_own_users_alone(beside: Beside) -> None:
@@ -106,7 +117,7 @@ async def test_the_typed_client_looks_up_and_watches(rig: Rig, beside: Beside) -
     loop = asyncio.get_running_loop()
 
     def watch(presence: Presence, count: int) -> None:
-        for _, change in zip(range(count), presence.watch([7, 8]), strict=False):
+        for change in itertools.islice((each for each in presence.watch([7, 8]) if each.id is not None), count):
             loop.call_soon_threadsafe(told.put_nowait, change)
 
     with Presence(beside.server.url, key=key) as presence:
@@ -155,3 +166,117 @@ async def test_first_digits_match_no_number_that_may_be_the_hash_of_a_text(besid
         answer = await beside.client("presence:9*").get(path)
         assert answer.status_code == 403
     assert (await beside.client("presence:9*").post("/api/v1/presence", json={"users": ["97"]})).status_code == 200
+
+
+class Events:
+    """A stream of changes that is open."""
+
+    def __init__(self, answer: httpx2.Response) -> None:
+        self._lines = answer.aiter_lines()
+
+    async def next(self) -> tuple[str, dict[str, Any]]:
+        """The id of the next event, or its name, and its data."""
+        head = ""
+        async with asyncio.timeout(60):
+            async for line in self._lines:
+                if line.startswith(("id: ", "event: ")):
+                    head = line.partition(": ")[2]
+                elif line.startswith("data: "):
+                    return head, json.loads(line.removeprefix("data: "))
+        raise AssertionError("the stream ended")
+
+
+@contextlib.asynccontextmanager
+async def watched(client: httpx2.AsyncClient, users: str, after: str = "") -> AsyncIterator[Events]:
+    """A watch over HTTP."""
+    headers = {"last-event-id": after} if after else {}
+    async with client.stream("GET", f"/api/v1/presence/changes?users={users}", headers=headers) as answer:
+        assert answer.status_code == 200
+        yield Events(answer)
+
+
+async def test_a_watch_begins_with_the_state_and_goes_on_where_it_was_cut(rig: Rig, beside: Beside) -> None:
+    gateway, client = rig.gateways[1], beside.client("presence:*")
+    gateway.online([7])
+    await rig.right([7])
+    async with watched(client, "7,8") as events:
+        first = dict([await events.next() for _ in range(1)])
+        assert first["state"]["user"] == "7"
+        assert (first["state"]["device"], first["state"]["state"], first["state"]["id"]) == ("phone", "online", None)
+        name, told = await events.next()
+        assert (name, told["user"], told["device"], told["state"]) == ("state", "8", None, "offline")
+        gateway.online([8])
+        last, told = await events.next()
+        while told["user"] != "8":  # that 7 came may be told again
+            last, told = await events.next()
+        assert (last, told["state"]) == (told["id"], "online")
+    gateway.offline([8])
+    gateway.online([8], "laptop")
+    await rig.right([7, 8])
+    async with watched(client, "7,8", after=last) as events:
+        missed = [await events.next() for _ in range(2)]
+        assert sorted((told["device"], told["state"]) for _, told in missed) == [
+            ("laptop", "online"),
+            ("phone", "offline"),
+        ]
+        assert all(name == told["id"] for name, told in missed)
+    async with watched(client, "7,8", after="9-9-9-9") as events:
+        assert (await events.next())[0] == "state", "an id that is not known: the state again"
+    assert (await client.get("/api/v1/presence/changes?users=7&after=x")).status_code == 400
+
+
+async def test_many_watches_leave_look_ups_alone_and_end_with_their_clients(rig: Rig, beside: Beside) -> None:
+    gateway, client = rig.gateways[1], beside.client("presence:*", limits=httpx2.Limits(max_connections=None))
+    async with contextlib.AsyncExitStack() as stack:
+        opened = [await stack.enter_async_context(watched(client, "7,8")) for _ in range(150)]
+        for events in opened:
+            assert [(await events.next())[0] for _ in range(2)] == ["state"] * 2
+        assert (await client.post("/api/v1/presence", json={"users": ["7"]})).status_code == 200
+        gateway.online([7])
+        for events in opened:
+            assert (await events.next())[1]["state"] == "online"
+        assert beside.server.status()["presence_watches"] == 150
+    await eventually(lambda: _holds(lambda: beside.server.status()["presence_watches"] == 0), 60)
+
+
+async def _holds(what: Callable[[], bool]) -> bool:
+    return what()
+
+
+async def test_a_face_takes_as_many_watches_as_it_may_and_says_so(beside: Beside) -> None:
+    beside.settings = dataclasses.replace(beside.settings, options=HttpOptions(streams_max=2))
+    await beside.server.stop()
+    beside.begin()
+    await beside.server.start()
+    client = beside.client("presence:*")
+    async with watched(client, "7") as one, watched(client, "7") as two:
+        for events in (one, two):
+            await events.next()
+        refused = await client.get("/api/v1/presence/changes?users=7")
+        assert (refused.status_code, refused.json()["code"]) == (503, "busy")
+        assert "http.streams_max" in refused.json()["detail"]
+    await eventually(lambda: _opens(client), 60)
+
+
+async def _opens(client: httpx2.AsyncClient) -> bool:
+    async with client.stream("GET", "/api/v1/presence/changes?users=7") as answer:
+        return answer.status_code == 200
+
+
+async def test_users_of_text_are_asked_for_and_watched_by_their_text(rig: Rig, beside: Beside) -> None:
+    beside.settings = dataclasses.replace(beside.settings, trust=Trust((SECRET,), user_key=b"k" * 16))
+    await beside.server.stop()
+    beside.begin()
+    await beside.server.start()
+    beside.server.reload(beside.settings.trust)
+    number = user_of("alice", b"k" * 16)
+    rig.gateways[1].online([number])
+    await rig.right([number])
+    key = beside.key("presence:*")
+    beside.server.reload(beside.settings.trust)
+    with Presence(beside.server.url, key=key) as presence:
+        (alice, other) = await asyncio.to_thread(presence.who, ["alice", 9])
+        assert (alice.user, alice.text, alice.online) == (number, "alice", True)
+        assert (other.user, other.text, other.online) == (9, None, False)
+        state = await asyncio.to_thread(next, presence.watch(["alice"]))
+        assert (state.user, state.device, state.id) == (number, "phone", None)

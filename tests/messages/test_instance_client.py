@@ -13,6 +13,7 @@ from muster_server.systems.messages.instance_client import missed
         (["not_online", "delivered", "expired"], ""),
         (["not_online"], "not_online"),
         (["not_online", "expired"], "expired"),
+        (["not_online", "unknown"], "unknown"),
         ([], "not_online"),
     ],
 )

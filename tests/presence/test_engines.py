@@ -28,6 +28,7 @@ class Rig:
     seed: int
     loss: float
     start: int = 0
+    sites: list[tuple[int, int]] = field(default_factory=lambda: SITES)
     now: int = 10 * SECOND
     epochs: dict[int, int] = field(default_factory=lambda: {1: 1, 2: 1})
     asks: int = 0
@@ -38,7 +39,8 @@ class Rig:
         self.gateways = {ap: self.gateway(ap) for ap in self.epochs}
         self.writers: dict[int, _core.PresenceWriter] = {}
         self.runners: dict[int, Compensation] = {}
-        for number, (shards, index) in enumerate((of, index) for _, of in SITES for index in range(of)):
+        self.places = [(site, of, index) for site, of in self.sites for index in range(of)]
+        for number, (_, shards, index) in enumerate(self.places):
             writer = _core.PresenceWriter(shards=shards, index=index, epoch=1, grace_us=0)
             writer.expect(self.now, list(self.epochs))
             self.writers[number] = writer
@@ -90,9 +92,8 @@ class Rig:
 
     def arrive(self, kind: str, to: int, frame: bytes) -> None:
         if kind == "proxy":
-            for site, of, index, share in _core.presence_split(1, SITES, frame):
-                assert (site, of) in SITES
-                self.send("writer", index if site == 1 else 1 + index, share)
+            for site, of, index, share in _core.presence_split(1, self.sites, frame):
+                self.send("writer", self.places.index((site, of, index)), share)
         elif kind == "writer":
             assert len(self.writers[to].feed(self.now, frame)) == 1
         else:
@@ -137,6 +138,58 @@ def test_views_are_the_truth_after_losses_and_a_restart(seed: int, start: int) -
         assert writer.standing(rig.now) == ("in_sync", None)
         assert rig.runners[number].in_flight == (0, 0)
         assert all(follows and missing == 0 for _, _, follows, _, _, missing in writer.sources())
+
+
+def _in_sync(rig: Rig, seconds: float) -> float:
+    """The virtual time until every writer is in sync, at most these seconds."""
+    began = rig.now
+    while any(writer.standing(rig.now) != ("in_sync", None) for writer in rig.writers.values()):
+        assert rig.now < began + seconds * SECOND, "writers wait for full states"
+        rig.step(50_000)
+    return (rig.now - began) / SECOND
+
+
+def test_sixty_four_writers_have_all_states_within_seconds_at_the_start_and_after_a_gateway_s_restart() -> None:
+    rig = Rig(seed=1, loss=0.0, sites=[(site, 16) for site in range(1, 5)])
+    for user in range(2_000):
+        rig.gateways[1].online(rig.now, 1, user, "phone", user)
+    _in_sync(rig, 5)
+    rig.epochs[1] = 2
+    rig.gateways[1] = rig.gateway(1)
+    for user in range(2_000):
+        rig.gateways[1].online(rig.now, 1, user, "phone", user)
+    rig.step(SECOND)  # the new life is heard of
+    _in_sync(rig, 5)
+    rig.step(SECOND)
+    for number, (_, shards, index) in enumerate(rig.places):
+        assert set(rig.writers[number].online()) == rig.truth(shards, index)
+
+
+def test_more_writers_than_places_wait_for_moments_and_none_backs_off() -> None:
+    rig = Rig(seed=1, loss=0.0, sites=[(site, 35) for site in range(1, 3)])
+    for user in range(400):
+        rig.gateways[1].online(rig.now, 1, user, "phone", user)
+    _in_sync(rig, 5)
+    assert all(runner.given_up == 0 for runner in rig.runners.values())
+
+
+def test_gateways_that_are_dead_hold_up_no_state_of_others() -> None:
+    rig = Rig(seed=1, loss=0.0)
+    rig.epochs |= dict.fromkeys(range(3, 9), 1)
+    for ap in range(3, 9):
+        for writer in rig.writers.values():
+            writer.expect(rig.now, [ap])
+    dead = {ap: rig.gateways.pop(ap, None) for ap in (1, 2)}
+    assert len(dead) == 2
+    rig.gateways |= {ap: rig.gateway(ap) for ap in range(3, 9)}
+    arrive = rig.arrive
+    rig.arrive = lambda kind, to, frame: (  # type: ignore[method-assign]
+        None if kind == "gateway" and to not in rig.gateways else arrive(kind, to, frame)
+    )
+    rig.step(3 * SECOND)
+    for writer in rig.writers.values():
+        followed = {ap for ap, _, follows, *_ in writer.sources() if follows}
+        assert followed == set(range(3, 9))
 
 
 def test_a_gateway_that_does_not_answer_is_asked_more_seldom() -> None:

@@ -83,6 +83,9 @@ def test_users_of_a_word_are_numbers_of_64_bits_or_names(tmp_path: Path) -> None
     file = tmp_path / "ids.txt"
     file.write_text("8\n\n 9 \n")
     assert asked(Target(), ["7"], file) == ([7, 8, 9], {})
-    for wrong in ([" x"], ["-1"], [str(1 << 64)], []):
+    empty = tmp_path / "none.txt"
+    empty.write_text("\n")
+    assert asked(Target(), [], empty) == ([], {}), "an empty list is no mistake"
+    for wrong in ([" x"], ["-1"], ["007"], [str(1 << 64)], []):
         with pytest.raises(UserError):
             asked(Target(), wrong, None)

@@ -123,8 +123,8 @@ async def test_users_of_a_dead_gateway_go_after_its_lease_once_at_every_site(tmp
 
         async def follow(site: int) -> None:
             nonlocal told
-            async for change in rig.asking.watch([7, 8], site):
-                told += [{"site": site, **json.loads(change)}] if change else []
+            async for each in rig.asking.watch([7, 8], site):
+                told += [{"site": site, **json.loads(each.change)}] if each.change else []
 
         watching = [asyncio.create_task(follow(site)) for site in (1, 2)]
         await asyncio.sleep(0.3)  # the watches are open

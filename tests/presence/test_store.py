@@ -1,5 +1,6 @@
 """A shard's store: a look-up and a restart find what the batches wrote, and nothing else, whatever their sizes."""
 
+import asyncio
 import shutil
 import struct
 import time
@@ -12,19 +13,21 @@ import pytest
 from muster import _core
 from muster_server.plane.log import Batch
 from muster_server.systems.presence.scripts import FEED_MAX
-from muster_server.systems.presence.store import BUCKETS, NOBODY, Packed, Shard, WentBack
+from muster_server.systems.presence.store import BUCKETS, NOBODY, Foreign, Packed, Shard, Waiting, WentBack
 from tests.presence.rig import Redis
 
 pytestmark = pytest.mark.skipif(not shutil.which("redis-server"), reason="needs redis-server")
 
 USERS = [number * 0x9E37_79B9_7F4A_7C15 % (1 << 64) for number in range(9_001)]
 EPOCH = 5
+AGO_S = 100
+"""Since the last device of a user went."""
 
 
 def packed(records: dict[int, str], gone: Sequence[int] = (), changes: Sequence[bytes] = ()) -> Packed:
     """A batch as `core/presence/src/pack.rs` packs it."""
     users = [part for user, record in records.items() for part in (str(user), record)]
-    left = [struct.pack(">I", _core.presence_bucket(user, 1, BUCKETS)) + _short(str(user)) for user in gone]
+    left = [struct.pack(">II", _core.presence_bucket(user, 1, BUCKETS), AGO_S) + _short(str(user)) for user in gone]
     return Packed(msgspec.msgpack.encode(users), b"".join(left), b"", Batch.of(changes).payload, len(changes))
 
 
@@ -73,12 +76,12 @@ async def test_a_store_has_what_was_written_and_tells_when_others_were_seen(tmp_
         model[USERS[200]] = "other"
         assert await stored(shard) == model
         seen = await looked(shard, left)
-        assert all(isinstance(each, int) and abs(each - time.time()) < 60 for each in seen), seen[:3]
+        assert all(isinstance(each, int) and abs(each + AGO_S - time.time()) < 60 for each in seen), seen[:3]
         first, second = await shard.changes("")
         assert [list(entry.told.records()) for entry in (first, second)] == [[b"came", b"went"], [b"again"]]
         assert await shard.changes(first.place) == await shard.coming(first.place, 1) == [second]
         assert await shard.changes(second.place) == []
-        assert await shard.newest() == second.place
+        assert await shard.recent(100) == ([first, second], True)
         with pytest.raises(WentBack):
             await shard.write(EPOCH, 9, Packed(NOBODY, b"", b"", b"", 0))
         await shard.wipe(EPOCH)
@@ -98,10 +101,10 @@ async def test_changes_beyond_the_most_are_dropped_from_the_oldest_on(tmp_path: 
         for count in range(1, 5):
             told = Packed(NOBODY, b"", b"", b"%d" % count, FEED_MAX // 2)
             await shard.write(EPOCH, count, told)
-        assert await shard.keep_alive(EPOCH, 4, b"{}", alive=True) == 2 * FEED_MAX
+        assert (await shard.keep_alive(EPOCH, 4, b"{}", alive=True)).all == 2 * FEED_MAX
         assert await shard.drop_feed() == FEED_MAX
         assert await shard.drop_feed() == 0
-        assert await shard.keep_alive(EPOCH, 4, b"{}", alive=True) == FEED_MAX
+        assert (await shard.keep_alive(EPOCH, 4, b"{}", alive=True)).all == FEED_MAX
         assert [entry.told.payload for entry in await shard.changes("")] == [b"3", b"4"]
         many = [b"x" * 1_000] * 40
         for count in range(5, 65):
@@ -110,6 +113,72 @@ async def test_changes_beyond_the_most_are_dropped_from_the_oldest_on(tmp_path: 
         while entries := await shard.changes(place):
             place, found = entries[-1].place, found + len(entries)
         assert found == 62
+    finally:
+        await shard.close()
+        await redis.kill()
+
+
+async def test_all_changes_that_wait_are_counted_not_those_of_one_page(tmp_path: Path) -> None:
+    redis = Redis(tmp_path)
+    await redis.serves()
+    shard = Shard(redis.url, "", instance="test", site=1, shards=1, shard=0)
+    try:
+        await shard.begin(EPOCH)
+        assert await shard.keep_alive(EPOCH, 0, b"{}", alive=True) == Waiting(0, 0, 0)
+        many = [b"x" * 1_000] * 100
+        places = [await shard.write(EPOCH, count, packed({}, [], many)) for count in range(1, 51)]
+        waiting = await shard.keep_alive(EPOCH, 50, b"{}", alive=True)
+        assert (waiting.all, waiting.unpublished) == (5_000, 5_000)
+        await shard.published(EPOCH, places[9], 1_000)
+        waiting = await shard.keep_alive(EPOCH, 50, b"{}", alive=True)
+        assert (waiting.all, waiting.unpublished) == (5_000, 4_000)
+        oldest = waiting.oldest_ms
+        async with asyncio.timeout(60):
+            while (await shard.keep_alive(EPOCH, 50, b"{}", alive=True)).oldest_ms <= oldest:
+                pass
+        await shard.published(EPOCH, places[-1], 5_000)
+        assert await shard.keep_alive(EPOCH, 50, b"{}", alive=True) == Waiting(5_000, 0, 0)
+    finally:
+        await shard.close()
+        await redis.kill()
+
+
+async def test_a_store_of_another_instance_of_the_same_name_is_refused_by_writers_and_readers(tmp_path: Path) -> None:
+    redis = Redis(tmp_path)
+    await redis.serves()
+    own, other, unmarked = (
+        Shard(redis.url, "", instance="test", site=1, shards=1, shard=0, stamp=stamp) for stamp in ("a", "b", "")
+    )
+    try:
+        assert (await other.look(*_core.PresenceLookup([7], 1).question(0, BUCKETS))).alive == 0, (
+            "an empty store is nobody's"
+        )
+        await own.begin(EPOCH)
+        await own.write(EPOCH, 1, packed({7: "of 7"}))
+        for refused in (other.begin(EPOCH + 1), other.look(*_core.PresenceLookup([7], 1).question(0, BUCKETS))):
+            with pytest.raises(
+                Foreign, match=r"another instance that is named 'test' too.*instance\.name.*presence\.redis"
+            ):
+                await refused
+        assert await looked(own, [7]) == ["of 7"]
+        await own.wipe(EPOCH)
+        with pytest.raises(Foreign):
+            await other.begin(EPOCH + 1)
+        assert (await unmarked.begin(EPOCH)).batches == 0, "a node without the key of room names takes it as its own"
+    finally:
+        for shard in (own, other, unmarked):
+            await shard.close()
+        await redis.kill()
+
+
+async def test_calls_beyond_the_connections_of_a_shard_wait_their_turn(tmp_path: Path) -> None:
+    redis = Redis(tmp_path)
+    await redis.serves()
+    shard = Shard(redis.url, "", instance="test", site=1, shards=1, shard=0)
+    try:
+        await shard.begin(EPOCH)
+        await shard.write(EPOCH, 1, packed({7: "of 7"}))
+        assert await asyncio.gather(*(looked(shard, [7]) for _ in range(400))) == [["of 7"]] * 400
     finally:
         await shard.close()
         await redis.kill()

@@ -5,7 +5,7 @@
 
 use muster_presence::{
     kinds, role, AccessSettings, Claims, Courier, DeliverySettings, Device, Here, Letters, Message, Recipients,
-    Sending, Station, StationSettings, Task, Told, Wall, FRAME_BYTES_MAX,
+    Sending, Station, StationSettings, Task, Told, Wall, Whereabouts, FRAME_BYTES_MAX,
 };
 use muster_transport::{Code, Frame, Frames, Guest, Host, Identity, Mail, Micros, Role, Writer};
 use std::time::{Duration, Instant};
@@ -155,7 +155,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             take(&mut service, now, PROXY, &out, &mut mail);
             service.events(&mut users);
             for user in users.drain(..) {
-                service.routed(now, user, Some(vec![GATEWAY.node]), &mut mail);
+                let place = Whereabouts {
+                    gateway: GATEWAY.node,
+                    device: phone,
+                    is_online: true,
+                };
+                service.routed(now, user, Some(vec![place]), &mut mail);
             }
             service.expire(now, &mut mail);
             datagrams(&mut mail, GATEWAY.node)

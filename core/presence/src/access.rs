@@ -12,7 +12,7 @@ use crate::policy::Policies;
 use crate::ring::Ring;
 use crate::split;
 use crate::version::after;
-use crate::wire::{Ask, Beat, Events, FullAsk, Message, Origin, Report, Supersede, TooOld, Wait};
+use crate::wire::{Ask, Beat, Events, FullAsk, Message, Origin, Report, Shard, Supersede, TooOld, Wait};
 use muster_transport::{Micros, Writer};
 use std::collections::BTreeMap;
 
@@ -89,6 +89,8 @@ pub struct AccessPoint {
     me: Origin,
     settings: AccessSettings,
     online: BTreeMap<(u64, Device), Online>,
+    /// Linked writers with their site and shard: the first of them that has a user decides which of its sessions end.
+    writers: BTreeMap<u32, (u16, Shard)>,
     /// The last state of each device that changed within the window, with its time by the wall clock.
     open: BTreeMap<(u64, Device), (State, u64)>,
     window_ends: Option<Micros>,
@@ -105,6 +107,7 @@ impl AccessPoint {
         AccessPoint {
             me,
             online: BTreeMap::new(),
+            writers: BTreeMap::new(),
             open: BTreeMap::new(),
             window_ends: None,
             ring: Ring::new(version, settings.ring_bytes),
@@ -179,8 +182,17 @@ impl AccessPoint {
         self.close_window(now);
     }
 
-    /// The session that a writer wants closed, if it is still the one that this event told of.
-    pub fn superseded(&self, one: &Supersede) -> Option<Closing> {
+    /// A linked writer says where it works; `None`: its link is down.
+    pub fn writer(&mut self, node: u32, place: Option<(u16, Shard)>) {
+        match place {
+            Some(place) => self.writers.insert(node, place),
+            None => self.writers.remove(&node),
+        };
+    }
+
+    /// The session that a writer wants closed, if it is still the one that this event told of. Writers of two sites may have heard of two
+    /// sessions in another order, and each would end the other's: the linked one of the first site decides.
+    pub fn superseded(&self, writer: u32, one: &Supersede) -> Option<Closing> {
         let online = self.online.get(&(one.user, one.device))?;
         let same = (online.version, online.index) == (one.version, one.index);
         let waits = self.open.contains_key(&(one.user, one.device));
@@ -188,7 +200,13 @@ impl AccessPoint {
             session: online.session,
             reason: Reason::Replaced,
         };
-        (one.origin == self.me && same && !waits).then_some(closing)
+        (self.decides(writer, one.user) && one.origin == self.me && same && !waits).then_some(closing)
+    }
+
+    fn decides(&self, writer: u32, user: u64) -> bool {
+        let own = self.writers.iter().filter(|(_, (_, shard))| shard.owns(user));
+        let first = own.map(|(node, (site, shard))| (*site, *shard, *node)).min();
+        first.is_some_and(|(_, _, node)| node == writer)
     }
 
     /// The devices of a user with their sessions, for unicast.
@@ -258,12 +276,19 @@ impl AccessPoint {
         self.out.extend(frames.into_iter().map(|frame| (to, frame)));
     }
 
-    /// A writer asks for the full state, or for chunks of one that was cut.
+    /// A writer asks for the full state, or for chunks of one that was cut, or says that it has all of them.
     pub fn full_ask(&mut self, now: Micros, writer: u32, ask: &FullAsk) {
-        if ask.ap != self.me.ap || self.fulls.again(now, writer, ask.transaction, &ask.chunks) {
+        let transaction = ask.transaction;
+        if ask.ap != self.me.ap {
             return;
         }
-        let transaction = ask.transaction;
+        if ask.has_all() {
+            self.fulls.taken(writer, transaction);
+            return;
+        }
+        if self.fulls.again(now, writer, transaction, &ask.chunks) {
+            return;
+        }
         if !self.fulls.has_room(now, writer) {
             self.counters.fulls_refused += 1;
             let wait = Wait {

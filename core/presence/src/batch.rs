@@ -5,6 +5,7 @@
 
 use crate::places::{Change, Places};
 use crate::planted::{self, Bug};
+use muster_transport::Micros;
 use std::collections::BTreeMap;
 
 /// What has been applied of a gateway.
@@ -24,6 +25,8 @@ pub struct UserChange {
     pub record: Vec<u8>,
     /// Entries for the outbox, in order.
     pub changes: Vec<Change>,
+    /// When the last device went, where the field is to be deleted.
+    pub went: Option<Micros>,
 }
 
 /// To be written whole or not at all.
@@ -62,10 +65,13 @@ impl Outgoing {
                 };
                 // A record says all that is known now, so what is to be told of it until now goes with it.
                 changes.append(&mut places.take_changed_of(user));
+                let record = places.record(user).encode();
+                let went = places.take_went_of(user).filter(|_| record.is_empty());
                 batch.users.push(UserChange {
                     user,
-                    record: places.record(user).encode(),
+                    record,
                     changes,
+                    went,
                 });
             }
             if self.users.is_empty() || planted::is(Bug::VectorApart) {
@@ -82,12 +88,13 @@ impl Outgoing {
     }
 
     /// Everything that is not written, to begin again: what was to be told, by user.
-    pub fn take_back(&mut self) -> BTreeMap<u64, Vec<Change>> {
-        let mut back = std::mem::take(&mut self.users);
+    pub fn take_back(&mut self) -> BTreeMap<u64, (Vec<Change>, Option<Micros>)> {
+        let pass = std::mem::take(&mut self.users).into_iter();
+        let mut back: BTreeMap<_, _> = pass.map(|(user, changes)| (user, (changes, None))).collect();
         self.vector.clear();
         for user in self.in_flight.take().into_iter().flat_map(|batch| batch.users) {
             // A user of the batch was taken out of the pass.
-            back.insert(user.user, user.changes);
+            back.insert(user.user, (user.changes, user.went));
         }
         back
     }

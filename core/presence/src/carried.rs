@@ -2,7 +2,7 @@
 //! their letters. Time is a number.
 
 use crate::access::AccessSettings;
-use crate::courier::Courier;
+use crate::courier::{Courier, Whereabouts};
 use crate::device::Device;
 use crate::kinds;
 use crate::letters::{Letters, Told};
@@ -105,6 +105,24 @@ struct Phone {
     session: u64,
     letters: Letters,
     read: Vec<u64>,
+    seen: Seen,
+}
+
+/// What readers have of a device.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Seen {
+    /// What its gateway has.
+    True,
+    /// Its gateway died, and they do not know it yet.
+    Still,
+    /// They know it, and it may come back in time.
+    Lost,
+}
+
+impl Phone {
+    fn is_known(&self, gateways: &BTreeMap<u32, (Identity, Station)>) -> bool {
+        self.seen != Seen::True || gateways.contains_key(&self.at)
+    }
 }
 
 struct World {
@@ -151,13 +169,14 @@ impl World {
         }
         for (name, at) in [("phone", 21), ("laptop", 22)] {
             let letters = Letters::default();
-            let (session, read) = (0, Vec::new());
+            let (session, read, seen) = (0, Vec::new(), Seen::True);
             world.phones.push(Phone {
                 name,
                 at,
                 session,
                 letters,
                 read,
+                seen,
             });
         }
         for index in 0..2 {
@@ -294,14 +313,13 @@ impl World {
                 assert!(self.outcomes.insert(number, outcomes).is_none(), "one outcome");
             }
         }
-        let at: Vec<u32> = self.phones.iter().map(|phone| phone.at).collect();
-        let there: BTreeSet<u32> = at.into_iter().filter(|at| self.gateways.contains_key(at)).collect();
+        let places = self.places();
         for (me, courier, mail) in self.services.values_mut() {
             courier.expire(now, mail);
             let mut asked = Vec::new();
             courier.events(&mut asked);
             for user in asked {
-                courier.routed(now, user, Some(there.iter().copied().collect()), mail);
+                courier.routed(now, user, Some(places.clone()), mail);
             }
             told.extend(queued(mail).into_iter().map(|(to, frame)| (*me, to, frame)));
         }
@@ -324,6 +342,17 @@ impl World {
         for (from, to, frame) in told {
             self.fly(from, to, frame);
         }
+    }
+
+    /// What readers say of the user.
+    fn places(&self) -> Vec<Whereabouts> {
+        let phones = self.phones.iter().filter(|phone| phone.is_known(&self.gateways));
+        let place = |phone: &Phone| Whereabouts {
+            gateway: phone.at,
+            device: device(phone.name),
+            is_online: phone.seen != Seen::Lost,
+        };
+        phones.map(place).collect()
     }
 
     fn live(&mut self, millis: u64) {
@@ -716,5 +745,85 @@ fn a_user_with_too_many_devices_is_told_and_others_are_not() {
     assert!(said
         .ended
         .iter()
-        .all(|(session, code)| *session < 10_000 && *code == Code::NotAllowed));
+        .all(|(session, code)| *session < 10_000 && *code == Code::TooManyDevices));
+    for (session, name) in [(20_000, "a b"), (20_001, "a,b"), (20_002, "a_name_of_24_characters_")] {
+        station.opened(now, session, SENDER, &claims(name, &[]));
+        let mut said = Said::default();
+        station.act(now, &mut said);
+        assert_eq!(
+            said.ended,
+            [(session, Code::BadDevice)],
+            "{name:?} is no name of a device"
+        );
+    }
+}
+
+/// A device at a gateway that dies, and another one at a gateway that lives: what readers have of the first.
+#[test]
+fn each_device_that_was_online_has_a_line_whatever_became_of_its_gateway() {
+    let phone = (Some(device("phone")), Outcome::Unknown);
+    let laptop = (Some(device("laptop")), Outcome::Delivered);
+    for (seen, within) in [(Seen::Still, 3_300), (Seen::Lost, 1_000)] {
+        for seed in 0..10 {
+            let mut world = World::new(seed, 0);
+            world.live(50);
+            world.send(1, 3_000 * MS);
+            world.live(200);
+            world.phones[0].seen = seen;
+            world.end_gateway(21);
+            world.send(2, 3_000 * MS);
+            world.live(within);
+            assert_eq!(world.outcomes.get(&2), Some(&vec![laptop, phone]), "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn a_device_whose_gateway_stands_still_has_expired_and_one_that_went_is_not_online() {
+    let laptop = (Some(device("laptop")), Outcome::Delivered);
+    let mut world = World::new(1, 0);
+    world.live(50);
+    world.send(1, 1_000 * MS);
+    world.live(200);
+    world.gateways.remove(&21); // its links stay
+    world.phones[0].seen = Seen::Still;
+    world.send(2, 1_000 * MS);
+    world.live(1_300);
+    let phone = (Some(device("phone")), Outcome::Expired);
+    assert_eq!(world.outcomes.get(&2), Some(&vec![laptop, phone]));
+    world.begin_gateway(21, 2);
+    world.send(3, 1_000 * MS);
+    world.live(900);
+    let phone = (Some(device("phone")), Outcome::NotOnline);
+    assert_eq!(world.outcomes.get(&3), Some(&vec![laptop, phone]));
+}
+
+#[test]
+fn a_device_that_moves_while_another_one_stays_gets_the_message_at_its_new_gateway() {
+    let mut world = World::new(1, 0);
+    world.live(50);
+    world.begin_gateway(23, 1);
+    world.send(1, 1_000 * MS);
+    world.live(200);
+    world.go(0);
+    world.phones[0].at = 23;
+    world.come(0);
+    world.send(2, 1_000 * MS);
+    world.live(500);
+    assert_eq!(world.outcomes.get(&2).map(Vec::len), Some(2));
+    assert_eq!(world.delivered_to_both(), 2);
+}
+
+#[test]
+fn a_client_that_knows_no_unknown_outcome_reads_expired() {
+    let outcomes = vec![(Some(device("phone")), Outcome::Unknown)];
+    let sent = Record::Sent {
+        number: 1,
+        refused: None,
+        outcomes,
+    };
+    match Record::read(&sent.to_bytes()) {
+        Some(Record::Sent { outcomes, .. }) => assert_eq!(outcomes, [(Some(device("phone")), Outcome::Expired)]),
+        other => panic!("{other:?}"),
+    }
 }

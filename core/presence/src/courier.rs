@@ -48,6 +48,8 @@ muster_transport::counters! {
         unicast_not_online,
         /// Messages of which a device, or a gateway, did not say in time that it has them.
         unicast_expired,
+        /// Devices of which nobody can say whether they have their message: their gateway was lost.
+        unicast_unknown,
         /// Routes asked for.
         unicast_routes_asked,
         /// Messages for which a known route served.
@@ -57,9 +59,20 @@ muster_transport::counters! {
     }
 }
 
+/// A device of a user, and the gateway that a reader has it at.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Whereabouts {
+    pub gateway: u32,
+    pub device: Device,
+    /// `false`: its gateway was lost of late.
+    pub is_online: bool,
+}
+
 /// How far a message is at one gateway.
 struct Way {
     gateway: u32,
+    /// Devices that a reader had there.
+    devices: Vec<Device>,
     at: Micros,
     wait: Micros,
     outcomes: Option<Outcomes>,
@@ -80,30 +93,74 @@ struct Order {
     due: Micros,
 }
 
+impl Way {
+    /// The outcome of its devices where it does not answer; of no device in particular where none is known.
+    fn without_answer(
+        &self,
+        outcome: Outcome,
+        wanted: Option<Device>,
+    ) -> impl Iterator<Item = (Option<Device>, Outcome)> + '_ {
+        let nobody = self.devices.is_empty().then_some((wanted, outcome));
+        let devices = self.devices.iter().map(move |device| (Some(*device), outcome));
+        devices.chain(nobody)
+    }
+
+    /// A gateway's answer with those of the devices that it does not know.
+    fn whole(&self, mut outcomes: Outcomes) -> Outcomes {
+        let names = |outcomes: &Outcomes, device: &Device| outcomes.iter().any(|(of, _)| *of == Some(*device));
+        let gone: Vec<Device> = self
+            .devices
+            .iter()
+            .copied()
+            .filter(|device| !names(&outcomes, device))
+            .collect();
+        outcomes.extend(gone.into_iter().map(|device| (Some(device), Outcome::NotOnline)));
+        outcomes
+    }
+}
+
 impl Order {
     /// Has all gateways of a route among its ways. Returns whether one of them has still to answer.
-    fn aim(&mut self, now: Micros, gateways: &[u32], mail: &Mail) -> bool {
+    fn aim(&mut self, now: Micros, route: &[Whereabouts], mail: &Mail) -> bool {
         self.asked_at = None;
-        // A gateway that went and is named no more has nothing to say.
-        self.ways
-            .retain(|way| way.outcomes.is_some() || gateways.contains(&way.gateway) || mail.is_linked(way.gateway));
-        for gateway in gateways {
-            let known = self.ways.iter_mut().find(|way| way.gateway == *gateway);
+        for one in route {
+            let is_wanted = self.device.is_none_or(|device| device == one.device);
+            let device = is_wanted.then_some(one.device);
+            let known = self.ways.iter_mut().find(|way| way.gateway == one.gateway);
             match known {
-                // One that said "not here" is asked again where the route still has it.
-                Some(way) if way.outcomes.as_ref().is_some_and(|outcomes| is_not_here(outcomes)) => {
-                    (way.at, way.wait, way.outcomes) = (now, AGAIN, None);
-                }
-                Some(_) => {}
+                Some(way) => way
+                    .devices
+                    .extend(device.filter(|device| !way.devices.contains(device))),
                 None => self.ways.push(Way {
-                    gateway: *gateway,
+                    gateway: one.gateway,
+                    devices: device.into_iter().collect(),
                     at: now,
                     wait: AGAIN,
                     outcomes: None,
                 }),
             }
         }
+        for way in self.ways.iter_mut() {
+            let is_named = route.iter().any(|one| one.gateway == way.gateway && one.is_online);
+            match &way.outcomes {
+                // A gateway that went, and that readers have no more, will not say which of its devices have the message.
+                None if !is_named && !mail.is_linked(way.gateway) => {
+                    way.outcomes = Some(way.without_answer(Outcome::Unknown, self.device).collect());
+                }
+                // One that said "not here" is asked again where the route still has it.
+                Some(outcomes) if is_named && is_not_here(outcomes) => {
+                    (way.at, way.wait, way.outcomes) = (now, AGAIN, None);
+                }
+                _ => {}
+            }
+        }
         self.is_open()
+    }
+
+    /// What gateways answered.
+    fn known(&self) -> impl Iterator<Item = (Option<Device>, Outcome)> + '_ {
+        let answers = self.ways.iter().filter_map(|way| way.outcomes.as_ref());
+        answers.flatten().copied()
     }
 
     /// Whether a gateway has not answered.
@@ -140,7 +197,7 @@ impl Order {
 
 /// Where a user is.
 struct Route {
-    gateways: Vec<u32>,
+    places: Vec<Whereabouts>,
     until: Micros,
 }
 
@@ -189,25 +246,26 @@ impl Courier {
     }
 
     /// Where a user is, or `None` where nobody could say.
-    pub fn routed(&mut self, now: Micros, user: u64, gateways: Option<Vec<u32>>, mail: &mut Mail) {
-        let Some(gateways) = gateways else {
+    pub fn routed(&mut self, now: Micros, user: u64, places: Option<Vec<Whereabouts>>, mail: &mut Mail) {
+        let Some(places) = places else {
             return; // asked for again by its time
         };
         for id in self.waiting.remove(&user).unwrap_or_default() {
-            self.go(now, id, &gateways, mail);
+            self.go(now, id, &places, mail);
         }
-        if !gateways.is_empty() && (self.routes.len() < ROUTES_MAX || self.routes.contains_key(&user)) {
+        let is_online = places.iter().any(|one| one.is_online);
+        if is_online && (self.routes.len() < ROUTES_MAX || self.routes.contains_key(&user)) {
             let until = now + ROUTE_LIFE;
-            self.routes.insert(user, Route { gateways, until });
+            self.routes.insert(user, Route { places, until });
         }
     }
 
     /// A message goes to the gateways of a route.
-    fn go(&mut self, now: Micros, id: MessageId, gateways: &[u32], mail: &mut Mail) {
+    fn go(&mut self, now: Micros, id: MessageId, places: &[Whereabouts], mail: &mut Mail) {
         let Some(order) = self.orders.get_mut(&id) else {
             return;
         };
-        match order.aim(now, gateways, mail) {
+        match order.aim(now, places, mail) {
             true => self.push(now, id, mail),
             false => self.answer(now, id, mail),
         }
@@ -229,7 +287,7 @@ impl Courier {
         let user = order.user;
         if let Some(route) = self.routes.get(&user).filter(|route| now < route.until) {
             self.counters.unicast_routes_known += 1;
-            match order.aim(now, &route.gateways, mail) {
+            match order.aim(now, &route.places, mail) {
                 true => self.push(now, id, mail),
                 false => self.answer(now, id, mail),
             }
@@ -288,7 +346,7 @@ impl Courier {
         });
         // The way of nearly all: one look at the route, and none at the message once more.
         let route = self.routes.get(&unicast.user).filter(|route| now < route.until);
-        match route.is_some_and(|route| order.aim(now, &route.gateways, mail)) {
+        match route.is_some_and(|route| order.aim(now, &route.places, mail)) {
             true => {
                 self.counters.unicast_routes_known += 1;
                 let (pushed, next) = order.push(now, id, mail);
@@ -307,16 +365,19 @@ impl Courier {
         let Some(way) = order.ways.iter_mut().find(|way| way.gateway == gateway) else {
             return;
         };
-        if is_not_here(&outcomes) {
+        let outcomes = way.whole(outcomes);
+        let gone = |(_, outcome): &(Option<Device>, Outcome)| *outcome == Outcome::NotOnline;
+        if outcomes.iter().any(gone) {
             self.routes.remove(&order.user); // it is not what it was
         }
         way.outcomes = Some(outcomes);
         if order.is_open() {
             return;
         }
-        let not_here = |way: &Way| way.outcomes.as_ref().is_some_and(|outcomes| is_not_here(outcomes));
-        let nobody = order.ways.iter().all(not_here);
-        match MOVES.get(order.moves).filter(|_| nobody) {
+        let nobody = order.known().all(|one| gone(&one));
+        // Another device of the user may be moving: the readers are asked once more. Where all are, they are asked twice.
+        let moved = order.moves == 0 && merge(order.known()).iter().any(gone);
+        match MOVES.get(order.moves).filter(|_| nobody || moved) {
             Some(wait) => {
                 order.moves += 1;
                 self.plan(id, now + wait);
@@ -330,16 +391,25 @@ impl Courier {
         let Some(order) = self.orders.remove(&id) else {
             return;
         };
-        let unsaid = order.is_open() || order.asked_at.is_some() && now >= order.until;
-        let unknown = unsaid.then_some((order.device, Outcome::Expired));
-        let known = order.ways.iter().filter_map(|way| way.outcomes.as_ref()).flatten();
-        let mut outcomes = merge(known.copied().chain(unknown));
+        let open = order.ways.iter().filter(|way| way.outcomes.is_none());
+        let unsaid = open.flat_map(|way| {
+            let outcome = match mail.is_linked(way.gateway) {
+                true => Outcome::Expired,
+                false => Outcome::Unknown,
+            };
+            way.without_answer(outcome, order.device)
+        });
+        // No reader could say where the user is.
+        let nowhere = order.asked_at.is_some() && now >= order.until && order.ways.is_empty();
+        let nowhere = nowhere.then_some((order.device, Outcome::Expired));
+        let mut outcomes = merge(order.known().chain(unsaid).chain(nowhere));
         if outcomes.is_empty() {
             outcomes.push((order.device, Outcome::NotOnline));
         }
         let count = |wanted| outcomes.iter().filter(|(_, outcome)| *outcome == wanted).count() as u64;
         self.counters.unicast_delivered += count(Outcome::Delivered);
         self.counters.unicast_expired += u64::from(count(Outcome::Expired) > 0);
+        self.counters.unicast_unknown += count(Outcome::Unknown);
         let nobody = count(Outcome::NotOnline) == outcomes.len() as u64;
         self.counters.unicast_not_online += u64::from(nobody);
         let answer = Message::UnicastAnswer(UnicastAnswer { id, ap: 0, outcomes });
@@ -415,7 +485,8 @@ impl Task for Courier {
 
     fn link(&mut self, now: Micros, peer: Identity, up: bool, _mail: &mut Mail) {
         if !up {
-            self.routes.retain(|_, route| !route.gateways.contains(&peer.node));
+            self.routes
+                .retain(|_, route| route.places.iter().all(|one| one.gateway != peer.node));
         }
         // What a gateway has not answered is told again, or told elsewhere.
         let mut late = Vec::new();

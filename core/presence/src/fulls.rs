@@ -1,4 +1,4 @@
-//! Full states that a gateway gives to writers: cut once as of a version, sent in paced chunks, kept while chunks may be asked for again.
+//! Full states that a gateway gives to writers: cut once as of a version, sent in paced chunks, kept until the writer has them all.
 //!
 //! Owns: [`Fulls`]. Knows no session: the access point brings the devices.
 
@@ -59,10 +59,23 @@ impl Fulls {
         true
     }
 
-    /// Whether one more may be cut. A newer one of the same writer takes the place of its older one.
+    /// A writer has all of a state: its place is free.
+    pub fn taken(&mut self, writer: u32, transaction: u64) {
+        self.fulls
+            .retain(|full| (full.writer, full.transaction) != (writer, transaction));
+    }
+
+    /// Whether one more may be cut. A newer one of the same writer takes the place of its older one. Where all places are taken, a state
+    /// whose chunks have all left makes room: a writer that misses a chunk of it asks for a new one.
     pub fn has_room(&mut self, now: Micros, writer: u32) -> bool {
         self.fulls
             .retain(|full| full.writer != writer && now < full.touched + FULL_IDLE);
+        if self.fulls.len() >= FULLS_MAX {
+            let left = self.fulls.iter().filter(|full| full.waiting.is_empty());
+            if let Some(oldest) = left.map(|full| (full.touched, full.writer)).min() {
+                self.fulls.retain(|full| full.writer != oldest.1);
+            }
+        }
         self.fulls.len() < FULLS_MAX
     }
 

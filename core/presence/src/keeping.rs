@@ -16,7 +16,7 @@ muster_transport::counters! {
     pub struct KeepingCounters {
         /// Frames of presence dropped: the store is not read yet.
         presence_dropped_early,
-        /// Older sessions that a newer one at another gateway ends.
+        /// Times that a gateway was told to end a session: a newer one is at another gateway.
         presence_supersedes,
     }
 }
@@ -57,9 +57,11 @@ impl Keeping {
     }
 
     /// The next batch for the store, packed for its script.
-    pub fn batch(&mut self, users_max: usize, buckets: u32) -> Option<Packed> {
+    pub fn batch(&mut self, now: Micros, users_max: usize, buckets: u32) -> Option<Packed> {
         let shard = self.shard;
-        self.writer.batch(users_max).map(|batch| pack(batch, shard, buckets))
+        self.writer
+            .batch(users_max)
+            .map(|batch| pack(batch, shard, buckets, now))
     }
 
     fn expect(&mut self, now: Micros) {
@@ -104,26 +106,26 @@ impl Task for Keeping {
             Message::Beat(beat) if passes(beat.origin.ap) => writer.beat(now, beat),
             Message::TooOld(old) if own(old.origin.ap) => writer.too_old(now, old),
             Message::Chunk(chunk) if own(chunk.origin.ap) => writer.chunk(now, chunk),
-            // It is asked again when its time is over.
-            Message::Wait(wait) => return own(wait.origin.ap),
+            Message::Wait(wait) if own(wait.origin.ap) => writer.wait(now, wait),
             Message::Here(_) => return true,
             _ => return false,
         };
         true
     }
 
-    fn flush(&mut self, _now: Micros, mail: &mut Mail) {
-        for one in self.writer.take_supersedes() {
+    fn flush(&mut self, now: Micros, mail: &mut Mail) {
+        for one in self.writer.take_supersedes(now) {
             self.counters.presence_supersedes += 1;
             Message::Supersede(one).encode(|frame| mail.send(one.origin.ap, frame));
         }
     }
 
-    fn expire(&mut self, now: Micros, _mail: &mut Mail) {
+    fn expire(&mut self, now: Micros, mail: &mut Mail) {
         if !self.is_open {
             return;
         }
         self.writer.expire(now);
+        self.flush(now, mail);
         // Gateways that left the map are gone, also where the writer hears no one else.
         let placed = &self.placed;
         let gone: Vec<u32> = self

@@ -7,6 +7,7 @@
 use crate::device::Device;
 use crate::limits::{INBOX_BYTES_MAX, INBOX_MAX, KNOWN_MAX, SESSION_SENDS_MAX};
 use crate::records::{Letter, Outcomes, Record};
+use crate::wire::Outcome;
 use muster_transport::{Code, Micros};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -16,6 +17,8 @@ struct Sent {
     device: Option<Device>,
     data: Vec<u8>,
     until: Micros,
+    /// Devices whose gateway was lost before it answered.
+    lost: Vec<Option<Device>>,
 }
 
 /// A message that came.
@@ -83,6 +86,7 @@ impl Letters {
             device,
             data,
             until,
+            lost: Vec::new(),
         };
         self.sent.insert(number, sent);
         self.untold.push_back(number);
@@ -142,14 +146,25 @@ impl Letters {
             Some(Record::Sent {
                 number,
                 refused,
-                outcomes,
+                mut outcomes,
             }) => {
-                if self.sent.remove(&number).is_some() {
+                if let Some(sent) = self.sent.remove(&number) {
+                    for (device, outcome) in &mut outcomes {
+                        if *outcome == Outcome::Expired && sent.lost.contains(device) {
+                            *outcome = Outcome::Unknown;
+                        }
+                    }
                     self.events.push(Told::Done {
                         number,
                         refused,
                         outcomes,
                     });
+                }
+                true
+            }
+            Some(Record::Lost { number, devices }) => {
+                if let Some(sent) = self.sent.get_mut(&number) {
+                    sent.lost = devices;
                 }
                 true
             }

@@ -21,6 +21,7 @@ mod batch;
 mod bucket;
 #[cfg(test)]
 mod carried;
+mod contest;
 mod courier;
 mod device;
 mod event;
@@ -56,7 +57,7 @@ pub use access::{AccessCounters, AccessPoint, AccessSettings, Closing, To, TooMa
 pub use apart::Apart;
 pub use batch::{Applied, Batch, UserChange};
 pub use bucket::{bucket, Held, Record};
-pub use courier::{Courier, CourierCounters};
+pub use courier::{Courier, CourierCounters, Whereabouts};
 pub use device::Device;
 pub use event::{Entry, Event, Reason, State};
 pub use keeping::{Keeping, KeepingCounters};

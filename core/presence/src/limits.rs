@@ -27,12 +27,13 @@ pub const HERE_EVERY: Micros = SECOND;
 
 /// Devices of one user at one gateway: their outcomes fit one answer of unicast, 32 * 25 B. A user with more is refused at the door.
 pub const DEVICES_MAX: usize = 32;
-/// Full states that a gateway cuts at once; others wait. One of 100,000 devices takes about 4 MB.
-pub const FULLS_MAX: usize = 4;
-/// A full state without an ask or a chunk to send is dropped after so long.
+/// Writers whose full state is on its way at once; others wait. The shards of one site share a gateway's devices, so 64 writers of four
+/// sites keep each device four times: 100,000 devices take about 16 MB, which leave within 2 s.
+pub const FULLS_MAX: usize = 64;
+/// A full state is dropped when its writer has it, or after so long without an ask or a chunk to send.
 pub const FULL_IDLE: Micros = 10 * SECOND;
-/// How long a writer waits before it asks again, where all full states are taken.
-pub const FULL_WAIT_MS: u32 = 500;
+/// How long a writer waits before it asks again, where all full states are taken. One of 1,600 devices leaves in 8 ms.
+pub const FULL_WAIT_MS: u32 = 100;
 /// Bytes of full states that may leave in one turn: 60 datagrams.
 pub const FULL_BURST_BYTES: u64 = 64 * KIB as u64;
 /// Bytes of answers to one ask for versions; the rest is asked for again.
@@ -48,6 +49,8 @@ pub const WINDOW: u64 = 4_096;
 pub const CHUNKS_MAX: u32 = 1 << 16;
 /// Bytes of packets that a writer keeps while a full state comes: 5 s of 50 full packets a second. Packets beyond are asked for later.
 pub const HELD_BYTES_MAX: usize = 256 * KIB;
+/// A gateway puts a writer off for no longer.
+pub const WAIT_MS_MAX: u32 = 5_000;
 /// Gateways that a writer follows: as many as there may be nodes.
 pub const SOURCES_MAX: usize = muster_transport::NODES_MAX;
 
@@ -65,7 +68,8 @@ pub const REORDER_BYTES_MAX: usize = 1_024 * KIB;
 pub const BODY_BYTES_MAX: usize = 1_000;
 /// Bytes of a message's data: its body has 16 more, and with 33 B of its record before it fits a record of 1,024.
 pub const DATA_BYTES_MAX: usize = 960;
-/// Devices that an answer names: 40 * 25 B, so that a record of 1,024 B holds them. Of more, those that have the message come first.
+/// Outcomes of an answer: 40 * 25 B, so that a record of 1,024 B holds them. Where there are more devices, the last one has no name and
+/// stands for those that are not named.
 pub const OUTCOMES_MAX: usize = 40;
 /// Messages of one session, and of all sessions of a proxy, that wait for their outcome: the second with 1 KiB each.
 pub const SESSION_SENDS_MAX: usize = 1_024;

@@ -5,17 +5,18 @@
 //! are records of a log, which no script reads. Knows no store.
 
 use crate::batch::Batch;
-use crate::bucket::{bucket, Record};
-use crate::event::State;
+use crate::bucket::{bucket, Held, Record};
+use crate::event::{Reason, State};
 use crate::places::Change;
 use crate::wire::Shard;
+use muster_transport::Micros;
 
 /// A batch as the script takes it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Packed {
     /// In MessagePack: user, record, user, record, …
     pub users: Vec<u8>,
-    /// Users without a device: bucket (4 B), user.
+    /// Users without a device: bucket (4 B), how many seconds ago the last one went (4 B), user.
     pub gone: Vec<u8>,
     /// Gateway and its value, each behind 1 B of length: epoch and version in digits with a blank between, or nothing.
     pub vector: Vec<u8>,
@@ -26,7 +27,7 @@ pub struct Packed {
 }
 
 /// Packs a batch for a store with so many buckets.
-pub fn pack(batch: &Batch, shard: Shard, buckets: u32) -> Packed {
+pub fn pack(batch: &Batch, shard: Shard, buckets: u32, now: Micros) -> Packed {
     let mut packed = Packed {
         users_len: batch.users.len(),
         feed_len: batch.users.iter().map(|user| user.changes.len()).sum(),
@@ -43,6 +44,10 @@ pub fn pack(batch: &Batch, shard: Shard, buckets: u32) -> Packed {
             packed
                 .gone
                 .extend_from_slice(&bucket(user.user, shard.of, buckets).to_be_bytes());
+            let ago_s = user.went.map_or(0, |went| now.saturating_sub(went) / 1_000_000);
+            packed
+                .gone
+                .extend_from_slice(&u32::try_from(ago_s).unwrap_or(u32::MAX).to_be_bytes());
             short(&mut packed.gone, name);
         } else {
             text(&mut packed.users, name);
@@ -169,9 +174,9 @@ impl Lookup {
     }
 
     /// The whole answer of a site in MessagePack, as `systems/presence/questions.py` reads it: `[site, [[user, [[device, gateway,
-    /// since_ms], …], last_seen_ms or nil], …]]`, users as in the question. A user whose last device may still come back has a record, and
-    /// was seen now. `None`: a part is malformed or of no shard, or a user is in none.
-    pub fn found(&self, site: u16, parts: &[Part<'_>]) -> Option<Vec<u8>> {
+    /// since_ms], …], last_seen_ms or nil], …]]`, users as in the question. `lost`: devices that went with their gateway, and may still come
+    /// back, are told as well, as `[device, gateway, since_ms, true]`. `None`: a part is malformed or of no shard, or a user is in none.
+    pub fn found(&self, site: u16, parts: &[Part<'_>], lost: bool) -> Option<Vec<u8>> {
         let mut all: Vec<Option<(Value<'_>, &Part<'_>)>> = vec![None; self.users.len()];
         for part in parts {
             let places = self.places.get(usize::from(part.shard))?;
@@ -191,30 +196,50 @@ impl Lookup {
         for (user, found) in self.users.iter().zip(all) {
             let (value, part) = found?;
             record.0.clear();
-            let seen_s = match value {
+            let seen_ms = match value {
                 Value::Text(text) => {
                     record.read(text)?;
-                    part.now_ms / 1_000
+                    seen_ms(&record, part)
                 }
-                Value::Number(seen_s) => u64::from(seen_s),
+                Value::Number(seen_s) => u64::from(seen_s) * 1_000,
             };
-            record.0.retain(|held| held.state == State::Online);
+            let is_lost = |held: &Held| held.state == State::Offline(Reason::Lost);
+            record
+                .0
+                .retain(|held| held.state == State::Online || lost && is_lost(held));
             array(&mut bytes, 3);
             unsigned(&mut bytes, *user);
             array(&mut bytes, record.0.len());
             for held in &record.0 {
-                array(&mut bytes, 3);
+                array(&mut bytes, 3 + usize::from(is_lost(held)));
                 text(&mut bytes, held.device.name());
                 unsigned(&mut bytes, u64::from(held.origin.ap));
                 unsigned(&mut bytes, held.at_ms);
+                if is_lost(held) {
+                    bytes.push(0xc3);
+                }
             }
-            match (record.0.len(), seen_s) {
-                (0, 0) => bytes.push(0xc0),
-                (0, seen_s) => unsigned(&mut bytes, seen_s * 1_000),
-                _ => unsigned(&mut bytes, part.alive_ms),
+            match seen_ms {
+                0 => bytes.push(0xc0),
+                seen_ms => unsigned(&mut bytes, seen_ms),
             }
         }
         Some(bytes)
+    }
+}
+
+/// When a user with a record was last seen: at the shard's keepalive where a device is online, else when the last one went. The time at
+/// which a gateway was lost is in no event: its users were seen until now.
+fn seen_ms(record: &Record, part: &Part<'_>) -> u64 {
+    let seen = record.0.iter().map(|held| match held.state {
+        State::Online => part.alive_ms,
+        State::Offline(Reason::Lost) => part.now_ms,
+        State::Offline(_) => held.at_ms.min(part.now_ms),
+    });
+    let is_online = record.0.iter().any(|held| held.state == State::Online);
+    match is_online {
+        true => part.alive_ms,
+        false => seen.max().unwrap_or(0),
     }
 }
 
@@ -365,11 +390,13 @@ mod tests {
                     user: u64::MAX,
                     record: vec![],
                     changes: vec![change],
+                    went: Some(5_000_000),
                 },
                 UserChange {
                     user: 7,
                     record: vec![9; 40],
                     changes: vec![],
+                    went: None,
                 },
             ],
             vector: vec![
@@ -385,13 +412,64 @@ mod tests {
                 },
             ],
         };
-        let packed = pack(&batch, Shard { of: 1, index: 0 }, 1);
+        let packed = pack(&batch, Shard { of: 1, index: 0 }, 1, 12_900_000);
         assert_eq!(packed.users, [&b"\x92\xa17\xd9\x28"[..], &[9; 40]].concat());
-        assert_eq!(packed.gone, b"\0\0\0\0\x1418446744073709551615");
+        assert_eq!(packed.gone, b"\0\0\0\0\0\0\0\x07\x1418446744073709551615");
         assert_eq!(packed.vector, b"\x013\x039 7\x014\0");
         let json = br#"{"user":"18446744073709551615","device":"a\"b","state":"offline","reason":"lost","gateway":3,"at_ms":5,"id":"3-9-7-2"}"#;
         assert_eq!(packed.feed, [&b"\x76\0\0\0"[..], json].concat());
         assert_eq!((packed.users_len, packed.feed_len), (2, 1));
+    }
+
+    #[test]
+    fn a_user_was_last_seen_when_the_last_device_went_not_when_that_is_told() {
+        let held = |state, at_ms| crate::bucket::Held {
+            origin: Origin { ap: 3, epoch: 9 },
+            device: Device::new(b"tv").expect("a name"),
+            version: 1,
+            index: 0,
+            state,
+            at_ms,
+        };
+        let part = Part {
+            shard: 0,
+            answers: b"",
+            now_ms: 9_000,
+            alive_ms: 8_500,
+        };
+        let seen = |held: &[crate::bucket::Held]| seen_ms(&Record(held.to_vec()), &part);
+        let gone = |at_ms| held(State::Offline(Reason::Closed), at_ms);
+        assert_eq!(seen(&[gone(5_000), gone(6_000)]), 6_000);
+        assert_eq!(
+            seen(&[gone(9_900)]),
+            9_000,
+            "a gateway's clock that is ahead tells of no future"
+        );
+        assert_eq!(seen(&[gone(5_000), held(State::Online, 4_000)]), 8_500);
+        assert_eq!(seen(&[held(State::Offline(Reason::Lost), 100)]), 9_000);
+    }
+
+    #[test]
+    fn a_device_that_went_with_its_gateway_is_told_to_those_alone_that_ask_for_it() {
+        let held = crate::bucket::Held {
+            origin: Origin { ap: 3, epoch: 9 },
+            device: Device::new(b"tv").expect("a name"),
+            version: 1,
+            index: 0,
+            state: State::Offline(Reason::Lost),
+            at_ms: 5,
+        };
+        let mut known = vec![0x91];
+        text(&mut known, &Record(vec![held]).encode());
+        let part = Part {
+            shard: 0,
+            answers: &known,
+            now_ms: 9,
+            alive_ms: 7,
+        };
+        let found = |lost| Lookup::new(vec![9], 1).found(1, &[part], lost).expect("well formed");
+        assert_eq!(found(false), b"\x92\x01\x91\x93\x09\x90\x09");
+        assert_eq!(found(true), b"\x92\x01\x91\x93\x09\x91\x94\xa2tv\x03\x05\xc3\x09");
     }
 
     #[test]
@@ -417,17 +495,20 @@ mod tests {
         let lookup = Lookup::new(vec![8, 9], 2);
         assert_eq!(lookup.shards().collect::<Vec<_>>(), [0, 1]);
         let parts = [part(1, &known[..]), part(0, nobody)];
-        let told = lookup.found(1, &parts).expect("well formed");
+        let told = lookup.found(1, &parts, false).expect("well formed");
         let wanted = b"\x92\x01\x92\x93\x08\x90\xce\0\0\x07\xd0\x93\x09\x91\x93\xa2tv\xce\0\0\x01\x2c\x05\x07";
         assert_eq!(told, wanted);
-        assert!(lookup.found(1, &parts[..1]).is_none(), "a user is missing");
-        assert!(lookup.found(1, &[part(2, nobody)]).is_none(), "no such shard");
+        assert!(lookup.found(1, &parts[..1], false).is_none(), "a user is missing");
+        assert!(lookup.found(1, &[part(2, nobody)], false).is_none(), "no such shard");
         let one = Lookup::new(vec![9], 1);
-        assert!(one.found(1, &[part(0, &known)]).is_some());
-        assert!(one.found(1, &[part(0, b"\x92\x02\x02")]).is_none(), "no such place");
-        assert!(one.found(1, &[part(0, b"\x90")]).is_none(), "none for a user");
+        assert!(one.found(1, &[part(0, &known)], false).is_some());
         assert!(
-            (0..known.len()).all(|len| one.found(1, &[part(0, &known[..len])]).is_none()),
+            one.found(1, &[part(0, b"\x92\x02\x02")], false).is_none(),
+            "no such place"
+        );
+        assert!(one.found(1, &[part(0, b"\x90")], false).is_none(), "none for a user");
+        assert!(
+            (0..known.len()).all(|len| one.found(1, &[part(0, &known[..len])], false).is_none()),
             "cut"
         );
     }

@@ -91,6 +91,8 @@ pub struct Places {
     /// is told of them has names of the writer's own, until a grace time after everything has come.
     named: BTreeSet<(u64, Device)>,
     named_ends: Option<Micros>,
+    /// When the last device of users went whose record is to be deleted.
+    went: BTreeMap<u64, Micros>,
     /// Users whose record is to be written, with what is to be told of them.
     changed: BTreeMap<u64, Vec<Change>>,
     grace: Micros,
@@ -109,6 +111,7 @@ impl Places {
             untold: BTreeSet::new(),
             named: BTreeSet::new(),
             named_ends: None,
+            went: BTreeMap::new(),
             changed: BTreeMap::new(),
             grace,
             writer_epoch,
@@ -117,7 +120,7 @@ impl Places {
         }
     }
 
-    /// Applies an event of a packet. Whether the device is online by it now and was not by an earlier one.
+    /// Applies an event of a packet. Whether the device has a new session by it.
     pub fn apply(&mut self, now: Micros, origin: Origin, version: u64, event: &Event) -> bool {
         let key = (event.user, event.device, origin.ap);
         let old = self.places.get(&key).copied();
@@ -134,7 +137,10 @@ impl Places {
             stand: Stand::Online,
         };
         match (event.state, old.map(|old| old.stand)) {
-            (State::Online, _) => return self.arrive(key, place, old, false),
+            (State::Online, _) => {
+                self.arrive(key, place, old, false);
+                return true;
+            }
             (State::Offline(reason), Some(Stand::Online)) => {
                 let ends = now + self.grace;
                 place.stand = Stand::Leaving { reason, ends };
@@ -153,8 +159,9 @@ impl Places {
         false
     }
 
-    /// The devices of a gateway as of `version` are these, and no others.
-    pub fn replace(&mut self, now: Micros, origin: Origin, version: u64, entries: Vec<Entry>) {
+    /// The devices of a gateway as of `version` are these, and no others. Returns those that have a session that was not known.
+    pub fn replace(&mut self, now: Micros, origin: Origin, version: u64, entries: Vec<Entry>) -> Vec<(u64, Device)> {
+        let mut came = Vec::new();
         let named: BTreeSet<(u64, Device)> = entries.iter().map(|entry| (entry.user, entry.device)).collect();
         for entry in entries {
             let key = (entry.user, entry.device, origin.ap);
@@ -166,7 +173,14 @@ impl Places {
                 stand: Stand::Online,
             };
             let old = self.places.get(&key).copied();
+            let is_known = old.is_some_and(|old| {
+                let event = (old.epoch, old.version, old.index);
+                old.stand == Stand::Online && event == (place.epoch, place.version, place.index)
+            });
             self.arrive(key, place, old, true);
+            if !is_known {
+                came.push((key.0, key.1));
+            }
         }
         self.forget(origin.ap);
         if !planted::is(Bug::FullMerged) {
@@ -174,6 +188,7 @@ impl Places {
                 |key: &Key| (key.2 == origin.ap && !named.contains(&(key.0, key.1))).then_some((origin, version));
             self.lose(now, gone);
         }
+        came
     }
 
     /// The devices at these gateways are lost: `gone` gives the gateway's life and its newest version, where a place is to go.
@@ -328,12 +343,6 @@ impl Places {
         Record(held.collect())
     }
 
-    /// The online devices of a user elsewhere than at `ap`, each with the event that it came online by.
-    pub fn elsewhere(&self, user: u64, but: (Device, u32)) -> impl Iterator<Item = Held> {
-        let record = self.record(user).0.into_iter();
-        record.filter(move |held| held.state == State::Online && (held.device, held.origin.ap) != but)
-    }
-
     /// All users are to be written again.
     pub fn touch_all(&mut self) {
         for (user, _, _) in self.places.keys() {
@@ -351,8 +360,16 @@ impl Places {
         self.changed.remove(&user).unwrap_or_default()
     }
 
+    /// When the last device of a user went that has no record any more.
+    pub fn take_went_of(&mut self, user: u64) -> Option<Micros> {
+        self.went.remove(&user)
+    }
+
     /// Changes that were taken and not written: they are told before later ones.
-    pub fn put_back(&mut self, user: u64, mut changes: Vec<Change>) {
+    pub fn put_back(&mut self, user: u64, mut changes: Vec<Change>, went: Option<Micros>) {
+        if let Some(went) = went {
+            self.went.entry(user).or_insert(went);
+        }
         let later = self.changed.entry(user).or_default();
         changes.append(later);
         *later = changes;
@@ -378,21 +395,20 @@ impl Places {
     }
 
     /// `old`: what is known of the same key. `by_state`: a full state tells of it, and no event of a packet.
-    fn arrive(&mut self, key: Key, place: Place, old: Option<Place>, by_state: bool) -> bool {
+    fn arrive(&mut self, key: Key, place: Place, old: Option<Place>, by_state: bool) {
         let was_here = old.is_some_and(|old| old.stand != Stand::Gone);
         let was_visible = (was_here || self.is_visible(key.0, key.1)) && !planted::is(Bug::DuplicateCounted);
         let was_told = !self.untold.remove(&(key.0, key.1)) && was_visible;
         let was_online = old.is_some_and(|old| old.stand == Stand::Online);
         let same = old.is_some_and(|old| !old.is_older(place.epoch, place.version, place.index));
         if was_online && same && was_told {
-            return false;
+            return;
         }
         self.put(key, place);
         self.changed.entry(key.0).or_default();
         if !was_told {
             self.tell(key, place, State::Online, by_state);
         }
-        !was_online
     }
 
     fn leave(&mut self, due: Micros, key: Key) {
@@ -406,6 +422,7 @@ impl Places {
         place.stand = Stand::Gone;
         let place = *place;
         self.gone.entry(key.2).or_default().push(key);
+        self.went.insert(key.0, due.saturating_sub(self.grace));
         self.changed.entry(key.0).or_default();
         if !self.is_visible(key.0, key.1) && !self.untold.remove(&(key.0, key.1)) {
             self.tell(key, place, State::Offline(reason), place.index == NO_EVENT);

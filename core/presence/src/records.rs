@@ -14,6 +14,7 @@ const SEND: u8 = GUEST_KINDS;
 const SENT: u8 = GUEST_KINDS + 1;
 const PUSH: u8 = GUEST_KINDS + 2;
 const TAKEN: u8 = GUEST_KINDS + 3;
+const LOST: u8 = GUEST_KINDS + 4;
 
 /// Bytes before the data in a message's body.
 pub const ENVELOPE: usize = 16;
@@ -65,6 +66,9 @@ pub enum Record<'a> {
         refused: Option<Code>,
         outcomes: Outcomes,
     },
+    /// Proxy to client, before the outcomes: these devices have the outcome `Unknown`. There they stand as `Expired`, which is all that a
+    /// client of an older release knows; it drops this record.
+    Lost { number: u64, devices: Vec<Option<Device>> },
     /// Gateway to device.
     Push { id: MessageId, body: &'a [u8] },
     /// Device to gateway: it has the message, or has no place for it.
@@ -99,6 +103,10 @@ impl<'a> Record<'a> {
                     outcomes,
                 }
             }
+            LOST => Record::Lost {
+                number: r.u64()?,
+                devices: read_devices(r)?,
+            },
             PUSH => Record::Push {
                 id: MessageId::read(r)?,
                 body: r.take(r.rest().len())?,
@@ -144,6 +152,13 @@ impl Encode for Record<'_> {
                 w.u8(SENT).u64(*number).u8(refused.unwrap_or(Code::Ok) as u8);
                 write_outcomes(&outcomes[..outcomes.len().min(OUTCOMES_MAX)], w);
             }
+            Record::Lost { number, devices } => {
+                w.u8(LOST).u64(*number);
+                devices
+                    .iter()
+                    .take(OUTCOMES_MAX)
+                    .for_each(|device| write_device(device, w));
+            }
             Record::Push { id, body } => {
                 id.write(w.u8(PUSH));
                 w.put(body);
@@ -160,8 +175,23 @@ impl Encode for Record<'_> {
 fn write_outcomes(outcomes: &[(Option<Device>, Outcome)], w: &mut Writer<'_>) {
     for (device, outcome) in outcomes {
         write_device(device, w);
-        w.u8(*outcome as u8);
+        let known = match outcome {
+            Outcome::Unknown => Outcome::Expired,
+            known => *known,
+        };
+        w.u8(known as u8);
     }
+}
+
+fn read_devices(r: &mut Reader<'_>) -> Option<Vec<Option<Device>>> {
+    let mut devices = Vec::new();
+    while !r.is_empty() {
+        if devices.len() >= OUTCOMES_MAX {
+            return None;
+        }
+        devices.push(Device::read_any(r)?);
+    }
+    Some(devices)
 }
 
 fn read_outcomes(r: &mut Reader<'_>) -> Option<Outcomes> {
@@ -170,7 +200,9 @@ fn read_outcomes(r: &mut Reader<'_>) -> Option<Outcomes> {
         if outcomes.len() >= OUTCOMES_MAX {
             return None;
         }
-        outcomes.push((Device::read_any(r)?, Outcome::from_u8(r.u8()?)?));
+        let device = Device::read_any(r)?;
+        let outcome = Outcome::from_u8(r.u8()?).filter(|outcome| *outcome != Outcome::Unknown)?;
+        outcomes.push((device, outcome));
     }
     Some(outcomes)
 }
@@ -189,15 +221,27 @@ pub fn merge(all: impl Iterator<Item = (Option<Device>, Outcome)>) -> Outcomes {
             None => nobody = Some(nobody.map_or(outcome, |known| better(known, outcome))),
         }
     }
-    // A gateway of which nothing is known may have had further devices.
-    let unknown = nobody.filter(|outcome| best.is_empty() || *outcome == Outcome::Expired);
+    // A gateway of which nothing is known may have had further devices; other outcomes may be those of devices that are not named.
+    let unnamed = nobody.filter(|outcome| best.is_empty() || *outcome != Outcome::NotOnline);
     let mut merged: Outcomes = best
         .into_iter()
         .map(|(device, outcome)| (Some(device), outcome))
         .collect();
-    merged.extend(unknown.map(|outcome| (None, outcome)));
+    merged.extend(unnamed.map(|outcome| (None, outcome)));
+    if merged.len() <= OUTCOMES_MAX {
+        merged.sort_by_key(|(device, outcome)| (rank(*outcome), *device));
+        return merged;
+    }
+    // One without a name stands for those that find no place, and has the worst of their outcomes.
+    merged.sort_by_key(|(device, outcome)| (badness(*outcome), device.is_none(), *device));
+    let rest = merged.split_off(OUTCOMES_MAX - 1);
+    let named: Vec<_> = merged.into_iter().filter(|(device, _)| device.is_some()).collect();
+    let (mut merged, worst) = (named, rest[0].1);
     merged.sort_by_key(|(device, outcome)| (rank(*outcome), *device));
-    merged.truncate(OUTCOMES_MAX);
+    merged.push((
+        None,
+        unnamed.map_or(worst, |one| if badness(one) < badness(worst) { one } else { worst }),
+    ));
     merged
 }
 
@@ -214,16 +258,19 @@ fn rank(outcome: Outcome) -> u8 {
     match outcome {
         Outcome::Delivered => 0,
         Outcome::Expired => 1,
-        Outcome::NotOnline => 2,
+        Outcome::Unknown => 2,
+        Outcome::NotOnline => 3,
     }
 }
 
-/// Whether one answer says more than another: of two services, one may have asked a reader that knew less.
-pub fn says_more(one: &[(Option<Device>, Outcome)], other: &[(Option<Device>, Outcome)]) -> bool {
-    let best = |outcomes: &[(Option<Device>, Outcome)]| outcomes.iter().map(|(_, outcome)| rank(*outcome)).min();
-    let delivered =
-        |outcomes: &[(Option<Device>, Outcome)]| outcomes.iter().filter(|(_, one)| *one == Outcome::Delivered).count();
-    (best(one).unwrap_or(u8::MAX), delivered(other)) < (best(other).unwrap_or(u8::MAX), delivered(one))
+/// The order in which a sender needs to hear of them.
+fn badness(outcome: Outcome) -> u8 {
+    match outcome {
+        Outcome::Expired => 0,
+        Outcome::Unknown => 1,
+        Outcome::Delivered => 2,
+        Outcome::NotOnline => 3,
+    }
 }
 
 #[cfg(test)]
@@ -276,6 +323,10 @@ mod tests {
                 refused: Some(Code::Busy),
                 outcomes: vec![],
             },
+            Record::Lost {
+                number: 1,
+                devices: vec![device(&longest); OUTCOMES_MAX],
+            },
             Record::Push { id: ID, body: &body },
             Record::Taken { id: ID, taken: true },
         ];
@@ -307,8 +358,43 @@ mod tests {
             lost,
             "a gateway that says nothing may have another device"
         );
-        assert!(says_more(&merged, &[(None, Outcome::NotOnline)]));
-        assert!(!says_more(&merged, &merged));
+        let dead = [(phone, Outcome::Unknown), (phone, Outcome::NotOnline)];
+        assert_eq!(merge(dead.into_iter()), [(phone, Outcome::Unknown)]);
+    }
+
+    #[test]
+    fn of_more_devices_than_an_answer_names_the_last_line_says_the_worst() {
+        let all = |worst: Outcome| {
+            let one = move |index: usize| {
+                (
+                    device(&format!("d:{index}")),
+                    if index == 50 { worst } else { Outcome::Delivered },
+                )
+            };
+            merge((0..60).map(one))
+        };
+        for outcome in [Outcome::Expired, Outcome::Unknown] {
+            let merged = all(outcome);
+            assert_eq!(merged.len(), OUTCOMES_MAX);
+            assert!(
+                merged.contains(&(device("d:50"), outcome)),
+                "a device that lacks the message is named"
+            );
+            assert_eq!(
+                merged.last(),
+                Some(&(None, Outcome::Delivered)),
+                "and one line is that of the rest"
+            );
+        }
+        let expired = merge((0..60).map(|index| (device(&format!("d:{index}")), Outcome::Expired)));
+        assert_eq!(
+            (expired.len(), expired.last()),
+            (OUTCOMES_MAX, Some(&(None, Outcome::Expired)))
+        );
+        assert_eq!(
+            merge((0..40).map(|index| (device(&format!("d:{index}")), Outcome::Delivered))).len(),
+            40
+        );
     }
 
     proptest! {

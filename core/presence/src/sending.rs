@@ -12,7 +12,7 @@ use crate::limits::{EXPIRES_MS_MAX, ORDERS_MAX, SENDS_MAX, SESSION_SENDS_MAX};
 use crate::peers::Peers;
 use crate::quick::QuickMap;
 use crate::recipients::{Claims, Recipients};
-use crate::records::{says_more, Letter, Outcomes, Record};
+use crate::records::{merge, Letter, Outcomes, Record};
 use crate::role;
 use crate::wire::{Message, MessageId, Outcome, Unicast};
 use muster_transport::{Code, End, Frame, FrameKinds, Guest, Host, Identity, Micros};
@@ -47,6 +47,15 @@ struct Asked {
     service: u32,
     tries: u32,
     answered: bool,
+}
+
+/// Outcomes for a session.
+struct Answer {
+    session: u64,
+    /// The devices whose gateway was lost, told first.
+    lost: Option<Vec<u8>>,
+    record: Vec<u8>,
+    is_refusal: bool,
 }
 
 /// A message on its way.
@@ -130,8 +139,7 @@ pub struct Sending {
     orders: BTreeMap<(u64, u64), u64>,
     newest: u64,
     pace: Pace,
-    /// Outcomes for sessions, and whether each is a refusal.
-    told: VecDeque<(u64, Vec<u8>, bool)>,
+    told: VecDeque<Answer>,
     again_at: Option<Micros>,
     /// Messages that came and have not been tried.
     fresh: Vec<u64>,
@@ -296,9 +304,9 @@ impl Sending {
         if let Some(one) = pending.asked.iter_mut().find(|one| one.service == service) {
             one.answered = true;
         }
-        if pending.best.as_ref().is_none_or(|best| says_more(&outcomes, best)) {
-            pending.best = Some(outcomes);
-        }
+        // Of two services one may have asked a reader that knew less.
+        let before = pending.best.take().unwrap_or_default();
+        pending.best = Some(merge(before.into_iter().chain(outcomes)));
         let best = pending.best.as_deref().unwrap_or_default();
         let delivered = best.iter().any(|(_, outcome)| *outcome == Outcome::Delivered);
         let nobody = best.iter().all(|(_, outcome)| *outcome == Outcome::NotOnline);
@@ -327,7 +335,7 @@ impl Sending {
         let unknown = || vec![(pending.device, Outcome::Expired)];
         let outcomes = pending.best.filter(|best| !best.is_empty()).unwrap_or_else(unknown);
         let any = |wanted| outcomes.iter().any(|(_, outcome)| *outcome == wanted);
-        let (delivered, expired) = (any(Outcome::Delivered), any(Outcome::Expired));
+        let (delivered, expired) = (any(Outcome::Delivered), any(Outcome::Expired) || any(Outcome::Unknown));
         let counter = match (delivered, expired) {
             (true, _) => &mut self.counters.unicast_sends_delivered,
             (false, true) => &mut self.counters.unicast_sends_expired,
@@ -345,6 +353,9 @@ impl Sending {
     }
 
     fn tell(&mut self, session: u64, number: u64, refused: Option<Code>, outcomes: Outcomes) {
+        let lost = outcomes.iter().filter(|(_, outcome)| *outcome == Outcome::Unknown);
+        let devices: Vec<Option<Device>> = lost.map(|(device, _)| *device).collect();
+        let lost = (!devices.is_empty()).then(|| Record::Lost { number, devices }.to_bytes());
         let sent = Record::Sent {
             number,
             refused,
@@ -361,7 +372,12 @@ impl Sending {
             client.refusals += 1;
         }
         if is_refusal || self.told.len() < SENDS_MAX {
-            self.told.push_back((session, sent.to_bytes(), is_refusal));
+            self.told.push_back(Answer {
+                session,
+                lost,
+                record: sent.to_bytes(),
+                is_refusal,
+            });
         }
     }
 
@@ -479,16 +495,23 @@ impl Guest for Sending {
             self.look(now, sequence, host);
         }
         for _ in 0..self.told.len() {
-            let Some((session, record, is_refusal)) = self.told.pop_front() else {
+            let Some(mut answer) = self.told.pop_front() else {
                 break;
             };
-            let Some(client) = self.clients.get_mut(&session) else {
+            let Some(client) = self.clients.get_mut(&answer.session) else {
                 continue;
             };
-            if host.offer(session, &record) {
-                client.refusals -= usize::from(is_refusal);
+            if answer
+                .lost
+                .as_ref()
+                .is_some_and(|lost| host.offer(answer.session, lost))
+            {
+                answer.lost = None;
+            }
+            if answer.lost.is_none() && host.offer(answer.session, &answer.record) {
+                client.refusals -= usize::from(answer.is_refusal);
             } else {
-                self.told.push_back((session, record, is_refusal));
+                self.told.push_back(answer);
             }
         }
         self.again_at = (!self.told.is_empty()).then_some(now + OFFER_AGAIN);

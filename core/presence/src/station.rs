@@ -150,14 +150,17 @@ impl Guest for Station {
             [] => Some(self.unnamed),
             name => Device::new(name),
         });
-        let came = device.and_then(|device| {
+        let came = device.ok_or(Code::BadDevice).and_then(|device| {
             let closings = self.access.online(now, self.wall.now_ms(), user, device, session);
-            Some((device, closings.ok()?))
+            Ok((device, closings.map_err(|_| Code::TooManyDevices)?))
         });
-        let Some((device, closings)) = came else {
-            self.counters.presence_sessions_refused += 1;
-            self.endings.push((session, Code::NotAllowed));
-            return;
+        let (device, closings) = match came {
+            Ok(came) => came,
+            Err(code) => {
+                self.counters.presence_sessions_refused += 1;
+                self.endings.push((session, code));
+                return;
+            }
         };
         self.counters.presence_sessions += 1;
         self.sessions.insert(session, Known { user, device });
@@ -197,12 +200,18 @@ impl Guest for Station {
 
     fn link(&mut self, _now: Micros, peer: Identity, up: bool) {
         self.proxies.link(peer, up);
+        if !up && peer.role == role::ONLINE_WRITER {
+            self.access.writer(peer.node, None);
+        }
     }
 
     fn frame(&mut self, now: Micros, peer: Identity, frame: &Frame<'_>) -> bool {
         match (peer.role, Message::read(frame.kind, frame.body)) {
-            (_, Some(Message::Here(here))) => {
+            (role, Some(Message::Here(here))) => {
                 self.proxies.here(peer, here.site);
+                if let Some(shard) = here.shard.filter(|_| role == role::ONLINE_WRITER) {
+                    self.access.writer(peer.node, Some((here.site, shard)));
+                }
                 true
             }
             (role::ONLINE_WRITER, Some(Message::Ask(ask))) => {
@@ -214,7 +223,7 @@ impl Guest for Station {
                 true
             }
             (role::ONLINE_WRITER, Some(Message::Supersede(one))) => {
-                if let Some(closing) = self.access.superseded(&one) {
+                if let Some(closing) = self.access.superseded(peer.node, &one) {
                     self.close(&[closing]);
                 }
                 true

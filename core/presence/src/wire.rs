@@ -138,8 +138,18 @@ pub struct FullAsk {
     pub transaction: u64,
     pub shard: Shard,
     pub ap: u32,
-    /// Chunks that are missing; none: the state from its beginning.
+    /// Chunks that are missing; none: the state from its beginning; [`FullAsk::HAS_ALL`]: the writer has the whole state.
     pub chunks: Ranges,
+}
+
+impl FullAsk {
+    /// Chunks beyond the last that a state may have. A gateway that does not know this form sends nothing for it.
+    pub const HAS_ALL: (u64, u64) = (CHUNKS_MAX as u64, CHUNKS_MAX as u64);
+
+    /// Whether the writer says that it has the whole state.
+    pub fn has_all(&self) -> bool {
+        self.chunks == [FullAsk::HAS_ALL]
+    }
 }
 
 /// One of `count` pieces of the state as of `version`.
@@ -225,10 +235,17 @@ pub enum Outcome {
     Delivered = 0,
     NotOnline = 1,
     Expired = 2,
+    /// The device's gateway was lost before it answered: the device may have the message.
+    Unknown = 3,
 }
 
 impl Outcome {
-    pub const ALL: [Outcome; 3] = [Outcome::Delivered, Outcome::NotOnline, Outcome::Expired];
+    pub const ALL: [Outcome; 4] = [
+        Outcome::Delivered,
+        Outcome::NotOnline,
+        Outcome::Expired,
+        Outcome::Unknown,
+    ];
 
     pub fn from_u8(code: u8) -> Option<Outcome> {
         Outcome::ALL.into_iter().find(|outcome| *outcome as u8 == code)

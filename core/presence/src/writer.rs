@@ -7,14 +7,15 @@
 use crate::assembly::Assembly;
 use crate::batch::{Applied, Batch, Outgoing};
 use crate::bucket::Record;
+use crate::contest::Contest;
 use crate::event::Event;
-use crate::limits::{HELD_BYTES_MAX, RANGES_MAX, SOURCES_MAX, WINDOW};
+use crate::limits::{HELD_BYTES_MAX, RANGES_MAX, SOURCES_MAX, WAIT_MS_MAX, WINDOW};
 use crate::places::{Change, Key, Places};
 use crate::planted::{self, Bug};
 use crate::policy::Policies;
 use crate::tracker::{Gaps, Took};
 use crate::version::{after, span};
-use crate::wire::{Beat, Chunk, Empty, Origin, Ranges, Shard, Share, Supersede, TooOld};
+use crate::wire::{Beat, Chunk, Empty, Origin, Ranges, Shard, Share, Supersede, TooOld, Wait};
 use muster_transport::Micros;
 use std::collections::BTreeMap;
 
@@ -29,7 +30,7 @@ pub struct WriterSettings {
     pub reorder: Micros,
     /// The shard is out of sync where a gateway's versions are missing, or its full state is, for longer.
     pub late: Micros,
-    /// By which older sessions at other gateways are ended; `None`: another site's writer does it.
+    /// By which older sessions at other gateways are ended; `None`: none is.
     pub policies: Option<Policies>,
 }
 
@@ -114,6 +115,8 @@ pub struct FullNeeded {
     /// The transaction that asks for it, if one does, and the chunks that it has not brought; none where no chunk came.
     pub asked: Option<u64>,
     pub missing: Ranges,
+    /// The gateway cuts as many full states as it may, and asks to be asked again at this time.
+    pub put_off: Option<Micros>,
 }
 
 /// What is known of a gateway, to be shown.
@@ -166,6 +169,7 @@ struct Source {
     /// Since when the full state is needed.
     since: Micros,
     asked: Option<u64>,
+    put_off: Option<Micros>,
     assembly: Option<Assembly>,
     held: Vec<HeldPacket>,
     held_bytes: usize,
@@ -182,6 +186,7 @@ impl Source {
             lease_ends: now + lease,
             since: now,
             asked: None,
+            put_off: None,
             assembly: None,
             held: Vec::new(),
             held_bytes: 0,
@@ -193,7 +198,7 @@ impl Source {
             self.since = now;
         }
         self.resync = Some(why);
-        (self.asked, self.assembly) = (None, None);
+        (self.asked, self.put_off, self.assembly) = (None, None, None);
         self.held.clear();
         self.held_bytes = 0;
     }
@@ -229,7 +234,8 @@ pub struct Writer {
     /// What changed of the applied vector.
     vector: BTreeMap<u32, Applied>,
     outgoing: Outgoing,
-    supersedes: Vec<Supersede>,
+    /// Which older sessions end at other gateways; `None`: nobody's do.
+    contest: Option<Contest>,
     /// All gateways that are expected have been in sync once.
     is_settled: bool,
     is_expecting: bool,
@@ -248,7 +254,7 @@ impl Writer {
             places: Places::new(epoch, settings.grace),
             vector: BTreeMap::new(),
             outgoing: Outgoing::default(),
-            supersedes: Vec::new(),
+            contest: settings.policies.clone().map(Contest::new),
             is_settled: false,
             is_expecting: false,
             is_restored: false,
@@ -285,6 +291,11 @@ impl Writer {
             self.sources.entry(ap).or_insert_with(|| Source::new(now, epoch, lease));
             self.places.restore(now, user, held);
         }
+        if let Some(contest) = self.contest.as_mut().filter(|_| record.0.len() > 1) {
+            for held in &record.0 {
+                contest.came(now, &self.places, (user, held.device, held.origin.ap), false);
+            }
+        }
         true
     }
 
@@ -307,8 +318,8 @@ impl Writer {
 
     /// The store has lost what was written (H7): it has been emptied, and takes everything anew.
     pub fn rewrite(&mut self) {
-        for (user, changes) in self.outgoing.take_back() {
-            self.places.put_back(user, changes);
+        for (user, (changes, went)) in self.outgoing.take_back() {
+            self.places.put_back(user, changes, went);
         }
         self.places.touch_all();
         let known: Vec<u32> = self.sources.keys().copied().collect();
@@ -408,7 +419,7 @@ impl Writer {
             Err(refusal) => return self.refuse(refusal),
         };
         // A new life that is heard of by this chunk ended what was asked for; its answer is this one.
-        source.asked = Some(chunk.transaction);
+        (source.asked, source.put_off) = (Some(chunk.transaction), None);
         let (epoch, version, count) = (chunk.origin.epoch, chunk.version, chunk.count);
         if !source
             .assembly
@@ -424,6 +435,24 @@ impl Writer {
             }
         }
         Verdict::Applied
+    }
+
+    /// The gateway cannot cut the state that a transaction asks for yet.
+    pub fn wait(&mut self, now: Micros, wait: &Wait) -> Verdict {
+        let asked = |source: &Source| source.asked == Some(wait.transaction) && source.resync.is_some();
+        let asked = self.sources.get(&wait.origin.ap).is_some_and(asked);
+        if !asked {
+            return self.refuse(Refusal::Unasked);
+        }
+        let until = now + Micros::from(wait.wait_ms.min(WAIT_MS_MAX)) * 1_000;
+        match self.heard(now, wait.origin) {
+            Ok(source) => {
+                // A new life that is heard of by this answer ended what was asked for, and is what put it off.
+                (source.asked, source.put_off) = (Some(wait.transaction), Some(until));
+                Verdict::Applied
+            }
+            Err(refusal) => self.refuse(refusal),
+        }
     }
 
     // ---- For the compensation runner -----------------------------------------------------------------------------
@@ -475,6 +504,7 @@ impl Writer {
                 why: source.resync?,
                 asked: source.asked,
                 missing: source.assembly.as_ref().map(Assembly::missing).unwrap_or_default(),
+                put_off: source.put_off,
             })
         });
         needed.collect()
@@ -483,7 +513,7 @@ impl Writer {
     /// `transaction` asks a gateway for its full state, from the beginning.
     pub fn full_asked(&mut self, ap: u32, transaction: u64) {
         if let Some(source) = self.sources.get_mut(&ap).filter(|source| source.resync.is_some()) {
-            (source.asked, source.assembly) = (Some(transaction), None);
+            (source.asked, source.put_off, source.assembly) = (Some(transaction), None, None);
         }
     }
 
@@ -562,7 +592,8 @@ impl Writer {
         // Leases that ended while the writer is deaf are looked at again with the next frame.
         let leases = self.sources.values().map(|source| source.lease_ends);
         let leaving = self.places.deadline().filter(|_| !self.is_restored);
-        leases.filter(|ends| *ends > now).chain(leaving).min()
+        let contest = self.contest.as_ref().and_then(Contest::deadline);
+        leases.filter(|ends| *ends > now).chain(leaving).chain(contest).min()
     }
 
     // ---- For the store and readers ----------------------------------------------------------------------------------
@@ -607,9 +638,18 @@ impl Writer {
         behind.map_or(Standing::InSync, |(ap, _)| Standing::Behind { ap: *ap })
     }
 
-    /// Older sessions at other gateways that a newer one ends.
-    pub fn take_supersedes(&mut self) -> Vec<Supersede> {
-        std::mem::take(&mut self.supersedes)
+    /// Sessions that a newer one at another gateway ends, each again until it is gone.
+    pub fn take_supersedes(&mut self, now: Micros) -> Vec<Supersede> {
+        let sources = &self.sources;
+        let is_whole = |ap: u32| {
+            sources
+                .get(&ap)
+                .is_some_and(|source| source.was_whole && source.is_complete())
+        };
+        let contest = self.contest.as_mut();
+        contest
+            .map(|contest| contest.due(now, &self.places, is_whole))
+            .unwrap_or_default()
     }
 
     /// Devices that are online, with their gateways.
@@ -714,7 +754,7 @@ impl Writer {
             return Verdict::Held;
         }
         source.note();
-        // A version that fills a gap is older than one that is applied: it ends no session that may be newer.
+        // A version that fills a gap is older than one that is applied: its sessions may be older than others that are known.
         let is_newest = source.gaps.highest() == last;
         if events.is_empty() {
             self.counters.empty_versions += last.wrapping_sub(first).wrapping_add(1);
@@ -723,8 +763,11 @@ impl Writer {
             self.counters.events += events.len() as u64;
         }
         for event in &events {
-            if self.places.apply(now, origin, first, event) && is_newest {
-                self.supersede(event, origin.ap);
+            if self.places.apply(now, origin, first, event) {
+                let key = (event.user, event.device, origin.ap);
+                if let Some(contest) = &mut self.contest {
+                    contest.came(now, &self.places, key, is_newest);
+                }
             }
         }
         self.note_applied(origin.ap);
@@ -745,7 +788,12 @@ impl Writer {
         source.held_bytes = 0;
         source.note();
         self.counters.fulls += 1;
-        self.places.replace(now, origin, version, assembly.entries());
+        let came = self.places.replace(now, origin, version, assembly.entries());
+        if let Some(contest) = &mut self.contest {
+            for (user, device) in came {
+                contest.came(now, &self.places, (user, device, origin.ap), false);
+            }
+        }
         self.note_applied(origin.ap);
         for packet in held {
             // A packet beyond the window of the state is no reason to ask for another one: a beat will tell what is missing.
@@ -762,22 +810,5 @@ impl Writer {
             let version = Some(source.gaps.complete());
             self.vector.insert(ap, Applied { ap, epoch, version });
         }
-    }
-
-    fn supersede(&mut self, event: &Event, ap: u32) {
-        let Some(policies) = &self.settings.policies else {
-            return;
-        };
-        let policy = policies.of(event.user);
-        let older = self.places.elsewhere(event.user, (event.device, ap));
-        // Sessions of one gateway are that gateway's own business.
-        let ended = older.filter(|held| held.origin.ap != ap && policy.ends(&held.device, &event.device));
-        self.supersedes.extend(ended.map(|held| Supersede {
-            origin: held.origin,
-            user: event.user,
-            device: held.device,
-            version: held.version,
-            index: held.index,
-        }));
     }
 }

@@ -3,8 +3,8 @@
 use muster_presence::{
     kinds, role, AccessPoint, AccessSettings, Ask, Beat, Chunk, Courier, Deliveries, DeliverySettings, Device, Empty,
     Entries, Events, FullAsk, Keeping, Message, MessageId, Origin, Reason, Refusal, Report, Shard, Share, Splitting,
-    Task, TooOld, Unicast, UnicastAnswer, Verdict, Writer, WriterSettings, CHUNKS_MAX, DEVICES_MAX, FRAME_BYTES_MAX,
-    WINDOW,
+    Task, To, TooOld, Unicast, UnicastAnswer, Verdict, Writer, WriterSettings, CHUNKS_MAX, DEVICES_MAX,
+    FRAME_BYTES_MAX, WINDOW,
 };
 use muster_transport::{Dice, FrameKind, Frames, Identity, Mail, Role};
 
@@ -68,7 +68,7 @@ fn give(writer: &mut Writer, access: &mut AccessPoint, deliveries: &mut Deliveri
         Message::Chunk(chunk) => drop(writer.chunk(now, chunk)),
         Message::Ask(ask) => access.ask(1, ask),
         Message::FullAsk(ask) => access.full_ask(now, 1, ask),
-        Message::Supersede(one) => drop(access.superseded(one)),
+        Message::Supersede(one) => drop(access.superseded(1, one)),
         Message::Unicast(unicast) => deliveries.offer(now, 1, unicast, [device(b"phone")].into_iter()),
         Message::Report(_) | Message::Wait(_) | Message::UnicastAnswer(_) | Message::Here(_) => {}
     }
@@ -257,7 +257,54 @@ fn full_states_asked_in_a_loop_leave_at_their_pace() {
         (150_000..180_000).contains(&bytes),
         "a burst and a second's share: {bytes}"
     );
-    assert!(access.counters().fulls_refused > 0);
+}
+
+#[test]
+fn full_states_of_sixty_four_writers_leave_within_seconds_and_a_place_is_free_when_its_writer_has_all() {
+    let mut access = AccessPoint::new(ME, 0, AccessSettings::default(), 0);
+    for user in 0..100_000 {
+        access.online(0, 5, user, device(b"phone"), user).expect("few devices");
+    }
+    access.expire(60_000);
+    access.take_out();
+    let ask = |writer: u32, chunks| FullAsk {
+        transaction: u64::from(writer),
+        shard: Shard {
+            of: 16,
+            index: writer as u16 % 16,
+        },
+        ap: 7,
+        chunks,
+    };
+    let mut now = 60_000;
+    for writer in 0..64 {
+        access.full_ask(now, writer, &ask(writer, vec![]));
+    }
+    let (mut left, mut whole) = (vec![0u32; 64], 0);
+    while whole < 64 {
+        now = access.deadline().expect("chunks wait").max(now + 1_000);
+        access.expire(now);
+        for (to, frame) in access.take_out() {
+            let To::Writer(writer) = to else { continue };
+            let frame = Frames::new(&frame, kinds::ALL).next().expect("a frame").expect("whole");
+            let Some(Message::Chunk(chunk)) = Message::read(frame.kind, frame.body) else {
+                panic!("no chunk")
+            };
+            left[writer as usize] += 1;
+            if left[writer as usize] == chunk.count {
+                whole += 1;
+                access.full_ask(now, writer, &ask(writer, vec![FullAsk::HAS_ALL]));
+            }
+        }
+    }
+    assert!(now < 5_000_000, "64 full states, four times 100,000 devices: {now} us");
+    assert_eq!(access.counters().fulls_refused, 0);
+    for writer in 64..128 {
+        access.full_ask(now, writer, &ask(writer, vec![]));
+    }
+    assert_eq!(access.counters().fulls_refused, 0, "all places are free at once");
+    access.full_ask(now, 128, &ask(128, vec![]));
+    assert_eq!(access.counters().fulls_refused, 1, "each of them has chunks that wait");
 }
 
 #[test]

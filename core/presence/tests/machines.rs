@@ -210,16 +210,21 @@ fn a_newer_session_elsewhere_ends_the_older_one_that_its_event_told_of() {
     carry(&mut here, &mut writer, SECOND);
     there.online(SECOND, 1, 5, device("laptop"), 71).expect("few");
     carry(&mut there, &mut writer, 2 * SECOND);
-    let [one] = writer.take_supersedes()[..] else {
+    let [one] = writer.take_supersedes(2 * SECOND)[..] else {
         panic!("one session ends")
     };
     let closing = Closing {
         session: 70,
         reason: Reason::Replaced,
     };
-    assert_eq!((here.superseded(&one), there.superseded(&one)), (Some(closing), None));
+    here.writer(1, Some((1, ONE)));
+    there.writer(1, Some((1, ONE)));
+    assert_eq!(
+        (here.superseded(1, &one), there.superseded(1, &one)),
+        (Some(closing), None)
+    );
     here.online(3 * SECOND, 1, 5, device("phone"), 72).expect("few");
-    assert_eq!(here.superseded(&one), None, "a newer session of that device stays");
+    assert_eq!(here.superseded(1, &one), None, "a newer session of that device stays");
 }
 
 #[test]

@@ -130,6 +130,7 @@ fn device_outcome((device, outcome): &(Option<Device>, Outcome)) -> (Option<Stri
         Outcome::Delivered => "delivered",
         Outcome::NotOnline => "not_online",
         Outcome::Expired => "expired",
+        Outcome::Unknown => "unknown",
     };
     (name, outcome)
 }

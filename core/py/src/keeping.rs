@@ -269,7 +269,7 @@ impl OnlineWriterEngine {
 
     /// The next batch for the store; the same again until `written`.
     fn batch<'py>(&mut self, py: Python<'py>, users_max: usize, buckets: u32) -> PyResult<Option<PackedBatch<'py>>> {
-        let packed = self.with(|keeping| keeping.batch(users_max, buckets))?;
+        let packed = self.with(|keeping| keeping.batch(monotonic_now(), users_max, buckets))?;
         Ok(packed.map(|packed| {
             let bytes = |bytes: &[u8]| PyBytes::new(py, bytes);
             (

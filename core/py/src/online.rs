@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 
 use muster_presence::{
     AccessSettings, Courier, DeliverySettings, Policies, Policy, Post, PostConfig, Splitting, Station, StationSettings,
-    Task, Wall,
+    Task, Wall, Whereabouts,
 };
 use muster_transport::{Identity, ResetSecret, Role};
 use muster_udp::{monotonic_now, KernelEntropy};
@@ -218,14 +218,27 @@ impl UnicastEngine {
         Ok(())
     }
 
-    /// Where users are: their gateways, or None where nobody could say.
-    fn routed(&mut self, found: Vec<(u64, Option<Vec<u32>>)>) -> PyResult<()> {
+    /// Where users are: gateway, device and whether it is online of each device, or None where nobody could say.
+    fn routed(&mut self, found: Vec<(u64, Option<Vec<(u32, String, bool)>>)>) -> PyResult<()> {
+        let placed = |(gateway, device, is_online): (u32, String, bool)| {
+            let device = presence::device(&device)?;
+            Ok(Whereabouts {
+                gateway,
+                device,
+                is_online,
+            })
+        };
+        let found = found.into_iter().map(|(user, places)| {
+            let places = places.map(|places| places.into_iter().map(placed).collect::<PyResult<Vec<_>>>());
+            Ok((user, places.transpose()?))
+        });
+        let found = found.collect::<PyResult<Vec<_>>>()?;
         let running = self.get_mut()?;
         running.driver.machine_mut().with(|courier, mail| {
             let now = monotonic_now();
             found
                 .into_iter()
-                .for_each(|(user, gateways)| courier.routed(now, user, gateways, mail));
+                .for_each(|(user, places)| courier.routed(now, user, places, mail));
         });
         running.driver.kick();
         Ok(())

@@ -10,10 +10,12 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyDict};
 
+use crate::online::{self, PolicyOptions};
+
 /// Gateway, its epoch, whether it is followed, highest complete version, highest seen, missing versions.
 pub type SourceEntry = (u32, u32, bool, u64, u64, u64);
-/// Gateway, why its full state is needed, the transaction that asks, chunks that are missing.
-pub type FullEntry = (u32, &'static str, Option<u64>, Ranges);
+/// Gateway, why its full state is needed, the transaction that asks, chunks that are missing, when it asks to be asked again.
+pub type FullEntry = (u32, &'static str, Option<u64>, Ranges, Option<u64>);
 /// Gateway, its epoch, device, version, index, state, time of the event.
 type Held = (u32, u32, String, u64, u16, &'static str, u64);
 /// Gateway, its epoch, version, index, device, state, time of the event.
@@ -67,7 +69,9 @@ pub struct PresenceAccess(AccessPoint);
 #[pymethods]
 impl PresenceAccess {
     #[new]
-    #[pyo3(signature = (*, ap, epoch, now, version=0, window_us=50_000, ring_bytes=4 << 20, full_bytes_per_second=8 << 20))]
+    #[pyo3(signature = (*, ap, epoch, now, version=0, window_us=50_000, ring_bytes=4 << 20, full_bytes_per_second=8 << 20,
+        policies=None))]
+    #[allow(clippy::too_many_arguments)]
     fn new(
         ap: u32,
         epoch: u32,
@@ -76,14 +80,23 @@ impl PresenceAccess {
         window_us: u64,
         ring_bytes: usize,
         full_bytes_per_second: u64,
-    ) -> Self {
+        policies: Option<PolicyOptions>,
+    ) -> PyResult<Self> {
         let settings = AccessSettings {
             window: window_us,
             ring_bytes,
             full_bytes_per_second,
-            ..AccessSettings::default()
+            policies: policies.map(online::policies).transpose()?.unwrap_or_default(),
         };
-        PresenceAccess(AccessPoint::new(Origin { ap, epoch }, version, settings, now))
+        let access = AccessPoint::new(Origin { ap, epoch }, version, settings, now);
+        Ok(PresenceAccess(access))
+    }
+
+    /// A linked writer says its site, shards and shard; None: its link is down.
+    fn writer(&mut self, node: u32, place: Option<(u16, u16, u16)>) -> PyResult<()> {
+        let place = place.map(|(site, of, index)| Ok::<_, PyErr>((site, shard(of, index)?)));
+        self.0.writer(node, place.transpose()?);
+        Ok(())
     }
 
     fn online(
@@ -120,14 +133,19 @@ impl PresenceAccess {
         self.0.drain(now, wall_ms);
     }
 
-    /// Frames of a writer.
-    fn feed(&mut self, now: u64, writer: u32, bytes: &[u8]) -> PyResult<()> {
-        let access = &mut self.0;
+    /// Frames of a writer, and the sessions that are to end by them.
+    fn feed(&mut self, now: u64, writer: u32, bytes: &[u8]) -> PyResult<Vec<(u64, &'static str)>> {
+        let (access, mut closings) = (&mut self.0, Vec::new());
         frames(bytes, |message| match message {
             Message::Ask(ask) => access.ask(writer, &ask),
             Message::FullAsk(ask) => access.full_ask(now, writer, &ask),
+            Message::Supersede(one) => closings.extend(access.superseded(writer, &one)),
             _ => {}
-        })
+        })?;
+        Ok(closings
+            .into_iter()
+            .map(|one| (one.session, one.reason.name()))
+            .collect())
     }
 
     fn expire(&mut self, now: u64) {
@@ -256,12 +274,15 @@ impl PresenceLookup {
         (PyBytes::new(py, &users), PyBytes::new(py, &buckets))
     }
 
-    /// The answer of the site in MessagePack, from what its shards answered: shard, bytes, their clock and keepalive in ms.
+    /// The answer of the site in MessagePack, from what its shards answered: shard, bytes, their clock and keepalive in ms. `lost`: also
+    /// devices that went with their gateway of late.
+    #[pyo3(signature = (site, parts, lost = false))]
     fn found<'py>(
         &self,
         py: Python<'py>,
         site: u16,
         parts: Vec<(u16, PyBackedBytes, u64, u64)>,
+        lost: bool,
     ) -> PyResult<Bound<'py, PyBytes>> {
         let parts: Vec<Part<'_>> = parts
             .iter()
@@ -272,7 +293,7 @@ impl PresenceLookup {
                 alive_ms: *alive_ms,
             })
             .collect();
-        let found = self.0.found(site, &parts);
+        let found = self.0.found(site, &parts, lost);
         let found = found.ok_or_else(|| PyValueError::new_err("the store's answer is malformed"))?;
         Ok(PyBytes::new(py, &found))
     }
@@ -319,7 +340,7 @@ pub fn fulls(writer: &Writer) -> Vec<FullEntry> {
             Why::Jump => "jump",
             Why::TooOld => "too_old",
         };
-        (full.ap, why, full.asked, full.missing)
+        (full.ap, why, full.asked, full.missing, full.put_off)
     });
     fulls.collect()
 }
@@ -407,7 +428,9 @@ pub struct PresenceWriter(Writer);
 #[pymethods]
 impl PresenceWriter {
     #[new]
-    #[pyo3(signature = (*, shards, index, epoch, grace_us=5_000_000, lease_us=10_000_000, reorder_us=30_000, late_us=2_000_000))]
+    #[pyo3(signature = (*, shards, index, epoch, grace_us=5_000_000, lease_us=10_000_000, reorder_us=30_000, late_us=2_000_000,
+        policies=None))]
+    #[allow(clippy::too_many_arguments)]
     fn new(
         shards: u16,
         index: u16,
@@ -416,13 +439,14 @@ impl PresenceWriter {
         lease_us: u64,
         reorder_us: u64,
         late_us: u64,
+        policies: Option<PolicyOptions>,
     ) -> PyResult<Self> {
         let settings = WriterSettings {
             grace: grace_us,
             lease: lease_us,
             reorder: reorder_us,
             late: late_us,
-            policies: None,
+            policies: policies.map(online::policies).transpose()?,
         };
         Ok(PresenceWriter(Writer::new(shard(shards, index)?, epoch, settings)))
     }
@@ -459,6 +483,7 @@ impl PresenceWriter {
                 Message::Beat(beat) => writer.beat(now, &beat),
                 Message::TooOld(old) => writer.too_old(now, &old),
                 Message::Chunk(chunk) => writer.chunk(now, &chunk),
+                Message::Wait(wait) => writer.wait(now, &wait),
                 _ => Verdict::Refused(Refusal::Unasked),
             };
             verdicts.push(match verdict {
@@ -505,6 +530,13 @@ impl PresenceWriter {
 
     fn stalled(&mut self, now: u64) {
         self.0.stalled(now);
+    }
+
+    /// Frames that end sessions, each with its gateway.
+    fn supersedes<'py>(&mut self, py: Python<'py>, now: u64) -> Vec<(u32, Bound<'py, PyBytes>)> {
+        let told = self.0.take_supersedes(now).into_iter();
+        told.map(|one| (one.origin.ap, PyBytes::new(py, &Message::Supersede(one).to_frame())))
+            .collect()
     }
 
     fn deadline(&self, now: u64) -> Option<u64> {

@@ -511,10 +511,11 @@ class Client:
     ) -> list[DeviceResult]:
         """Send a message to all devices of a user that are online, or to one of them, and return what became of it.
 
-        One result for each device: `delivered` (its client has the message), `not_online`, or `expired` (it did not say
-        within `expires` seconds that it has it; it may have). A result without a device stands for devices that nobody
-        knows. Each device has a message once, whatever fails. `data` has at most 960 bytes (`TooLong`). A cancelled
-        message may still be delivered. Needs an instance with presence.
+        One result for each device: `delivered` (its client has the message), `not_online`, `expired` (it did not say
+        within `expires` seconds that it has it; it may have), or `unknown` (its gateway was lost before it answered; the
+        device may have it). A result without a device stands for devices that are not known by name, and for those
+        beyond 40. Each device has a message once, whatever fails. `data` has at most 960 bytes (`TooLong`). A
+        cancelled message may still be delivered. Needs an instance with presence.
         """
         self._check_open()
         if not isinstance(user, int) or not 0 <= user < 1 << 64:
@@ -610,12 +611,16 @@ class Client:
             raise Invalid(str(error)) from None
 
     def _use_servers(self, known: Address) -> None:
-        """Give these servers and this token to the engine. A refused session goes on if either of them changed."""
+        """Give these servers and this token to the engine. A refused session goes on if either of them changed, unless a
+        newer session has replaced it."""
         before = self._known
         self.engine.redirect(**self._servers(known))
         self._known = known
         for side in (0, 1):
-            if side in self._refused and self._is_other(side, before):
+            refused = self._refused.get(side)
+            if isinstance(refused, Refused) and refused.code == "replaced":
+                continue
+            if refused is not None and self._is_other(side, before):
                 self._revive(side, self._refused.pop(side))
 
     def _is_other(self, side: int, before: Address) -> bool:

@@ -100,8 +100,9 @@ class DeviceResult(NamedTuple):
     """The outcome of a message on one device of a user."""
 
     device: str | None
-    """None: devices that nobody knows."""
-    outcome: Literal["delivered", "not_online", "expired"]
+    """None: devices that are not known by name, or find no place among the 40 outcomes of a message."""
+    outcome: Literal["delivered", "not_online", "expired", "unknown"]
+    """`unknown`: the device's gateway was lost before it answered, so the device may have the message."""
 
 
 class Hop(NamedTuple):

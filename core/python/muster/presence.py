@@ -4,6 +4,7 @@ Python.
 Owns connections to a Muster HTTP face, and the shapes of its answers (`docs/presence.md`). It must not know rooms.
 """
 
+import base64
 import http.client
 import json
 import threading
@@ -39,6 +40,8 @@ class User:
     user: int
     devices: tuple[Device, ...]
     last_seen: float | None
+    text: str | None = None
+    """The text by which the call named the user."""
 
     @property
     def online(self) -> bool:
@@ -48,16 +51,18 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A device came or went. `id` is the same each time that the change is told."""
+    """A device came or went. `id` is the same each time that the change is told; without one it says how a device stood
+    when the watch began."""
 
     user: int
-    device: str
+    device: str | None
+    """None: at the beginning no device of the user was online."""
     state: Literal["online", "offline"]
     reason: str | None
     """Why it is offline: `closed`, `lost`, `drained`, `replaced` or `kicked`."""
     gateway: int
     at: float
-    id: str
+    id: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,8 @@ class Sent:
     devices: tuple[DeviceResult, ...]
     error: str | None
     """The code with which it was refused: no device was tried."""
+    text: str | None = None
+    """The text by which the call named the user."""
 
 
 class Presence:
@@ -96,8 +103,8 @@ class Presence:
         with self._lock:
             self._connection.close()
 
-    def who(self, users: Sequence[int], *, site: int | None = None) -> list[User]:
-        """Look up to 1,000 users up, at one site or at any; the answers are in this order.
+    def who(self, users: Sequence[int | str], *, site: int | None = None) -> list[User]:
+        """Look up to 1,000 users up, by number or text, at one site or at any; the answers are in this order.
 
         Raises `Refused`, `Unavailable` (no site may answer now: try again), `TimedOut`.
         """
@@ -110,15 +117,19 @@ class Presence:
             asked["site"] = site
         return [_user(each) for each in self._ask("/api/v1/presence", asked)["users"]]
 
-    def watch(self, users: Sequence[int]) -> Iterator[Change]:
-        """Changes of up to 1,000 users from now on, without end. Raises as `who`, also later: then watch again, and look up
-        what was missed."""
+    def watch(self, users: Sequence[int | str], *, after: str | None = None) -> Iterator[Change]:
+        """How the devices of up to 1,000 users stand, then their changes, without end. `after`: the id of the last change
+        that was read; then what came since comes first, or the state again where that is no longer kept (about a minute).
+
+        Raises as `who`, also later: then watch again after the last id.
+        """
         if not 1 <= len(users) <= BATCH_MAX:
             raise Invalid(f"{len(users)} users; a watch has 1 to {BATCH_MAX}")
         connection = self._opened()
         try:
-            path = "/api/v1/presence/changes?users=" + quote(",".join(str(user) for user in users), safe=",")
-            connection.request("GET", path, headers=self._headers)
+            path = "/api/v1/presence/changes?users=" + ",".join(quote(str(user), safe="") for user in users)
+            headers = self._headers | ({} if after is None else {"last-event-id": after})
+            connection.request("GET", path, headers=headers)
             answer = connection.getresponse()
             if answer.status >= 400:
                 raise _problem(_read(answer))
@@ -133,17 +144,25 @@ class Presence:
         finally:
             connection.close()
 
-    def send(self, users: Sequence[int], data: str, *, device: str | None = None, expires: float = 5.0) -> list[Sent]:
+    def send(
+        self, users: Sequence[int | str], data: str | bytes, *, device: str | None = None, expires: float = 5.0
+    ) -> list[Sent]:
         """Send one message, at most 960 bytes, to all devices of up to 1,000 users, or to the `device` of this name.
 
-        The outcomes are in this order. `expired`: a device did not say within `expires` seconds, at most 60, that it has it.
+        The outcomes are in this order. `expired`: a device did not say within `expires` seconds, at most 60, that it has
+        it. `unknown`: its gateway was lost before it answered.
+
         Raises as `who`; after `TimedOut` and `Unavailable` it may have arrived all the same.
         """
         if len(users) > BATCH_MAX:
             raise Invalid(f"{len(users)} users; a message has at most {BATCH_MAX}")
         if not users:
             return []
-        asked: dict[str, Any] = {"users": [str(user) for user in users], "data": data, "expires": expires}
+        asked: dict[str, Any] = {"users": [str(user) for user in users], "expires": expires}
+        if isinstance(data, bytes):
+            asked |= {"data": base64.b64encode(data).decode(), "encoding": "base64"}
+        else:
+            asked["data"] = data
         if device is not None:
             asked["device"] = device
         return [_sent(each) for each in self._ask("/api/v1/send", asked, expires)["users"]]
@@ -183,12 +202,16 @@ def _read(answer: http.client.HTTPResponse) -> Any:
 
 def _user(said: Any) -> User:
     devices = (Device(each["device"], each["gateway"], each["since"] / 1_000) for each in said["devices"])
-    return User(int(said["user"]), tuple(devices), None if said["last_seen"] is None else said["last_seen"] / 1_000)
+    return User(int(said["user"]), tuple(devices), _seconds(said["last_seen"]), said.get("text"))
+
+
+def _seconds(milliseconds: int | None) -> float | None:
+    return None if milliseconds is None else milliseconds / 1_000
 
 
 def _sent(said: Any) -> Sent:
     devices = (DeviceResult(each["device"], each["outcome"]) for each in said.get("devices", ()))
-    return Sent(int(said["user"]), tuple(devices), said.get("error"))
+    return Sent(int(said["user"]), tuple(devices), said.get("error"), said.get("text"))
 
 
 def _change(said: Any) -> Change:

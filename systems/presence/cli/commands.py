@@ -18,6 +18,7 @@ from muster_server.control.terminal.texts import Texts
 from muster_server.control.terminal.words import say
 from muster_server.systems.presence.asking import Readers
 from muster_server.systems.presence.cli.reach import named_json, reaching, texts_among, user_of
+from muster_server.systems.presence.options import shards as shards_of
 from muster_server.systems.presence.questions import ShardStats, User
 
 BATCH: Final = 1_000
@@ -34,14 +35,22 @@ def asked(where: Target, users: Sequence[str], file: Path | None) -> tuple[list[
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"{file}: {error}", USAGE) from None
         named += [line.strip() for line in lines if line.strip()]
-    if not named:
+    if not named and file is None:
         raise UserError("no user is given; see --help", USAGE)
     numbers = [user_of(where, text) for text in named]
     return numbers, texts_among(zip(numbers, named, strict=True))
 
 
+def check_site(where: Target, site: int | None) -> None:
+    """Raises `UserError` where there is no such site."""
+    sites = where.config().section("presence").sites
+    if site is not None and site > sites:
+        raise UserError(f"--site: {site}; this instance has the sites 1 to {sites} (presence.sites)", USAGE)
+
+
 async def who(where: Target, users: Sequence[str], file: Path | None, site: int | None, as_json: bool) -> int:
     """Look users up."""
+    check_site(where, site)
     numbers, known = asked(where, users, file)
 
     async def work(readers: Readers, texts: Texts) -> int:
@@ -94,26 +103,30 @@ def _when(at_ms: int) -> str:
 
 async def watch(where: Target, users: Sequence[str], file: Path | None, site: int | None, as_json: bool) -> int:
     """Show changes until the end of the program."""
+    check_site(where, site)
     numbers, known = asked(where, users, file)
+    if not numbers:
+        raise UserError(f"{file}: no user is in it", USAGE)
 
     async def work(readers: Readers, texts: Texts) -> int:
         said = False
-        async for change in readers.watch(numbers, site):
+        async for told in readers.watch(numbers, site):
+            change = told.change
             if not change:
                 if not said and not as_json:
                     say(f"watching {common.counted(len(numbers), 'user')}")
                 said = True
                 continue
-            told = msgspec.json.decode(change)
-            user = int(told["user"])
+            said = msgspec.json.decode(change)
+            user = int(said["user"])
             named = await texts.of([user])
             if as_json:
-                common.print_json(named_json(user, named) | told, line=True)
+                common.print_json(named_json(user, named) | said, line=True)
             else:
-                reason = f" ({told['reason']})" if told["reason"] else ""
-                device = one_line(told["device"])
+                reason = f" ({said['reason']})" if said["reason"] else ""
+                device = one_line(said["device"])
                 print(
-                    f"{_named(user, named)}: {device} {told['state']}{reason} at gateway {told['gateway']}", flush=True
+                    f"{_named(user, named)}: {device} {said['state']}{reason} at gateway {said['gateway']}", flush=True
                 )
         return 0
 
@@ -123,9 +136,11 @@ async def watch(where: Target, users: Sequence[str], file: Path | None, site: in
 async def stats(where: Target, again: bool, as_json: bool) -> int:
     """Show how all shards stand."""
 
+    counts = dict(enumerate(shards_of(where.config().section("presence")), 1))
+
     async def work(readers: Readers, _: Texts) -> int:
         while True:
-            shards = await readers.stats()
+            shards = whole(await readers.stats(), counts)
             with common.verdict_after():
                 if as_json:
                     common.print_json([_told(each) for each in shards], line=again)
@@ -138,6 +153,18 @@ async def stats(where: Target, again: bool, as_json: bool) -> int:
             await asyncio.sleep(AGAIN_S)
 
     return await reaching(where, work)
+
+
+def whole(shards: Sequence[ShardStats], counts: Mapping[int, int]) -> list[ShardStats]:
+    """With a line for each shard of a site whose reader does not answer. `counts`: shards by site."""
+    told = {each.site for each in shards}
+    silent = [
+        ShardStats(site, count, shard, "no reader of this site answers", None, None)
+        for site, count in counts.items()
+        for shard in range(count)
+        if site not in told
+    ]
+    return sorted([*shards, *silent], key=lambda each: (each.site, each.shards, each.shard))
 
 
 def _told(shard: ShardStats) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from muster_server.plane import users
 from muster_server.plane.calls import CallError, key_of
 from muster_server.plane.spec import SpecError, secret
 from muster_server.plane.users import HASHED
-from muster_server.systems.presence.asking import ROLE, USER_MAX, Address, Readers
+from muster_server.systems.presence.asking import ROLE, Address, Readers
 
 CODES: Final = {"question": USAGE, "away": UNAVAILABLE}
 LATER: Final = frozenset({"late", "stale", "store", "busy", "slow"})
@@ -61,11 +61,13 @@ def in_one_line() -> Iterator[None]:
 
 
 def user_of(where: Target, text: str) -> int:
-    """The number of a user. Raises `UserError` unless it is one, or text, for which the key of room names is needed."""
-    if text.isascii() and text.isdigit() and int(text) <= USER_MAX:
+    """The number of a user that is named by number or text. Raises `UserError`: it is neither, or no key hashes text."""
+    if text in {"0", "1"}:
         return int(text)
     try:
         users.check_user(text)
+        if text.isascii() and text.isdigit():
+            return int(text)
         return users.user_of(text, secret(specs.names_file(where.config()), 16))
     except (ValueError, SpecError) as error:
         raise UserError(f"{text!r} is not a user: {error}", USAGE) from None

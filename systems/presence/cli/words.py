@@ -31,19 +31,20 @@ def send(
     user: Annotated[str, typer.Argument(metavar="USER", help="A number from 0 to 2^64-1, or text.")],
     device: Annotated[str | None, typer.Option(metavar="NAME", help="Only to this device [all].")] = None,
     expires: Annotated[float, typer.Option(min=0.001, max=600, help="Give up after this many seconds.")] = 5.0,
+    base64: Annotated[bool, typer.Option("--base64", help="Stdin is base64; its bytes are sent.")] = False,
     json: Json = False,
     registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
     """Send stdin, at most 960 bytes, to all devices of a user that are online, and print what became of it.
 
-    Exit code 0: each of them has it; 1: none is online; 75: one did not confirm in time.
+    Exit code 0: each of them has it; 1: none is online; 75: one did not confirm in time, or its gateway was lost.
     """
     from muster_server.control.terminal import common
     from muster_server.control.terminal.found import Target
     from muster_server.systems.presence.http.send import send as run
 
-    return common.run(run(Target(config, registry), user, device, expires, json))
+    return common.run(run(Target(config, registry), user, device, expires, json, is_base64=base64))
 
 
 @presence_app.command("who", epilog="Example: muster presence who 7 8 9 --json")

@@ -17,31 +17,32 @@ from litestar.types import ControllerRouterHandler
 
 import muster
 from muster_server.plane.calls import CallError
-from muster_server.plane.users import is_hashed
 from muster_server.systems.http.access import Action, Caller
 from muster_server.systems.http.bodies import Body, decoded
 from muster_server.systems.http.face import AnyRequest, Base
 from muster_server.systems.http.lookout import Lookout
 from muster_server.systems.http.problems import CONTENT_TYPE, Problem
 from muster_server.systems.http.streams import COMMENT
-from muster_server.systems.presence.asking import ROLE, USER_MAX, Readers
+from muster_server.systems.presence.asking import ROLE, Address, Readers
 from muster_server.systems.presence.http import send
-from muster_server.systems.presence.questions import User
+from muster_server.systems.presence.named import needs_whole, users_of
+from muster_server.systems.presence.questions import Told, User
 
 ACTIONS: Final = (Action("presence", "see where these users are online", None), send.ACTION)
 USERS_MAX: Final = 1_000
-CODES: Final = {"question": "bad_request", "late": "timeout"}
+CODES: Final = {"question": "bad_request", "late": "timeout", "busy": "busy"}
 
-NUMBER: Final = r"0|[1-9][0-9]{0,19}"
 EVENTS: Final = "text/event-stream"
-
-Number = Annotated[str, msgspec.Meta(pattern=rf"^({NUMBER})\Z")]
+ID: Final = r"[0-9]{1,20}(-[0-9]{1,20}){3}"
+"""An id of the change feed."""
+WATCHES_EACH: Final = 1_000
+"""Watches that share a connection to a reader: it takes 1,024 questions at once by each."""
 
 
 class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A question for users; a number of 64 bits is text."""
+    """A question for users, each a number of 64 bits as text, or the text that names the user."""
 
-    users: Annotated[list[Number], msgspec.Meta(min_length=1, max_length=USERS_MAX)]
+    users: Annotated[list[str], msgspec.Meta(max_length=USERS_MAX)]
     site: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
 
@@ -53,13 +54,14 @@ class OnlineDevice(msgspec.Struct, frozen=True, gc=False):
     since: int
 
 
-class OnlineUser(msgspec.Struct, frozen=True, gc=False):
-    """A user; `last_seen` in ms since 1970."""
+class OnlineUser(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """A user; `last_seen` in ms since 1970; `text` where the question named the user by text."""
 
     user: str
     online: bool
     devices: list[OnlineDevice]
     last_seen: int | None
+    text: str | None = None
 
 
 class Said(msgspec.Struct, frozen=True):
@@ -90,15 +92,15 @@ async def who(
 ) -> Response[bytes]:
     """Where users are online: `{"users": ["7", "8"]}`; `"site": 1` asks that site only."""
     asked = decoded(await request.body(), Asked)
-    if any(int(user) > USER_MAX for user in asked.users):
-        raise Problem("bad_body", "users: numbers of 64 bits")
+    numbers = users_of(caller, asked.users, "bad_body")
     for user in asked.users:
-        caller.need("presence", user, whole=is_hashed(user))
+        caller.need("presence", user, whole=needs_whole(user))
+    presence.check_site(asked.site)
     try:
-        found = await (await presence.readers()).who([int(user) for user in asked.users], asked.site)
+        found = await (await presence.readers()).who(numbers, asked.site)
     except CallError as error:
         raise Problem(CODES.get(error.code, "unavailable"), str(error)[:400]) from None
-    said = Said(found.site, [shown(user) for user in found.users])
+    said = Said(found.site, [shown(user, name) for user, name in zip(found.users, asked.users, strict=True)])
     return Response(msgspec.json.encode(said) + b"\n", media_type=MediaType.JSON)
 
 
@@ -114,23 +116,36 @@ async def changes(
     caller: NamedDependency[Caller],
     presence: NamedDependency["PresenceFace"],
     users: Annotated[str, QueryParameter(description="Up to 1,000 users, separated by commas")],
+    after: Annotated[
+        str, QueryParameter(description="Go on after the change of this id, as the header Last-Event-ID does")
+    ] = "",
 ) -> Stream:
-    """Changes of users as they come, until the client goes: a comment a second says that the stream lives."""
-    numbers = users.split(",")
-    if len(numbers) > USERS_MAX or not all(re.fullmatch(NUMBER, user) and int(user) <= USER_MAX for user in numbers):
-        raise Problem("bad_request", f"users: up to {USERS_MAX} numbers of 64 bits, separated by commas")
-    for user in numbers:
-        caller.need("presence", user, whole=is_hashed(user))
-    told = (await presence.readers()).watch([int(user) for user in numbers])
+    """How users' devices stand, as events `state`, then changes as they come, each with its id, until the client goes.
+
+    A client that was cut goes on with `Last-Event-ID`: it gets what came since then. Where that is no longer kept, it gets
+    the state again. A comment a second says that the stream lives.
+    """
+    names = users.split(",")
+    if len(names) > USERS_MAX:
+        raise Problem("bad_request", f"users: {len(names)} of them; a watch has up to {USERS_MAX}, separated by commas")
+    last = request.headers.get("last-event-id") or after
+    if last and not re.fullmatch(ID, last):
+        raise Problem(
+            "bad_request", f"Last-Event-ID: {last!r:.90} is not the id of a change, as 3-1790000000-42-0 is one"
+        )
+    numbers = users_of(caller, names, "bad_request")
+    for user in names:
+        caller.need("presence", user, whole=needs_whole(user))
+    told = presence.watch(numbers, last)
     try:
         await anext(told)
     except CallError as error:
         raise Problem(CODES.get(error.code, "unavailable"), str(error)[:400]) from None
     presence.base.ongoing(request).stream()
-    return Stream(presence.events(told, caller, numbers), media_type=EVENTS, headers={"cache-control": "no-store"})
+    return Stream(presence.events(told, caller, names), media_type=EVENTS, headers={"cache-control": "no-store"})
 
 
-def shown(user: User) -> OnlineUser:
+def shown(user: User, name: str) -> OnlineUser:
     """A user as JSON has it."""
     devices = sorted(user.devices, key=lambda each: (each.device, each.gateway))
     return OnlineUser(
@@ -138,6 +153,7 @@ def shown(user: User) -> OnlineUser:
         bool(devices),
         [OnlineDevice(each.device, each.gateway, each.since_ms) for each in devices],
         user.last_seen_ms,
+        None if name == str(user.user) else name,
     )
 
 
@@ -150,6 +166,12 @@ class PresenceFace:
         self.base = base
         self._lookout = Lookout(base)
         self._readers: Readers | None = None
+        self._watchers: list[Readers] = []
+        """One for each `WATCHES_EACH` watches, so that these leave room for other questions."""
+        self._watches: list[int] = []
+        """Open watches by each of these."""
+        sites = base.told.get("presence", {}).get("sites")
+        self._sites = int(sites) if sites else None
         self._sender = send.Sender(base)
         self._draining = False
 
@@ -187,35 +209,70 @@ class PresenceFace:
     async def stop(self) -> None:
         """Close all."""
         await self._sender.close()
-        if self._readers is not None:
-            await self._readers.close()
+        for readers in (*self._watchers, *([self._readers] if self._readers is not None else [])):
+            await readers.close()
 
     def status(self) -> dict[str, Any]:
-        """Nothing of its own."""
-        return {}
+        """Watches that are open."""
+        return {"presence_watches": sum(self._watches)}
 
-    async def events(self, told: AsyncGenerator[bytes], caller: Caller, users: Sequence[str]) -> AsyncGenerator[bytes]:
+    async def watch(self, users: Sequence[int], after: str) -> AsyncGenerator[Told]:
+        """A reader's watch. Raises `CallError`, and `Problem` where as many are open as may be."""
+        most = self.base.options.streams_max
+        if sum(self._watches) >= most:
+            raise Problem("busy", f"{most} watches are open at this face, which is the most (http.streams_max)")
+        await self._lookout.look()
+        place = next((at for at, count in enumerate(self._watches) if count < WATCHES_EACH), len(self._watches))
+        if place == len(self._watches):
+            self._watchers.append(self._made())
+            self._watches.append(0)
+        self._watches[place] += 1
+        told = self._watchers[place].watch(users, state=True, after=after)
+        try:
+            async for each in told:
+                yield each
+        finally:
+            self._watches[place] -= 1
+            await told.aclose()
+
+    async def events(self, told: AsyncGenerator[Told], caller: Caller, users: Sequence[str]) -> AsyncGenerator[bytes]:
         """Changes as events; ends where the process drains, or the caller may not see a user any more."""
         try:
             yield COMMENT
-            async for change in told:
-                if self._draining or not all(caller.may("presence", user, whole=is_hashed(user)) for user in users):
+            async for each in told:
+                if self._draining or not all(caller.may("presence", user, whole=needs_whole(user)) for user in users):
                     return
-                yield b"data: " + change + b"\n\n" if change else COMMENT
+                yield _event(each)
         except CallError:
             return
         finally:
             await told.aclose()
 
+    def check_site(self, site: int | None) -> None:
+        """Raises `Problem` where there is no such site."""
+        if site is not None and self._sites is not None and site > self._sites:
+            raise Problem("bad_body", f"site: {site}; this instance has the sites 1 to {self._sites} (presence.sites)")
+
     async def readers(self) -> Readers:
         """Raises `Problem`."""
         await self._lookout.look()
         if self._readers is None:
-            self._readers = Readers(
-                lambda: [each.bind for each in self._lookout.nodes if each.role == ROLE and each.bind and each.ready],
-                self._lookout.key(),
-            )
+            self._readers = self._made()
         return self._readers
+
+    def _made(self) -> Readers:
+        def look() -> list[Address]:
+            return [each.bind for each in self._lookout.nodes if each.role == ROLE and each.bind and each.ready]
+
+        return Readers(look, self._lookout.key())
+
+
+def _event(told: Told) -> bytes:
+    """One answer of a watch as an event."""
+    if not told.change:
+        return COMMENT
+    head = b"id: %s\n" % told.id.encode() if told.id else b"event: state\n"
+    return head + b"data: %s\n\n" % told.change
 
 
 def face(base: Base) -> PresenceFace:

@@ -4,7 +4,9 @@ Owns both forms of the answer. A message goes through the client library, as any
 """
 
 import asyncio
+import base64
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal
@@ -20,31 +22,34 @@ from muster_server.control.errors import FAILURE, TRY_LATER, USAGE, UserError
 from muster_server.control.terminal.common import print_json, verdict_after
 from muster_server.control.terminal.found import Target, connected
 from muster_server.control.terminal.words import tell
-from muster_server.plane.users import is_hashed
 from muster_server.systems.http.access import Action, Caller
 from muster_server.systems.http.bodies import Body, decoded
 from muster_server.systems.http.face import AnyRequest, Base, Where
 from muster_server.systems.http.idempotency import Answer, Nothing
 from muster_server.systems.http.problems import CONTENT_TYPE, Problem
-from muster_server.systems.presence.asking import USER_MAX
 from muster_server.systems.presence.cli.reach import named_json, texts_among, user_of
+from muster_server.systems.presence.named import needs_whole, users_of
 
 ACTION: Final = Action("unicast", "send messages to these users", None)
 USERS_MAX: Final = 1_000
 """Of one request."""
 OPEN_S: Final = 5.0
-ORDER: Final = ("delivered", "expired", "not_online")
-
-Number = Annotated[str, msgspec.Meta(pattern=r"^(0|[1-9][0-9]{0,19})\Z")]
+DEVICE: Final = r"[!-+\--~]{1,23}"
+DEVICE_RULE: Final = "1 to 23 printable ASCII characters without a blank and a comma"
+ORDER: Final = ("delivered", "expired", "unknown", "not_online")
 
 
 # --- the command ----------------------------------------------------------------------------------------------------
 
 
-async def send(where: Target, user: str, device: str | None, expires: float, as_json: bool) -> int:
+async def send(
+    where: Target, user: str, device: str | None, expires: float, as_json: bool, *, is_base64: bool = False
+) -> int:
     """Send stdin. Raises `UserError`."""
     number = user_of(where, user)
-    data = await asyncio.to_thread(_stdin)
+    if device is not None and not re.fullmatch(DEVICE, device):
+        raise UserError(f"--device: {device!r:.60} is no name of a device: {DEVICE_RULE}", USAGE)
+    data = await asyncio.to_thread(_stdin, is_base64)
     async with connected(where, reads=False) as client:
         results = await client.send(number, data, device=device, expires=expires)
     with verdict_after():
@@ -56,35 +61,43 @@ async def send(where: Target, user: str, device: str | None, expires: float, as_
     return code(results)
 
 
-def _stdin() -> bytes:
+def _stdin(is_base64: bool) -> bytes:
     """All of stdin but the end of its last line. Raises `UserError`."""
     if sys.stdin is None:
         raise UserError("stdin is closed; the message is read from it: echo hello | muster send USER", USAGE)
     data = b""
-    while len(data) <= SEND_BYTES_MAX + 1 and (read := os.read(0, SEND_BYTES_MAX + 2)):
+    most = 2 * SEND_BYTES_MAX if is_base64 else SEND_BYTES_MAX
+    while len(data) <= most + 1 and (read := os.read(0, most + 2)):
         data += read
     data = data.removesuffix(b"\n")
+    if is_base64:
+        try:
+            data = base64.b64decode(b"".join(data.split()), validate=True)
+        except ValueError:
+            raise UserError("stdin is no base64; nothing was sent", USAGE) from None
     if len(data) > SEND_BYTES_MAX:
         raise UserError(f"a message to a user has at most {SEND_BYTES_MAX} bytes; nothing was sent", USAGE)
     return data
 
 
 def words(results: Sequence[muster.DeviceResult]) -> str:
-    """`delivered: phone, laptop`, `not online`, or `expired`; parts with `; ` between."""
+    """`delivered: phone, laptop`, `not online: tv`, or `expired`; parts with `; ` between."""
     parts = []
     for outcome in ORDER:
         devices = [each.device for each in results if each.outcome == outcome]
         named = ", ".join(sorted(each for each in devices if each is not None))
         text = outcome.replace("_", " ")
-        if devices and (outcome != "not_online" or len(devices) == len(results)):
-            parts.append(f"{text}: {named}" if named and outcome != "not_online" else text)
+        if devices:
+            further = " and further devices" if named and None in devices else ""
+            nobody = outcome == "not_online" and len(devices) == len(results)
+            parts.append(f"{text}: {named}{further}" if named and not nobody else text)
     return "; ".join(parts)
 
 
 def code(results: Sequence[muster.DeviceResult]) -> int:
     """The exit code of these outcomes."""
     outcomes = {each.outcome for each in results}
-    if "expired" in outcomes:
+    if outcomes & {"expired", "unknown"}:
         return TRY_LATER
     return 0 if "delivered" in outcomes else FAILURE
 
@@ -93,11 +106,13 @@ def code(results: Sequence[muster.DeviceResult]) -> int:
 
 
 class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One message to many users; a number of 64 bits is text."""
+    """One message to many users, each a number of 64 bits as text, or the text that names the user."""
 
-    users: Annotated[list[Number], msgspec.Meta(min_length=1, max_length=USERS_MAX)]
+    users: Annotated[list[str], msgspec.Meta(max_length=USERS_MAX)]
     data: str
-    device: Annotated[str, msgspec.Meta(min_length=1, max_length=23)] | None = None
+    encoding: Literal["utf-8", "base64"] = "utf-8"
+    """How `data` stands for the message's bytes."""
+    device: Annotated[str, msgspec.Meta(pattern=rf"^{DEVICE}\Z")] | None = None
     expires: Annotated[float, msgspec.Meta(gt=0, le=60)] = 5.0
     """Seconds."""
 
@@ -106,7 +121,7 @@ class Device(msgspec.Struct, frozen=True):
     """The outcome of a message on one device; null: devices that nobody knows."""
 
     device: str | None
-    outcome: Literal["delivered", "not_online", "expired"]
+    outcome: Literal["delivered", "not_online", "expired", "unknown"]
 
 
 class User(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -115,6 +130,8 @@ class User(msgspec.Struct, frozen=True, omit_defaults=True):
     user: str
     devices: list[Device] = []
     error: str | None = None
+    text: str | None = None
+    """The text that named the user in the request."""
 
 
 class Sent(msgspec.Struct, frozen=True):
@@ -143,21 +160,22 @@ class Sender:
         if self._client is not None and not self._client.closed:
             await self._client.close(timeout=1.0)
 
-    async def send(self, asked: Asked) -> Sent:
+    async def send(self, asked: Asked, users: Sequence[int], data: bytes) -> Sent:
         """Send to all users at once. Raises `Nothing`."""
         try:
             client = await self._opened()
         except muster.MusterError as error:
             raise Nothing(Problem("unavailable", str(error)[:400])) from None
-        data = asked.data.encode()
-        return Sent(list(await asyncio.gather(*(self._one(client, user, data, asked) for user in asked.users))))
+        named = zip(users, asked.users, strict=True)
+        return Sent(list(await asyncio.gather(*(self._one(client, user, name, data, asked) for user, name in named))))
 
-    async def _one(self, client: muster.Client, user: str, data: bytes, asked: Asked) -> User:
+    async def _one(self, client: muster.Client, user: int, name: str, data: bytes, asked: Asked) -> User:
+        said = User(str(user), text=None if name == str(user) else name)
         try:
-            results = await client.send(int(user), data, device=asked.device, expires=asked.expires)
+            results = await client.send(user, data, device=asked.device, expires=asked.expires)
         except muster.MusterError as error:
-            return User(user, error=error.code)
-        return User(user, [Device(each.device, each.outcome) for each in results])
+            return msgspec.structs.replace(said, error=error.code)
+        return msgspec.structs.replace(said, devices=[Device(each.device, each.outcome) for each in results])
 
     async def _opened(self) -> muster.Client:
         async with self._opening:
@@ -188,22 +206,26 @@ async def route(
 ) -> Response[bytes]:
     """Send one message to all online devices of many users: `{"users": ["7", "8"], "data": "hello"}`.
 
-    `"device": "phone"` means this device only; `"expires": 5` gives up after so many seconds.
+    `"device": "phone"` means this device only; `"expires": 5` gives up after so many seconds; with `"encoding": "base64"`
+    the message is bytes.
     """
     body = await request.body()
     asked = decoded(body, Asked)
-    if len(asked.data.encode()) > SEND_BYTES_MAX:
+    try:
+        data = asked.data.encode() if asked.encoding == "utf-8" else base64.b64decode(asked.data, validate=True)
+    except ValueError:
+        raise Problem("bad_body", "data: not base64, although `encoding` says so") from None
+    if len(data) > SEND_BYTES_MAX:
         raise Problem("too_long", f"a message to a user has at most {SEND_BYTES_MAX} bytes")
-    if large := [user for user in asked.users if int(user) > USER_MAX]:
-        raise Problem("bad_body", f"{large[0]} is not a user: a number from 0 to 2^64-1")
+    users = users_of(caller, asked.users, "bad_body")
     for user in asked.users:
-        caller.need("unicast", user, whole=is_hashed(user))
+        caller.need("unicast", user, whole=needs_whole(user))
     caller.spend(len(asked.users))
     base = sender.base
     base.ongoing(request).extend(asked.expires + SEND_GRACE_S)
 
     async def do() -> Answer:
-        return Answer(200, msgspec.json.encode(await sender.send(asked)))
+        return Answer(200, msgspec.json.encode(await sender.send(asked, users, data)))
 
     try:
         said = await base.once(request, caller.name, body, do)

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import pytest
 import typer
+from rich.text import Text
 
 import bench.cli
 from muster_server.control.cli import main as cli
@@ -75,3 +76,16 @@ def test_the_help_says_what_the_program_is_and_groups_its_words_by_system() -> N
 def test_an_example_that_is_not_understood_is_found(line: str) -> None:
     with pytest.raises(NotUnderstood):
         understood(muster, line.split())
+
+
+def test_no_help_text_loses_what_stands_in_brackets(capsys: pytest.CaptureFixture[str]) -> None:
+    written, shown = typer.main.get_command(cli.app), cli.verbatim(typer.main.get_command(cli.app))
+    brackets = 0
+    for (path, before), (_, after) in zip(commands(written), commands(shown), strict=True):
+        for one, other in zip((before, *before.params), (after, *after.params), strict=True):
+            text = getattr(one, "help", None) or ""
+            brackets += "[" in text
+            assert Text.from_markup(getattr(other, "help", None) or "").plain == text, (path, text)
+    assert brackets > 20
+    assert cli.main(["presence", "who", "--help"]) == 0
+    assert "Ask this site [any]." in capsys.readouterr().out

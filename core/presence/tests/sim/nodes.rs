@@ -180,7 +180,17 @@ impl Online {
             turn.send(0, self.gateways[&due.origin.ap], &sealed(&Message::Ask(ask).to_frame()));
         }
         let needed = self.writer.fulls();
-        self.fulls.retain(|ap, _| needed.iter().any(|full| full.ap == *ap));
+        let taken: Vec<u32> = self.fulls.keys().copied().collect();
+        for ap in taken.into_iter().filter(|ap| needed.iter().all(|full| full.ap != *ap)) {
+            let asked = self.fulls.remove(&ap).expect("it is there");
+            let ask = FullAsk {
+                transaction: asked.transaction,
+                shard: self.shard,
+                ap,
+                chunks: vec![FullAsk::HAS_ALL],
+            };
+            turn.send(0, self.gateways[&ap], &sealed(&Message::FullAsk(ask).to_frame()));
+        }
         for full in needed {
             let known = self
                 .fulls
@@ -234,7 +244,7 @@ impl Node for Online {
                     Message::Beat(beat) => writer.beat(now, &beat),
                     Message::TooOld(old) => writer.too_old(now, &old),
                     Message::Chunk(chunk) => writer.chunk(now, &chunk),
-                    Message::Wait(_) => return,
+                    Message::Wait(wait) => writer.wait(now, &wait),
                     other => panic!("a writer hears {other:?}"),
                 };
             });

@@ -496,7 +496,8 @@ impl Client {
             let stays = !changed || session.give(now, &mut self.node.dice, given);
             let again = match session.state {
                 State::Idle | State::Ready => false,
-                State::Refused => other || changed && !session.replaced,
+                // A session that a newer one replaced does not come back by itself, whatever its next token says.
+                State::Refused => (other || changed) && !session.replaced,
                 State::Waiting | State::Knocking | State::Opening => !stays || other,
             };
             if again {

@@ -30,11 +30,15 @@ pub enum Code {
     Malformed = 10,
     TooMuchHistory = 11,
     Replaced = 12,
+    /// The user has as many devices at this gateway as one may have.
+    TooManyDevices = 13,
+    /// The credential names a device by a name that no device has.
+    BadDevice = 14,
     Unknown = 255,
 }
 
 impl Code {
-    pub const ALL: [Code; 14] = [
+    pub const ALL: [Code; 16] = [
         Code::Ok,
         Code::BadCredential,
         Code::NotReady,
@@ -48,6 +52,8 @@ impl Code {
         Code::Malformed,
         Code::TooMuchHistory,
         Code::Replaced,
+        Code::TooManyDevices,
+        Code::BadDevice,
         Code::Unknown,
     ];
 
@@ -73,6 +79,8 @@ impl Code {
             Code::Malformed => "malformed",
             Code::TooMuchHistory => "too_much_history",
             Code::Replaced => "replaced",
+            Code::TooManyDevices => "too_many_devices",
+            Code::BadDevice => "bad_device",
             Code::Unknown => "unknown",
         }
     }
