@@ -22,6 +22,7 @@ mod near;
 pub(crate) mod op;
 mod ready;
 mod record;
+mod salvage;
 mod scrub;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -39,6 +40,7 @@ pub use error::{CommitError, Denied, OpenError};
 pub use files::{FileName, Files, Folder};
 pub use jobs::{Filter, Finished, Job, Listing};
 pub use op::BODY_BYTES_MAX;
+pub use salvage::{Fault, Found, Salvage, WriteError};
 pub use scrub::Scrubbed;
 
 use hour::{dead_hour_of, hour_of, Hour, Load, DEAD_BASE, HOUR_MS};
