@@ -148,6 +148,7 @@ SYSTEM: Final = System(
     ),
     presets={"callbacks.allowed": LOOPBACK},
     commands="muster_server.systems.messages.cli.words:add",
+    stores="muster_server.systems.messages.stores:stores",
     check="muster_server.systems.messages.check:wrong",
     http="muster_server.systems.messages.http.routes",
 )
