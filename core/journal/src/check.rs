@@ -49,7 +49,10 @@ pub fn check(path: impl AsRef<Path>, mut give: impl FnMut(Records<'_>)) -> io::R
     let path = path.as_ref();
     let mut checked = Checked::default();
     checked.acked = marks(path, &mut checked)?;
-    let (names, _) = directory::scan_names(path)?;
+    let names = match directory::scan_names(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(), // the folder is lost
+        names => names?.0,
+    };
     let segments = chain(path, names, &mut checked)?;
     checked.segments = segments.len();
     let Some(first) = segments.first() else {
@@ -132,12 +135,13 @@ fn chain(path: &Path, mut names: Vec<SegmentName>, checked: &mut Checked) -> io:
     names.sort_unstable();
     let mut found: Vec<Segment> = Vec::new();
     let mut wanted: Option<SegmentName> = None;
+    let mut unknown = false; // which one came before: the next older one is taken
     for &name in names.iter().rev() {
         // A fenced owner's segment, which no later one names, is left over.
         if wanted.is_some_and(|wanted| name > wanted) {
             continue;
         }
-        if wanted.is_none() && !found.is_empty() {
+        if wanted.is_none() && !unknown && !found.is_empty() {
             break; // the first segment of all named none before it
         }
         if wanted.is_some_and(|wanted| name < wanted) {
@@ -160,15 +164,12 @@ fn chain(path: &Path, mut names: Vec<SegmentName>, checked: &mut Checked) -> io:
         });
         match header {
             Some(header) => {
-                wanted = header.before;
+                (wanted, unknown) = (header.before, false);
                 found.push(Segment { name, header, file });
             }
             None => {
                 checked.fault(&file_name(name), 0, NO_HEADER, 0..0);
-                wanted = Some(SegmentName {
-                    id: name.id.saturating_sub(1),
-                    ..name
-                });
+                (wanted, unknown) = (None, true);
             }
         }
     }
