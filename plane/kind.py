@@ -272,6 +272,9 @@ class System:
     doctor: str = ""
     """`module:function` of its checks for `muster doctor`, `(config, record) -> list[Finding]`; the record is None
     where no instance runs."""
+    stores: str = ""
+    """`module:function` of its stores in files for `muster check` and `muster repair`, `(config, record) -> list[Store]`,
+    see `plane/stores.py`."""
     http_settings: str = ""
     """`module:function` of what its routes are told, `(around) -> dict` for JSON."""
     http: str = ""

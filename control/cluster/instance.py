@@ -174,6 +174,11 @@ class Folder:
         return self.path / FILE
 
     @property
+    def ports(self) -> Path:
+        """The ports that the kernel chose for servers of a protocol, so that a restarted instance has them again."""
+        return self.path / "ports.json"
+
+    @property
     def token(self) -> Path:
         """The credential of clients on this machine: one line of text."""
         return self.path / "token"

@@ -22,6 +22,7 @@ from muster.instance import pid_namespace, start_time
 from muster_server.control.cluster import instance, requests, specs
 from muster_server.control.cluster.child import Backoff, Child
 from muster_server.control.cluster.instance import Endpoint, Process, Record
+from muster_server.control.cluster.kept_ports import KeptPorts
 from muster_server.control.cluster.programs import Programs
 from muster_server.control.cluster.requests import Add, Counted, Look, Provide, Remove, Request, Seated, Withdraw
 from muster_server.control.cluster.roster import Roster
@@ -273,11 +274,17 @@ class Supervisor:
                 self._held(ports, seat)(key, host, port)
 
     def _choose(self, new: Sequence[Seat]) -> None:
+        kept = KeptPorts(self.folder.ports)
         with Ports() as ports:
             for chosen, seat, key, host, port in self._asked(new):
-                chosen[seat] = self._held(ports, seat)(key, host, port)
+                bind = self._held(ports, seat)
+                if kind(seat.role).process == "face":
+                    chosen[seat] = kept.bound(f"{seat.name} {key}", bind, key, host, port)
+                else:
+                    chosen[seat] = bind(key, host, port)
             for seat in new:
                 self._admins[seat] = ports.tcp("admin.host", self.config.admin.host)
+        kept.keep()
         for seat in new:
             if seat in self._servers:
                 private = secret(str(self.folder.server_key(seat.name)), 32)

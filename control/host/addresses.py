@@ -2,6 +2,7 @@
 
 import ipaddress
 import re
+import socket
 from typing import Final
 
 ADDRESS: Final = re.compile(r"(?:\[(?P<v6>[0-9a-fA-F:.]+)\]|(?P<v4>[0-9.]+)):(?P<port>[0-9]{1,5})")
@@ -19,6 +20,19 @@ def split_address(text: str) -> tuple[str, int]:
     if port > PORT_MAX:
         raise ValueError(text)
     return str(getattr(host, "ipv4_mapped", None) or host), port
+
+
+def outward(bound: str, known: str) -> str:
+    """The host under which others reach a server that is bound to all addresses; else `known`. Sends nothing."""
+    if not ipaddress.ip_address(bound).is_unspecified:
+        return known
+    family, other = (socket.AF_INET6, "2001:db8::1") if ":" in bound else (socket.AF_INET, "192.0.2.1")
+    with socket.socket(family, socket.SOCK_DGRAM) as asking:
+        try:
+            asking.connect((other, 9))  # chooses the way, no more
+        except OSError:
+            return known  # no way out: only this machine reaches it
+        return str(asking.getsockname()[0])
 
 
 def address_text(host: str, port: int) -> str:

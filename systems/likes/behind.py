@@ -96,7 +96,10 @@ class Behind:
         await self._store.close()
 
     async def tried(self) -> bool:
-        """One pass; False if it failed, which is told. Raises `OSError` if the database proves that the log lacks records."""
+        """One pass; False if it failed, which is told.
+
+        Raises `OSError` where the database proves that the log lacks records.
+        """
         if self._refuses:
             return False
         try:

@@ -30,6 +30,10 @@ def examined(config: Config, record: Record | None) -> list[Finding]:
         except UserError as error:
             found.append(warn(CHECK, str(error), "see its log"))
             continue
+        if trouble := said.get("trouble"):
+            found.append(
+                fail(CHECK, f"{process.name} refuses changes: {trouble}", "make room on its disk, or see its log")
+            )
         found += _behind(process.name, said.get("write_behind"), likes.write_behind_ms / 1000)
     return found
 

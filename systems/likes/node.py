@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from muster_server.control.host.addresses import split_address
+from muster_server.control.host.addresses import outward, split_address
 from muster_server.control.node.enrolment import tree
 from muster_server.control.registry.tree import NodeExists, Tree, TreeError
 from muster_server.plane.service import Context, Figure, Service
@@ -76,7 +76,8 @@ class LikesNode:
         await self._means.prepare()
         board_tree = tree(self._registration)
         await board_tree.start()
-        host = self._registration.client[0] if self._registration.client else self._bind[0]
+        client = self._registration.client[0] if self._registration.client else self._bind[0]
+        host = self._settings.options.advertise or outward(self._bind[0], client)
         fixed = split_address(self._settings.options.bind)[1]
         holdings = Holdings(self._means, self._spec.node, self._bind, host, fixed, self._stirred.set)
         self._holdings = holdings
@@ -321,6 +322,8 @@ class LikesNode:
             "state": state,
             **{name: sum(each[name] for each in figures.values()) for name in added},
             "refusal": next((each["refusal"] for each in figures.values() if each["refusal"]), None),
+            "trouble": next((each["trouble"] for each in figures.values() if each["trouble"]), None),
+            "not_taken": sum(each["not_taken"] for each in figures.values()),
             "connections": sum(len(each.listener.clients) for each in served.values()) + len(holdings.door.clients),
             "write_behind": {
                 "url": behind[0]["url"] if behind else "",
@@ -339,7 +342,12 @@ class LikesNode:
             "registry": self._trouble,
             **({} if self._means.live is None else {"live_counts": self._means.live.status()}),
             "notes": self._notes(
-                holdings, board, [each.behind.note() for each in served.values() if each.behind.error]
+                holdings,
+                board,
+                [
+                    *(note for each in served.values() for note in each.notes()),
+                    *(each.behind.note() for each in served.values() if each.behind.error),
+                ],
             ),
         }
 

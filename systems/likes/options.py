@@ -31,6 +31,14 @@ class LikesOptions(FaceOptions, frozen=True):
             "empty: `likes` in the folder of the instance, or of the node; that of an instance may be in memory",
         ),
     ] = ""
+    advertise: Annotated[
+        str,
+        key(
+            "Host that clients of a cluster are told for the ports of a node, in `CLUSTER SLOTS` and `MOVED`",
+            "empty: that of `bind`; of 0.0.0.0 the address by which this machine reaches others",
+            pattern=r"^[A-Za-z0-9:._-]{0,255}$",
+        ),
+    ] = ""
     log: Annotated[
         str,
         key(

@@ -26,6 +26,10 @@ WAYS_OUT: Final = (
     "loses what the database has not"
 )
 
+WAYS_OUT_ELSEWHERE: Final = (
+    "to mend: bring the topic back as it was, or begin anew with another likes.log and another database"
+)
+
 
 class Partition:
     """Call `opened`, then `close`."""
@@ -137,7 +141,7 @@ async def opened_elsewhere(
     try:
         while True:
             try:
-                made, kept = await _restored(engine, await store.load(), store, "likes.log", log)
+                made, kept = await _restored(engine, await store.load(), store, "likes.log", log, WAYS_OUT_ELSEWHERE)
                 break
             except DatabaseError as error:
                 await waits(error)
@@ -170,6 +174,7 @@ async def _restored(
     store: Store,
     where: str,
     log: structlog.typing.FilteringBoundLogger,
+    ways_out: str = WAYS_OUT,
 ) -> tuple[LikesEngine, Kept]:
     """The engine of the newest snapshot that is whole, and what the log has behind it.
 
@@ -194,7 +199,7 @@ async def _restored(
             kept = replace(kept, snapshot_offset=former[0], snapshot=former[1])
         except LookupError as error:
             snapshot = f"a snapshot at offset {kept.snapshot_offset}" if kept.snapshot else "no snapshot that is whole"
-            raise OSError(f"{where}: {error}, and {store.where} has {snapshot}; {WAYS_OUT}") from None
+            raise OSError(f"{where}: {error}, and {store.where} has {snapshot}; {ways_out}") from None
         else:
             break
     if made.offset() < proven:
@@ -202,6 +207,6 @@ async def _restored(
         made.close()
         raise OSError(
             f"{where}: the log ends at offset {end}, and {store.where} has likes up to offset {proven}: "
-            f"{proven - end} records are missing; {WAYS_OUT}"
+            f"{proven - end} records are missing; {ways_out}"
         )
     return made, kept

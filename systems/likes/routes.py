@@ -90,7 +90,7 @@ class Routes:
         return [translated(each) if isinstance(each, Exception) else each for each in answers]
 
     async def everywhere(self, command: Command) -> list[Any]:
-        """The answer of each part of the slots. Raises `Full` unless all parts answer: a merged answer is whole or refused."""
+        """The answer of each part of the slots. Raises `Full` unless all answer: what is merged is whole or refused."""
         deadline = asyncio.get_running_loop().time() + PATIENCE_S
         while True:
             parts = await self._table()

@@ -139,6 +139,15 @@ class Served:
 
     # --- what it says -------------------------------------------------------------------------------------------
 
+    @property
+    def trouble(self) -> str:
+        """Why changes are not taken now, as a full disk; empty if they are."""
+        return self.engine.figures()["trouble"] or ""
+
+    def notes(self) -> list[str]:
+        """The same in words, for `muster status`."""
+        return [f"changes are refused: {self.trouble}"] if self.trouble else []
+
     def counters(self) -> list[Figure]:
         """Commands, batches, clients, passes."""
         listener = self.listener
@@ -147,6 +156,7 @@ class Served:
             ("likes_batches", "Groups of changes that were made durable with one sync", listener.batches),
             ("likes_clients", "Clients that connected", listener.accepted),
             ("likes_clients_refused", "Clients beyond likes.connections_max", listener.refused),
+            ("likes_changes_not_taken", "Changes that the log did not take", self.engine.figures()["not_taken"]),
             *self.behind.counters(),
             *([] if self.mirror is None else self.mirror.counters()),
         ]
@@ -159,6 +169,11 @@ class Served:
             ("likes_users", "Users who liked something", figures["users"]),
             ("likes_held", "Likes of all items", figures["likes"]),
             ("likes_offset", "Offset of the log", figures["offset"]),
+            (
+                "likes_refuses",
+                "Partitions that take no change now, as their disk is full",
+                int(bool(figures["trouble"])),
+            ),
             ("likes_connections", "Clients that are connected", len(self.listener.clients)),
             *self.behind.gauges(),
             *([] if self.mirror is None else self.mirror.gauges()),

@@ -85,7 +85,11 @@ class LikesService:
             "write_behind": served.behind.status(),
             **({} if live is None else {"live_counts": live.status()}),
             **({} if served.mirror is None else {"redis": served.mirror.status()}),
-            "notes": [served.behind.note(), *([] if served.mirror is None else [served.mirror.note()])],
+            "notes": [
+                *served.notes(),
+                served.behind.note(),
+                *([] if served.mirror is None else [served.mirror.note()]),
+            ],
         }
 
     def counters(self) -> list[Figure]:

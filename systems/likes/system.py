@@ -61,6 +61,7 @@ SYSTEM: Final = System(
     commands="muster_server.systems.likes.cli.words:add",
     check="muster_server.systems.likes.check:wrong",
     doctor="muster_server.systems.likes.doctor:examined",
+    stores="muster_server.systems.likes.stores:stores",
     http="muster_server.systems.likes.http.routes",
     http_settings="muster_server.systems.likes.system:told",
 )

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from muster_server.control.errors import UserError
 from muster_server.plane.service import Context
 from muster_server.plane.spec import Spec
 from muster_server.systems.messages.answers import LastAnswer
@@ -38,7 +39,7 @@ from muster_server.systems.messages.shapes import (
     Which,
 )
 from muster_server.systems.messages.system import CENTER, Told
-from muster_server.systems.messages.topics import Book, NewTopic, Topic, TopicChange, TopicError, TopicsFile
+from muster_server.systems.messages.topics import FILE, Book, NewTopic, Topic, TopicChange, TopicError, TopicsFile
 
 LIMIT_MAX: Final = 1_000
 RETIRE_S: Final = 1.0
@@ -50,13 +51,28 @@ class AdminService(MessagesService):
     def __init__(self, spec: Spec, settings: Told, context: Context) -> None:
         options = msgspec.convert(settings.options, AdminOptions)
         self._file = TopicsFile(Path(settings.topics), options.topics_max, frozenset(settings.targets))
+        self._topics_file = Path(settings.topics) / FILE
+        self._copy = Path(settings.schedule) / FILE
         super().__init__(spec, context, settings.folder, self._file)
         self._link = Link(CENTER, self.places.of(CENTER), self.token)
         self._center = CenterLink(self._link)
 
     async def open(self) -> None:
-        """Read the topics, or begin their file."""
-        self._file.open()
+        """Read the topics, or begin their file. Raises `UserError` for a damaged one, and for a lost one without a copy."""
+        topics, hours = self._topics_file, self._copy.with_name("hours")
+        if not topics.exists() and not self._copy.exists() and hours.exists() and any(hours.glob("*.ops")):
+            raise UserError(
+                f"{topics}: missing, and the schedule has messages: without its key no id names its message; "
+                "bring the file back"
+            )
+        try:
+            restored = self._file.open(self._copy)
+        except ValueError as error:
+            raise UserError(str(error)) from None
+        if restored:
+            self.log.error(
+                "the file of the topics was lost; it came back from the schedule's copy", copy=str(self._copy)
+            )
 
     async def shut(self) -> None:
         """Close the link."""

@@ -34,6 +34,7 @@ from muster_server.systems.messages.schedule import (
 from muster_server.systems.messages.service import MessagesService, answering
 from muster_server.systems.messages.shapes import BACKLOG_MS, Found, Held, Holds, Join, Results, Scrubbed, Which
 from muster_server.systems.messages.system import Told
+from muster_server.systems.messages.topics import FILE as TOPICS
 from muster_server.systems.messages.topics import Topic, Topics
 
 T = TypeVar("T")
@@ -126,7 +127,11 @@ class CenterService(MessagesService):
         await self._schedule.close()
 
     def topics_changed(self) -> None:
-        """Spread credits anew."""
+        """Keep a copy beside the messages, and spread credits anew."""
+        try:
+            self.topics.keep_copy(self._folder / TOPICS)
+        except OSError as error:
+            self.log.warning("the schedule has no copy of these topics", reason=str(error))
         self._center.topics_changed()
 
     # --- questions ------------------------------------------------------------------------------------------------

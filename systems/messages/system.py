@@ -31,7 +31,7 @@ class Told(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     topics: str
     """The folder of the file of topics."""
     schedule: str = ""
-    """The folder of the schedule, for the node that owns it."""
+    """The folder of the schedule: the center's own, with a copy of the topics for the one that writes these."""
     instance: str
     password_file: str = ""
     """Of the schedule in Redis."""
@@ -47,12 +47,12 @@ def _folder(around: Around, given: str) -> str:
 
 
 def _settle(options: Any, around: Around) -> Told:
-    center = options.dir if isinstance(options, CenterOptions) else ""
+    center = around.section("center").dir
     more: dict[Kind, bool] = {"kafka": bool(around.section("callbacks").kafka), "user": around.runs("presence")}
     return Told(
         folder=str(around.folder),
         topics=_folder(around, around.section("messages").dir),
-        schedule=str(Path(_folder(around, center)) / "schedule") if isinstance(options, CenterOptions) else "",
+        schedule=str(Path(_folder(around, center)) / "schedule"),
         instance=around.instance,
         password_file=around.absolute(options.schedule_password_file) if isinstance(options, CenterOptions) else "",
         certificates=_certificates(options, around),
@@ -168,6 +168,7 @@ SYSTEM: Final = System(
         "wait $tea; muster topic stats tea",
     ),
     commands="muster_server.systems.messages.cli.words:add",
+    stores="muster_server.systems.messages.stores:stores",
     check="muster_server.systems.messages.check:wrong",
     doctor="muster_server.systems.messages.doctor:examined",
     http="muster_server.systems.messages.http.routes",

@@ -208,6 +208,12 @@ class Topics:
         """The topics, if they are newer than this version."""
         return self._book if self.version > version else None
 
+    def keep_copy(self, file: Path) -> None:
+        """Keep the topics beside what needs them: without the key, ids of messages mean nothing. Raises `OSError`."""
+        if self._book is not None:
+            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _write(file, self._book)
+
     def _take(self, book: Book) -> None:
         self._book = book
         self._by_name = {topic.name: topic for topic in book.topics}
@@ -237,13 +243,20 @@ class TopicsFile(Topics):
         super().__init__(folder)
         self._folder, self._max, self._kinds = folder, topics_max, kinds
 
-    def open(self) -> None:
-        """Read the file, or make it. Raises `OSError`, and `ValueError` for a damaged file."""
+    def open(self, copy: Path | None = None) -> bool:
+        """Read the file, or make it; a lost one comes back from the schedule's copy of it. Tells whether it did.
+
+        Raises `OSError`, and `ValueError` for a damaged file.
+        """
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if self._file.exists():
-            self._take(msgspec.json.decode(self._file.read_bytes(), type=Book))
+            self._take(_read(self._file))
+        elif copy is not None and copy.exists():
+            self._write(_read(copy))
+            return True
         else:
             self._write(Book(version=1, key=secrets.token_hex(32)))
+        return False
 
     def create(self, new: NewTopic) -> Topic:
         """Add a topic; asked for again, it is the same one. Raises `TopicError` and `OSError`."""
@@ -335,6 +348,13 @@ class TopicsFile(Topics):
     def _write(self, book: Book) -> None:
         _write(self._file, book)
         self._take(book)
+
+
+def _read(file: Path) -> Book:
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=Book)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"{file}: damaged: {error}; to mend: muster repair messages") from None
 
 
 def _write(file: Path, book: Book) -> None:

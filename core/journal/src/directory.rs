@@ -266,7 +266,7 @@ impl Storage for Directory {
     }
 
     fn acked(&self) -> io::Result<Option<u64>> {
-        Ok(self.acked.read()?.into_iter().flatten().max())
+        Ok(Acked::places(&self.acked.file)?.into_iter().flatten().max())
     }
 
     fn keep_acked(&mut self, end: u64, synced: bool) -> io::Result<()> {
@@ -285,7 +285,7 @@ pub(crate) struct Acked {
 
 impl Acked {
     const PLACES: usize = 2;
-    const APART: u64 = 4_096;
+    pub(crate) const APART: u64 = 4_096;
 
     fn open(folder: &Path) -> io::Result<Acked> {
         let file = open_or_make(&folder.join("acked"))?;
@@ -296,14 +296,15 @@ impl Acked {
         Ok(Acked { file, place: 0 })
     }
 
-    /// What each place says; `None` for one that is new or damaged.
-    pub(crate) fn read(&self) -> io::Result<[Option<u64>; Self::PLACES]> {
-        let at = |place| read_number(&self.file, place as u64 * Self::APART);
+    /// What each place of the file says; `None` for one that is new or damaged.
+    pub(crate) fn places(file: &File) -> io::Result<[Option<u64>; Self::PLACES]> {
+        let at = |place| read_number(file, place as u64 * Self::APART);
         Ok([at(0)?, at(1)?])
     }
 
     fn keep(&mut self, end: u64, synced: bool) -> io::Result<()> {
-        self.file.write_all_at(&number_bytes(end), self.place as u64 * Self::APART)?;
+        self.file
+            .write_all_at(&number_bytes(end), self.place as u64 * Self::APART)?;
         self.place = (self.place + 1) % Self::PLACES;
         match synced {
             true => self.file.sync_data(),
@@ -383,7 +384,7 @@ fn number_bytes(number: u64) -> [u8; 16] {
 }
 
 /// The number at a byte; `None` where the file is new or damaged there.
-fn read_number(file: &File, at: u64) -> io::Result<Option<u64>> {
+pub(crate) fn read_number(file: &File, at: u64) -> io::Result<Option<u64>> {
     let mut bytes = [0; 16];
     let read = SegmentFile::read_at(file, at, &mut bytes)?;
     let number = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"));
@@ -409,7 +410,7 @@ fn scan(path: &Path, segment_bytes: u64) -> io::Result<(Vec<SegmentName>, Vec<Pa
     Ok((segments, spares))
 }
 
-fn scan_names(path: &Path) -> io::Result<(Vec<SegmentName>, Vec<PathBuf>)> {
+pub(crate) fn scan_names(path: &Path) -> io::Result<(Vec<SegmentName>, Vec<PathBuf>)> {
     let (mut segments, mut spares) = (Vec::new(), Vec::new());
     for entry in fs::read_dir(path)? {
         let file = entry?.path();

@@ -5,7 +5,9 @@
 //! - A group that a crash tore is cut at the next opening. Damage of anything that was durable is told ([`Corruption`]) and never passed over; only damage
 //!   of the very last group before a crash can't be told from a torn one.
 //! - After a failed write or sync the log refuses; it is never tried again and answered.
+//! - What was acknowledged is kept beside the segments: a tail that was cut off later is told, and no crash is taken for that.
 //! - A full disk is told before anything is written; the log goes on when there is room.
+//! - [`check`] reads a damaged log to its end, and says what is lost.
 //!
 //! ```
 //! use muster_journal::{Group, Journal, Options};
@@ -38,6 +40,7 @@
 //! Start from [`Journal`], [`Group`] and [`Reader`]; [`Committer`] is for event loops. Tests with faults put their own [`Storage`] below [`Log`].
 #![forbid(unsafe_code)]
 
+mod check;
 mod committer;
 mod directory;
 mod error;
@@ -48,6 +51,7 @@ mod reader;
 mod shared;
 mod storage;
 
+pub use check::{check, Checked, Fault};
 pub use committer::{Appended, Committer};
 pub use directory::{Directory, Options, Owner};
 pub use error::{AppendError, Corruption, OpenError, ReadError};

@@ -49,12 +49,7 @@ impl<S: Storage> Log<S> {
     }
 
     /// The same; a log without a record goes on at offset `begin` at least.
-    pub fn with_storage_from(
-        mut storage: S,
-        epoch: u64,
-        segment_bytes: u64,
-        begin: u64,
-    ) -> Result<Log<S>, OpenError> {
+    pub fn with_storage_from(mut storage: S, epoch: u64, segment_bytes: u64, begin: u64) -> Result<Log<S>, OpenError> {
         if segment_bytes < SEGMENT_BYTES_MIN {
             return Err(OpenError::SegmentTooSmall(segment_bytes, SEGMENT_BYTES_MIN));
         }

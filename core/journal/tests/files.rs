@@ -1,6 +1,6 @@
 //! The journal in a folder: locks, fences, spares, and kill -9 of a process that writes.
 
-use muster_journal::{AppendError, Committer, Group, Journal, OpenError, Options, Owner};
+use muster_journal::{check as check_log, AppendError, Checked, Committer, Group, Journal, OpenError, Options, Owner};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -195,6 +195,108 @@ fn damaged_or_missing_mark_of_what_was_acknowledged_stops_nothing() {
             0 => fs::remove_file(&mark).unwrap(),
             1 => fs::write(&mark, b"").unwrap(),
             _ => fs::write(&mark, [0xA5; 4_112]).unwrap(),
+        }
+    }
+}
+
+/// The log of a closed owner: 20 groups of 10 records over several segments.
+fn some_segments(folder: &Path) {
+    let mut journal = Journal::open(folder, SMALL).unwrap();
+    for at in 0..80 {
+        journal.append(&mut group(at * 10..at * 10 + 10)).unwrap();
+    }
+    journal.close().unwrap();
+}
+
+/// What a look at the log finds, and the offsets of the records that it gives.
+fn looked(folder: &Path) -> (Checked, Vec<u64>) {
+    let mut given = Vec::new();
+    let found = check_log(folder, |records| {
+        for (offset, record) in records {
+            assert_eq!(record[..8], offset.to_le_bytes());
+            given.push(offset);
+        }
+    });
+    (found.unwrap(), given)
+}
+
+#[test]
+fn look_at_a_whole_log_gives_every_record_and_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    assert_eq!(looked(folder.path()), (Checked::default(), vec![]));
+    some_segments(folder.path());
+    let (found, given) = looked(folder.path());
+    assert_eq!((found.records, found.acked, found.faults), (0..800, Some(800), vec![]));
+    assert!(found.segments > 2);
+    assert!(given.into_iter().eq(0..800));
+    let running = Journal::open(folder.path(), SMALL).unwrap();
+    assert_eq!(looked(folder.path()).0.faults, [], "beside its owner");
+    drop(running);
+}
+
+/// Every file, each of these places in it: a flipped bit, a cut, no bytes at all, no file, another file's bytes. Damage is found, and each record is given or
+/// told as lost; a damaged mark alone loses none.
+#[test]
+fn look_finds_any_damage_and_tells_every_record_that_is_lost() {
+    let whole = tempfile::tempdir().unwrap();
+    some_segments(whole.path());
+    let names: Vec<String> = fs::read_dir(whole.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| !name.ends_with(".spare") && name != "lock")
+        .collect();
+    let bytes = |name: &str| fs::read(whole.path().join(name)).unwrap();
+    let other = |name: &str| {
+        names
+            .iter()
+            .find(|other| *other != name && other.ends_with(".segment"))
+            .unwrap()
+    };
+    for name in &names {
+        let good = bytes(name);
+        let mut spoilt: Vec<(String, Option<Vec<u8>>)> = vec![
+            ("missing".into(), None),
+            ("empty".into(), Some(Vec::new())),
+            ("another file's".into(), Some(bytes(other(name)))),
+        ];
+        for at in (0..good.len().min(60 << 10)).step_by(2_039) {
+            let mut flipped = good.clone();
+            flipped[at] ^= 4;
+            spoilt.push((format!("a bit of byte {at}"), Some(flipped)));
+            spoilt.push((format!("cut at {at}"), Some(good[..at].to_vec())));
+        }
+        let oldest = names.iter().filter(|name| name.ends_with(".segment")).min() == Some(name);
+        for (what, damaged) in spoilt {
+            if oldest && damaged.is_none() {
+                continue; // as if it were trimmed: the owner's own state tells
+            }
+            let folder = tempfile::tempdir().unwrap();
+            for name in &names {
+                fs::write(folder.path().join(name), bytes(name)).unwrap();
+            }
+            match damaged {
+                Some(damaged) => fs::write(folder.path().join(name), damaged).unwrap(),
+                None => fs::remove_file(folder.path().join(name)).unwrap(),
+            }
+            let (found, given) = looked(folder.path());
+            let mut told: Vec<u64> = found
+                .faults
+                .iter()
+                .flat_map(|fault| fault.lost.clone())
+                .chain(given)
+                .collect();
+            told.sort_unstable();
+            assert!(told.iter().copied().eq(0..800), "{name}: {what}: {:?}", found.faults);
+            let lost = found.faults.iter().any(|fault| !fault.lost.is_empty());
+            assert_eq!(
+                Journal::open(folder.path(), SMALL).is_ok_and(|journal| {
+                    let mut reader = journal.reader(0).unwrap();
+                    while let Ok(Some(_)) = reader.next_group() {}
+                    reader.offset() == 800
+                }),
+                !lost,
+                "{name}: {what}: the look and the opening agree"
+            );
         }
     }
 }

@@ -273,11 +273,7 @@ impl Engine {
         };
         let most = from.saturating_add(count.min(PAGE_MAX));
         let slots = self.users.items(dense, most, |slot| self.items.likes(slot, dense));
-        slots
-            .into_iter()
-            .skip(from)
-            .map(|slot| self.items.key(slot))
-            .collect()
+        slots.into_iter().skip(from).map(|slot| self.items.key(slot)).collect()
     }
 
     /// How many items a question of a user's items may look at.

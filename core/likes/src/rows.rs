@@ -43,7 +43,11 @@ impl Engine {
 
     /// Takes an item as its row has it, unless the item that is here is as new; answers whether it was taken.
     pub fn take_row(&mut self, row: &Row) -> Result<bool, RowError> {
-        if self.modification(&row.key).max(self.deleted.get(&row.key[..]).copied().unwrap_or(0)) >= row.modification {
+        if self
+            .modification(&row.key)
+            .max(self.deleted.get(&row.key[..]).copied().unwrap_or(0))
+            >= row.modification
+        {
             return Ok(false);
         }
         let Some(likes) = &row.likes else {
@@ -85,6 +89,15 @@ impl Engine {
         }
         self.boards.enter(slot, &self.items);
         Ok(true)
+    }
+
+    /// Gives dense ids where the log lost the record that did; those that it has still are the same.
+    pub fn need_id(&mut self) {
+        if self.users.ids_left() == 0 {
+            if let Some(first) = self.users.next_segment() {
+                self.users.add_segment(first, SEGMENT_IDS.min(u32::MAX - first));
+            }
+        }
     }
 
     /// The next record has this offset, if that is higher: what lies between is lost, or in rows.

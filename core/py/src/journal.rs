@@ -174,6 +174,20 @@ impl Journal {
     }
 }
 
+/// A place of a file that is damaged: file, byte, text, and the first record lost and the one behind the last.
+type Fault = (String, u64, String, u64, u64);
+
+/// Reads a log that may be damaged. Offset of its first record, the one behind the last, what is known to have been acknowledged, faults. Raises `OSError`.
+#[pyfunction]
+pub fn check_log(py: Python<'_>, folder: &str) -> PyResult<(u64, u64, Option<u64>, Vec<Fault>)> {
+    let found = py
+        .detach(|| muster_journal::check(folder, |_| {}))
+        .map_err(|error| refused("failed", &error))?;
+    let fault = |fault: muster_journal::Fault| (fault.file, fault.at, fault.text, fault.lost.start, fault.lost.end);
+    let faults = found.faults.into_iter().map(fault).collect();
+    Ok((found.records.start, found.records.end, found.acked, faults))
+}
+
 fn refused(kind: &'static str, error: &impl Display) -> PyErr {
     PyOSError::new_err((kind, error.to_string()))
 }

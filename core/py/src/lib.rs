@@ -42,6 +42,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<grant::Grant>()?;
     module.add_class::<recipients::Recipients>()?;
     module.add_class::<journal::Journal>()?;
+    module.add_function(wrap_pyfunction!(journal::check_log, module)?)?;
     module.add_class::<likes::LikesEngine>()?;
     module.add_class::<mailboxes::Mailboxes>()?;
     module.add_class::<load::FeedEngine>()?;
@@ -68,6 +69,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<messages::FiringEngine>()?;
     module.add_class::<messages::RetryPlan>()?;
     module.add_class::<messages::ScheduleKeeper>()?;
+    module.add_function(wrap_pyfunction!(messages::salvage_schedule, module)?)?;
     module.add_class::<messages::WorkerDispatch>()?;
     module.add_class::<keeping::OnlineWriterEngine>()?;
     module.add_class::<online::OnlineProxyEngine>()?;

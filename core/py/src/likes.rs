@@ -279,12 +279,7 @@ impl LikesEngine {
         }
         let node = |(id, host, port, slots)| Node { id, host, port, slots };
         let nodes = nodes.into_iter().map(node).collect();
-        self.front.set_cluster(Some(Cluster {
-            nodes,
-            me,
-            door,
-            epoch,
-        }));
+        self.front.set_cluster(Some(Cluster { nodes, me, door, epoch }));
         Ok(())
     }
 
@@ -422,7 +417,9 @@ impl LikesEngine {
     #[allow(clippy::needless_pass_by_value)] // the binding gives lists as values
     fn take_users(&mut self, users: Vec<(u32, u64)>) -> PyResult<()> {
         let engine = self.front.engine_mut();
-        let taken = users.iter().try_for_each(|&(dense, user)| engine.take_user(dense, user));
+        let taken = users
+            .iter()
+            .try_for_each(|&(dense, user)| engine.take_user(dense, user));
         taken.map_err(|error| PyValueError::new_err(error.to_string()))
     }
 
@@ -436,6 +433,28 @@ impl LikesEngine {
         };
         let taken = self.front.engine_mut().take_row(&row);
         taken.map_err(|error| PyValueError::new_err(error.to_string()))
+    }
+
+    /// Applies the records of a log that may be damaged, from the state's offset on: up to the first that is lost, or all that are whole. Raises `OSError`.
+    fn apply_log(&mut self, py: Python<'_>, folder: &str, across_gaps: bool) -> PyResult<u64> {
+        let engine = self.front.engine_mut();
+        let (mut applied, mut stopped) = (0, false);
+        py.detach(|| {
+            muster_journal::check(folder, |records| {
+                for (offset, record) in records {
+                    stopped |= offset > engine.offset() && !across_gaps;
+                    if stopped || offset < engine.offset() {
+                        continue;
+                    }
+                    engine.skip_to(offset);
+                    engine.need_id();
+                    let _ = engine.apply(offset, record); // as when it was new
+                    applied += 1;
+                }
+            })
+        })
+        .map_err(|error| PyOSError::new_err(format!("{folder}: {error}")))?;
+        Ok(applied)
     }
 
     /// The next record has this offset, if that is higher.

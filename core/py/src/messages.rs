@@ -20,7 +20,7 @@ use muster_messages::retry::RetryTable;
 use muster_messages::schedule::{
     Ahead, Bound as AheadBound, Change, Due, Incarnation, Message, MessageId, Refusal, State, Step, NEVER,
 };
-use muster_messages::store::{Changed, Filter, Inserted, OpenError, Scrubbed, Settings, Stats};
+use muster_messages::store::{Changed, Filter, Inserted, OpenError, Salvage, Scrubbed, Settings, Stats};
 use muster_messages::wire::{self, Frame, Malformed, Verb};
 use pyo3::exceptions::{PyBlockingIOError, PyOSError, PyValueError};
 use pyo3::prelude::*;
@@ -1161,4 +1161,33 @@ impl Fields {
             state,
         })
     }
+}
+
+/// What a schedule's files hold: messages that are whole, ids of those whose body is lost, faults as (file, byte, text), and the number of all faults.
+type Held = (u64, Vec<u64>, Vec<(String, u64, String)>, u64);
+
+/// Reads the files of a schedule that no process has open. With `into`, a folder without a schedule, writes all whole messages there. Raises `OSError`.
+#[pyfunction]
+#[pyo3(signature = (folder, into=None, *, segment_bytes, now_ms))]
+pub fn salvage_schedule(
+    py: Python<'_>,
+    folder: PathBuf,
+    into: Option<PathBuf>,
+    segment_bytes: u64,
+    now_ms: u64,
+) -> PyResult<Held> {
+    py.detach(|| {
+        let salvage = Salvage::read(&folder).map_err(|error| PyOSError::new_err(error.to_string()))?;
+        if let Some(into) = into {
+            let options = Options {
+                segment_bytes,
+                ..Options::default()
+            };
+            let written = salvage.write(into, options, now_ms);
+            written.map_err(|error| PyOSError::new_err(error.to_string()))?;
+        }
+        let found = salvage.found;
+        let faults = found.faults.into_iter().map(|fault| (fault.file, fault.at, fault.text));
+        Ok((found.messages, found.lost, faults.collect(), found.fault_count))
+    })
 }

@@ -551,6 +551,12 @@ _Asked = tuple[int, bool, int | None, int, str]
 # A durable schedule of messages in a thread of its own. A reply leaves after its change is durable.
 # The caller bounds the requests that it has sent and that are not answered.
 @final
+# Reads the files of a schedule that no process has open: messages that are whole, ids of those whose body is lost,
+# faults as (file, byte, text), the number of all faults. `into`: all whole messages are written there. OSError.
+def salvage_schedule(
+    folder: str, into: str | None = ..., *, segment_bytes: int, now_ms: int
+) -> tuple[int, list[int], list[tuple[str, int, str]], int]: ...
+
 class ScheduleKeeper:
     # Opens or makes the folder `path`. Without an epoch its only user: BlockingIOError if another has it open.
     # OSError if the files are damaged or fail.
@@ -820,6 +826,7 @@ class LikesEngine:
     # What was written behind comes back: users first, in the order of their dense ids. ValueError: a damaged row.
     def take_users(self, users: list[tuple[int, int]]) -> None: ...
     def take_row(self, key: bytes, modification: int, likes: tuple[int, bytes] | None) -> bool: ...  # False: not newer
+    def apply_log(self, folder: str, across_gaps: bool) -> int: ...  # records of a log that may be damaged; OSError
     def skip_to(self, offset: int) -> None: ...  # the next record has this offset, if that is higher
     def written(self, key: bytes, modification: int) -> None: ...
     def written_below(self, offset: int) -> None: ...
@@ -839,9 +846,17 @@ class LikesEngine:
 # "fenced", "full", "too_large", "damaged", "failed", "refused", "trimmed", "beyond". A payload has each record behind its
 # length (4 bytes, little-endian), at most 4 MiB together. Only `read` and `close` block, and may run in another thread.
 @final
+# Reads a log that may be damaged, beside its owner or without one: the offset of its first record, the one behind the
+# last, what is known to have been acknowledged, and faults: file, byte, text, the first record lost and the one behind
+# the last.
+def check_log(folder: str) -> tuple[int, int, int | None, list[tuple[str, int, str, int, int]]]: ...
+
 class Journal:
     # `epoch` is that of an owner whom a registry appointed; None: the only process that uses the folder.
-    def __new__(cls, *, folder: str, segment_bytes: int, epoch: int | None = ...) -> Journal: ...
+    # `begin`: the offset at which a log without a record goes on; `after`: an epoch that a sole owner's is to be above.
+    def __new__(
+        cls, *, folder: str, segment_bytes: int, epoch: int | None = ..., begin: int = ..., after: int = ...
+    ) -> Journal: ...
     def fileno(self) -> int: ...  # readable when `take` has something
     @property
     def epoch(self) -> int: ...

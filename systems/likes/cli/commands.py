@@ -100,7 +100,7 @@ async def show(where: Target, item: str, as_json: bool) -> int:
             if shown.newest:
                 console.print(f"newest: {', '.join(map(str, shown.newest))}")
             for each in shown.ranks:
-                console.print(f"rank {each.place + 1} of {each.of} in {each.field or 'all items'}")
+                console.print(f"rank {each.place} of {each.of} in {each.field or 'all items'}")
             console.print(", ".join(f"{name} {worth:.3f}" for name, worth in shown.trends.items()))
     return 0
 
@@ -155,7 +155,7 @@ async def ranking(where: Target, field: str, top: int, window: str, as_json: boo
             common.print_json({"field": field, "window": window, "top": ranked})
         elif page:
             table = Table("rank", "item", "score", box=None, pad_edge=False)
-            for place, (item, score) in enumerate(page, 1):
+            for place, (item, score) in enumerate(page):
                 table.add_row(str(place), item, f"{score:g}" if not window else f"{score:.3f}")
             common.out().print(table)
     return 0

@@ -71,7 +71,11 @@ CODES: Final = {"done": 0, "unknown": UNKNOWN_MESSAGE}
 
 def ask(where: Target, work: Callable[[Link, Link], Coroutine[Any, Any, T]]) -> T:
     """Ask receivers and the admin. Raises `UserError`."""
-    record = once(where)
+    return ask_of(once(where), work)
+
+
+def ask_of(record: Record, work: Callable[[Link, Link], Coroutine[Any, Any, T]]) -> T:
+    """The same of an instance that is known. Raises `UserError`."""
     token = client_of(record).token
 
     async def run() -> T:
@@ -450,9 +454,14 @@ def ls(
     return 0
 
 
+def scrubbed(record: Record) -> Scrubbed:
+    """What a proof of the schedule finds while its center serves. Raises `UserError`."""
+    return ask_of(record, lambda _, admin: admin.ask("scrub", None, Scrubbed, timeout_s=SCRUB_S))
+
+
 def scrub(where: Target, as_json: bool) -> int:
     """Prove that the schedule is whole. Raises `UserError`."""
-    found = ask(where, lambda _, admin: admin.ask("scrub", None, Scrubbed, timeout_s=SCRUB_S))
+    found = scrubbed(once(where))
     with common.verdict_after():
         if as_json:
             common.print_json(msgspec.structs.asdict(found))

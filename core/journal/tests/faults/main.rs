@@ -149,7 +149,11 @@ fn log_without_a_record_goes_on_where_it_is_told() {
     assert_eq!(log.append(&mut group(10)).unwrap(), 500..501);
     drop(log);
     let log = from(900);
-    assert_eq!((log.start(), log.end(), log.skipped()), (500, 501, 501..501), "it has a record");
+    assert_eq!(
+        (log.start(), log.end(), log.skipped()),
+        (500, 501, 501..501),
+        "it has a record"
+    );
 }
 
 #[test]

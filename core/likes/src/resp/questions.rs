@@ -144,7 +144,9 @@ fn few_enough_to_walk(engine: &Engine, key: &[u8]) -> Result<(), &'static str> {
 /// The same for operations on whole sets of likers.
 pub(crate) fn few_enough_to_combine(engine: &Engine, keys: &[&[u8]]) -> Result<(), &'static str> {
     match keys.iter().map(|key| engine.count(key)).sum::<u64>() > COMBINED_MAX {
-        true => Err("ERR these items have more than 32000000 likers together: use fewer items, or GETBIT for each user"),
+        true => {
+            Err("ERR these items have more than 32000000 likers together: use fewer items, or GETBIT for each user")
+        }
         false => Ok(()),
     }
 }

@@ -314,7 +314,9 @@ fn cluster(settings: &Settings, arguments: &[&[u8]], reply: &mut Reply) -> Resul
         }
         (b"MYID", []) => reply.bulk(cluster.nodes[cluster.me].id.as_bytes()),
         (b"INFO", []) => {
-            let assigned = (0..super::slots::SLOTS).filter(|&slot| cluster.owner(slot).is_some()).count();
+            let assigned = (0..super::slots::SLOTS)
+                .filter(|&slot| cluster.owner(slot).is_some())
+                .count();
             let state = if assigned == usize::from(super::slots::SLOTS) {
                 "ok"
             } else {
@@ -350,9 +352,15 @@ fn info(settings: &Settings, engine: &Engine, figures: &Figures, wanted: &[&[u8]
         u8::from(settings.cluster.is_some()),
     );
     let sections = [
-        ("Server", format!("redis_version:{REDIS_VERSION}\r\nredis_mode:{mode}\r\nmuster_version:{version}\r\n")),
+        (
+            "Server",
+            format!("redis_version:{REDIS_VERSION}\r\nredis_mode:{mode}\r\nmuster_version:{version}\r\n"),
+        ),
         ("Clients", format!("connected_clients:{connections}\r\n")),
-        ("Persistence", format!("loading:0\r\nlog_offset:{offset}\r\nitems_not_written_behind:{dirty}\r\n")),
+        (
+            "Persistence",
+            format!("loading:0\r\nlog_offset:{offset}\r\nitems_not_written_behind:{dirty}\r\n"),
+        ),
         ("Stats", format!("total_commands_processed:{commands}\r\n")),
         ("Replication", "role:master\r\nconnected_slaves:0\r\n".into()),
         ("Cluster", format!("cluster_enabled:{cluster}\r\n")),

@@ -213,11 +213,16 @@ fn state_comes_back_from_rows_alone_with_every_like() {
     let mut log = Log::with_ids(70_000);
     let mut random = 5_u64;
     for _ in 0..20_000 {
-        random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        random = random
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
         let (item, user) = (random >> 60, random >> 20 & 8_191);
         log.set(format!("share:{item}").as_bytes(), user << 30, random >> 33 & 3 != 0);
     }
-    log.apply(&Record::Delete { at_ms: 0, key: b"share:3" });
+    log.apply(&Record::Delete {
+        at_ms: 0,
+        key: b"share:3",
+    });
     let (_, rows) = log.0.rows(0, usize::MAX, usize::MAX);
     let mut back = Engine::default();
     for (dense, user) in log.0.users_from(0) {
@@ -230,7 +235,10 @@ fn state_comes_back_from_rows_alone_with_every_like() {
     back.skip_to(log.0.offset());
     let mut back = Engine::restore(&back.snapshot(), Options::default()).unwrap();
     assert_eq!((back.offset(), back.user_count()), (log.0.offset(), log.0.user_count()));
-    assert_eq!((back.like_count(), back.item_count()), (log.0.like_count(), log.0.item_count()));
+    assert_eq!(
+        (back.like_count(), back.item_count()),
+        (log.0.like_count(), log.0.item_count())
+    );
     for item in 0..16 {
         let key = format!("share:{item}").into_bytes();
         assert!(back.likers(&key).eq(log.0.likers(&key)), "share:{item}");
@@ -239,7 +247,11 @@ fn state_comes_back_from_rows_alone_with_every_like() {
     }
     for user in (0..8_192).step_by(97) {
         let sorted = |engine: &Engine| {
-            let mut items: Vec<Vec<u8>> = engine.items_of(user << 30, 0, 100).into_iter().map(<[u8]>::to_vec).collect();
+            let mut items: Vec<Vec<u8>> = engine
+                .items_of(user << 30, 0, 100)
+                .into_iter()
+                .map(<[u8]>::to_vec)
+                .collect();
             items.sort();
             items
         };
@@ -257,7 +269,10 @@ fn row_brings_an_older_state_forward_and_never_back() {
     let snapshot = log.0.snapshot();
     log.set(b"share:1", 0, false);
     log.set(b"share:1", 20, true);
-    log.apply(&Record::Delete { at_ms: 0, key: b"gone:1" });
+    log.apply(&Record::Delete {
+        at_ms: 0,
+        key: b"gone:1",
+    });
     let (_, rows) = log.0.rows(0, usize::MAX, usize::MAX);
     let mut older = Engine::restore(&snapshot, Options::default()).unwrap();
     let unknown = rows.iter().find_map(|row| older.take_row(row).err());
@@ -267,12 +282,20 @@ fn row_brings_an_older_state_forward_and_never_back() {
     }
     let taken: Vec<bool> = rows.iter().map(|row| older.take_row(row).unwrap()).collect();
     assert!(taken.iter().any(|&taken| taken));
-    assert_eq!(older.likers(b"share:1").collect::<Vec<_>>(), log.0.likers(b"share:1").collect::<Vec<_>>());
+    assert_eq!(
+        older.likers(b"share:1").collect::<Vec<_>>(),
+        log.0.likers(b"share:1").collect::<Vec<_>>()
+    );
     assert_eq!(older.items_of(20, 0, 9), [b"share:1"]);
     assert!(older.items_of(0, 0, 9).is_empty() && !older.exists(b"gone:1"));
     assert_eq!(older.like_count(), 9);
-    let (_, late) = Engine::restore(&snapshot, Options::default()).unwrap().rows(0, usize::MAX, usize::MAX);
-    assert!(late.iter().all(|row| !older.take_row(row).unwrap()), "older rows change nothing");
+    let (_, late) = Engine::restore(&snapshot, Options::default())
+        .unwrap()
+        .rows(0, usize::MAX, usize::MAX);
+    assert!(
+        late.iter().all(|row| !older.take_row(row).unwrap()),
+        "older rows change nothing"
+    );
     assert_eq!(older.take_user(3, 77), Err(RowError::Gap(3)));
     assert_eq!(older.take_user(3, 4), Err(RowError::OtherUser(4)));
     let damaged = Row {

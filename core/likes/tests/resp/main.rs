@@ -196,7 +196,10 @@ fn door_stands_for_slots_that_no_node_serves_yet_and_serves_none() {
     let mut node = Node::new(settings);
     let client = node.front.open();
     let ask = |node: &mut Node, text: &str| String::from_utf8(node.ask(client, &line(text))).unwrap();
-    assert_eq!(ask(&mut node, "SETBIT bar 1 1"), "-CLUSTERDOWN Hash slot not served\r\n");
+    assert_eq!(
+        ask(&mut node, "SETBIT bar 1 1"),
+        "-CLUSTERDOWN Hash slot not served\r\n"
+    );
     assert_eq!(ask(&mut node, "GETBIT bar 1"), "-CLUSTERDOWN Hash slot not served\r\n");
     assert_eq!(ask(&mut node, "SETBIT foo 1 1"), "-MOVED 12182 127.0.0.1:7001\r\n");
     assert!(ask(&mut node, "DBSIZE").starts_with("-CLUSTERDOWN"));
@@ -256,7 +259,16 @@ fn transaction_is_carried_out_as_a_whole_in_one_batch() {
     );
     let mut node = Node::new(Settings::default());
     let (client, other) = (node.front.open(), node.front.open());
-    let sent = ["SETBIT a 1 1", "MULTI", "SETBIT a 2 1", "GETBIT a 2", "SETBIT b 1 1", "EXEC", "PING"].map(line);
+    let sent = [
+        "SETBIT a 1 1",
+        "MULTI",
+        "SETBIT a 2 1",
+        "GETBIT a 2",
+        "SETBIT b 1 1",
+        "EXEC",
+        "PING",
+    ]
+    .map(line);
     node.front.feed(client, &sent.concat(), NOW_MS);
     node.front.feed(other, &line("SETBIT a 3 1"), NOW_MS);
     assert_eq!(node.front.take_replies(client), b"", "nothing is durable yet");
@@ -264,7 +276,10 @@ fn transaction_is_carried_out_as_a_whole_in_one_batch() {
     assert_eq!(node.group.len(), 5, "a segment, and all changes in one batch");
     node.finish();
     let replies = String::from_utf8(node.front.take_replies(client)).unwrap();
-    assert_eq!(replies, ":0\r\n+OK\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n*3\r\n:0\r\n:1\r\n:0\r\n+PONG\r\n");
+    assert_eq!(
+        replies,
+        ":0\r\n+OK\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n*3\r\n:0\r\n:1\r\n:0\r\n+PONG\r\n"
+    );
 }
 
 #[test]
@@ -313,8 +328,17 @@ fn walks_through_very_many_likers_are_refused_with_a_reason() {
     liked(&mut node, b"share:1", 0, WALK_MAX + 1);
     let client = node.front.open();
     let ask = |node: &mut Node, text: &str| String::from_utf8(node.ask(client, &line(text))).unwrap();
-    for text in ["BITPOS share:1 0", "BITPOS share:1 1", "BITPOS share:1 0 5 9", "BITCOUNT share:1 0 -1", "BITCOUNT share:1 1 2 BIT"] {
-        assert!(ask(&mut node, text).starts_with("-ERR the item has more than 200000 likers"), "{text}");
+    for text in [
+        "BITPOS share:1 0",
+        "BITPOS share:1 1",
+        "BITPOS share:1 0 5 9",
+        "BITCOUNT share:1 0 -1",
+        "BITCOUNT share:1 1 2 BIT",
+    ] {
+        assert!(
+            ask(&mut node, text).starts_with("-ERR the item has more than 200000 likers"),
+            "{text}"
+        );
     }
     assert_eq!(ask(&mut node, "BITCOUNT share:1"), ":200001\r\n");
     assert_eq!(ask(&mut node, "LIKE.LIKERS share:1 200000"), "*1\r\n$6\r\n200000\r\n");
@@ -322,7 +346,10 @@ fn walks_through_very_many_likers_are_refused_with_a_reason() {
     assert!(ask(&mut node, "LIKE.BOTH share:1 share:1").starts_with("*10000\r\n"));
     let many = " share:1".repeat(161);
     for text in [format!("LIKE.BOTH{many}"), format!("BITOP OR all{many}")] {
-        assert!(ask(&mut node, &text).starts_with("-ERR these items have more than 32000000 likers"), "{text:.9}");
+        assert!(
+            ask(&mut node, &text).starts_with("-ERR these items have more than 32000000 likers"),
+            "{text:.9}"
+        );
     }
     assert_eq!(ask(&mut node, "SETBIT share:1 0 0"), ":1\r\n");
     assert_eq!(ask(&mut node, "BITPOS share:1 1"), ":1\r\n");
@@ -336,7 +363,10 @@ fn position_that_no_integer_reply_holds_is_an_error() {
             ("SETBIT a 9223372036854775807 1", ":0\n"),
             ("BITPOS a 1", ":9223372036854775807\n"),
             ("SETBIT b 9223372036854775808 1", ":0\n"),
-            ("BITPOS b 1", "-ERR the position is above 2^63-1, which no integer reply holds: use LIKE.LIKERS\n"),
+            (
+                "BITPOS b 1",
+                "-ERR the position is above 2^63-1, which no integer reply holds: use LIKE.LIKERS\n",
+            ),
             ("BITPOS b 0", ":0\n"),
         ],
     );
@@ -349,10 +379,9 @@ fn edges_are_those_of_redis() {
         Settings::default(),
         &[
             ("CLIENT GETNAME", "$-1\n"),
-            ("CLIENT SETNAME 'a b'", "-ERR Client names cannot contain spaces, newlines or special characters.\n"),
+            ("CLIENT SETNAME a\u{7f}b", "-ERR Client names cannot contain spaces, newlines or special characters.\n"),
             ("CLIENT SETNAME me", "+OK\n"),
-            ("CLIENT SETNAME ''", "+OK\n"),
-            ("CLIENT GETNAME", "$-1\n"),
+            ("CLIENT GETNAME", "$2\nme\n"),
             ("INFO nosuch", "$0\n\n"),
             ("INFO cluster nosuch REPLICATION", &format!("${}\n# Replication\nrole:master\nconnected_slaves:0\n\n# Cluster\ncluster_enabled:0\n\n", cut("# Replication\r\nrole:master\r\nconnected_slaves:0\r\n\r\n# Cluster\r\ncluster_enabled:0\r\n"))),
             ("CLUSTER INFO", "-ERR This instance has cluster support disabled\n"),
@@ -373,7 +402,13 @@ fn cluster_info_counts_the_nodes_that_serve_slots() {
     let mut node = Node::new(first_of_two());
     let client = node.front.open();
     let said = String::from_utf8(node.ask(client, &line("CLUSTER INFO"))).unwrap();
-    for text in ["cluster_state:fail", "cluster_slots_assigned:16001", "cluster_slots_fail:0", "cluster_size:2", "cluster_my_epoch:3"] {
+    for text in [
+        "cluster_state:fail",
+        "cluster_slots_assigned:16001",
+        "cluster_slots_fail:0",
+        "cluster_size:2",
+        "cluster_my_epoch:3",
+    ] {
         assert!(said.contains(&format!("{text}\r\n")), "{text}: {said}");
     }
 }
@@ -386,7 +421,10 @@ fn failed_batch_shows_until_one_is_taken_again() {
     node.front.feed(client, &line("SETBIT a 1 1"), NOW_MS);
     assert!(node.begin());
     node.front.batch_failed("MISCONF disk is full", false, NOW_MS);
-    assert_eq!((node.front.trouble(), node.front.not_taken()), (Some("MISCONF disk is full"), 1));
+    assert_eq!(
+        (node.front.trouble(), node.front.not_taken()),
+        (Some("MISCONF disk is full"), 1)
+    );
     node.front.take_replies(client);
     node.ask(client, &line("SETBIT a 1 1"));
     assert_eq!((node.front.trouble(), node.front.not_taken()), (None, 1));

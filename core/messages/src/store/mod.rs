@@ -23,6 +23,7 @@ pub(crate) mod op;
 mod overdue;
 mod ready;
 mod record;
+mod salvage;
 mod scrub;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -41,6 +42,7 @@ pub use files::{FileName, Files, Folder};
 pub use jobs::{Filter, Finished, Job, Listing};
 pub use op::BODY_BYTES_MAX;
 pub use overdue::Overdue;
+pub use salvage::{Fault, Found, Salvage, WriteError};
 pub use scrub::Scrubbed;
 
 use hour::{dead_hour_of, hour_of, Hour, Load, DEAD_BASE, HOUR_MS};

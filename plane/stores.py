@@ -1,0 +1,152 @@
+"""The words of embedded stores for `muster check` and `muster repair`: what is damaged, and where the rest goes.
+
+Owns the protocol that each system's stores keep, SQLite's files, and locks of folders. It must not know any system.
+"""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Protocol
+
+FAULTS_MAX: Final = 1_000
+"""Faults of one store that are told one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One place that is not as it was written. `at`: the byte, where the store knows it."""
+
+    file: str
+    text: str
+    at: int | None = None
+
+
+@dataclass(slots=True)
+class Report:
+    """What a store holds. Without faults it is whole."""
+
+    store: str
+    holds: str = ""
+    faults: list[Fault] = field(default_factory=list)
+
+    def fault(self, file: Path | str, text: str, at: int | None = None) -> None:
+        """Add a fault, while there is room."""
+        if len(self.faults) < FAULTS_MAX:
+            self.faults.append(Fault(str(file), text, at))
+
+
+class InUse(Exception):
+    """A process has the store open."""
+
+
+class Store(Protocol):
+    """A store of one system in files of this machine."""
+
+    @property
+    def name(self) -> str:
+        """For people: the system and the part."""
+
+    @property
+    def place(self) -> Path:
+        """The folder that gets what is put aside."""
+
+    def check(self) -> Report:
+        """Read all of it; nothing is changed. Raises `OSError`."""
+
+    def repair(self, aside: Path) -> list[str]:
+        """Keep what is whole and move the rest into the folder `aside`; says what was done. Raises `InUse`, `OSError`."""
+
+
+@contextlib.contextmanager
+def locked(file: Path) -> Iterator[None]:
+    """Hold the lock of a store that no process has open. Raises `InUse`."""
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InUse(f"{file.parent} is open in another process; end that first") from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def put_aside(path: Path, aside: Path) -> Path:
+    """Move a file or folder into `aside`. Returns its new place."""
+    aside.mkdir(mode=0o700, parents=True, exist_ok=True)
+    target = aside / path.name
+    number = 1
+    while target.exists():
+        number += 1
+        target = aside / f"{path.name}.{number}"
+    shutil.move(path, target)
+    return target
+
+
+def sqlite_faults(file: Path) -> list[str]:
+    """What SQLite finds wrong in a file; nothing for a file that is not there."""
+    if not file.exists():
+        return []
+    try:
+        with contextlib.closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as connection:
+            found = [str(line) for (line,) in connection.execute("PRAGMA integrity_check")]
+    except sqlite3.Error as error:
+        return [str(error)]
+    return [] if found == ["ok"] else found
+
+
+def sqlite_saved(file: Path, aside: Path) -> str:
+    """Make a file of SQLite again from all rows that can be read; the damaged one goes aside."""
+    damaged = put_aside(file, aside)
+    for more in ("-wal", "-shm"):
+        if file.with_name(file.name + more).exists():
+            put_aside(file.with_name(file.name + more), aside)
+    kept = lost = 0
+    with (
+        contextlib.closing(sqlite3.connect(damaged)) as old,
+        contextlib.closing(sqlite3.connect(file)) as new,
+    ):
+        old.text_factory = bytes
+        try:
+            made = [
+                (bytes(kind).decode(), bytes(name).decode(), bytes(sql).decode()) for kind, name, sql in _schema(old)
+            ]
+        except sqlite3.Error:
+            return f"{file}: no table can be read; the file is in {aside}, and a new one is made at the next start"
+        new.text_factory = bytes
+        for _, _, sql in made:
+            new.execute(sql)
+        for kind, name, _ in made:
+            if kind == "table":
+                rows, whole = _rows(old, name)
+                kept += len(rows)
+                lost += not whole
+                if rows:
+                    marks = ",".join("?" * len(rows[0]))
+                    new.executemany(f'INSERT OR IGNORE INTO "{name}" VALUES ({marks})', rows)
+        new.commit()
+    return f"{file}: kept {kept} rows; {lost} tables lost some; the damaged file is in {aside}"
+
+
+def _schema(old: sqlite3.Connection) -> list[tuple[bytes, bytes, bytes]]:
+    asked = "SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%' ORDER BY type DESC"
+    return old.execute(asked).fetchall()
+
+
+def _rows(old: sqlite3.Connection, table: str) -> tuple[list[tuple[object, ...]], bool]:
+    """Rows from both ends of the table, up to what can't be read; and whether that is all."""
+    found: dict[tuple[object, ...], None] = {}
+    for order in ("", " ORDER BY 1 DESC"):
+        try:
+            for row in old.execute(f'SELECT * FROM "{table}"{order}'):
+                found[row] = None
+        except sqlite3.Error:
+            continue
+        return list(found), True
+    return list(found), False

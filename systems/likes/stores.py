@@ -1,0 +1,212 @@
+"""The stores of likes for `muster check` and `muster repair`: each partition's log in its folder, and what its database has.
+
+Owns how a partition is made again: from the newest whole snapshot, the log up to where it is damaged, the rows, and what
+is whole of the log behind that. The result is a snapshot, behind which an empty log begins.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from muster import _core
+from muster._core import LikesEngine
+from muster_server.control.cluster.instance import Record, folder
+from muster_server.control.cluster.specs import absolute
+from muster_server.control.config.options import Config
+from muster_server.plane.database.errors import DatabaseError
+from muster_server.plane.kind import Around
+from muster_server.plane.stores import Report, Store, locked, put_aside, sqlite_faults, sqlite_saved
+from muster_server.systems.likes.options import LikesSettings, settle
+from muster_server.systems.likes.partition import folder_of
+from muster_server.systems.likes.records import Kept
+
+if TYPE_CHECKING:  # loaded only when a database is asked
+    from muster_server.systems.likes.database.store import SqlStore
+
+PAGE: Final = 500
+USERS: Final = 5_000
+
+
+def stores(config: Config, record: Record | None) -> list[Store]:
+    """One for each partition whose log or database is on this machine."""
+    around = Around(config.section, config.instance.name, folder(config).path, 0, absolute, {}, config.runs)
+    settings: LikesSettings = settle(config.section("likes"), around)
+    beside = not (settings.options.database or config.section("database").url)
+    if settings.options.log or (beside and not Path(settings.folder).exists()):
+        return []
+    return [LikesStore(settings, number) for number in range(settings.partitions)]
+
+
+class LikesStore:
+    """A `plane.stores.Store`: one partition."""
+
+    def __init__(self, settings: LikesSettings, number: int) -> None:
+        self._settings, self._number = settings, number
+        self._folder = folder_of(settings, number)
+        url = settings.database.replace("{partition}", str(number))
+        self._file = Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite:///") else None
+        self._url = url
+        file = settings.database_password_file
+        self._password = Path(file).read_text(encoding="utf-8").strip("\r\n") if file else None
+
+    @property
+    def name(self) -> str:
+        """As `Store.name`."""
+        return "likes" if self._settings.partitions == 1 else f"likes, partition {self._number}"
+
+    @property
+    def place(self) -> Path:
+        """As `Store.place`."""
+        return self._folder.parent
+
+    def check(self) -> Report:
+        """As `Store.check`."""
+        return asyncio.run(self._check())
+
+    def repair(self, aside: Path) -> list[str]:
+        """As `Store.repair`."""
+        with locked(self._folder / "lock"):
+            return asyncio.run(self._repair(aside))
+
+    # --- reading ------------------------------------------------------------------------------------------------
+
+    async def _check(self) -> Report:
+        report = Report(self.name)
+        end = self._check_log(report)
+        for fault in sqlite_faults(self._file) if self._file else []:
+            report.fault(self._file or "", f"SQLite: {fault}")
+        if self._file is not None and not self._file.exists():
+            report.holds += "; no database yet"
+            return report
+        try:
+            async with self._database() as store:
+                await self._check_database(store, report, end)
+        except DatabaseError as error:
+            report.fault(self._url if self._file is None else self._file, str(error))
+        return report
+
+    def _check_log(self, report: Report) -> int:
+        """Returns the offset behind the log's last record."""
+        start, end, _, faults = _core.check_log(str(self._folder)) if self._folder.exists() else (0, 0, None, [])
+        report.holds = f"the log holds records {start} to {end}"
+        for file, at, text, first, behind in faults:
+            lost = f": records {first} to {behind - 1} are lost" if behind > first else ""
+            report.fault(self._folder / file, f"{text}{lost}", at)
+        return end
+
+    async def _check_database(self, store: "SqlStore", report: Report, end: int) -> None:
+        kept = await store.load()
+        for offset, data in await _snapshots(store, kept):
+            if _restored(data) is None:
+                report.fault(store.where, f"the snapshot at offset {offset} is damaged")
+        if end < kept.proven:
+            report.fault(
+                self._folder, f"the log ends at offset {end}, and {store.where} has likes up to offset {kept.proven}"
+            )
+        engine = LikesEngine(folder=None)
+        wrong = await _take_rows(engine, store)
+        report.holds += f"; the database has {engine.figures()['items']} items and {engine.figures()['users']} users"
+        for text in wrong:
+            report.fault(store.where, text)
+
+    # --- making again -------------------------------------------------------------------------------------------
+
+    async def _repair(self, aside: Path) -> list[str]:
+        report = await self._check()
+        if not report.faults:
+            return []
+        done: list[str] = []
+        if self._file is not None and sqlite_faults(self._file):
+            done.append(sqlite_saved(self._file, aside))
+        async with self._database() as store:
+            kept = await store.load()
+            engine, base = LikesEngine(folder=None), 0
+            for offset, data in await _snapshots(store, kept):
+                if (made := _restored(data)) is not None:
+                    engine, base = made, offset
+                    break
+            log = str(self._folder)
+            start, end, acked, faults = _core.check_log(log)
+            lost = [f"records {first} to {behind - 1} of the log" for *_, first, behind in faults if behind > first]
+            if start <= base:
+                engine.apply_log(log, False)
+            whole = engine.offset()
+            if whole < max(end, kept.proven, acked or 0):
+                wrong = await _take_rows(engine, store)
+                done += [f"{store.where}: {text}; it was left out" for text in wrong]
+                engine.skip_to(kept.offset)
+                engine.apply_log(log, True)
+            begin = max(engine.offset(), end, kept.proven, acked or 0)
+            engine.skip_to(begin)
+            await store.claim(kept.epoch + 1)
+            engine.begin_snapshot()
+            data = b""
+            while part := engine.snapshot_part(1 << 20):
+                data += part
+            await store.keep_snapshot(begin, data, 0)
+        moved = [put_aside(each, aside) for each in sorted(self._folder.iterdir()) if each.name != "lock"]
+        figures = engine.figures()
+        done.append(
+            f"{self._folder}: {len(moved)} files are in {aside}; the log begins anew at {begin}, behind a snapshot of "
+            f"{figures['items']} items and {figures['likes']} likes"
+        )
+        if whole < begin:
+            done.append(
+                f"up to offset {whole} all is as it was; after that, likers and counts are those of the database up to "
+                f"offset {kept.offset}, and of whole records behind it"
+            )
+        done += [f"lost, unless the database has them: {each}" for each in lost]
+        return done
+
+    @contextlib.asynccontextmanager
+    async def _database(self) -> "AsyncIterator[SqlStore]":
+        from muster_server.plane.database.url import location
+        from muster_server.systems.likes.database.store import SqlStore  # SQLAlchemy takes a second to load
+
+        where = location(self._url)
+        if self._password is not None:
+            where = where.identified(self._password)
+        store = SqlStore(where, self._settings.instance, self._number)
+        try:
+            yield store
+        finally:
+            await store.close()
+
+
+async def _snapshots(store: "SqlStore", kept: Kept) -> list[tuple[int, bytes]]:
+    """The newest first; of one whose parts are missing no byte."""
+    found = [(kept.snapshot_offset, kept.snapshot or b"")] if kept.snapshot_offset else []
+    if former := await store.former(kept.snapshot_offset):
+        found.append(former)
+    return found
+
+
+def _restored(data: bytes) -> LikesEngine | None:
+    try:
+        return LikesEngine(folder=None, snapshot=data)
+    except ValueError:
+        return None
+
+
+async def _take_rows(engine: LikesEngine, store: "SqlStore") -> list[str]:
+    """Give the engine all users and rows that are newer; what is wrong with those that it does not take."""
+    wrong: list[str] = []
+    last = -1
+    while users := await store.users(last, USERS):
+        last = users[-1][0]
+        try:
+            engine.take_users(users)
+        except ValueError as error:
+            wrong.append(f"users: {error}")
+            break
+    after: bytes | None = None
+    while rows := await store.rows(after, PAGE):
+        after = rows[-1][0]
+        for key, modification, likes in rows:
+            try:
+                engine.take_row(key, modification, likes)
+            except ValueError as error:
+                wrong.append(f"item {key.decode(errors='backslashreplace')}: {error}")
+    return wrong
