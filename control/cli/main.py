@@ -352,11 +352,15 @@ def doctor(json: Json = False, registry: RegistryUrl = None, config: ConfigFile 
     return show(Target(config, registry), json)
 
 
-System = Annotated[str | None, typer.Argument(metavar="[SYSTEM]", help="A system, as likes [all].", show_default=False)]
+SystemName = Annotated[
+    str | None, typer.Argument(metavar="[SYSTEM]", help="A system, as likes [all].", show_default=False)
+]
 
 
-@app.command(epilog="Example: muster check likes")
-def check(system: System = None, json: Json = False, registry: RegistryUrl = None, config: ConfigFile = None) -> int:
+@app.command(epilog="Example: muster check likes", rich_help_panel=WATCH)
+def check(
+    system: SystemName = None, json: Json = False, registry: RegistryUrl = None, config: ConfigFile = None
+) -> int:
     """Read all stores in files of this machine, and name each damaged place: file, byte, what is lost.
 
     Nothing is changed. Exit code 1 if something is damaged.
@@ -367,8 +371,10 @@ def check(system: System = None, json: Json = False, registry: RegistryUrl = Non
     return run(Target(config, registry), system, json)
 
 
-@app.command(epilog="Example: muster repair messages")
-def repair(system: System = None, json: Json = False, registry: RegistryUrl = None, config: ConfigFile = None) -> int:
+@app.command(epilog="Example: muster repair messages", rich_help_panel=WATCH)
+def repair(
+    system: SystemName = None, json: Json = False, registry: RegistryUrl = None, config: ConfigFile = None
+) -> int:
     """Keep what is whole of damaged stores, move the rest aside, and say what was done. The instance must not run."""
     from muster_server.control.cli.stores import repair as run
     from muster_server.control.terminal.found import Target

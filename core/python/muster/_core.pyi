@@ -548,15 +548,15 @@ _Fields = tuple[int, int, int, int | None, int, str, int | None, int]
 # Id, and what was asked ahead of its message: whether cancelled, its due time (None: its own), ms beside it.
 _Asked = tuple[int, bool, int | None, int, str]
 
-# A durable schedule of messages in a thread of its own. A reply leaves after its change is durable.
-# The caller bounds the requests that it has sent and that are not answered.
-@final
 # Reads the files of a schedule that no process has open: messages that are whole, ids of those whose body is lost,
 # faults as (file, byte, text), the number of all faults. `into`: all whole messages are written there. OSError.
 def salvage_schedule(
     folder: str, into: str | None = ..., *, segment_bytes: int, now_ms: int
 ) -> tuple[int, list[int], list[tuple[str, int, str]], int]: ...
 
+# A durable schedule of messages in a thread of its own. A reply leaves after its change is durable.
+# The caller bounds the requests that it has sent and that are not answered.
+@final
 class ScheduleKeeper:
     # Opens or makes the folder `path`. Without an epoch its only user: BlockingIOError if another has it open.
     # OSError if the files are damaged or fail.
@@ -842,15 +842,15 @@ class LikesEngine:
     def trim(self, offset: int) -> None: ...
     def figures(self) -> dict[str, Any]: ...
 
-# A durable log of records in a folder, with a thread of its own. Its errors are OSError(kind, text); kinds: "locked",
-# "fenced", "full", "too_large", "damaged", "failed", "refused", "trimmed", "beyond". A payload has each record behind its
-# length (4 bytes, little-endian), at most 4 MiB together. Only `read` and `close` block, and may run in another thread.
-@final
 # Reads a log that may be damaged, beside its owner or without one: the offset of its first record, the one behind the
 # last, what is known to have been acknowledged, and faults: file, byte, text, the first record lost and the one behind
 # the last.
 def check_log(folder: str) -> tuple[int, int, int | None, list[tuple[str, int, str, int, int]]]: ...
 
+# A durable log of records in a folder, with a thread of its own. Its errors are OSError(kind, text); kinds: "locked",
+# "fenced", "full", "too_large", "damaged", "failed", "refused", "trimmed", "beyond". A payload has each record behind its
+# length (4 bytes, little-endian), at most 4 MiB together. Only `read` and `close` block, and may run in another thread.
+@final
 class Journal:
     # `epoch` is that of an owner whom a registry appointed; None: the only process that uses the folder.
     # `begin`: the offset at which a log without a record goes on; `after`: an epoch that a sole owner's is to be above.

@@ -52,7 +52,7 @@ async def test_a_tour_shows_each_line_with_its_output_and_leaves_nothing_behind(
         "exit 3",
         "echo late",
     )
-    await tour.run(System(name="toy", kinds=(), tour=lines), dict(os.environ))
+    await tour.run(System(name="toy", title="Toy", about="counts", kinds=(), tour=lines), dict(os.environ))
     said = capsys.readouterr().err.splitlines()
     shown = [f"  $ {line}" for line in lines[:4]]
     assert said == [shown[0], "    one", "    two", shown[1], shown[2], "    0.", shown[3], said[-1]]
@@ -63,7 +63,9 @@ async def test_a_tour_shows_each_line_with_its_output_and_leaves_nothing_behind(
 async def test_a_line_that_does_not_end_ends_the_tour(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tour, "LINE_S", 0.1)
     began = time.monotonic()
-    await asyncio.wait_for(tour.run(System(name="toy", kinds=(), tour=("sleep 600",)), dict(os.environ)), 60)
+    await asyncio.wait_for(
+        tour.run(System(name="toy", title="Toy", about="counts", kinds=(), tour=("sleep 600",)), dict(os.environ)), 60
+    )
     assert time.monotonic() - began < 60
 
 
