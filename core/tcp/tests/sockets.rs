@@ -187,7 +187,7 @@ fn bytes_come_in_order_and_own_and_shared_ones_leave_in_order() {
         outbox.send(stream, b"", &[], b"");
         outbox.send(stream, b"next", &[], b"");
     });
-    assert_eq!(server.until_read(&mut client, 23), b"head,one,two,tail,next");
+    assert_eq!(server.until_read(&mut client, 22), b"head,one,two,tail,next");
 }
 
 #[test]
