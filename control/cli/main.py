@@ -675,6 +675,7 @@ def bench(context: typer.Context) -> int:
 
 
 @app.command(
+    rich_help_panel=WATCH,
     epilog="Example: muster cache show share:7 --redis redis://127.0.0.1:6379/0",
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []},
     add_help_option=False,

@@ -17,7 +17,7 @@ from muster.cache.far import InRedis
 from tests.cache.test_fence import Slow
 from tests.fleet.redises import WORD, Cluster, Sentinels
 from tests.redis_server import RedisServer, client_of
-from tests.waiting import until
+from tests.waiting import PATIENT_S, until
 
 FAILOVERS: Final = int(os.environ.get("MUSTERTEST_FAILOVERS", "20"))
 needs_redis = pytest.mark.skipif(shutil.which("redis-cli") is None, reason="redis-cli is not installed")
@@ -150,7 +150,7 @@ async def test_a_cluster_is_one_cache_and_its_promoted_replica_serves_nothing_ol
             keys = [share.key(id) for id in range(20)]
             async with other.changing(*keys):
                 pass
-            await until(lambda: cache.figures()["heard"] == 40, 30)
+            await until(lambda: cache.figures()["heard"] == 40, PATIENT_S)
             assert [await share(id) for id in range(20)] == [1] * 20
             assert cache.figures()["far_hits"] + cache.figures()["loads"] >= 40
             entry = of(cache).names("share:7")[0]

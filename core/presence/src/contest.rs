@@ -102,7 +102,7 @@ impl Contest {
             };
             let group = self.group(user, device, &online);
             let ends = |held: &&Held| self.ending.get(&(user, held.device, held.origin.ap)) == Some(&event(held));
-            let mut holders: Vec<&Held> = group.iter().copied().filter(|held| !ends(&held)).collect();
+            let mut holders: Vec<&Held> = group.iter().copied().filter(|held| !ends(held)).collect();
             if holders.is_empty() {
                 let newest = group
                     .iter()

@@ -22,6 +22,9 @@ use crate::server::{closed, cluster, engine, sockets, ClusterKey, HostPort, Role
 /// `one`); ranges of users, first and last, with theirs.
 pub type StationOptions = (u64, String, Vec<(u64, u64, String)>);
 
+/// A device of a user: its gateway, its name, and whether it is online.
+type Device = (u32, String, bool);
+
 /// The wall clock of this machine.
 struct Clock;
 
@@ -219,8 +222,8 @@ impl UnicastEngine {
     }
 
     /// Where users are: gateway, device and whether it is online of each device, or None where nobody could say.
-    fn routed(&mut self, found: Vec<(u64, Option<Vec<(u32, String, bool)>>)>) -> PyResult<()> {
-        let placed = |(gateway, device, is_online): (u32, String, bool)| {
+    fn routed(&mut self, found: Vec<(u64, Option<Vec<Device>>)>) -> PyResult<()> {
+        let placed = |(gateway, device, is_online): Device| {
             let device = presence::device(&device)?;
             Ok(Whereabouts {
                 gateway,

@@ -499,7 +499,10 @@ impl Run {
                 .collect();
             same!(engine.items_of(user, 0, 100), wanted, "items of {user}");
         }
-        let both: BTreeSet<u64> = engine.likers_of_all(&[b"share:1", b"share:2"], usize::MAX).into_iter().collect();
+        let both: BTreeSet<u64> = engine
+            .likers_of_all(&[b"share:1", b"share:2"], usize::MAX)
+            .into_iter()
+            .collect();
         let likers = |key: &str| {
             model
                 .items
