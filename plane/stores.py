@@ -112,14 +112,11 @@ def sqlite_saved(file: Path, aside: Path) -> str:
         contextlib.closing(sqlite3.connect(damaged)) as old,
         contextlib.closing(sqlite3.connect(file)) as new,
     ):
-        old.text_factory = bytes
+        old.text_factory = _text
         try:
-            made = [
-                (bytes(kind).decode(), bytes(name).decode(), bytes(sql).decode()) for kind, name, sql in _schema(old)
-            ]
+            made = _schema(old)
         except sqlite3.Error:
             return f"{file}: no table can be read; the file is in {aside}, and a new one is made at the next start"
-        new.text_factory = bytes
         for _, _, sql in made:
             new.execute(sql)
         for kind, name, _ in made:
@@ -134,7 +131,15 @@ def sqlite_saved(file: Path, aside: Path) -> str:
     return f"{file}: kept {kept} rows; {lost} tables lost some; the damaged file is in {aside}"
 
 
-def _schema(old: sqlite3.Connection) -> list[tuple[bytes, bytes, bytes]]:
+def _text(raw: bytes) -> str | bytes:
+    """A text as text, which a new file must have as one; damaged bytes as they are."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw
+
+
+def _schema(old: sqlite3.Connection) -> list[tuple[str, str, str]]:
     asked = "SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%' ORDER BY type DESC"
     return old.execute(asked).fetchall()
 

@@ -1,9 +1,11 @@
-"""SIGHUP before a loop runs: it must not end a starting process, and its request is kept until a loop can serve it.
+"""The signals of `muster serve` before a loop runs.
 
-Owns the signal from the first lines of the process (`systems/start.py`) until a loop takes it
-(`control/cluster/daemon.py`). Imports nothing that takes time to load.
+SIGHUP must not end a starting process; its request is kept until a loop can serve it. SIGTERM ends it at once, also as
+process 1 of a container. Owns both from the first lines of the process (`src/muster_server/__init__.py`) until a loop
+takes them (`control/cluster/daemon.py`). Imports nothing that takes time to load.
 """
 
+import os
 import signal
 from types import FrameType
 from typing import Final
@@ -12,12 +14,13 @@ _came: Final[list[int]] = []
 
 
 def hold() -> None:
-    """From now on only remember the signal."""
+    """From now on only remember SIGHUP, and end by SIGTERM."""
     signal.signal(signal.SIGHUP, _remember)
+    signal.signal(signal.SIGTERM, _end)
 
 
 def came() -> bool:
-    """Whether it came since `hold`, or since the last call of this function."""
+    """Whether SIGHUP came since `hold`, or since the last call of this function."""
     had = bool(_came)
     _came.clear()
     return had
@@ -25,3 +28,11 @@ def came() -> bool:
 
 def _remember(number: int, frame: FrameType | None) -> None:
     _came[:] = [number]
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    """End as by the signal itself; as process 1, which the kernel sends no signal without a handler, with the signal's
+    exit code."""
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+    os._exit(128 + number)

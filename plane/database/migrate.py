@@ -62,5 +62,7 @@ def _is_current(connection: Connection, script: ScriptDirectory, where: str, sch
     newer = has - {step.revision for step in script.walk_revisions()}
     if newer:
         knows = ", ".join(script.get_heads())
-        raise Refused(f"{where}: its schema {', '.join(sorted(newer))} is newer than this program, which knows {knows}")
+        raise Refused(
+            f"{where}: its schema {', '.join(sorted(map(str, newer)))} is newer than this program, which knows {knows}"
+        )
     return has == set(script.get_heads())

@@ -65,6 +65,13 @@ def flipped(at: float) -> Callable[[Path], None]:
     return damage
 
 
+def flipped_head(file: Path) -> None:
+    """In the part of a head that its checksum covers: the rest of a segment's first page means nothing."""
+    raw = bytearray(file.read_bytes())
+    raw[min(20, len(raw) - 1)] ^= 4
+    file.write_bytes(raw)
+
+
 def cut(file: Path) -> None:
     raw = file.read_bytes()
     file.write_bytes(raw[: len(raw.rstrip(b"\0")) // 2])
@@ -78,7 +85,7 @@ def lost(file: Path) -> None:
     file.unlink()
 
 
-DAMAGES = {"flipped early": flipped(0.02), "flipped": flipped(0.8), "cut": cut, "emptied": emptied, "lost": lost}
+DAMAGES = {"flipped early": flipped_head, "flipped": flipped(0.8), "cut": cut, "emptied": emptied, "lost": lost}
 
 
 @pytest.mark.timeout(300)
@@ -91,6 +98,7 @@ async def test_any_damaged_file_of_the_log_is_named_and_every_row_comes_back(tmp
         each.name for each in sorted(log.iterdir()) if each.suffix == ".segment" or each.name in {"owner", "acked"}
     ]
     assert len(names) == 5
+    last = max(name for name in names if name.endswith(".segment"))
     for name in [*names, ""]:
         for what, damage in DAMAGES.items():
             folder = tmp_path / f"{name}-{what}"
@@ -110,7 +118,7 @@ async def test_any_damaged_file_of_the_log_is_named_and_every_row_comes_back(tmp
             assert done, (name, what)
             likes = await held(folder)
             assert likes >= USERS * 2 // 3, (name, what, likes, done)
-            if name != names[-1] and name:
+            if name not in {last, ""}:
                 assert likes == USERS, (name, what, likes, done)
             assert not (await asyncio.to_thread(store.check)).faults
 

@@ -588,7 +588,7 @@ async def answered(*_, **__):
     return muster.NoMember()
 library.Client.command = answered
 tell.connected = library.connect
-cli.chosen = lambda words: lambda *_, **__: asyncio.run(tell.command(None, "room", "hi", 1.0, True))
+cli.verbatim = lambda _: lambda *_, **__: asyncio.run(tell.command(None, "room", "hi", 1.0, True))
 sys.exit(cli.main())
 """
 
