@@ -265,8 +265,8 @@ class System:
     tries: tuple[str, ...] = ()
     """Commands that `muster up` suggests; `{muster}` stands for the program."""
     tour: tuple[str, ...] = ()
-    """Lines for a shell that `muster up --demo` runs and shows once; `muster` is the program. A line that ends with `&` runs
-    beside those after it."""
+    """Lines for a shell that `muster up --demo --tour` runs and shows once; `muster` is the program. A line that ends
+    with `&` runs beside those after it."""
     command_keys: tuple[str, ...] = ()
     """Beginnings of keys that only commands read: they mean nothing to a running node."""
     doctor: str = ""

@@ -26,4 +26,4 @@ add presence redis-server
 add fleet redis-server mosquitto
 [ -z "$missing" ] ||
     echo "run: without$missing; to run all: apt-get install --no-install-recommends redis-server mosquitto" >&2
-exec .venv/bin/muster up --demo --with "$with" "$@"
+exec .venv/bin/muster up --demo --tour --with "$with" "$@"

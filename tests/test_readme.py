@@ -85,7 +85,7 @@ def test_the_lines_of_the_readme_run_as_pasted(demo: Instance) -> None:
         assert "delivered: phone" in said
         said = shell.paste(likes)
         assert "share:1000: 2017 likes it; 1 like" in said
-        assert re.search(r"^1 +share:1000 +1\b", said, re.MULTILINE)
+        assert re.search(r"^0 +share:1000 +1\b", said, re.MULTILINE)
         assert re.search(r"^topic +reminders$", shell.paste(delayed), re.MULTILINE)
         shell.wait("half time")
         said = shell.paste(fleet)
@@ -139,7 +139,7 @@ def test_the_tutorial_runs_as_pasted(demo: Instance) -> None:
         assert "8: not online" in said
         shell.wait("only for you")
         said = shell.paste(likes)
-        assert re.search(r"^1 +message:1 +2\b.*\n2 +message:2 +1\b", said, re.MULTILINE), said
+        assert re.search(r"^0 +message:1 +2\b.*\n1 +message:2 +1\b", said, re.MULTILINE), said
         assert re.search(r"^topic +games$", shell.paste(reminder), re.MULTILINE)
         shell.wait("the game begins")
         assert "chat:lobby" in shell.paste(around)

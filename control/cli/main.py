@@ -140,6 +140,9 @@ def up(
     demo: Annotated[
         bool, typer.Option("--demo", help="Run a checked load and the room demo, and print a line a second.")
     ] = False,
+    tour: Annotated[
+        bool, typer.Option("--tour", help="With --demo: first show each system at work by a few commands.")
+    ] = False,
     for_: Annotated[
         float | None, typer.Option("--for", min=0.1, metavar="SECONDS", help="End after this time.")
     ] = None,
@@ -213,7 +216,7 @@ def up(
     from muster_server.control.terminal import common
 
     if not demo:
-        unused({"--members": members is not None, "--rate": rate is not None, "--json": json}, "--demo")
+        unused({"--members": members is not None, "--rate": rate is not None, "--json": json, "--tour": tour}, "--demo")
     processes = None if together is None else "together" if together else "apart"
     wanted: dict[str, Any] = {
         "demo.members": members,
@@ -242,7 +245,7 @@ def up(
         for key, value in wanted.items()
         if value is not None
     }
-    return common.run(run(config, flags, demo=demo, seconds=for_, as_json=json), endless=True)
+    return common.run(run(config, flags, demo=demo, tour=tour, seconds=for_, as_json=json), endless=True)
 
 
 @app.command(epilog="Example: muster serve broker --partition 1 --config /etc/muster/muster.toml", rich_help_panel=RUN)

@@ -1,4 +1,4 @@
-"""The tour of `muster up --demo`: each system runs a few commands, which are shown with what they print.
+"""The tour of `muster up --demo --tour`: each system runs a few commands, which are shown with what they print.
 
 Owns the shell that runs them, in which `muster` is this program. It knows no system: the lines are those of `System.tour`.
 """

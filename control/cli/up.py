@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from muster.instance import VARIABLE, default_folder
-from muster_server.control.cli import tour
+from muster_server.control.cli import tour as tours
 from muster_server.control.cluster.instance import Folder
 from muster_server.control.cluster.specs import warn_of_secrets
 from muster_server.control.cluster.supervisor import Supervisor
@@ -30,9 +30,15 @@ from muster_server.plane.kinds import kind
 
 
 async def up(
-    config_file: Path | None, flags: Mapping[str, tuple[Any, str]], *, demo: bool, seconds: float | None, as_json: bool
+    config_file: Path | None,
+    flags: Mapping[str, tuple[Any, str]],
+    *,
+    demo: bool,
+    tour: bool,
+    seconds: float | None,
+    as_json: bool,
 ) -> int:
-    """Run the instance, with `demo` also the systems' demo, whose exit code counts."""
+    """Run the instance, with `demo` also the systems' demo, whose exit code counts, and with `tour` their tours."""
     read = functools.partial(config.load, config_file, flags=flags, profile=UP)
     loaded = read()
     settings, watched = loaded.config, sys.stderr.isatty()
@@ -50,7 +56,7 @@ async def up(
         if not shown:
             await asyncio.sleep(float("inf") if seconds is None else seconds)
             return 0
-        async with beside(tour.shown(running(settings), supervisor.folder.path), unless=as_json):
+        async with beside(tours.shown(running(settings), supervisor.folder.path), unless=as_json or not tour):
             code: int = await named(shown)(settings, supervisor.folder, seconds, as_json)
             return code
 

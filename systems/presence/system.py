@@ -26,9 +26,9 @@ SYSTEM: Final = System(
     sections={"presence": Presence, "users": Mapping[str, Users]},
     programs=redis_server.PROGRAMS,
     tour=(
-        'muster sub demo --token "$(muster token 7 --device phone)" >/dev/null &',
-        "until muster presence who 7 | grep online; do sleep 0.2; done",
-        "echo hello | muster send 7",
+        'muster sub demo --token "$(muster token 42 --device phone)" >/dev/null &',
+        "until muster presence who 42 | grep online; do sleep 0.2; done",
+        "echo hello | muster send 42",
     ),
     commands="muster_server.systems.presence.cli.words:add",
     check="muster_server.systems.presence.check:wrong",

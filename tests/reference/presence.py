@@ -122,6 +122,10 @@ def varint(number: int) -> bytes:
     return bytes([low]) if not rest else bytes([low | 0x80]) + varint(rest)
 
 
+LOST: Final = 2
+"""The state of a device that went with its gateway."""
+
+
 def found(
     site: int, known: Sequence[tuple[int, Sequence[Held] | int]], shards: int, times: Sequence[tuple[int, int]]
 ) -> list[Any]:
@@ -135,9 +139,13 @@ def found(
         now_ms, alive_ms = times[user % shards]
         held = [] if isinstance(value, int) else value
         online = [[each.device, each.gateway, each.at_ms] for each in held if each.state == 0]
-        seen_s = value if isinstance(value, int) else now_ms // 1_000
-        last_seen_ms = alive_ms if online else seen_s * 1_000 if seen_s else None
-        told.append([user, online, last_seen_ms])
+        if online:
+            seen_ms = alive_ms
+        elif isinstance(value, int):
+            seen_ms = value * 1_000
+        else:  # the time at which a gateway was lost is in no event
+            seen_ms = max((now_ms if each.state == LOST else min(each.at_ms, now_ms) for each in held), default=0)
+        told.append([user, online, seen_ms or None])
     return [site, told]
 
 
