@@ -12,6 +12,10 @@ stands only where it is itself what the test is about, or where nothing must com
 """
 
 
+PLANTED_S: Final = 20.0
+"""A planted bug may show only as a wait without end. Its test ends then, and has found the bug."""
+
+
 async def until(condition: Callable[[], object], seconds: float = PATIENT_S) -> None:
     """Return as soon as `condition` holds. Raises `TimeoutError` if it does not in time."""
     async with asyncio.timeout(seconds):

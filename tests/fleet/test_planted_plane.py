@@ -3,6 +3,7 @@
 Those of its parts are in `test_planted.py`.
 """
 
+import asyncio
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from muster_server.systems.fleet.sessions import Batch, Waiting
 from tests.fleet import test_dispatcher, test_picks, test_scheduler, test_sessions
 from tests.fleet.test_planted import red
 from tests.fleet.test_scheduler import House, house
+from tests.waiting import PLANTED_S
 
 __all__ = ["house"]
 
@@ -27,7 +29,8 @@ __all__ = ["house"]
 async def goes_red(test: Any, *arguments: Any) -> None:
     """The test fails, or does not end."""
     with pytest.raises((AssertionError, KeyError, TimeoutError, ExceptionGroup)):
-        await test(*arguments)
+        async with asyncio.timeout(PLANTED_S):
+            await test(*arguments)
 
 
 async def test_a_lead_that_is_not_fenced_is_found(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
