@@ -24,7 +24,7 @@ PATIENCE_S: Final = 60.0
 
 @dataclass(frozen=True)
 class Together:
-    """Read one key by so many callers at once, at this moment of the monotonic clock. Gives the loads."""
+    """Many callers read one key at once, at this moment of the monotonic clock. The answer is the number of loads."""
 
     id: int
     callers: int

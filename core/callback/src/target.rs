@@ -22,7 +22,7 @@ pub(crate) const SECOND: Micros = 1_000_000;
 /// Routes remembered, and origins. Beyond, an idle one is forgotten, and with it that it failed.
 const TARGETS_MAX: usize = 10_000;
 
-/// An origin has the places of so many routes: three that hang leave places for the others, until their breakers open.
+/// The number of routes that can fill an origin: three that hang leave room for the others until their breakers open.
 pub(crate) const ROUTES_AT_ONCE: usize = 4;
 
 /// Limits of one target.
@@ -338,7 +338,7 @@ impl<T> Targets<T> {
         self.changed
     }
 
-    /// Those that are held now were told.
+    /// The caller has reported the targets that are held now.
     pub fn changes_told(&mut self) {
         self.changed = false;
     }

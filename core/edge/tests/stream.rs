@@ -383,7 +383,7 @@ impl World {
                 wanted.len()
             ));
         }
-        // One a second, and each connection begins anew.
+        // One a second; the count begins again with each connection.
         let most = ((self.now - START) / SECOND) as usize + self.connects;
         match self.client.resubscribed.len() {
             count if count > most => Err(format!("subscribed again {count} times, {most} at most")),

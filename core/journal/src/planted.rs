@@ -13,7 +13,7 @@ muster_planted::planted! {
     SyncMissing,
     /// The last group, which an opening found, may be in memory only.
     TailNotSynced,
-    /// What is acknowledged is kept before it is durable.
+    /// The acknowledged offset is written before its records are durable.
     AckedEarly,
     /// Damage in the middle is cut as if it were a torn tail.
     DamageCut,

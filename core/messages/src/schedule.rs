@@ -367,7 +367,7 @@ impl Ahead {
 
     /// Asks for a later time, or a sooner one, of a message whose own is not known.
     ///
-    /// What was asked before bounds where it is: at `place`, not before it, or not after it. A time beyond that bound is
+    /// An earlier move bounds the due time: at `place`, not before it, or not after it. A time beyond that bound is
     /// the message's, whatever its own is. A time within it is refused, if it is not surely what was asked for.
     fn move_to(&mut self, at: Millis, bound: Bound) -> Result<(), Refusal> {
         let goes_on = |place: Millis| match bound {

@@ -61,7 +61,7 @@ pub(super) struct Subscriptions {
 }
 
 impl Subscriptions {
-    /// Those that the client has or asked for.
+    /// The number of subscriptions that are live or asked for.
     pub fn len(&self) -> usize {
         self.entries.iter().filter(|entry| entry.is_there()).count()
     }

@@ -180,7 +180,7 @@ fn granted(request: &httparse::Request<'_, '_>, path: &str, origins: &Origins) -
             .filter(move |one| one.name.eq_ignore_ascii_case(name));
         named.map(|one| std::str::from_utf8(one.value).unwrap_or("\u{fffd}").trim())
     };
-    // Of a header that must come once, two are an error: a proxy may have judged by the other one.
+    // A header that must come once is refused if it comes twice: a proxy may have judged by the other one.
     let one = |name: &'static str| {
         let mut values = all(name);
         match (values.next(), values.next()) {

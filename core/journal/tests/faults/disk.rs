@@ -23,7 +23,7 @@ struct State {
     names: BTreeMap<SegmentName, usize>,
     spares: Vec<usize>,
     owner: u64,
-    /// What was kept last, and what is there after a loss of power at the latest.
+    /// The offset that was written last, and the one that a loss of power leaves.
     acked: Option<(u64, u64)>,
     salts: u64,
     last_written: Vec<u8>,

@@ -293,7 +293,7 @@ impl Salvage {
         }
         let known = self.known.entry(op.id.0).or_insert(Known { op, body: None });
         let message = |kind| matches!(kind, Kind::Message(_));
-        // What was asked ahead has no version: the message itself is the later word.
+        // A move asked for ahead has no version: the message itself is newer.
         let later = match (message(known.op.kind), message(op.kind)) {
             (true, false) => false,
             (false, true) => true,
