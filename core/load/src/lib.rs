@@ -6,10 +6,12 @@
 
 mod commands;
 mod feed;
+mod pacing;
 mod scale;
 mod swarm;
 mod wheel;
 
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use muster_driver::{Budget, Driver, Faults};
@@ -20,6 +22,8 @@ use muster_udp::{monotonic_now, Counters, KernelEntropy, Socket, SocketOptions};
 
 pub use commands::{Commanded, Commanding};
 pub use feed::{Feed, FeedConfig};
+use pacing::Schedule;
+pub use pacing::{Pacing, Progress};
 pub use scale::{Cost, Known, Plane};
 use swarm::Swarm;
 pub use swarm::{Latencies, Tally, HEAD};
@@ -47,6 +51,8 @@ pub struct LoadConfig {
     pub rooms: Vec<String>,
     /// How many of them each member joins.
     pub rooms_each: usize,
+    /// Clients that publish, in turn over the rooms: at least as many as the rooms need, at most one a room.
+    pub publishers: usize,
     /// Members send commands as well: each has a session at a proxy, too.
     pub commanding: bool,
     /// How many of the proxies a client knows, each client others; `None`: all.
@@ -94,6 +100,7 @@ pub struct Load {
     /// The room that is published to next.
     turn: usize,
     rooms: Vec<String>,
+    publishers: usize,
     /// A room without members.
     vacant: String,
     rooms_each: usize,
@@ -107,7 +114,17 @@ pub struct Load {
 /// A simulated client's own address: 127.1.0.1 and on, each in its own right.
 fn own_addr(index: usize) -> Addr {
     let [_, high, middle, low] = (index as u32 + 1).to_be_bytes();
-    std::net::SocketAddr::from(([127, 1 + high, middle, low], 0)).into()
+    SocketAddr::from(([127, 1 + high, middle, low], 0)).into()
+}
+
+/// The address of a client of these servers: its own if all are on this machine, else the kernel chooses it.
+fn client_addr(index: usize, servers: &[Endpoint]) -> Addr {
+    let mut addrs = servers.iter().map(|server| SocketAddr::from(server.addr));
+    match addrs.find(|addr| !addr.ip().is_loopback()) {
+        Some(SocketAddr::V4(_)) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)).into(),
+        Some(SocketAddr::V6(_)) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)).into(),
+        None => own_addr(index),
+    }
 }
 
 /// The endpoints that a client knows.
@@ -123,11 +140,13 @@ impl Load {
             send_bytes: None,
             gro: config.gro,
         };
-        let publishers = config.rooms.len().div_ceil(PUBLISHER_ROOMS);
+        let rooms = config.rooms.len();
+        let publishers = config.publishers.clamp(rooms.div_ceil(PUBLISHER_ROOMS), rooms);
         let count = config.members + publishers;
         let members_at = config.members.div_ceil(config.members_each.max(1));
+        let servers: Vec<Endpoint> = config.gateways.iter().chain(&config.proxies).cloned().collect();
         let sockets = (0..members_at + publishers)
-            .map(|index| Socket::bind(own_addr(index), &options))
+            .map(|index| Socket::bind(client_addr(index, &servers), &options))
             .collect::<std::io::Result<Vec<Socket>>>()?;
         let mut clients = Vec::with_capacity(count);
         for index in 0..count {
@@ -156,7 +175,6 @@ impl Load {
             client.set_buffer(u32::try_from(buffer).unwrap_or(u32::MAX));
             clients.push(client);
         }
-        let rooms = config.rooms.len();
         let swarm = Swarm::new(
             clients,
             (config.members, members_at),
@@ -176,6 +194,7 @@ impl Load {
             publications: vec![0; rooms],
             next: vec![0; rooms],
             turn: 0,
+            publishers,
             vacant: format!("{}-nobody", config.rooms[0]),
             rooms: config.rooms,
             rooms_each: config.rooms_each,
@@ -212,7 +231,7 @@ impl Load {
                 swarm.join(now, index, &self.rooms[room], room);
             }
         } else {
-            for room in (0..rooms).filter(|room| members + room / PUBLISHER_ROOMS == index) {
+            for room in (0..rooms).filter(|room| members + room % self.publishers == index) {
                 let opened = swarm.client(index).publication(now, &self.rooms[room]);
                 self.publications[room] = opened
                     .expect("a publisher has a place for each of its rooms")
@@ -233,7 +252,7 @@ impl Load {
         swarm::stamp(body, self.next[room], intended, room);
         let publication = self.publications[room];
         let swarm = self.driver.machine_mut();
-        let publisher = swarm.members() + room / PUBLISHER_ROOMS;
+        let publisher = swarm.members() + room % self.publishers;
         swarm.client(publisher).publish(publication, body, 0)?;
         swarm.touch(publisher);
         swarm.published(room);
@@ -268,7 +287,7 @@ impl Load {
         let (swarm, members) = (self.driver.machine(), self.driver.machine().members());
         let publications = self.publications.iter().enumerate();
         outcome.acknowledged = publications
-            .filter_map(|(room, at)| swarm.seated(members + room / PUBLISHER_ROOMS).publishing(*at))
+            .filter_map(|(room, at)| swarm.seated(members + room % self.publishers).publishing(*at))
             .map(|known| known.published)
             .sum();
         outcome
@@ -308,42 +327,85 @@ impl Load {
     /// line, or with `shed` is never sent and only counted; latency then counts from the moment that a message was
     /// taken.
     pub fn pace(&mut self, size: usize, rate: f64, duration: Micros, patience: Micros, shed: bool) -> Outcome {
-        let total = (rate * duration as f64 / 1e6) as u64;
-        let (mut outcome, start) = self.begin(size, total as usize);
-        let mut body = swarm::body(size);
-        let mut late = Vec::with_capacity(total as usize);
-        let due_at = |index: u64| start + (index as f64 * 1e6 / rate) as Micros;
-        // Lateness is the generator's own: the first look at a due message, with or without credit.
-        let mut due = 0;
-        while due < total {
+        let mut schedule = Schedule::new(rate, 0, duration);
+        let (outcome, start) = self.begin(size, schedule.total() as usize);
+        schedule.start = start;
+        let mut pacing = Pacing::new(size, schedule, shed, outcome);
+        self.run(&mut pacing, Micros::MAX);
+        pacing.late.sort_unstable();
+        let mut outcome = pacing.outcome;
+        outcome.late_p99 = pacing
+            .late
+            .get(pacing.late.len() * 99 / 100)
+            .copied()
+            .unwrap_or_default();
+        outcome.late_max = pacing.late.last().copied().unwrap_or_default();
+        self.finish(outcome, start, patience)
+    }
+
+    /// Begins a schedule that `advance` publishes by. Its rate rises to `rate` over `ramp`, a part of `duration`.
+    pub fn schedule(&mut self, size: usize, rate: f64, ramp: Micros, duration: Micros) -> Pacing {
+        let mut schedule = Schedule::new(rate, ramp, duration);
+        let (outcome, start) = self.begin(size, 0);
+        self.driver.machine_mut().begin_endless(size, &self.next);
+        schedule.start = start;
+        Pacing::new(size, schedule, false, outcome)
+    }
+
+    /// Publishes what falls due during `time`, and returns what came since the last call.
+    pub fn advance(&mut self, pacing: &mut Pacing, time: Micros) -> Progress {
+        let until = monotonic_now() + time;
+        self.run(pacing, until);
+        while pacing.is_over() && monotonic_now() < until && !self.driver.machine().has_all(&self.next) {
+            self.turn(1_000);
+        }
+        let latencies = self.driver.machine_mut().drain_latencies();
+        let swarm = self.driver.machine();
+        Progress {
+            published: pacing.outcome.published,
+            tally: swarm.tally().clone(),
+            latencies,
+            late: std::mem::take(&mut pacing.late),
+            joined: swarm.joined(),
+            sessions_lost: swarm.sessions_lost(),
+            over: pacing.is_over(),
+            complete: pacing.is_over() && swarm.has_all(&self.next),
+        }
+    }
+
+    fn run(&mut self, pacing: &mut Pacing, until: Micros) {
+        while !pacing.is_over() {
             let now = monotonic_now();
+            if now >= until {
+                return;
+            }
             let mut any = false;
-            while due < total && due_at(due) <= now {
-                let intended = if shed { now } else { due_at(due) };
-                if self.publish(&mut body, intended).is_ok() {
-                    outcome.published += 1;
+            let schedule = &pacing.schedule;
+            while !pacing.is_over() && schedule.at(pacing.due) <= now {
+                let intended = if pacing.shed { now } else { schedule.at(pacing.due) };
+                if self.publish(&mut pacing.body, intended).is_ok() {
+                    pacing.outcome.published += 1;
                     any = true;
-                } else if shed {
-                    outcome.shed += 1;
+                } else if pacing.shed {
+                    pacing.outcome.shed += 1;
                 } else {
                     break;
                 }
-                due += 1;
+                pacing.due += 1;
             }
-            while late.len() < total as usize && due_at(late.len() as u64) <= now {
-                late.push((now - due_at(late.len() as u64)) as u32);
+            // Lateness is the generator's own: the first look at a due message, with or without credit.
+            while pacing.looked < schedule.total() && schedule.at(pacing.looked) <= now {
+                pacing.late.push((now - schedule.at(pacing.looked)) as u32);
+                pacing.looked += 1;
             }
             if any {
                 self.driver.kick();
             }
-            let wait = due_at(due).saturating_sub(monotonic_now()).min(1_000);
+            let next = pacing.schedule.at(pacing.due).min(until);
+            let wait = next.saturating_sub(monotonic_now()).min(1_000);
             // The sleep's own slack is about 60 us: sleep only longer waits, and poll for the rest.
             self.turn(if wait > 80 { wait - 60 } else { 0 });
         }
-        late.sort_unstable();
-        outcome.late_p99 = late.get(late.len() * 99 / 100).copied().unwrap_or_default();
-        outcome.late_max = late.last().copied().unwrap_or_default();
-        self.finish(outcome, start, patience)
     }
 
     /// Every member sends commands on a fixed schedule, to rooms in turn. Runs until all of them are answered, or none

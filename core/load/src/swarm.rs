@@ -36,6 +36,8 @@ pub struct Latencies {
     seen: Vec<u32>,
     starts: Vec<u64>,
     fanout: u32,
+    /// Only `all` is kept.
+    plain: bool,
 }
 
 impl Latencies {
@@ -49,10 +51,23 @@ impl Latencies {
             seen: vec![0; messages],
             starts: starts.to_vec(),
             fanout: fanout as u32,
+            plain: false,
+        }
+    }
+
+    /// For a run without an end in sight: its reader takes `all` again and again.
+    fn endless() -> Self {
+        Latencies {
+            plain: true,
+            ..Latencies::default()
         }
     }
 
     fn note(&mut self, room: usize, sequence: u64, latency: u32) {
+        if self.plain {
+            self.all.push(latency);
+            return;
+        }
         let index = (sequence.wrapping_sub(self.starts[room]) as usize)
             .wrapping_mul(self.starts.len())
             .wrapping_add(room);
@@ -270,6 +285,19 @@ impl Swarm {
         for place in self.players.iter_mut().flat_map(|player| &mut player.places) {
             place.next = starts[place.room];
         }
+    }
+
+    /// As `begin`, with the latency of each delivery, which `drain_latencies` takes.
+    pub fn begin_endless(&mut self, size: usize, starts: &[u64]) {
+        self.begin(size, 0, starts);
+        self.latencies = Some(Latencies::endless());
+    }
+
+    /// The latencies since the last call, in microseconds.
+    pub fn drain_latencies(&mut self) -> Vec<u32> {
+        self.latencies
+            .as_mut()
+            .map_or_else(Vec::new, |kept| std::mem::take(&mut kept.all))
     }
 
     /// A message to `room` was taken.

@@ -1,7 +1,8 @@
 //! The load generator's engine.
 
 use muster_load::{
-    Commanded, Commanding, Cost, Feed, FeedConfig, Known, Load, LoadConfig, Outcome, Plane, Tally, WheelTimes,
+    Commanded, Commanding, Cost, Feed, FeedConfig, Known, Load, LoadConfig, Outcome, Pacing, Plane, Progress, Tally,
+    WheelTimes,
 };
 use muster_rooms::Endpoint;
 use pyo3::exceptions::{PyTimeoutError, PyValueError};
@@ -14,6 +15,8 @@ use crate::convert::{self, array, FaultRule};
 #[pyclass(module = "muster._core")]
 pub struct LoadEngine {
     load: Load,
+    /// The run that `schedule` began.
+    pacing: Option<Pacing>,
 }
 
 fn micros(seconds: f64) -> u64 {
@@ -65,6 +68,19 @@ fn outcome<'py>(py: Python<'py>, outcome: &Outcome) -> PyResult<Bound<'py, PyDic
     Ok(result)
 }
 
+fn progress<'py>(py: Python<'py>, progress: &Progress) -> PyResult<Bound<'py, PyDict>> {
+    let result = PyDict::new(py);
+    result.set_item("published", progress.published)?;
+    tally(&result, &progress.tally)?;
+    result.set_item("latencies_us", words(py, &progress.latencies))?;
+    result.set_item("late_us", words(py, &progress.late))?;
+    result.set_item("joined", progress.joined)?;
+    result.set_item("sessions_lost", progress.sessions_lost)?;
+    result.set_item("over", progress.over)?;
+    result.set_item("complete", progress.complete)?;
+    Ok(result)
+}
+
 fn commanded<'py>(py: Python<'py>, done: &Commanded) -> PyResult<Bound<'py, PyDict>> {
     let result = PyDict::new(py);
     for (name, count) in [
@@ -100,7 +116,7 @@ fn words<'py>(py: Python<'py>, list: &[u32]) -> Bound<'py, PyBytes> {
 #[pymethods]
 impl LoadEngine {
     #[new]
-    #[pyo3(signature = (*, gateways, proxies, credential, members, rooms, seed, rooms_each = 1, recv_buffer = 0, gro = true, faults = None, commanding = false, proxies_each = None, knocking = 128, members_each = 1))]
+    #[pyo3(signature = (*, gateways, proxies, credential, members, rooms, seed, rooms_each = 1, recv_buffer = 0, gro = true, faults = None, commanding = false, proxies_each = None, knocking = 128, members_each = 1, publishers = 1))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         gateways: Vec<(String, u16, Vec<u8>)>,
@@ -117,6 +133,7 @@ impl LoadEngine {
         proxies_each: Option<usize>,
         knocking: usize,
         members_each: usize,
+        publishers: usize,
     ) -> PyResult<Self> {
         let config = LoadConfig {
             gateways: endpoints(gateways)?,
@@ -130,12 +147,14 @@ impl LoadEngine {
             knocking_max: knocking,
             seed,
             members_each,
+            publishers,
             receive_bytes: (recv_buffer > 0).then_some(recv_buffer),
             gro,
             faults: convert::faults(seed, faults, None)?,
         };
         Ok(LoadEngine {
             load: Load::new(config)?,
+            pacing: None,
         })
     }
 
@@ -171,6 +190,20 @@ impl LoadEngine {
     ) -> PyResult<Bound<'py, PyDict>> {
         let done = py.detach(|| self.load.pace(size, rate, micros(seconds), micros(patience), shed));
         outcome(py, &done)
+    }
+
+    /// Begins to publish `rate` messages a second for `seconds`, of which the first `ramp` raise the rate from 0.
+    fn schedule(&mut self, size: usize, rate: f64, seconds: f64, ramp: f64) {
+        self.pacing = Some(self.load.schedule(size, rate, micros(ramp), micros(seconds)));
+    }
+
+    /// Publishes what falls due within `seconds`; once all is sent, waits that long for the last deliveries.
+    fn advance<'py>(&mut self, py: Python<'py>, seconds: f64) -> PyResult<Bound<'py, PyDict>> {
+        let LoadEngine { load, pacing } = self;
+        let Some(pacing) = pacing.as_mut() else {
+            return Err(PyValueError::new_err("no schedule: call schedule() first"));
+        };
+        progress(py, &py.detach(|| load.advance(pacing, micros(seconds))))
     }
 
     /// Every member sends `each` commands of `size` bytes, one every `every` seconds; one of `vacant` to a room without
