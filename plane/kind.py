@@ -269,6 +269,10 @@ class System:
     with `&` runs beside those after it."""
     command_keys: tuple[str, ...] = ()
     """Beginnings of keys that only commands read: they mean nothing to a running node."""
+    load: str = ""
+    """The module of its load for `muster load`: its `SETTINGS`, see `control/load/generator.py`."""
+    load_word: str = ""
+    """`module:function` that adds the word of that load to `muster load`."""
     doctor: str = ""
     """`module:function` of its checks for `muster doctor`, `(config, record) -> list[Finding]`; the record is None
     where no instance runs."""

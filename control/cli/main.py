@@ -19,7 +19,7 @@ import typer
 
 from muster_server.control.errors import FAILURE, USAGE, UserError
 from muster_server.control.terminal.choices import Addable, Column, Layer, Served
-from muster_server.control.terminal.options import ConfigFile, Json, NodeAddress, RegistryUrl, unused
+from muster_server.control.terminal.options import ConfigFile, Json, NodeAddress, RegistryUrl, chance, unused
 from muster_server.control.terminal.words import say
 from muster_server.plane import systems
 from muster_server.plane.kind import System, named
@@ -50,6 +50,12 @@ replica_app: Final = typer.Typer(
     epilog="Example: muster cluster replica add broker 1",
     no_args_is_help=True,
 )
+load_app: Final = typer.Typer(
+    help="Load a deployment by an open schedule, check everything, and report: rates, latencies, losses.",
+    epilog="Example: muster load rooms --members 1000 --rate 1000 --for 30s --assert lost=0",
+    no_args_is_help=True,
+    invoke_without_command=True,
+)
 config_app: Final = typer.Typer(
     help="Check, show and document the configuration; print units and manifests.",
     epilog="Example: muster config check",
@@ -58,6 +64,7 @@ config_app: Final = typer.Typer(
 app.add_typer(cluster_app, name="cluster", rich_help_panel=RUN)
 cluster_app.add_typer(replica_app, name="replica")
 app.add_typer(config_app, name="config", rich_help_panel=RUN)
+app.add_typer(load_app, name="load", rich_help_panel=WATCH)
 
 Chance = Annotated[str | None, typer.Option(metavar="CHANCE", help="Fault on every link, a probability: 0.02 or 2%.")]
 TokenRights = Annotated[
@@ -658,6 +665,26 @@ def _add(system: System) -> None:
 for _system in systems.named().values():
     if _system.commands:
         _add(_system)
+    if _system.load_word:
+        named(_system.load_word)(load_app)
+
+
+@load_app.callback()
+def load(
+    context: typer.Context,
+    join: Annotated[
+        str, typer.Option("--join", metavar="HOST:PORT/WORD", help="Join the run of another host, which prints this.")
+    ] = "",
+) -> int:
+    """Load a deployment by an open schedule, check everything, and report: rates, latencies, losses."""
+    if not join:
+        return 0
+    if context.invoked_subcommand:
+        raise UserError("--join takes all settings from the host that leads; give no word", USAGE)
+    from muster_server.control.load.words import join_run
+    from muster_server.control.terminal import common
+
+    return common.run(join_run(join))
 
 
 @app.command(
@@ -701,16 +728,6 @@ def layer_of(role: Layer, cluster: str) -> "LayerRef":
     if not re.fullmatch(NAME, cluster):
         raise UserError(f"--cluster: invalid name {cluster!r}", USAGE)
     return LayerRef(role.value, cluster)
-
-
-def chance(flag: str, text: str | None) -> float | None:
-    """Parse a probability: `0.02` or `2%`. Raises `UserError`."""
-    if text is None:
-        return None
-    try:
-        return float(text[:-1]) / 100 if text.endswith("%") else float(text)
-    except ValueError:
-        raise UserError(f"{flag}: invalid probability {text!r} (use 0.02 or 2%)", USAGE) from None
 
 
 def chosen(words: Sequence[str]) -> typer.Typer:

@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Final, cast, get_args
 
 from muster import _core
-from muster_server.control.cluster import instance, specs
+from muster_server.control.cluster import specs
 from muster_server.control.config import load as config
-from muster_server.control.errors import USAGE, ConfigError, UserError
+from muster_server.control.errors import USAGE, UserError
 from muster_server.plane.auth import VALID_S_MAX, Patterns, Words, mint
 from muster_server.plane.kind import Right
-from muster_server.plane.spec import SpecError
-from muster_server.plane.trust import signing_secrets
 from muster_server.plane.users import check_recipient, check_user
 
 CREDENTIAL_BYTES_MAX: Final = 1_000
@@ -58,17 +56,7 @@ def made(config_file: Path | None, wanted: Wanted) -> str:
         )
     allowed, seconds, patterns = _rights(wanted.rights), _seconds(wanted.expires), _patterns(wanted.cap)
     to = _recipients(wanted.send)
-    settings = config.load(config_file).config
-    place = instance.folder(settings)
-    if not settings.cluster.jwt_secret_file:
-        instance.check(place)
-    file = specs.jwt_secret_file(settings, place)
-    if not file:
-        raise ConfigError(f"cluster.jwt_secret_file: not set, and {place.jwt_secret} is missing; muster up makes it")
-    try:
-        secret = signing_secrets(file)[0]
-    except SpecError as error:
-        raise ConfigError(str(error)) from None
+    secret = specs.signing_secret(config.load(config_file).config)
     minted = mint(secret, wanted.user, allowed, time.time(), seconds, patterns, wanted.token_id, device, to)
     if len(minted) > CREDENTIAL_BYTES_MAX:
         raise UserError(

@@ -285,6 +285,20 @@ def jwt_secret_file(config: Config, place: Folder) -> str:
     return absolute(config.cluster.jwt_secret_file) or made
 
 
+def signing_secret(config: Config) -> bytes:
+    """The secret that signs users' tokens: the first in its file. Raises `ConfigError`."""
+    place = folder(config)
+    if not config.cluster.jwt_secret_file:
+        check(place)
+    file = jwt_secret_file(config, place)
+    if not file:
+        raise ConfigError(f"cluster.jwt_secret_file: not set, and {place.jwt_secret} is missing; muster up makes it")
+    try:
+        return signing_secrets(file)[0]
+    except SpecError as error:
+        raise ConfigError(str(error)) from None
+
+
 def jwks(config: Config) -> str:
     """The key set of users' tokens: a URL as it stands, or the path of a file; empty if there is none."""
     said = config.cluster.jwks

@@ -49,3 +49,13 @@ def unused(given: Mapping[str, bool], without: str) -> None:
     """Raise `UserError` for a given flag that needs another one."""
     if flag := next((flag for flag, is_given in given.items() if is_given), None):
         raise UserError(f"{flag} needs {without}", USAGE)
+
+
+def chance(flag: str, text: str | None) -> float | None:
+    """Parse a probability: `0.02` or `2%`. Raises `UserError`."""
+    if text is None:
+        return None
+    try:
+        return float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        raise UserError(f"{flag}: invalid probability {text!r} (use 0.02 or 2%)", USAGE) from None

@@ -79,6 +79,8 @@ SYSTEM: Final = System(
         "muster fleet fairness",
     ),
     commands="muster_server.systems.fleet.cli.words:add",
+    load="muster_server.systems.fleet.load",
+    load_word="muster_server.systems.fleet.cli.load:add",
     check="muster_server.systems.fleet.check:wrong",
     doctor="muster_server.systems.fleet.doctor:examined",
     http="muster_server.systems.fleet.http.routes",

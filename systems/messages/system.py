@@ -169,6 +169,8 @@ SYSTEM: Final = System(
     ),
     commands="muster_server.systems.messages.cli.words:add",
     stores="muster_server.systems.messages.stores:stores",
+    load="muster_server.systems.messages.load",
+    load_word="muster_server.systems.messages.cli.load:add",
     check="muster_server.systems.messages.check:wrong",
     doctor="muster_server.systems.messages.doctor:examined",
     http="muster_server.systems.messages.http.routes",

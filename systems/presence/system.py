@@ -31,6 +31,8 @@ SYSTEM: Final = System(
         "echo hello | muster send 42",
     ),
     commands="muster_server.systems.presence.cli.words:add",
+    load="muster_server.systems.presence.load",
+    load_word="muster_server.systems.presence.cli.load:add",
     check="muster_server.systems.presence.check:wrong",
     http="muster_server.systems.presence.http.routes",
     http_settings="muster_server.systems.presence.system:told",

@@ -50,6 +50,8 @@ SYSTEM: Final = System(
     commands="muster_server.systems.rooms.cli.words:add",
     demo="muster_server.systems.rooms.cli.demo:run",
     tries=(f"{{muster}} sub {DEMO_ROOM}", f"echo hello | {{muster}} pub {DEMO_ROOM}"),
+    load="muster_server.systems.rooms.load",
+    load_word="muster_server.systems.rooms.cli.load:add",
     check="muster_server.systems.rooms.check:wrong",
     http="muster_server.systems.rooms.http.routes",
 )

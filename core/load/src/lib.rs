@@ -57,6 +57,8 @@ pub struct LoadConfig {
     pub commanding: bool,
     /// How many of the proxies a client knows, each client others; `None`: all.
     pub proxies_each: Option<usize>,
+    /// Clients learn of further servers from those that they are given; without proxies their gateways name some.
+    pub learns: bool,
     /// Members that open a session at the same time, the first or another one: one core that plays thousands is slower than
     /// the time that a client waits for an answer. 128 take the two cores some 40 ms.
     pub knocking_max: usize,
@@ -159,13 +161,17 @@ impl Load {
             // A session's window is its part of the socket's buffer.
             let buffer = sockets[socket].buffers().receive_bytes / sharing;
             let client = ClientConfig {
-                gateways: if publisher { Vec::new() } else { config.gateways.clone() },
+                gateways: if publisher && !(config.learns && config.proxies.is_empty()) {
+                    Vec::new()
+                } else {
+                    config.gateways.clone()
+                },
                 proxies: if publisher || config.commanding {
                     some(&config.proxies, index, config.proxies_each)
                 } else {
                     Vec::new()
                 },
-                learns: [false; 2],
+                learns: [config.learns; 2],
                 credential: config.credential.clone(),
                 payload: 1200,
                 inbox_bytes: 64 << 20,

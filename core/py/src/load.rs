@@ -116,7 +116,7 @@ fn words<'py>(py: Python<'py>, list: &[u32]) -> Bound<'py, PyBytes> {
 #[pymethods]
 impl LoadEngine {
     #[new]
-    #[pyo3(signature = (*, gateways, proxies, credential, members, rooms, seed, rooms_each = 1, recv_buffer = 0, gro = true, faults = None, commanding = false, proxies_each = None, knocking = 128, members_each = 1, publishers = 1))]
+    #[pyo3(signature = (*, gateways, proxies, credential, members, rooms, seed, rooms_each = 1, recv_buffer = 0, gro = true, faults = None, commanding = false, proxies_each = None, knocking = 128, members_each = 1, publishers = 1, learns = false))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         gateways: Vec<(String, u16, Vec<u8>)>,
@@ -134,6 +134,7 @@ impl LoadEngine {
         knocking: usize,
         members_each: usize,
         publishers: usize,
+        learns: bool,
     ) -> PyResult<Self> {
         let config = LoadConfig {
             gateways: endpoints(gateways)?,
@@ -148,6 +149,7 @@ impl LoadEngine {
             seed,
             members_each,
             publishers,
+            learns,
             receive_bytes: (recv_buffer > 0).then_some(recv_buffer),
             gro,
             faults: convert::faults(seed, faults, None)?,

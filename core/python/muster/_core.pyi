@@ -474,6 +474,7 @@ class LoadEngine:
         knocking: int = 128,
         members_each: int = 1,
         publishers: int = 1,
+        learns: bool = False,
     ) -> LoadEngine: ...
     def connect(self, timeout: float) -> int: ...
     def saturate(

@@ -23,17 +23,10 @@ def reaching(config: Path | None, registry: str | None, work: Callable[[Asking],
 
 
 async def _reaching(where: Target, work: Callable[[Asking], Awaitable[int]]) -> int:
-    settings = where.config()
     async with found(where) as nodes:
         record = await nodes.record()
-        if not {INDEX, SCHEDULER} <= {each.role for each in record.processes}:
-            raise UserError("no fleet runs here; start one: muster up --with fleet", UNAVAILABLE)
-        file = specs.absolute(settings.cluster.secret_file) or str(instance.folder(settings).cluster_secret)
-        try:
-            key = key_of(secret(file, 32))
-        except SpecError as error:
-            raise UserError(str(error)) from None
-        place = instance.folder(settings)
+        key = _key(where, record)
+        place = instance.folder(where.config())
 
         def look() -> list[instance.Process]:
             return instance.find(place).processes if isinstance(nodes, LocalNodes) else record.processes
@@ -41,6 +34,24 @@ async def _reaching(where: Target, work: Callable[[Asking], Awaitable[int]]) -> 
         async with asking(look, key) as opened:
             with in_one_line():
                 return await work(opened)
+
+
+async def nodes_and_key(where: Target) -> tuple[list[instance.Process], bytes]:
+    """The fleet's nodes as they are now, and the key that proves the cluster's secret to them. Raises `UserError`."""
+    async with found(where) as nodes:
+        record = await nodes.record()
+    return [each for each in record.processes if each.role in {INDEX, SCHEDULER}], _key(where, record)
+
+
+def _key(where: Target, record: instance.Record) -> bytes:
+    if not {INDEX, SCHEDULER} <= {each.role for each in record.processes}:
+        raise UserError("no fleet runs here; start one: muster up --with fleet", UNAVAILABLE)
+    settings = where.config()
+    file = specs.absolute(settings.cluster.secret_file) or str(instance.folder(settings).cluster_secret)
+    try:
+        return key_of(secret(file, 32))
+    except SpecError as error:
+        raise UserError(str(error)) from None
 
 
 @contextlib.contextmanager

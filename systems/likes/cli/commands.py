@@ -49,9 +49,16 @@ async def client(where: Target) -> AsyncIterator["Likes"]:
 
     async with found(where) as nodes:
         reached = reach(await nodes.record(), where.config())
-    try:
+    with refused_in_one_line():
         async with Likes(reached) as likes:
             yield likes
+
+
+@contextlib.contextmanager
+def refused_in_one_line() -> Iterator[None]:
+    """Turn what a node refuses into one line with its exit code. Raises `UserError`."""
+    try:
+        yield
     except LikesError as error:
         code = UNAVAILABLE if isinstance(error, Away) else TRY_LATER if error.later else FAILURE
         raise UserError(f"likes: {error}", code) from None

@@ -79,7 +79,7 @@ def ask_of(record: Record, work: Callable[[Link, Link], Coroutine[Any, Any, T]])
     token = client_of(record).token
 
     async def run() -> T:
-        receive, admin = (Link(role, functools.partial(_places, record, role), token) for role in (RECEIVE, ADMIN))
+        receive, admin = (Link(role, functools.partial(addresses, record, role), token) for role in (RECEIVE, ADMIN))
         try:
             return await work(receive, admin)
         except Refusal as refusal:
@@ -93,7 +93,7 @@ def ask_of(record: Record, work: Callable[[Link, Link], Coroutine[Any, Any, T]])
     return asyncio.run(run())
 
 
-def _places(record: Record, role: str) -> Sequence[tuple[str, int]]:
+def addresses(record: Record, role: str) -> Sequence[tuple[str, int]]:
     found = [process.bind for process in record.of(role) if process.bind]
     if not found:
         raise UserError(f"no {role} runs here; start them: muster up --with messages", UNAVAILABLE)

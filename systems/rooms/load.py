@@ -1,0 +1,162 @@
+"""The load of rooms: members and publishers in the compiled engine, which checks every delivery byte for byte."""
+
+import asyncio
+import secrets
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from muster._core import LoadEngine
+from muster_server.control.errors import TRY_LATER, UNAVAILABLE, USAGE, UserError
+from muster_server.control.load.drive import check_target
+from muster_server.control.load.generator import Micros, Share, Slice
+from muster_server.control.terminal.found import Target, client_of, found
+
+CONNECT_S: Final = 120.0
+ROOMS_MAX: Final = 100_000
+PUBLICATIONS: Final = 256
+"""Rooms that one session may publish to."""
+SOCKETS_MAX: Final = 1_024
+"""Members share sockets above this number of them."""
+Server = tuple[str, int, bytes]
+"""Host, port and public key."""
+Fault = tuple[str, None, float, float, float, float, int, int, int]
+"""As `muster._core` takes it: the way, no peer, and the chances and times of each kind."""
+
+
+class RoomsLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """Members that are in one room each, spread evenly, and publishers that go round the rooms."""
+
+    gateways: Sequence[Server]
+    proxies: Sequence[Server]
+    credential: bytes
+    members: int
+    rooms: int
+    publishers: int
+    rate: float
+    size: int
+    for_s: float
+    ramp_s: float
+    faults: Sequence[Fault] = ()
+    """Of the clients' own links."""
+
+    def generator(self, share: Share) -> "RoomsGenerator":
+        """The generator of one host."""
+        return RoomsGenerator(self, share)
+
+    def check(self) -> None:
+        """Raise `UserError` for numbers that don't go together."""
+        if self.rooms > self.members:
+            raise UserError(f"--rooms {self.rooms} is more than --members {self.members}: a room needs a member", USAGE)
+        if self.publishers > self.rooms:
+            raise UserError(f"--publishers {self.publishers} is more than --rooms {self.rooms}", USAGE)
+
+
+class RoomsGenerator:
+    """One host's members, rooms and publishers. Its rooms are its own, so each delivery can be checked here."""
+
+    sent = "published"
+    done = "delivered"
+    wrong = ("lost", "out_of_turn", "corrupted")
+
+    def __init__(self, load: RoomsLoad, share: Share) -> None:
+        self._load, self._share = load, share
+        self._engine: LoadEngine | None = None
+
+    async def open(self) -> str:
+        """Open all sessions and join."""
+        load, share = self._load, self._share
+        members, rooms = share.part(load.members), share.part(load.rooms)
+        if not members or not rooms:
+            raise UserError(f"{share.of} hosts need at least {share.of} rooms and members", USAGE)
+        names = [f"load-{share.run}-{share.index}-{number}" for number in range(rooms)]
+        publishers = max(1, share.part(load.publishers))
+        self._engine = engine = LoadEngine(
+            gateways=list(load.gateways),
+            proxies=list(load.proxies),
+            credential=load.credential,
+            members=members,
+            rooms=names,
+            seed=secrets.randbits(60),
+            recv_buffer=1 << 20,
+            faults=list(load.faults) or None,
+            members_each=-(-members // SOCKETS_MAX),
+            publishers=publishers,
+            learns=True,
+        )
+        joined = await asyncio.to_thread(engine.connect, CONNECT_S)
+        if joined < members:
+            raise UserError(f"only {joined:,} of {members:,} members joined within {CONNECT_S:g} s", TRY_LATER)
+        engine.schedule(load.size, share.rate(load.rate), load.for_s, load.ramp_s)
+        publishers = max(publishers, -(-rooms // PUBLICATIONS))
+        return (
+            f"{members:,} members in {rooms:,} rooms, {publishers:,} publishers, {share.rate(load.rate):,g} messages/s"
+        )
+
+    async def advance(self, seconds: float) -> Slice:
+        """Publish, and check what arrived."""
+        assert self._engine is not None
+        told = await asyncio.to_thread(self._engine.advance, seconds)
+        return Slice(
+            counts={name: told[name] for name in COUNTS},
+            latencies=_micros(told["latencies_us"]),
+            late=_micros(told["late_us"]),
+            over=told["over"],
+            complete=told["complete"],
+        )
+
+    async def close(self) -> None:
+        """End all sessions."""
+        if self._engine is not None:
+            await asyncio.to_thread(self._engine.close)
+
+
+COUNTS: Final = (
+    "published",
+    "delivered",
+    "delivered_bytes",
+    "lost",
+    "gaps",
+    "out_of_turn",
+    "corrupted",
+    "sessions_lost",
+    "joined",
+)
+
+
+def _micros(data: bytes) -> Micros:
+    return np.frombuffer(data, dtype="<u4").astype(np.uint64)
+
+
+async def servers(where: Target, owned: bool) -> tuple[list[Server], list[Server], bytes]:
+    """Gateways, proxies and the credential that a target names. Raises `UserError`.
+
+    `owned`: the user says that servers on other machines are theirs.
+    """
+    if (end := where.end.gateway()) is not None:
+        gateways, proxies, token = list(end.gateways), list(end.proxies), end.token
+    else:
+        async with found(where) as nodes:
+            record = await nodes.record()
+        own = where.end.credential()
+        token = client_of(record).token if own is None else own
+        lists = (record.gateways, record.proxies)
+        gateways, proxies = ([(each.host, each.port, each.public_key) for each in ends] for ends in lists)
+        if not gateways or not proxies:
+            raise UserError("no gateway and proxy run here; start them: muster up", UNAVAILABLE)
+    check_target("rooms", [host for host, _, _ in (*gateways, *proxies)], owned)
+    return _servers(gateways), _servers(proxies), token
+
+
+def _servers(ends: Sequence[tuple[str, int, str]]) -> list[Server]:
+    return [(host, port, bytes.fromhex(key)) for host, port, key in ends]
+
+
+def faults(loss: float | None) -> list[Fault]:
+    """Losses of the clients' own links, both ways."""
+    return [(way, None, loss, 0.0, 0.0, 0.0, 0, 0, 0) for way in ("in", "out")] if loss else []
+
+
+SETTINGS: Final = RoomsLoad
