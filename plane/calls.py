@@ -69,6 +69,13 @@ class Server:
         """Raises `OSError` when the address is taken."""
         self._server = await asyncio.start_server(self._accept, host, port)
 
+    @property
+    def port(self) -> int:
+        """The port that it listens on, from `start` on."""
+        assert self._server is not None
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
     async def stop(self) -> None:
         if self._server is not None:
             self._server.close()

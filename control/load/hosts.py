@@ -81,7 +81,12 @@ class Lead:
             await self._server.start(host, port)
         except OSError as error:
             raise UserError(f"--listen {address}: {error.strerror or error}", UNAVAILABLE) from None
-        say(f"on {self.count} more hosts run: muster load --join {address_text(host, port)}/{self._word}")
+        say(f"on {self.count} more hosts run: muster load --join {address_text(host, self.port)}/{self._word}")
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return self._server.port
 
     async def start(self) -> None:
         """Wait until all are connected, then have them begin. Raises `UserError`."""

@@ -1,5 +1,6 @@
 """The load of likes: users like items and take likes back by an open schedule; at the end every item is counted again."""
 
+import asyncio
 import random
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 BACK_SHARE: Final = 0.1
 """Share of the changes that take a like back."""
 COUNTED_AT_ONCE: Final = 500
+CONNECTIONS: Final = 64
 
 
 class LikesLoad(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +57,7 @@ class LikesGenerator:
         self._liked: list[list[int]] = [[] for _ in self._items]
         self._random = random.Random(share.index)
         self._loop = OpenLoop(self._change, share.rate(load.rate), load.for_s, load.ramp_s)
+        self._lanes = asyncio.Semaphore(CONNECTIONS)
         self._checked: dict[str, int] | None = None
 
     async def open(self) -> str:
@@ -63,7 +66,7 @@ class LikesGenerator:
         from muster_server.systems.likes.client import Likes
 
         load = self._load
-        self._client = Likes(Reach(load.doors, load.user, load.password, load.ca_file), connections=64)
+        self._client = Likes(Reach(load.doors, load.user, load.password, load.ca_file), connections=CONNECTIONS)
         with refused_in_one_line():
             await self._client.counts(self._items[:1])
         return f"{len(self._items):,} items, {self._share.rate(load.rate):,g} changes/s"
@@ -88,7 +91,8 @@ class LikesGenerator:
         back = bool(liked) and self._random.random() < BACK_SHARE
         user = liked.pop() if back else number + 1
         try:
-            await self._client.put(self._items[at], user, not back)
+            async with self._lanes:
+                await self._client.put(self._items[at], user, not back)
         except LikesError as error:
             self._unsure[at] += 1
             return type(error).__name__.lower()

@@ -82,8 +82,8 @@ class PresenceGenerator:
             await asyncio.gather(*(self._device(number, gate) for number in self._mine))
             for _ in range(SENDERS):
                 address = muster.Address(tuple(self._load.gateways), tuple(self._load.proxies), self._load.credential)
-                client = await muster.connect(address, gateways=())
-                self._senders.append(await self._stack.enter_async_context(client))
+                client = await self._stack.enter_async_context(muster.connect(address, gateways=()))
+                self._senders.append(client)
         took = time.monotonic() - began
         rate = self._share.rate(self._load.rate)
         return f"{len(self._mine):,} devices online after {took:.1f} s, {rate:,g} messages/s to their users"
@@ -108,8 +108,7 @@ class PresenceGenerator:
     async def _device(self, number: int, gate: asyncio.Semaphore) -> None:
         async with gate:
             address = muster.Address(tuple(self._load.gateways), (), self._load.tokens[number])
-            client = await muster.connect(address, proxies=())
-            await self._stack.enter_async_context(client)
+            client = await self._stack.enter_async_context(muster.connect(address, proxies=()))
         self._reading.append(asyncio.create_task(self._read(client)))
 
     async def _read(self, client: muster.Client) -> None:
