@@ -69,7 +69,7 @@ def test_the_help_says_what_the_program_is_and_groups_its_words_by_system() -> N
     assert groups.keys() == titles | {cli.RUN, cli.USERS, cli.WATCH}
     assert groups["Rooms"] == {"sub", "pub", "command", "members", "trace", "rooms"}
     assert groups["Likes"] == {"like", "unlike", "rank", "likes"}
-    assert groups["Watch"] == {"status", "doctor", "check", "repair", "top", "links", "cache"}
+    assert groups["Watch"] == {"status", "doctor", "check", "repair", "top", "links", "cache", "load"}
 
 
 @pytest.mark.parametrize("line", ["muster top --sort size", "muster rooms list", "muster bench peers --rounds 0"])
