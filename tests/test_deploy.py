@@ -15,7 +15,9 @@ from muster_server.plane.kinds import kinds
 from tests.documents import ROOT, cells
 from tests.promql import Names, Use, names
 
-DASHBOARD: Final[dict[str, Any]] = json.loads((ROOT / "deploy" / "grafana" / "muster.json").read_text())
+DASHBOARDS: Final[dict[str, dict[str, Any]]] = {
+    file.stem: json.loads(file.read_text()) for file in sorted((ROOT / "deploy" / "grafana").glob("*.json"))
+}
 RULES_FILE: Final = ROOT / "deploy" / "prometheus" / "muster.rules.yml"
 RULES: Final[dict[str, Any]] = json.loads(re.sub(r"^#.*\n", "", RULES_FILE.read_text()))
 ALARMS: Final[list[dict[str, Any]]] = [rule for group in RULES["groups"] for rule in group["rules"]]
@@ -94,13 +96,14 @@ METRICS: Final = Metrics()
 
 
 def panels() -> Iterator[tuple[str, str]]:
-    """Every expression of the dashboard, with where it stands."""
-    for panel in DASHBOARD["panels"]:
-        for target in panel.get("targets", []):
-            yield panel["title"], target["expr"]
-    for variable in DASHBOARD["templating"]["list"]:
-        if variable["type"] == "query":
-            yield variable["name"], variable["query"]["query"]
+    """Every expression of the dashboards, with where it stands."""
+    for name, dashboard in DASHBOARDS.items():
+        for panel in dashboard["panels"]:
+            for target in panel.get("targets", []):
+                yield f"{name}: {panel['title']}", target["expr"]
+        for variable in dashboard["templating"]["list"]:
+            if variable["type"] == "query":
+                yield f"{name}: {variable['name']}", variable["query"]["query"]
 
 
 def alarms() -> Iterator[tuple[str, str]]:
@@ -175,30 +178,28 @@ def test_names_are_told_from_functions_words_and_labels() -> None:
     assert said.listed == {"role", "node", "c"}
 
 
-def test_the_dashboard_takes_its_source_as_a_variable_and_has_its_rows() -> None:
-    (source,) = [each for each in DASHBOARD["templating"]["list"] if each["type"] == "datasource"]
+def test_each_system_has_its_dashboard() -> None:
+    assert DASHBOARDS.keys() == {"muster", "http", "presence", "likes", "messages", "fleet"}
+    rows = [panel["title"] for panel in DASHBOARDS["muster"]["panels"] if panel["type"] == "row"]
+    assert rows == ["Overview", "Per role", "Repair and loss", "Overload", "Links", "Commands", "Process"]
+    assert len({dashboard["uid"] for dashboard in DASHBOARDS.values()}) == len(DASHBOARDS)
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_a_dashboard_takes_its_source_as_a_variable(name: str) -> None:
+    dashboard = DASHBOARDS[name]
+    (source,) = [each for each in dashboard["templating"]["list"] if each["type"] == "datasource"]
     assert (source["name"], source["query"]) == ("datasource", "prometheus")
-    charts = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+    charts = [panel for panel in dashboard["panels"] if panel["type"] != "row"]
     assert {panel["datasource"]["uid"] for panel in charts} == {"${datasource}"}
-    rows = [panel["title"] for panel in DASHBOARD["panels"] if panel["type"] == "row"]
-    assert rows == [
-        "Overview",
-        "Per role",
-        "Repair and loss",
-        "Overload",
-        "Links",
-        "Commands",
-        "HTTP",
-        "Process",
-        "Fleet",
-    ]
-    ids = [panel["id"] for panel in DASHBOARD["panels"]]
+    ids = [panel["id"] for panel in dashboard["panels"]]
     assert len(ids) == len(set(ids))
 
 
-def test_panels_do_not_lie_upon_each_other() -> None:
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_panels_do_not_lie_upon_each_other(name: str) -> None:
     taken: set[tuple[int, int]] = set()
-    for panel in DASHBOARD["panels"]:
+    for panel in DASHBOARDS[name]["panels"]:
         place = panel["gridPos"]
         columns, lines = range(place["x"], place["x"] + place["w"]), range(place["y"], place["y"] + place["h"])
         cells_ = {(x, y) for x in columns for y in lines}
