@@ -43,5 +43,5 @@ lock:
 
 clean:
 	rm -rf .venv .tools build dist *.egg-info core/target
-	find core pyext bench -name '*.so' -delete
+	find core src pyext bench -name '*.so' -delete
 	find pyext bench -name '*.c' -delete

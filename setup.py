@@ -1,14 +1,17 @@
-"""Compile every Cython kernel below `pyext/`."""
+"""Compiles the servers' engines (Rust) and every Cython kernel below `pyext/`."""
 
+import os
 from pathlib import Path
 
 import numpy
 from Cython.Build import cythonize
 from setuptools import Extension, setup
+from setuptools_rust import RustExtension
 
 ROOT = Path(__file__).parent
 SOURCE = ROOT / "src"
 FLAGS = ["-O3", "-g0"]
+CORE = (ROOT / "core").resolve()
 
 
 def kernels() -> list[Extension]:
@@ -26,4 +29,30 @@ def kernels() -> list[Extension]:
     ]
 
 
-setup(ext_modules=cythonize(kernels(), include_path=["src"], language_level=3))
+def engines() -> RustExtension:
+    """The compiled module of the servers, from the crate beside that of the library."""
+    return RustExtension(
+        "muster_server._engines",
+        path=str(CORE / "py" / "engines" / "Cargo.toml"),
+        args=["--locked"],
+        debug=False,
+        py_limited_api=True,
+        rustc_flags=["-Cstrip=symbols"],
+        env=environment(),
+    )
+
+
+def environment() -> dict[str, str]:
+    """Cargo's environment. PyO3 takes its Python from the file that maturin wrote for the library, if it is there. Otherwise
+    each of the two builds would compile PyO3 again, as they share one folder."""
+    target = Path(os.environ.get("CARGO_TARGET_DIR", CORE / "target"))
+    told = sorted(target.glob("maturin/pyo3-config-*-abi3.txt"))
+    return {**os.environ, "CARGO_TARGET_DIR": str(target)} | (
+        {"PYO3_CONFIG_FILE": str(told[0])} if len(told) == 1 else {}
+    )
+
+
+setup(
+    ext_modules=cythonize(kernels(), include_path=["src"], language_level=3),
+    rust_extensions=[engines()],
+)

@@ -10,9 +10,10 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from bench import loops
 from bench.report import Case, Goal
 from bench.rounds import Entry, Results, Sample
-from muster._core import BrokerEngine, GatewayEngine, ProxyEngine, RouterEngine, ScaleEngine
+from muster_server._engines import BrokerEngine, GatewayEngine, ProxyEngine, RouterEngine
 from muster_server.control.registry.places import Node, Snapshot
 from muster_server.plane.engine import Placement
 from muster_server.systems.rooms.build import placing
@@ -36,7 +37,7 @@ def _many(quick: bool) -> int:
 
 def _machines(nodes: int, rooms: int) -> Entry:
     def once() -> Sample:
-        engine = ScaleEngine(rooms=rooms, partitions=1, seed=nodes)
+        engine = loops.ScaleEngine(rooms=rooms, partitions=1, seed=nodes)
         changes = engine.change_map(nodes, TIMES)
         spent = dict(zip(MACHINES, zip(*changes, strict=True), strict=False))
         return _sample({role: [ns / 1000 for ns in times] for role, times in spent.items()})

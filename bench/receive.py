@@ -19,13 +19,12 @@ from typing import cast
 
 import uvloop
 
-from bench import pin
+from bench import loops, pin
 from bench.null import _null
 from bench.null.sockets import allow_files
 from bench.progress import Progress, silent
 from bench.report import Case, Goal
 from bench.rounds import Entry, Sample, interleave
-from muster._core import FeedEngine
 
 SENDERS = (100, 10_000)
 PACKETS = 2048  # at a time: half of a receive buffer of 4 MiB
@@ -61,7 +60,7 @@ def run(*, rounds: int, quick: bool, datagram_bytes: int = 256, progress: Progre
 
 def _entry(stack: ExitStack, senders: int, datagram_bytes: int, times: int) -> Entry:
     allow_files(senders + 256)
-    feed = FeedEngine(senders=senders, datagram_bytes=datagram_bytes, seed=senders, sockets=True)
+    feed = loops.FeedEngine(senders=senders, datagram_bytes=datagram_bytes, seed=senders, sockets=True)
     python = _Python(feed.sink())
     stack.callback(python.close)
     order: list[tuple[str, Callable[[], int]]] = [

@@ -12,12 +12,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-from bench import cpu, failover, maps, pin, rejoin
+from bench import cpu, failover, loops, maps, pin, rejoin
 from bench.child import ChildFailedError, python_environment
 from bench.progress import Progress, silent
 from bench.report import Case, Goal
 from bench.rounds import Entry, Results, Sample, interleave
-from muster._core import KnownRooms, ScaleEngine
 
 PARTITIONS, PARTITIONS_QUICK = (1, 2, 4, 8), (1, 4)
 ROOMS, ROOMS_QUICK = (100, 1_000, 10_000, 100_000, 1_000_000), (100, 1_000, 10_000)
@@ -67,9 +66,9 @@ def run(*, rounds: int, quick: bool, progress: Progress = silent) -> tuple[Case,
 def held_bytes(gateways: int, each: int) -> float:
     """The growth of this process by each membership of a router in it. Raises `ChildFailedError` if some had no
     place."""
-    KnownRooms(gateways=1, each=1, seed=1)
+    loops.KnownRooms(gateways=1, each=1, seed=1)
     before = cpu.rss_bytes(os.getpid())
-    known = KnownRooms(gateways=gateways, each=each, seed=1)
+    known = loops.KnownRooms(gateways=gateways, each=each, seed=1)
     if len(known) != gateways * each:
         raise ChildFailedError(f"a router had place for {len(known):,} of {gateways * each:,} memberships")
     return (cpu.rss_bytes(os.getpid()) - before) / len(known)
@@ -104,7 +103,7 @@ def _name(rooms: int, partitions: int) -> str:
 
 def _plane(rooms: int, partitions: int) -> Entry:
     def once() -> Sample:
-        engine = ScaleEngine(rooms=rooms, partitions=partitions, seed=rooms + partitions)
+        engine = loops.ScaleEngine(rooms=rooms, partitions=partitions, seed=rooms + partitions)
         gateway, router, brokers, _ = engine.joined()
         figures = {JOINS: rooms * 1e9 / (router + brokers), GATEWAY_JOIN: gateway / rooms}
         (gateway, router, brokers, octets), known = engine.start_broker()
@@ -115,7 +114,7 @@ def _plane(rooms: int, partitions: int) -> Entry:
     return Entry(_name(rooms, partitions), once)
 
 
-def _doubled(engine: ScaleEngine, rooms: int) -> dict[str, float]:
+def _doubled(engine: "loops.ScaleEngine", rooms: int) -> dict[str, float]:
     figures = {step: sum(costs[:3]) / rooms for step, costs in zip(STEPS, engine.double(), strict=True)}
     return figures | {DOUBLE: sum(figures.values())}
 
@@ -151,7 +150,7 @@ def _crowd_name(rooms: int, members: int) -> str:
 
 def _crowd(rooms: int, members: int) -> Entry:
     def once() -> Sample:
-        engine = ScaleEngine(rooms=rooms, partitions=1, seed=rooms + members, members=members)
+        engine = loops.ScaleEngine(rooms=rooms, partitions=1, seed=rooms + members, members=members)
         figures = {GATEWAY_JOIN: engine.joined()[0] / (rooms * members)}
         return Sample(figures | _doubled(engine, rooms))
 

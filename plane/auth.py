@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, Protocol
 
 import jwt
 
-from muster import _core
+from muster_server import _engines
 from muster_server.plane.engine import DoorEngine
 from muster_server.plane.jwks import FetchedKeys, KeptKeys, NotYet
 from muster_server.plane.kind import Right
@@ -31,13 +31,13 @@ VALID_S_MAX: Final = 366 * 86_400
 """Longest validity from now on. An end beyond it is a mistake, as one in milliseconds, and would never come."""
 
 Words = Sequence[str]
-"""Rights in a room, of `_core.RIGHTS`; other words mean nothing."""
+"""Rights in a room, of `_engines.RIGHTS`; other words mean nothing."""
 Patterns = Sequence[tuple[str, Words]]
 """Rights by pattern of room names: a name, the beginning of one with `*`, or `*`. The most specific one decides."""
 Sends = Sequence[tuple[int, int, Words]]
 """By range of users, first and last: patterns of the users to whom these may send, each a number, its first digits with
 `*`, or `*`. The first range that has a user decides."""
-EVERYTHING: Final[Patterns] = (("*", tuple(_core.RIGHTS)),)
+EVERYTHING: Final[Patterns] = (("*", tuple(_engines.RIGHTS)),)
 MEANT: Final[Mapping[str, Words]] = {"read": ("read", "history"), "publish": ("publish", "command", "members")}
 """The rights in a room that a word of the claim `rights` stands for."""
 OPENS: Final[Mapping[Right, Words]] = {"read": ("read",), "publish": ("publish", "command", "members")}
@@ -51,8 +51,8 @@ Denied = Literal["bad_credential", "not_allowed", "not_ready"]
 have signed it is on its way."""
 
 
-NOBODY: Final = _core.Recipients([])
-EVERYBODY: Final = _core.Recipients(["*"])
+NOBODY: Final = _engines.Recipients([])
+EVERYBODY: Final = _engines.Recipients(["*"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Admitted:
     """A user whom a credential stands for."""
 
     user: int
-    grant: _core.Grant
+    grant: _engines.Grant
     """Its rights, room by room."""
     until: float | None = None
     """When the credential ends, seconds since 1970; None: never."""
@@ -70,7 +70,7 @@ class Admitted:
     """The name of the user's device; empty: none."""
     text: str = ""
     """The user as its token says it; empty: none does."""
-    recipients: _core.Recipients = NOBODY
+    recipients: _engines.Recipients = NOBODY
     """The users to whom it may send."""
 
 
@@ -105,10 +105,10 @@ class TokenAuthenticator:
             raise ValueError("an empty token would let everybody in")
         self._token, self._right, self._defaults = token, right, defaults
         self._sends = (
-            None if sends is None else [(first, last, _core.Recipients(list(to))) for first, last, to in sends]
+            None if sends is None else [(first, last, _engines.Recipients(list(to))) for first, last, to in sends]
         )
-        self._everything = _core.Grant(_listed(EVERYTHING))
-        self._probe, self._probes = probe_token(token), _core.Grant([(f"{PROBES}:*", list(_core.RIGHTS))])
+        self._everything = _engines.Grant(_listed(EVERYTHING))
+        self._probe, self._probes = probe_token(token), _engines.Grant([(f"{PROBES}:*", list(_engines.RIGHTS))])
         self._keys: KeptKeys | FetchedKeys = KeptKeys("")
         self.take_trust(trust)
 
@@ -152,20 +152,22 @@ class TokenAuthenticator:
             raise jwt.InvalidTokenError("no key of this name is known")
         return _checked(credential, key.algorithm_name, [key])
 
-    def _grant(self, claims: Mapping[str, Any]) -> _core.Grant:
+    def _grant(self, claims: Mapping[str, Any]) -> _engines.Grant:
         """By `cap`; without it by `rights` and the defaults."""
         if "cap" in claims:
             cap = claims["cap"]
             if not isinstance(cap, dict):
                 raise ValueError("cap is an object: patterns of rooms and lists of words")
-            return _core.Grant(_listed([(pattern, _words(words)) for pattern, words in cap.items()]))
+            return _engines.Grant(_listed([(pattern, _words(words)) for pattern, words in cap.items()]))
         meant = {word for right in _words(claims.get("rights", ["read"])) for word in MEANT.get(right, ())}
-        return _core.Grant([(pattern, [word for word in words if word in meant]) for pattern, words in self._defaults])
+        return _engines.Grant(
+            [(pattern, [word for word in words if word in meant]) for pattern, words in self._defaults]
+        )
 
-    def _recipients(self, user: int, claims: Mapping[str, Any]) -> _core.Recipients:
+    def _recipients(self, user: int, claims: Mapping[str, Any]) -> _engines.Recipients:
         """By `send`; without it by the range of the user."""
         key, words = self._trust.user_key, _words(claims.get("send", []))
-        said = _core.Recipients([recipient_of(word, key) for word in words])
+        said = _engines.Recipients([recipient_of(word, key) for word in words])
         if self._sends is None:
             return NOBODY
         if "send" in claims:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from muster import _core
+from muster_server import _engines
 from muster_server.plane.kinds import linked
 from muster_server.plane.spec import Spec, SpecError, secret
 
@@ -26,7 +26,7 @@ class Allow(NamedTuple):
 
     def number(self) -> int:
         """This node's own number, by its key."""
-        public = bytes(_core.public_key(self.own))
+        public = bytes(_engines.public_key(self.own))
         return next(number for number, _, key in self.nodes if key == public)
 
 
@@ -59,7 +59,7 @@ def cluster_keys(spec: Spec) -> ClusterKeys:
 
 def public_key(file: str) -> str:
     """The public key of a private one in a file, in hex. Raises `SpecError`."""
-    return bytes(_core.public_key(secret(file, KEY_BYTES))).hex()
+    return bytes(_engines.public_key(secret(file, KEY_BYTES))).hex()
 
 
 def check_number(spec: Spec, allow: Allow | None) -> None:
@@ -131,6 +131,6 @@ def _key(where: str, word: str) -> bytes:
         raise SpecError(f"{where}: {word!r} is not hex") from None
     if len(key) != KEY_BYTES:
         raise SpecError(f"{where}: a public key has {KEY_BYTES} bytes, not {len(key)}")
-    if not _core.key_proves(key):
+    if not _engines.key_proves(key):
         raise SpecError(f"{where}: {word} is a weak key: everybody has its private half")
     return key

@@ -6,7 +6,7 @@ words none "$@"
 cd "$(dirname "$0")/.."
 failed=0
 checks='.venv/bin/mypy
-.venv/bin/stubtest muster._core
+.venv/bin/stubtest muster._core muster_server._engines
 .venv/bin/lint-imports
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .'

@@ -185,13 +185,16 @@ digest() { LC_ALL=C sort | tr '\n' '\0' | xargs -0 sha256sum | sha256sum | cut -
 
 lock_digest() { printf '%s\n' requirements.lock | digest; }
 
-core_digest() {
+core_sources() {
     find core \( -name target -o -name fuzz -o -name __pycache__ \) -prune -o -type f \
-        \( -name '*.rs' -o -name Cargo.toml -o -name Cargo.lock -o -path core/pyproject.toml \) -print | digest
+        \( -name '*.rs' -o -name Cargo.toml -o -name Cargo.lock -o -path core/pyproject.toml \) -print
 }
+
+core_digest() { core_sources | digest; }
 
 server_digest() {
     {
+        core_sources
         find pyext -type f \( -name '*.pyx' -o -name '*.pxd' -o -name '*.h' \)
         printf '%s\n' pyproject.toml setup.py
     } | digest
@@ -224,13 +227,13 @@ install_locked() {
 }
 
 build_core() {
-    say 'building the library (Rust)'
+    say 'building the library: the client's engine (Rust)'
     uv pip install --quiet --no-deps --no-build-isolation --reinstall -e core
     stamp core "$1"
 }
 
 build_server() {
-    say 'building the kernels (Cython) and the command'
+    say 'building the server: engines (Rust), kernels (Cython) and the command'
     uv pip install --quiet --no-deps --no-build-isolation --reinstall -e .
     stamp server "$1"
 }

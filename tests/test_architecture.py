@@ -45,6 +45,8 @@ DEPENDS: Final[Mapping[str, frozenset[str]]] = {
     "presence": frozenset({"planted", "transport"}),
     "callback": frozenset(),
     "firing": frozenset({"callback", "messages"}),
+    "py/common": frozenset({"driver", "presence", "rooms", "transport", "udp"}),
+    "py/client": frozenset({"driver", "presence", "py-common", "rooms", "transport", "udp"}),
 }
 """What a crate may use of the others; the rest stands above all of these."""
 LATER: Final = frozenset(
@@ -188,6 +190,34 @@ def test_a_name_that_points_up_is_found(tmp_path: Path) -> None:
     assert _may_name("muster_server.systems.listed", named)
 
 
+def texts_and_imports(path: Path) -> Iterator[str]:
+    """The literal texts of a file but its docs, and the modules that it imports."""
+    tree = ast.parse(path.read_text())
+    docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
+            yield node.value
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+def test_the_library_names_the_server_in_its_testing_module_alone() -> None:
+    for module, path in python_modules().items():
+        if module.partition(".")[0] == "muster":
+            named = {text for text in texts_and_imports(path) if text.startswith("muster_server")}
+            wanted = {"muster_server", "muster_server._engines"} if module == "muster.testing" else set()
+            assert named == wanted, module
+
+
+def test_servers_take_from_the_compiled_client_only_the_versions_of_the_protocol() -> None:
+    for module, path in python_modules().items():
+        if module.partition(".")[0] == "muster_server":
+            named = {text for text in texts_and_imports(path) if text.startswith("muster._core")}
+            assert named <= {"muster._core.PROTOCOLS"}, module
+
+
 def test_no_circle_among_files_of_python() -> None:
     graph = python_graph()
     assert len(graph) > 150, "the drawing has the product"
@@ -211,7 +241,7 @@ def _of_one_module(one: str, other: str) -> bool:
 def test_a_crate_uses_only_crates_below(crate: str) -> None:
     manifest = (ROOT / "core" / crate / "Cargo.toml").read_text()
     section = manifest.partition("[dependencies]")[2].partition("\n[")[0]
-    assert set(re.findall(r"^muster-([a-z]+)\b", section, flags=re.M)) <= DEPENDS[crate]
+    assert set(re.findall(r"^muster-([a-z-]+)\b", section, flags=re.M)) <= DEPENDS[crate]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from redis._parsers import _AsyncHiredisParser, _HiredisParser
+from redis.asyncio import Connection as AsyncConnection
+from redis.connection import Connection
 
 ROOT = Path(__file__).parents[1]
 LOCK = (ROOT / "requirements.lock").read_text()
@@ -55,11 +58,46 @@ def test_every_dependency_is_locked(wanted: list[str]) -> None:
 def test_there_is_one_version() -> None:
     versions = {PROJECT["project"]["version"], CORE["project"]["version"], CARGO["workspace"]["package"]["version"]}
     assert len(versions) == 1
-    assert f"muster=={versions.pop()}" in PROJECT["project"]["dependencies"]
+    (version,) = versions
+    assert f"muster=={version}" in PROJECT["project"]["dependencies"]
+    assert CORE["project"]["optional-dependencies"]["testing"] == [f"muster-server=={version}"]
 
 
 def test_the_library_depends_on_nothing() -> None:
     assert "dependencies" not in CORE["project"]
+
+
+def test_every_extra_with_redis_brings_the_parser_in_c_and_redis_uses_it() -> None:
+    extras = [*PROJECT["project"]["optional-dependencies"].values(), *CORE["project"]["optional-dependencies"].values()]
+    redis = [each for extra in extras for each in extra if each.startswith("redis")]
+    assert len(redis) > 5
+    assert not [each for each in redis if not each.startswith("redis[hiredis]")]
+    assert isinstance(vars(Connection())["_parser"], _HiredisParser)
+    assert isinstance(getattr(AsyncConnection(), "_parser", None), _AsyncHiredisParser)
+
+
+def features(crate: str) -> dict[str, str]:
+    """Each crate that the release build of a crate compiles, and the features it has there."""
+    words = [
+        "cargo",
+        "tree",
+        "--locked",
+        "--offline",
+        "--edges",
+        "normal,build",
+        "--prefix",
+        "none",
+        "--format",
+        "{p}|{f}",
+    ]
+    done = subprocess.run([*words, "--package", crate], cwd=ROOT / "core", capture_output=True, text=True, check=True)
+    return dict(line.removesuffix(" (*)").split("|") for line in done.stdout.splitlines())
+
+
+def test_the_builds_of_the_client_and_of_the_servers_share_every_crate() -> None:
+    client, servers = features("muster-py-client"), features("muster-py-engines")
+    apart = {name for name, had in client.items() if servers.get(name) != had}
+    assert {name.split()[0] for name in apart} == {"muster-py-client"}, "compiled twice; align their features"
 
 
 def test_the_oldest_rust_is_said_once_and_meant_everywhere() -> None:

@@ -39,6 +39,16 @@ for system in systems.named().values():
 BUILD: Final = "import sys; from importlib import import_module; import_module(sys.argv[1]).build_wheel(sys.argv[2])"
 BIN: Final = Path(sys.executable).parent
 PACKAGES: Final = ("control", "plane", "pyext", "systems")
+ENGINE_BYTES_MAX: Final = 2_000_000
+"""Of the library's compiled module."""
+WITHOUT_SERVERS: Final = """
+import asyncio
+import muster.testing
+try:
+    asyncio.run(muster.testing.instance().__aenter__())
+except ModuleNotFoundError as error:
+    print(error)
+"""
 CODE: Final = (".py", ".pyi", "py.typed")
 """The ends of the names of what a wheel has beside compiled modules."""
 
@@ -76,11 +86,12 @@ def files(folder: Path, *ends: str) -> set[str]:
 
 
 def as_built(tree: Path) -> Path:
-    """A copy of what the server's wheel is made of, in which its compiled modules are newer than their sources."""
+    """A copy of what the server's wheel is made of, whose kernels are newer than their sources; cargo compares its own."""
     left_out = shutil.ignore_patterns(
         ".*", "bench", "core", "tests", "build", "dist", "docs", "*.egg-info", "__pycache__"
     )
     shutil.copytree(ROOT, tree, symlinks=True, ignore=left_out)
+    (tree / "core").symlink_to(ROOT / "core")
     (tree / "setup.cfg").write_text("[build]\nbuild_lib = built\n")
     for source in tree.glob("pyext/**/*.c"):
         source.touch()
@@ -127,19 +138,26 @@ def judge_files(wheels: list[Path]) -> None:
     library, server = files(ROOT / "core" / "python" / "muster"), files(ROOT / "src" / "muster_server")
     for folder in PACKAGES:
         server |= {f"muster_server/{name}" for name in files(ROOT / folder)}
-    for wheel, modules, program in ((wheels[0], {"muster/_core"}, library), (wheels[1], kernels, server)):
+    compiled = {"muster/_core"}, kernels | {"muster_server/_engines"}
+    for wheel, modules, program in zip(wheels, compiled, (library, server), strict=True):
         with zipfile.ZipFile(wheel) as archive:
             names = {name for name in archive.namelist() if not name.endswith("/")}
         about = {name for name in names if ".dist-info/" in name}
-        compiled = {name for name in names if name.endswith(".so")}
-        assert {name.partition(".")[0] for name in compiled} == modules
-        assert names - about - compiled == program
+        built = {name for name in names if name.endswith(".so")}
+        assert {name.partition(".")[0] for name in built} == modules
+        assert names - about - built == program
         assert any(name.endswith("licenses/LICENSE") for name in about)
 
 
 def test_a_wheel_has_the_tag_that_it_fits_and_every_file_of_the_program(wheels: list[Path]) -> None:
     judge_tags(wheels)
     judge_files(wheels)
+
+
+def test_the_library_brings_the_engine_of_a_client_alone(wheels: list[Path]) -> None:
+    with zipfile.ZipFile(wheels[0]) as archive:
+        (engine,) = (each for each in archive.infolist() if each.filename.endswith(".so"))
+    assert engine.file_size <= ENGINE_BYTES_MAX
 
 
 def test_the_wheels_install_without_a_compiler_and_run_what_the_readme_shows(
@@ -158,6 +176,8 @@ def judge_library(empty: Environment) -> None:
     assert named == "['muster']"
     assert re.fullmatch(r"\['muster', 'muster-[\d.]+\.dist-info'\]", names)
     assert all("extra ==" in each for each in ast.literal_eval(wanted))
+    (said,) = empty(empty.bin / "python", "-I", "-c", WITHOUT_SERVERS).splitlines()
+    assert said.endswith("pip install 'muster[testing]'")
 
 
 def judge_server(empty: Environment) -> None:
@@ -220,6 +240,7 @@ def test_the_library_and_the_server_install_from_source(tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     built = shutil.ignore_patterns(".*", "core", "tests", "build", "dist", "*.egg-info", "*.so", "*.c", "__pycache__")
     shutil.copytree(ROOT, tree, symlinks=True, ignore=built)
+    (tree / "core").symlink_to(ROOT / "core")
     fresh = Environment(tmp_path)
     fresh.install(ROOT / "core")
     judge_library(fresh)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, cast, get_args
 
-from muster import _core
+from muster_server import _engines
 from muster_server.control.cluster import specs
 from muster_server.control.config import load as config
 from muster_server.control.errors import USAGE, UserError
@@ -74,10 +74,10 @@ def _patterns(cap: Sequence[str]) -> Patterns | None:
         words = text.split(",") if text else []
         if not pattern:
             raise UserError(f"--cap: {each!r} is not ROOMS=WORDS, as 'sports:*=read,publish'", USAGE)
-        if unknown := [word for word in words if word not in _core.RIGHTS]:
-            raise UserError(f"--cap: {unknown[0]!r} is not one of {', '.join(_core.RIGHTS)}", USAGE)
+        if unknown := [word for word in words if word not in _engines.RIGHTS]:
+            raise UserError(f"--cap: {unknown[0]!r} is not one of {', '.join(_engines.RIGHTS)}", USAGE)
         try:
-            _core.Grant([(pattern, words)])
+            _engines.Grant([(pattern, words)])
         except ValueError as error:
             raise UserError(f"--cap: {error}", USAGE) from None
         patterns.append((pattern, words))

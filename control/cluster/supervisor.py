@@ -17,8 +17,9 @@ import msgspec
 import structlog
 from msgspec import UNSET
 
-from muster import __version__, _core
+from muster import __version__
 from muster.instance import pid_namespace, start_time
+from muster_server import _engines
 from muster_server.control.cluster import instance, requests, specs
 from muster_server.control.cluster.child import Backoff, Child
 from muster_server.control.cluster.instance import Endpoint, Process, Record
@@ -288,7 +289,7 @@ class Supervisor:
         for seat in new:
             if seat in self._servers:
                 private = secret(str(self.folder.server_key(seat.name)), 32)
-                self._public_keys[seat] = bytes(_core.public_key(private)).hex()
+                self._public_keys[seat] = bytes(_engines.public_key(private)).hex()
         self._place()
 
     def _place(self) -> None:

@@ -8,26 +8,26 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from muster import _core
+from muster_server import _engines
 from muster_server.systems.messages.topics import Topic
 
 Why = Literal["unreachable", "failing", "paused"]
 
 
 class Engines:
-    """The face of one `_core.FiringEngine`. `answered` is called when there is something to collect."""
+    """The face of one `_engines.FiringEngine`. `answered` is called when there is something to collect."""
 
     def __init__(self, answered: Callable[[], None], allowed: Sequence[str], **settings: Any) -> None:
         """`allowed`: by the configuration, for all topics."""
         self._answered, self._allowed, self._settings = answered, tuple(allowed), settings
-        self._by: dict[tuple[str, ...], _core.FiringEngine] = {}
-        self._told: _core.FiringEngine = self._of(())
+        self._by: dict[tuple[str, ...], _engines.FiringEngine] = {}
+        self._told: _engines.FiringEngine = self._of(())
         """That of the last piece."""
 
-    def _of(self, allowed: tuple[str, ...]) -> _core.FiringEngine:
+    def _of(self, allowed: tuple[str, ...]) -> _engines.FiringEngine:
         engine = self._by.get(allowed)
         if engine is None:
-            engine = _core.FiringEngine(allowed=[*self._allowed, *allowed], **self._settings)
+            engine = _engines.FiringEngine(allowed=[*self._allowed, *allowed], **self._settings)
             self._by[allowed] = engine
             asyncio.get_running_loop().add_reader(engine.fd(), self._answered)
         return engine

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from muster._core import LoadEngine
+from muster_server._engines import LoadEngine
 from muster_server.control.errors import TRY_LATER, UNAVAILABLE, USAGE, UserError
 from muster_server.control.load.drive import check_target
 from muster_server.control.load.generator import Micros, Share, Slice
@@ -23,7 +23,7 @@ SOCKETS_MAX: Final = 1_024
 Server = tuple[str, int, bytes]
 """Host, port and public key."""
 Fault = tuple[str, None, float, float, float, float, int, int, int]
-"""As `muster._core` takes it: the way, no peer, and the chances and times of each kind."""
+"""As the engine takes it: the way, no peer, and the chances and times of each kind."""
 
 
 class RoomsLoad(msgspec.Struct, frozen=True, kw_only=True):

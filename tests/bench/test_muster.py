@@ -33,13 +33,13 @@ from bench import (
     targets,
 )
 from bench.child import python_environment
+from bench.loops import FeedEngine, KnownRooms, ScaleEngine
 from bench.muster import LIVE, PACED, Instance, Muster, late_percentile_us
 from bench.null import _null
 from bench.peers import compare
 from bench.report import Case, Goal
 from bench.rounds import Entry, Sample, Series, VoidRunError
 from bench.targets import Load
-from muster._core import FeedEngine, KnownRooms, ScaleEngine
 
 FIELDS = ["name", "goal", "value", "reference", "ratio", "min", "max", "holds"]
 MISSED = Case.compared("x", Series((5.0,)), Series((10.0,)), Goal("PF-1", ">=", 0.9))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from muster import _core
+from muster_server import _engines
 from muster_server.systems.messages import redis_scripts as scripts
 from muster_server.systems.messages.logged import LoggedSchedule
 from tests.messages.world import HOUR_MS, play
@@ -59,7 +59,7 @@ def _does_not_wait_for_the_log(patch: pytest.MonkeyPatch) -> None:
 
 
 def _forgets_what_was_asked_ahead(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(_core, "stored_meet", lambda there, new: new)
+    patch.setattr(_engines, "stored_meet", lambda there, new: new)
 
 
 def _claims_last(patch: pytest.MonkeyPatch) -> None:
@@ -74,7 +74,7 @@ def _follows_any_clock(patch: pytest.MonkeyPatch) -> None:
         def read(self, wall: int, monotonic: int) -> tuple[int, int | None]:
             return wall, None
 
-    patch.setattr(_core, "FiringClock", Followed)
+    patch.setattr(_engines, "FiringClock", Followed)
     # That of Redis, which holds as well, is not asked.
     _script("DUE", "math.min(now, here)", "now")(patch)
     _script("DUE", "{0, count, here}", "{0, count, now}")(patch)

@@ -9,13 +9,15 @@ import pytest
 
 import muster
 import muster.testing
-from muster import _core
+from muster._core import ClientEngine
+from muster_server import _engines
 from tests.releases import first
 from tests.waiting import PATIENT_S, until
 
 Range = tuple[int, int]
 Speak = Callable[..., None]
 NAMES = {"router": "RouterEngine", "broker": "BrokerEngine", "gateway": "GatewayEngine", "proxy": "ProxyEngine"}
+KINDS: dict[str, Any] = {"ClientEngine": ClientEngine} | {name: getattr(_engines, name) for name in NAMES.values()}
 
 
 @pytest.fixture
@@ -23,9 +25,9 @@ def speak(monkeypatch: pytest.MonkeyPatch) -> Speak:
     """Stand in for another release: what is made from now on speaks these versions. Without a role: clients."""
 
     def speaking(versions: Range, *roles: muster.testing.Role) -> None:
-        places = [("muster.testing", NAMES[role]) for role in roles] or [("muster.client", "ClientEngine")]
+        places = [("muster_server._engines", NAMES[role]) for role in roles] or [("muster.client", "ClientEngine")]
         for module, name in places:
-            kind: Any = getattr(_core, name)
+            kind: Any = KINDS[name]
 
             def made(*, kind: Any = kind, **settings: Any) -> Any:
                 engine = kind(**settings)

@@ -1,15 +1,16 @@
 """A whole instance inside a test: `async with muster.testing.instance() as address:`, then `muster.connect(address)`.
 
 Proxy, broker, router and gateway run on the test's own loop, over UDP on free loopback ports. They are the real engines,
-without mocks, and leave nothing behind. A test can stop and start each role.
+without mocks, and leave nothing behind. A test can stop and start each role. They come with
+`pip install 'muster[testing]'`; without it, `instance` says so.
 """
 
 import contextlib
 import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
+from importlib import import_module
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
-from ._core import SHARED_USER, BrokerEngine, GatewayEngine, Grant, ProxyEngine, RouterEngine, public_key
 from .client import Fault
 from .errors import Invalid
 from .instance import Address, Endpoint
@@ -23,7 +24,6 @@ Node = tuple[int, str, str, int, int, str]
 ROLES: Final[tuple[Role, ...]] = ("router", "broker", "gateway", "proxy")
 NODES: Final[Mapping[Role, int]] = {role: node for node, role in enumerate(ROLES, 1)}
 HOST: Final = "127.0.0.1"
-USER: Final = SHARED_USER
 COMMAND_RATE: Final = 1
 COMMAND_BURST: Final = 1
 BUFFER_BYTES: Final = 1 << 20
@@ -39,6 +39,19 @@ class User(NamedTuple):
     number: int
     cap: Mapping[str, Sequence[str]] | None = None
     seconds: float | None = None
+
+
+def _engines() -> Any:
+    """The compiled module with the engines of servers, which is no part of this distribution."""
+    try:
+        return import_module("muster_server._engines")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "muster_server":
+            raise
+    raise ModuleNotFoundError(
+        "muster.testing needs the servers' engines; install them with: pip install 'muster[testing]'",
+        name="muster_server",
+    )
 
 
 class _Server(Engine, Protocol):
@@ -64,6 +77,7 @@ class Instance(Address):
     ) -> None:
         self._tokens, self._paced, self._faults = dict(tokens), list(paced_namespaces), faults
         self._command_limit = command_limit
+        self._made = _engines()
         self._secrets = {name: secrets.token_bytes(32) for name in ("cluster", "reset", "gateway", "proxy")}
         self._name_key = secrets.token_bytes(16)
         self._epochs: dict[Role, int] = {}
@@ -116,7 +130,7 @@ class Instance(Address):
         return self._engines[role]
 
     def _endpoint(self, role: Role) -> Endpoint:
-        return HOST, self._ports[role][0], bytes(public_key(self._secrets[role])).hex()
+        return HOST, self._ports[role][0], bytes(self._made.public_key(self._secrets[role])).hex()
 
     def _named(self, role: Role) -> _Named:
         host, port, key = self._endpoint(role)
@@ -138,9 +152,9 @@ class Instance(Address):
         }
         engine: _Server
         if role == "router":
-            engine = RouterEngine(**link)
+            engine = self._made.RouterEngine(**link)
         elif role == "broker":
-            engine = BrokerEngine(**link, name_key=self._name_key, arena_bytes=ARENA_BYTES)
+            engine = self._made.BrokerEngine(**link, name_key=self._name_key, arena_bytes=ARENA_BYTES)
         else:
             public: dict[str, Any] = {
                 "bind": (HOST, ports[0]),
@@ -151,10 +165,12 @@ class Instance(Address):
                 "idle_timeout_ms": IDLE_TIMEOUT_MS,
             }
             if role == "proxy":
-                engine = ProxyEngine(**link, **public)
-                engine.command_limit(*self._command_limit)
+                proxy = engine = self._made.ProxyEngine(**link, **public)
+                proxy.command_limit(*self._command_limit)
             else:
-                engine = GatewayEngine(**link, **public, arena_bytes=ARENA_BYTES, paced_namespaces=self._paced)
+                engine = self._made.GatewayEngine(
+                    **link, **public, arena_bytes=ARENA_BYTES, paced_namespaces=self._paced
+                )
         self._engines[role] = engine
         self._ports[role] = [port for _, port in engine.addresses()]
 
@@ -175,7 +191,11 @@ class Instance(Address):
         if not isinstance(known, User):
             engine.answer(question, known)
             return
-        grant = None if known.cap is None else Grant([(pattern, list(words)) for pattern, words in known.cap.items()])
+        grant = (
+            None
+            if known.cap is None
+            else self._made.Grant([(pattern, list(words)) for pattern, words in known.cap.items()])
+        )
         left_ms = None if known.seconds is None else int(known.seconds * 1_000)
         engine.answer(question, known.number, grant=grant, left_ms=left_ms)
 
@@ -191,12 +211,14 @@ async def instance(
 ) -> AsyncIterator[Instance]:
     """Run an instance while the block lasts, and yield its address for `muster.connect`.
 
+    Raises `ModuleNotFoundError` without the servers' engines (`muster[testing]`).
+
     `tokens`: credentials and their users, numbers or `User`; the first one is the address's own. By default there is one
-    random token for
-    user 1, whose sessions are limited one by one. `paced_namespaces`: namespaces of paced rooms. `faults`: injected into
-    all traffic of every role. `command_rate`, `command_burst`: commands of a user a second, and at once.
+    random token for user 1, whose sessions are limited one by one. `paced_namespaces`: namespaces of paced rooms.
+    `faults`: injected into all traffic of every role. `command_rate`, `command_burst`: commands of a user a second, and at
+    once.
     """
-    tokens = tokens or {secrets.token_urlsafe(16).encode(): USER}
+    tokens = tokens or {secrets.token_urlsafe(16).encode(): _engines().SHARED_USER}
     running = Instance(tokens, paced_namespaces, faults, (command_rate, command_burst))
     try:
         yield running

@@ -12,7 +12,7 @@ use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
 
 /// The engines of one process. An engine takes part from its `join` until it is closed; its number is free once it has left.
-#[pyclass(module = "muster._core")]
+#[pyclass(module = "muster_server._engines")]
 pub struct Mailboxes {
     pub(crate) inner: muster_udp::Mailboxes,
     poll: Poll,

@@ -243,7 +243,7 @@ pub fn stored_read<'py>(py: Python<'py>, there: &[u8]) -> PyResult<Read<'py>> {
 }
 
 /// Time to fire by, for a schedule whose store is elsewhere.
-#[pyclass(module = "muster._core")]
+#[pyclass(module = "muster_server._engines")]
 pub struct FiringClock {
     clock: TrustedClock,
 }

@@ -5,7 +5,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 /// The rights that a token gives: a list of words for each pattern of room names.
-#[pyclass(module = "muster._core", frozen, eq)]
+#[pyclass(module = "muster_server._engines", frozen, eq)]
 #[derive(Clone, PartialEq, Eq)]
 pub struct Grant(RoomGrant);
 

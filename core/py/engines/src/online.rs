@@ -15,7 +15,6 @@ use pyo3::types::{PyDict, PyList, PyTuple};
 
 use crate::convert::{self, Allow, FaultRule};
 use crate::keeping::Told;
-use crate::presence;
 use crate::server::{closed, cluster, engine, sockets, ClusterKey, HostPort, RoleMachine, Running};
 
 /// Of a gateway with presence: the window of a packet in microseconds; the policy of devices of users of no range (`many`, `one per kind`,
@@ -65,7 +64,7 @@ pub fn station(me: Identity, (window, otherwise, ranges): StationOptions) -> PyR
         },
         deliveries: DeliverySettings::default(),
         nobody: muster_rooms::command::SHARED_USER,
-        unnamed: presence::device("device")?,
+        unnamed: convert::device("device")?,
     };
     Ok(Box::new(Station::new(me, settings, monotonic_now(), Box::new(Clock))))
 }
@@ -224,7 +223,7 @@ impl UnicastEngine {
     /// Where users are: gateway, device and whether it is online of each device, or None where nobody could say.
     fn routed(&mut self, found: Vec<(u64, Option<Vec<Device>>)>) -> PyResult<()> {
         let placed = |(gateway, device, is_online): Device| {
-            let device = presence::device(&device)?;
+            let device = convert::device(&device)?;
             Ok(Whereabouts {
                 gateway,
                 device,

@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyDict};
 
+use crate::convert;
 use crate::online::{self, PolicyOptions};
 
 /// Gateway, its epoch, whether it is followed, highest complete version, highest seen, missing versions.
@@ -24,10 +25,6 @@ type Told = (u32, u32, u64, u64, String, &'static str, u64);
 type WholeBatch<'py> = (Vec<(u64, Bound<'py, PyBytes>, Vec<Told>)>, Vec<(u32, u32, Option<u64>)>);
 /// Site, shards, shard, frame.
 type Framed<'py> = (u16, u16, u16, Bound<'py, PyBytes>);
-
-pub fn device(name: &str) -> PyResult<Device> {
-    Device::new(name.as_bytes()).ok_or_else(|| PyValueError::new_err(format!("invalid device {name:?}")))
-}
 
 fn name(device: &Device) -> String {
     String::from_utf8_lossy(device.name()).into_owned()
@@ -63,7 +60,7 @@ fn frames<'a>(bytes: &'a [u8], mut take: impl FnMut(Message<'a>)) -> PyResult<()
 }
 
 /// The devices that are online at one gateway.
-#[pyclass(module = "muster._core")]
+#[pyclass(module = "muster_server._engines")]
 pub struct PresenceAccess(AccessPoint);
 
 #[pymethods]
@@ -107,7 +104,9 @@ impl PresenceAccess {
         device_name: &str,
         session: u64,
     ) -> PyResult<Vec<(u64, &'static str)>> {
-        let closings = self.0.online(now, wall_ms, user, device(device_name)?, session);
+        let closings = self
+            .0
+            .online(now, wall_ms, user, convert::device(device_name)?, session);
         let closings = closings.map_err(|_| PyOverflowError::new_err("too many devices of one user"))?;
         Ok(closings
             .into_iter()
@@ -125,7 +124,7 @@ impl PresenceAccess {
         why: &str,
     ) -> PyResult<()> {
         self.0
-            .offline(now, wall_ms, user, device(device_name)?, session, reason(why)?);
+            .offline(now, wall_ms, user, convert::device(device_name)?, session, reason(why)?);
         Ok(())
     }
 
@@ -253,7 +252,7 @@ fn checked(ranges: &Ranges) -> PyResult<()> {
 }
 
 /// Users to be looked up in the shards of a site.
-#[pyclass(module = "muster._core", frozen)]
+#[pyclass(module = "muster_server._engines", frozen)]
 pub struct PresenceLookup(Lookup);
 
 #[pymethods]
@@ -422,7 +421,7 @@ pub fn writer_counters(writer: &Writer) -> [(&'static str, &'static str, u64); 1
 }
 
 /// One shard's view of all gateways.
-#[pyclass(module = "muster._core")]
+#[pyclass(module = "muster_server._engines")]
 pub struct PresenceWriter(Writer);
 
 #[pymethods]

@@ -1,9 +1,7 @@
-//! The binding: names and types, no logic.
+//! The servers' engines for Python: names and types, no logic. One file for each system or role; `convert` has what they share.
 
-mod client;
 mod convert;
 mod grant;
-mod items;
 mod journal;
 mod keeping;
 mod keys;
@@ -19,37 +17,20 @@ mod stored;
 
 use pyo3::prelude::*;
 
-/// The version of the compiled library, equal to that of the distribution `muster`.
-#[pyfunction]
-fn version() -> &'static str {
-    env!("CARGO_PKG_VERSION")
-}
-
 #[pymodule]
-fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(version, module)?)?;
-    let spoken = muster_transport::Versions::OURS;
-    module.add("PROTOCOLS", (spoken.lowest(), spoken.highest()))?;
+fn _engines(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("SHARED_USER", muster_rooms::command::SHARED_USER)?;
     module.add("RIGHTS", muster_rooms::Rights::WORDS.map(|(word, _)| word).to_vec())?;
     module.add_function(wrap_pyfunction!(keys::public_key, module)?)?;
     module.add_function(wrap_pyfunction!(keys::key_proves, module)?)?;
-    module.add_function(wrap_pyfunction!(keys::room_name_error, module)?)?;
     module.add_function(wrap_pyfunction!(keys::room_owners, module)?)?;
-    module.add_class::<client::ClientEngine>()?;
-    module.add_class::<items::Message>()?;
-    module.add_class::<items::Position>()?;
     module.add_class::<grant::Grant>()?;
     module.add_class::<recipients::Recipients>()?;
     module.add_class::<journal::Journal>()?;
     module.add_function(wrap_pyfunction!(journal::check_log, module)?)?;
     module.add_class::<likes::LikesEngine>()?;
     module.add_class::<mailboxes::Mailboxes>()?;
-    module.add_class::<load::FeedEngine>()?;
-    module.add_class::<load::KnownRooms>()?;
     module.add_class::<load::LoadEngine>()?;
-    module.add_class::<load::ScaleEngine>()?;
-    module.add_function(wrap_pyfunction!(load::wheel_times, module)?)?;
     module.add_function(wrap_pyfunction!(messages::assign_workers, module)?)?;
     module.add_function(wrap_pyfunction!(stored::stored_change, module)?)?;
     module.add_function(wrap_pyfunction!(stored::stored_claim, module)?)?;

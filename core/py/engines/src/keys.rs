@@ -1,4 +1,4 @@
-//! Functions without an engine: the static keys of servers, the form of a room name, and the owner of a room.
+//! Functions without an engine: the static keys of servers, and the owner of a room.
 
 use muster_rooms::{RoomLayers, RoomName};
 use muster_transport::ServerKey;
@@ -19,12 +19,6 @@ pub fn public_key(private: &[u8]) -> PyResult<Vec<u8>> {
 #[pyfunction]
 pub fn key_proves(public: &[u8]) -> PyResult<bool> {
     Ok(ServerKey::proves(&array(public, "a public key")?))
-}
-
-/// The mistake in a room name, if any.
-#[pyfunction]
-pub fn room_name_error(name: &str) -> Option<String> {
-    RoomName::parse(name).err().map(|error| error.to_string())
 }
 
 /// The broker that owns each of these rooms, by a map as engines take it; None where no broker of its partition runs.

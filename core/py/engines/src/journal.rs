@@ -19,7 +19,7 @@ const READ_BYTES: usize = 1 << 20;
 type Done = (u64, u64, Option<(&'static str, String)>);
 
 /// A journal in a thread of its own. `fileno` is readable when `take` has something.
-#[pyclass(module = "muster._core", frozen)]
+#[pyclass(module = "muster_server._engines", frozen)]
 pub struct Journal {
     committer: Mutex<Option<Committer>>,
     /// The last reader: reading goes on where it ended.

@@ -5,7 +5,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 /// The users that a token's patterns match.
-#[pyclass(module = "muster._core", frozen)]
+#[pyclass(module = "muster_server._engines", frozen)]
 pub struct Recipients(PresenceRecipients);
 
 /// What a credential says for presence and unicast, as their guests read it.

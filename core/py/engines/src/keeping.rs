@@ -212,7 +212,7 @@ impl OnlineWriterEngine {
         let change = Change {
             id,
             user,
-            device: presence::device(device_name)?,
+            device: convert::device(device_name)?,
             state: match online {
                 true => State::Online,
                 false => State::Offline(Reason::Lost),
@@ -355,7 +355,7 @@ impl PresenceGatewayEngine {
     }
 
     fn online(&mut self, wall_ms: u64, users: Vec<u64>, device_name: &str, session: u64) -> PyResult<()> {
-        let device = presence::device(device_name)?;
+        let device = convert::device(device_name)?;
         self.with(|apart| {
             for user in users {
                 let opened = apart.access.online(monotonic_now(), wall_ms, user, device, session);
@@ -366,7 +366,7 @@ impl PresenceGatewayEngine {
     }
 
     fn offline(&mut self, wall_ms: u64, users: Vec<u64>, device_name: &str, session: u64, why: &str) -> PyResult<()> {
-        let (device, reason) = (presence::device(device_name)?, presence::reason(why)?);
+        let (device, reason) = (convert::device(device_name)?, presence::reason(why)?);
         self.with(|apart| {
             for user in users {
                 apart

@@ -19,7 +19,7 @@ type Row<'py> = (Bound<'py, PyBytes>, u64, Option<(u64, Bound<'py, PyBytes>)>);
 type Changed<'py> = (Bound<'py, PyBytes>, Option<u64>);
 
 /// One node's likes over its durable log in a folder, or over a log that its owner has. `fileno` is readable when `durable` is to be called.
-#[pyclass(module = "muster._core")]
+#[pyclass(module = "muster_server._engines")]
 pub struct LikesEngine {
     front: Front,
     committer: Option<Committer>,

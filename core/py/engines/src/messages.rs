@@ -28,7 +28,7 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 use pyo3::IntoPyObjectExt;
 
 /// A durable schedule in a thread of its own: batches of requests in, batches of replies out.
-#[pyclass(module = "muster._core")]
+#[pyclass(module = "muster_server._engines")]
 pub struct ScheduleKeeper {
     keeper: Option<Keeper>,
     steps: Vec<i64>,
@@ -566,7 +566,7 @@ fn stats_dict<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, PyDict
 }
 
 /// Makes HTTP callbacks in a thread of its own.
-#[pyclass(module = "muster._core")]
+#[pyclass(module = "muster_server._engines")]
 pub struct CallbackClient {
     caller: Option<Caller>,
     /// Parsed once for each list of texts.
@@ -747,7 +747,7 @@ fn called(py: Python<'_>, answer: CallAnswer) -> PyResult<CallResult<'_>> {
 }
 
 /// A worker's callbacks: arrays of fires in, arrays of results out.
-#[pyclass(module = "muster._core")]
+#[pyclass(module = "muster_server._engines")]
 pub struct FiringEngine {
     firing: Option<Firing>,
 }
@@ -891,7 +891,7 @@ impl FiringEngine {
 }
 
 /// The claims of one worker's life.
-#[pyclass(module = "muster._core")]
+#[pyclass(module = "muster_server._engines")]
 #[derive(Default)]
 pub struct ClaimLedger {
     ledger: Ledger,
@@ -995,7 +995,7 @@ pub fn webhook_verify(secret: &str, id: &str, time: u64, body: &[u8], signature:
 }
 
 /// When callbacks that failed are made again.
-#[pyclass(module = "muster._core")]
+#[pyclass(module = "muster_server._engines")]
 pub struct RetryPlan {
     table: RetryTable,
 }
@@ -1036,7 +1036,7 @@ fn workers(list: Vec<NamedWorker>) -> Vec<Worker> {
 }
 
 /// Chooses the workers of one topic in turn.
-#[pyclass(module = "muster._core")]
+#[pyclass(module = "muster_server._engines")]
 pub struct WorkerDispatch {
     dispatcher: Dispatcher,
 }

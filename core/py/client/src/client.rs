@@ -7,7 +7,7 @@ use muster_driver::Driver;
 use muster_presence::{Device, Letters, Outcome, Told, DATA_BYTES_MAX};
 use muster_rooms::command::Verdict;
 use muster_rooms::wire::{Positions, StreamGap};
-use muster_rooms::{Client, ClientConfig, ClientEvent, CommandError, Endpoint, Item, Policy, PublishError, Side};
+use muster_rooms::{Client, ClientConfig, ClientEvent, CommandError, Item, Policy, PublishError, Side};
 use muster_transport::{Addr, Code, Reader, Writer};
 use muster_udp::{monotonic_now, KernelEntropy, Socket};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
@@ -15,8 +15,8 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
-use crate::convert::{self, array, FaultRule};
 use crate::items::{self, stream_tuple, Message, Position, StreamTuple};
+use muster_py_common::{self as convert, endpoints, EndpointEntry, FaultRule};
 
 /// Bytes of the longest encoded positions.
 const POSITIONS_MAX: usize = 1 + 4 * 20;
@@ -45,17 +45,6 @@ fn closed() -> PyErr {
 
 fn any(ip: impl Into<IpAddr>) -> Addr {
     Addr::from(SocketAddr::new(ip.into(), 0))
-}
-
-fn endpoints(list: Vec<(String, u16, Vec<u8>)>) -> PyResult<Vec<Endpoint>> {
-    list.into_iter()
-        .map(|(host, port, key)| {
-            Ok(Endpoint {
-                addr: convert::addr(&host, port)?,
-                key: array(&key, "a public key")?,
-            })
-        })
-        .collect()
 }
 
 fn check_credential(credential: &[u8]) -> PyResult<()> {
@@ -142,8 +131,8 @@ impl ClientEngine {
         payload_bytes = 1200, inbox_bytes = 8 << 20, ages = false, faults = None))]
     #[allow(clippy::too_many_arguments)]
     fn new(
-        gateways: Vec<(String, u16, Vec<u8>)>,
-        proxies: Vec<(String, u16, Vec<u8>)>,
+        gateways: Vec<EndpointEntry>,
+        proxies: Vec<EndpointEntry>,
         credential: Vec<u8>,
         seed: u64,
         learns: [bool; 2],
@@ -294,8 +283,8 @@ impl ClientEngine {
     /// The servers are elsewhere, or want another credential: sessions that are not good are opened there.
     fn redirect(
         &mut self,
-        gateways: Vec<(String, u16, Vec<u8>)>,
-        proxies: Vec<(String, u16, Vec<u8>)>,
+        gateways: Vec<EndpointEntry>,
+        proxies: Vec<EndpointEntry>,
         credential: Vec<u8>,
     ) -> PyResult<()> {
         check_credential(&credential)?;
@@ -464,7 +453,7 @@ impl ClientEngine {
     /// Sends a message to the devices of a user, or to one of them; an event names its number, which is random. False: too many are
     /// open.
     fn send(&mut self, number: u64, user: u64, device: Option<&str>, data: &[u8], lifetime_us: u64) -> PyResult<bool> {
-        let device = device.map(crate::presence::device).transpose()?;
+        let device = device.map(convert::device).transpose()?;
         if data.len() > DATA_BYTES_MAX {
             return Err(PyValueError::new_err(format!(
                 "a message to a user has at most {DATA_BYTES_MAX} bytes, not {}",

@@ -509,7 +509,7 @@ pub(crate) fn cluster(key: &ClusterKey, other: Option<&ClusterKey>, allow: Optio
 macro_rules! engine {
     ($(#[$doc:meta])* $name:ident, $machine:ident, $extra:tt) => {
         $(#[$doc])*
-        #[pyclass(module = "muster._core")]
+        #[pyclass(module = "muster_server._engines")]
         pub struct $name {
             running: Option<Running<$machine>>,
         }

@@ -1,18 +1,14 @@
 //! The load generator's engine.
 
-use muster_load::{
-    Commanded, Commanding, Cost, Feed, FeedConfig, Known, Load, LoadConfig, Outcome, Pacing, Plane, Progress, Tally,
-    WheelTimes,
-};
-use muster_rooms::Endpoint;
-use pyo3::exceptions::{PyTimeoutError, PyValueError};
+use muster_load::{Commanded, Commanding, Load, LoadConfig, Outcome, Pacing, Progress, Tally};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
-use crate::convert::{self, array, FaultRule};
+use crate::convert::{self, endpoints, EndpointEntry, FaultRule};
 
 /// Thousands of members and one publisher in this thread, checking every byte.
-#[pyclass(module = "muster._core")]
+#[pyclass(module = "muster_server._engines")]
 pub struct LoadEngine {
     load: Load,
     /// The run that `schedule` began.
@@ -21,17 +17,6 @@ pub struct LoadEngine {
 
 fn micros(seconds: f64) -> u64 {
     (seconds.max(0.0) * 1e6) as u64
-}
-
-fn endpoints(list: Vec<(String, u16, Vec<u8>)>) -> PyResult<Vec<Endpoint>> {
-    list.into_iter()
-        .map(|(host, port, key)| {
-            Ok(Endpoint {
-                addr: convert::addr(&host, port)?,
-                key: array(&key, "a public key")?,
-            })
-        })
-        .collect()
 }
 
 fn tally(result: &Bound<'_, PyDict>, tally: &Tally) -> PyResult<()> {
@@ -119,8 +104,8 @@ impl LoadEngine {
     #[pyo3(signature = (*, gateways, proxies, credential, members, rooms, seed, rooms_each = 1, recv_buffer = 0, gro = true, faults = None, commanding = false, proxies_each = None, knocking = 128, members_each = 1, publishers = 1, learns = false))]
     #[allow(clippy::too_many_arguments)]
     fn new(
-        gateways: Vec<(String, u16, Vec<u8>)>,
-        proxies: Vec<(String, u16, Vec<u8>)>,
+        gateways: Vec<EndpointEntry>,
+        proxies: Vec<EndpointEntry>,
         credential: Vec<u8>,
         members: usize,
         rooms: Vec<String>,
@@ -244,11 +229,7 @@ impl LoadEngine {
 
     /// Sets the servers of members; a good session stays at its server. Without proxies unless they command.
     #[pyo3(signature = (gateways, proxies = None))]
-    fn redirect(
-        &mut self,
-        gateways: Vec<(String, u16, Vec<u8>)>,
-        proxies: Option<Vec<(String, u16, Vec<u8>)>>,
-    ) -> PyResult<()> {
+    fn redirect(&mut self, gateways: Vec<EndpointEntry>, proxies: Option<Vec<EndpointEntry>>) -> PyResult<()> {
         self.load
             .redirect(&endpoints(gateways)?, &endpoints(proxies.unwrap_or_default())?);
         Ok(())
@@ -290,150 +271,4 @@ impl LoadEngine {
     fn buffer(&self) -> usize {
         self.load.buffer()
     }
-}
-
-/// Sealed publishes of many real sessions, and the proxy that takes them; the caller times each step.
-#[pyclass(module = "muster._core")]
-pub struct FeedEngine {
-    feed: Feed,
-}
-
-#[pymethods]
-impl FeedEngine {
-    #[new]
-    #[pyo3(signature = (*, senders, datagram_bytes, seed, sockets = false))]
-    fn new(senders: usize, datagram_bytes: usize, seed: u64, sockets: bool) -> PyResult<Self> {
-        let config = FeedConfig {
-            senders,
-            datagram_bytes,
-            seed,
-            sockets,
-        };
-        Ok(FeedEngine {
-            feed: Feed::new(&config)?,
-        })
-    }
-
-    /// Seals new packets; gives how many.
-    fn prepare(&mut self, count: usize) -> usize {
-        self.feed.prepare(count)
-    }
-
-    /// Lays copies of the packets where they are opened in place.
-    fn load(&mut self) {
-        self.feed.load();
-    }
-
-    /// Opens the copies and nothing else; gives how many were authentic.
-    fn open(&mut self) -> usize {
-        self.feed.open()
-    }
-
-    /// The proxy takes the copies; gives how many messages it passed on.
-    fn machine(&mut self) -> u64 {
-        self.feed.machine()
-    }
-
-    /// Each packet leaves its own sender's socket for the sink; gives how many did.
-    fn send(&mut self) -> PyResult<usize> {
-        Ok(self.feed.send()?)
-    }
-
-    /// Drains the sink into the proxy; gives how many messages it passed on.
-    fn receive(&mut self) -> u64 {
-        self.feed.receive()
-    }
-
-    /// Broker, router and senders catch up.
-    fn settle(&mut self) {
-        self.feed.settle();
-    }
-
-    /// Descriptor of the socket that packets are sent to.
-    fn sink(&self) -> i32 {
-        self.feed.sink()
-    }
-}
-
-/// CPU ns of the gateway, the router and the brokers, and bytes that came to brokers.
-type Costs = (u64, u64, u64, u64);
-
-fn costs(cost: &Cost) -> Costs {
-    (cost.gateway, cost.router, cost.brokers, cost.broker_bytes)
-}
-
-/// A gateway, a router and brokers in memory, and their costs of membership and of changes of the map.
-#[pyclass(module = "muster._core")]
-pub struct ScaleEngine {
-    plane: Plane,
-    joined: Cost,
-}
-
-#[pymethods]
-impl ScaleEngine {
-    #[new]
-    #[pyo3(signature = (*, rooms, partitions, seed, members = 1))]
-    fn new(rooms: usize, partitions: u16, seed: u64, members: usize) -> PyResult<Self> {
-        let (plane, joined) = Plane::new(rooms, members.max(1), partitions, seed).map_err(PyTimeoutError::new_err)?;
-        Ok(ScaleEngine { plane, joined })
-    }
-
-    /// The costs until every room had its members.
-    fn joined(&self) -> Costs {
-        costs(&self.joined)
-    }
-
-    /// Another replica of the first partition starts; the cost until it knows its rooms, and how many it knows.
-    fn start_broker(&mut self) -> PyResult<(Costs, usize)> {
-        let (cost, known) = self.plane.start_broker().map_err(PyTimeoutError::new_err)?;
-        Ok((costs(&cost), known))
-    }
-
-    /// The brokers' partitions double; the cost of each step.
-    fn double(&mut self) -> PyResult<Vec<Costs>> {
-        let steps = self.plane.double().map_err(PyTimeoutError::new_err)?;
-        Ok(steps.iter().map(costs).collect())
-    }
-
-    /// Changes of a map of this many nodes; the cost of each, of brokers for one.
-    fn change_map(&mut self, nodes: usize, times: usize) -> Vec<Costs> {
-        self.plane.change_map(nodes, times).iter().map(costs).collect()
-    }
-}
-
-/// A router with memberships of many gateways, for as long as this lives.
-#[pyclass(module = "muster._core")]
-pub struct KnownRooms {
-    known: Known,
-}
-
-#[pymethods]
-impl KnownRooms {
-    #[new]
-    #[pyo3(signature = (*, gateways, each, seed))]
-    fn new(gateways: u32, each: u64, seed: u64) -> Self {
-        KnownRooms {
-            known: Known::new(gateways, each, seed),
-        }
-    }
-
-    fn __len__(&self) -> usize {
-        self.known.len()
-    }
-}
-
-/// Times of a wheel with so many entries, in nanoseconds of the processor; and its bytes for each.
-#[pyfunction]
-pub fn wheel_times(py: Python<'_>, entries: usize) -> PyResult<Bound<'_, PyDict>> {
-    if entries < 100 {
-        return Err(PyValueError::new_err("a wheel of less than 100 entries is not timed"));
-    }
-    let times = py.detach(|| WheelTimes::measure(entries));
-    let result = PyDict::new(py);
-    result.set_item("insert_ns", times.insert_ns)?;
-    result.set_item("cancel_ns", times.cancel_ns)?;
-    result.set_item("cancel_any_ns", times.cancel_any_ns)?;
-    result.set_item("tick_ns", times.tick_ns)?;
-    result.set_item("entry_bytes", times.entry_bytes)?;
-    Ok(result)
 }
