@@ -15,6 +15,7 @@ from litestar.params import PathParameter, QueryParameter
 from litestar.types import ControllerRouterHandler
 
 import muster
+from muster.clock import now_ms
 from muster.instance import read_token
 from muster_server.control.cluster.instance import Folder
 from muster_server.control.errors import UserError
@@ -298,7 +299,7 @@ async def listed(
     """Messages of a topic by the time of their next attempt, or their due time."""
     caller.need("show", topic)
     nodes.extend(request)
-    end = EVER if due_ms is None else time.time_ns() // 1_000_000 + due_ms
+    end = EVER if due_ms is None else now_ms() + due_ms
     query = Query(topic, 0, end, list(states or LIVE), limit, after)
     found = await nodes.ask(ADMIN, "list", query, Listed, LIST_S)
     messages = [bodies.message(each) for each in found.messages]
