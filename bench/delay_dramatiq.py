@@ -8,12 +8,13 @@ import http.client
 import signal
 import sys
 import threading
-import time
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import dramatiq
 from dramatiq.brokers.redis import RedisBroker
+
+from muster.clock import now_ms
 
 QUEUE: Final = "orders"
 ACTOR: Final = "call_back"
@@ -34,7 +35,7 @@ def broker(port: int, looks: int = LOOKS) -> Any:
 def message(to: Any, due_at: int, body: str) -> None:
     """Send one."""
     made: Any = dramatiq.Message(queue_name=QUEUE, actor_name=ACTOR, args=(body,), kwargs={}, options={})
-    to.enqueue(made, delay=max(0, due_at - time.time_ns() // 1_000_000))
+    to.enqueue(made, delay=max(0, due_at - now_ms()))
 
 
 def work(port: int, url: str, looks: int) -> None:

@@ -22,6 +22,7 @@ from bench import cpu, pin
 from bench.child import Child, ChildFailedError, free_port, listens, python_environment
 from bench.delay_faces import Face
 from bench.rounds import Sample
+from muster.clock import now_ms
 
 BATCH: Final = 1_000
 DAY_MS: Final = 86_400_000
@@ -83,7 +84,7 @@ def accepting(face: Face, seconds: float) -> Callable[[], Sample]:
         async def lane() -> None:
             nonlocal count
             while time.monotonic() < began + seconds:
-                at = _now_ms() + DAY_MS
+                at = now_ms() + DAY_MS
                 await face.send([at + each for each in range(BATCH)])
                 count += BATCH
 
@@ -108,7 +109,7 @@ def firing(face: Face, hook: Hook, count: int, spread_ms: int) -> Callable[[], S
         names = {**face.pids(), RECEIVER: hook.pid}
         await asyncio.to_thread(hook.came)  # forget what came before
         at = await _sent(face, count, spread_ms)
-        if _now_ms() > at:
+        if now_ms() > at:
             nothing = dict.fromkeys((*FIGURES, CPU, *(f"{CPU}, {name}" for name in names)), 0.0)
             return Sample(nothing, void=f"{face.name}: the messages were not sent before they were due")
         await asyncio.sleep(max(0.0, at / 1_000 - 0.1 - time.time()))
@@ -160,7 +161,7 @@ async def _due_soon(face: Face, count: int) -> int:
 
 async def _sent(face: Face, count: int, spread_ms: int) -> int:
     """The time at which the first one is due."""
-    at = _now_ms() + face.lead_ms
+    at = now_ms() + face.lead_ms
     due = [at + each * spread_ms // count for each in range(count)]
     try:
         for first in range(0, count, BATCH):
@@ -168,10 +169,6 @@ async def _sent(face: Face, count: int, spread_ms: int) -> int:
     finally:
         await face.reset()
     return at
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def _on_driver(work: Callable[[], Any]) -> Sample:

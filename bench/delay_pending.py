@@ -14,9 +14,10 @@ from bench import cpu, pin
 from bench.child import ChildFailedError
 from bench.delay_faces import Muster
 from bench.delay_loads import DAY_MS, FIGURES, FIRES_S, Hook, firing
-from bench.delay_store import MILLION, TOPIC, Store, arrays
+from bench.delay_store import TOPIC, Store, arrays
 from bench.progress import Progress
 from bench.rounds import REPEATS_MAX, VoidRunError
+from muster.clock import now_ms
 
 RESTARTS: Final = 3
 DAYS: Final = 30
@@ -47,7 +48,7 @@ class Pending:
 
 def run(sizes: Sequence[int], fired: int, hook: Hook, directory: Path, progress: Progress) -> Pending:
     """Sizes from small to large. Raises `ChildFailedError` and `VoidRunError`."""
-    face, far = Muster(directory, hook.port), time.time_ns() // MILLION + DAY_MS
+    face, far = Muster(directory, hook.port), now_ms() + DAY_MS
     last = sizes[-1]
     points, restarts, each, first = list[Point](), tuple[float, ...](), 0.0, 0.0
     with progress(len(sizes)) as step:
@@ -89,7 +90,7 @@ def _restarts(folder: Path, last: int) -> tuple[tuple[float, ...], float]:
     for number in range(last + 1, last + 1 + RESTARTS):
         store = Store(folder)
         store.stats()
-        store.insert(arrays(number, 1, lambda _: time.time_ns() // MILLION))
+        store.insert(arrays(number, 1, lambda _: now_ms()))
         store.keeper.close()
         began = time.monotonic()
         store = Store(folder)

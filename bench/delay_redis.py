@@ -6,12 +6,12 @@ Muster, and deletes what was answered; it looks again after 10 ms, as lmstfy doe
 
 import asyncio
 import sys
-import time
 from typing import Any, Final
 
 import uvloop
 from redis.asyncio import Redis
 
+from muster.clock import now_ms
 from muster_server import _engines
 
 DUE, BODIES = "due", "bodies"
@@ -51,7 +51,7 @@ async def pump(port: int, url: str) -> None:
 
     asyncio.get_running_loop().add_reader(client.fd(), answered)
     while True:
-        found = await pop(keys=[DUE, BODIES], args=[int(time.time() * 1_000)])
+        found = await pop(keys=[DUE, BODIES], args=[now_ms()])
         calls = []
         for id, body in zip(found[::2], found[1::2], strict=True):
             number += 1

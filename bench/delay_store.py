@@ -23,6 +23,7 @@ from bench.child import ChildFailedError
 from bench.delay_faces import BODY, DurableRedis
 from bench.delay_loads import BATCH, CPU, DAY_MS, Used
 from bench.rounds import Sample
+from muster.clock import now_ms
 from muster_server import _engines
 from muster_server.systems.messages.redis import RedisSchedule
 from muster_server.systems.messages.redis_place import connect
@@ -105,7 +106,7 @@ def in_folder(count: int, directory: Path) -> Sample:
     """Accepted at the store in a folder, with a sync for each group."""
     with tempfile.TemporaryDirectory(dir=directory) as folder, pin.on(pin.SERVER_CORE):
         store = Store(Path(folder))
-        base = time.time_ns() // MILLION + DAY_MS
+        base = now_ms() + DAY_MS
         given = list(arrays(1, count, lambda number: base + number))  # the receivers' work
         used = Used({"store": os.getpid()})
         began = time.monotonic()
@@ -124,7 +125,7 @@ def in_redis(count: int, directory: Path) -> Sample:
         schedule = RedisSchedule(connect(url, ""), "bench", lambda _worker, _fires: None, log, history_ms=HOUR_MS,
                                  ahead_ms=HOUR_MS, dead_days=1)  # fmt: skip
         await schedule.open()
-        base = time.time_ns() // MILLION + DAY_MS
+        base = now_ms() + DAY_MS
         given = list(arrays(1, count, lambda number: base + number))
         left = iter(given)
 

@@ -4,12 +4,12 @@ Owns how they are made and told of each other. Tests use it too; they start and 
 """
 
 import asyncio
-import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 import structlog
 
+from muster.clock import now_ms
 from muster_server._engines import PresenceGatewayEngine
 from muster_server.plane.kinds import kind
 from muster_server.plane.role import Role
@@ -129,7 +129,7 @@ class Gateway:
         self.devices -= {(user, device, self.node) for user in users}
 
     def _wall_ms(self) -> int:
-        return time.time_ns() // 1_000_000 + self.ahead_ms
+        return now_ms() + self.ahead_ms
 
     async def end(self) -> None:
         """End it without a word, as a kill does."""

@@ -227,7 +227,7 @@ install_locked() {
 }
 
 build_core() {
-    say 'building the library: the client's engine (Rust)'
+    say 'building the library, with the engine of clients (Rust)'
     uv pip install --quiet --no-deps --no-build-isolation --reinstall -e core
     stamp core "$1"
 }

@@ -218,6 +218,13 @@ def test_servers_take_from_the_compiled_client_only_the_versions_of_the_protocol
             assert named <= {"muster._core.PROTOCOLS"}, module
 
 
+def test_milliseconds_of_the_wall_clock_are_read_in_one_place() -> None:
+    files = (path for folder in (*LAYERS, "core/python", "bench") for path in (ROOT / folder).rglob("*.py"))
+    assert [
+        path.name for path in files if re.search(r"time_ns\(\) // |int\(time\.time\(\) \* 1_?000\)", path.read_text())
+    ] == ["clock.py"]
+
+
 def test_no_circle_among_files_of_python() -> None:
     graph = python_graph()
     assert len(graph) > 150, "the drawing has the product"

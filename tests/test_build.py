@@ -6,9 +6,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from redis import Redis
 from redis._parsers import _AsyncHiredisParser, _HiredisParser
 from redis.asyncio import Connection as AsyncConnection
-from redis.connection import Connection
 
 ROOT = Path(__file__).parents[1]
 LOCK = (ROOT / "requirements.lock").read_text()
@@ -72,7 +72,7 @@ def test_every_extra_with_redis_brings_the_parser_in_c_and_redis_uses_it() -> No
     redis = [each for extra in extras for each in extra if each.startswith("redis")]
     assert len(redis) > 5
     assert not [each for each in redis if not each.startswith("redis[hiredis]")]
-    assert isinstance(vars(Connection())["_parser"], _HiredisParser)
+    assert isinstance(vars(Redis().connection_pool.make_connection())["_parser"], _HiredisParser)
     assert isinstance(getattr(AsyncConnection(), "_parser", None), _AsyncHiredisParser)
 
 

@@ -14,10 +14,10 @@ at the version that it read, before it gives such ids. So every millisecond of a
 
 import asyncio
 import random
-import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from muster.clock import now_ms
 from muster_server.control.ids.dense import ROOT
 from muster_server.control.registry.tree import BadVersion, NodeExists, Tree
 
@@ -44,11 +44,6 @@ def parts(snowflake: int) -> Parts:
     return Parts((snowflake >> 22) + EPOCH_MS, snowflake >> 12 & WORKERS - 1, snowflake & SEQUENCES - 1)
 
 
-def wall_ms() -> int:
-    """The wall clock."""
-    return time.time_ns() // 1_000_000
-
-
 class Snowflakes:
     """The snowflakes of one process."""
 
@@ -57,7 +52,7 @@ class Snowflakes:
         tree: Tree,
         root: str = ROOT,
         *,
-        now_ms: Callable[[], int] = wall_ms,
+        now_ms: Callable[[], int] = now_ms,
         window_ms: int = WINDOW_MS,
         dice: random.Random | None = None,
     ) -> None:

@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from muster.clock import now_ms
 from muster_server.plane.calls import CallError, Peer, Server, key_of
 from muster_server.plane.service import Context, Figure
 from muster_server.plane.spec import Spec, password, secret
@@ -158,7 +159,7 @@ class IndexNode:
             send=self._link.send,
             speaks=self._speaks,
             changed=self._changed,
-            wall_ms=lambda: time.time_ns() // 1_000_000,
+            wall_ms=now_ms,
             clear=self._link.clear,
         )
         self._presence.restored(self._hearing.now())
@@ -242,7 +243,7 @@ class IndexNode:
 
     def _changed(self, update: Update, came: bool | None, attributes: dict[str, list[str]]) -> None:
         if self._sessions is not None:
-            self._waiting.changed(update, came, attributes, int(time.time() * 1000))
+            self._waiting.changed(update, came, attributes, now_ms())
 
     def _mine(self) -> list[Update]:
         """The records of those for which this node speaks."""

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
+from muster.clock import now_ms
 from muster.instance import start_time
 from muster_server.plane.calls import CallError, Server, key_of
 from muster_server.plane.service import Context, Figure
@@ -212,7 +213,7 @@ class Leading:
     async def _prune(self) -> None:
         while True:
             if self.trusts_clock:
-                await self._store.prune(_wall_ms() - self.fleet.keep_h * 3_600_000)
+                await self._store.prune(now_ms() - self.fleet.keep_h * 3_600_000)
             await asyncio.sleep(PRUNE_S)
 
     def _spawn(self, work: Any) -> None:
@@ -400,7 +401,7 @@ class Leading:
     async def _ask(self, row: RunRow, order: bytes, picked: Picked) -> None:
         """Write down which clients are asked, and only then ask them."""
         begun = msgspec.structs.replace(
-            row, state="running", started_ms=_wall_ms(), draws=[picked.draw], asked=[picked.clients]
+            row, state="running", started_ms=now_ms(), draws=[picked.draw], asked=[picked.clients]
         )
         if why := await self._put(begun):
             self._nodes.tell(Release(self.lead.epoch, _text(row.name)))
@@ -412,7 +413,7 @@ class Leading:
         self.dispatcher.begin(_now(), row.name, order, picked.clients, row.wanted)
 
     async def _miss(self, row: RunRow, reason: str) -> None:
-        missed = msgspec.structs.replace(row, state="missed", started_ms=_wall_ms(), reason=reason)
+        missed = msgspec.structs.replace(row, state="missed", started_ms=now_ms(), reason=reason)
         self.missed += 1
         self._log.warning("a run is missed", run=_text(row.name), cause=reason)
         await self._put(missed)
@@ -479,7 +480,7 @@ class Leading:
         value = bytes(result.value)
         value = value if len(value) <= VALUE_BYTES_MAX else b"null"
         error = result.error[:1_000]
-        row = ResultRow(*answer.run, answer.client, result.ok, value, error, _wall_ms())
+        row = ResultRow(*answer.run, answer.client, result.ok, value, error, now_ms())
         self._answers.append(row)
         self._some.set()
         if self.watching.anyone(answer.run):
@@ -1033,7 +1034,7 @@ def outcomes(row: RunRow, results: Sequence[ResultRow]) -> tuple[list[str], list
 def _stand_in(unstored: Unstored) -> ResultRow:
     """In the place of a result that the store cannot hold: the client did answer."""
     why = f"the database cannot hold this result: {unstored.reason}"
-    return ResultRow(*unstored.run, unstored.client, False, b"null", why, _wall_ms())
+    return ResultRow(*unstored.run, unstored.client, False, b"null", why, now_ms())
 
 
 def check(task: TaskRow) -> None:
@@ -1063,7 +1064,3 @@ def _text(run: RunName) -> str:
 
 def _now() -> int:
     return int(time.monotonic() * 1000)
-
-
-def _wall_ms() -> int:
-    return int(time.time() * 1000)

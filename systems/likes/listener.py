@@ -9,8 +9,9 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, cast
 
+from muster.clock import now_ms
 from muster_server._engines import LikesEngine
-from muster_server.systems.likes.logged import Logged, now_ms
+from muster_server.systems.likes.logged import Logged
 
 BACKLOG: Final = 1_024
 TOO_MANY: Final = b"-ERR max number of clients reached\r\n"

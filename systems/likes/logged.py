@@ -5,16 +5,11 @@ log has it, at the offset that the log gave; so what an owner that was fenced me
 """
 
 import asyncio
-import time
 from collections.abc import Callable
 
+from muster.clock import now_ms
 from muster_server._engines import LikesEngine
 from muster_server.plane.log import Batch, Fenced, Full, Log, LogError, TooLarge
-
-
-def now_ms() -> int:
-    """The wall clock: times of likes are for people and windows, and order nothing."""
-    return time.time_ns() // 1_000_000
 
 
 async def replayed(engine: LikesEngine, log: Log) -> None:

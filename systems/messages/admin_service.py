@@ -7,11 +7,11 @@ from typing import Any, Final
 
 import msgspec
 
+from muster.clock import now_ms
 from muster_server.control.errors import UserError
 from muster_server.plane.service import Context
 from muster_server.plane.spec import Spec
 from muster_server.systems.messages.answers import LastAnswer
-from muster_server.systems.messages.center import now_ms
 from muster_server.systems.messages.link import SCRUB_S, CenterLink, Link
 from muster_server.systems.messages.listener import Question
 from muster_server.systems.messages.options import AdminOptions

@@ -19,6 +19,7 @@ from typing import Any, Final
 import msgspec
 import structlog
 
+from muster.clock import now_ms
 from muster_server import _engines
 from muster_server.systems.messages.answers import Answers, LastAnswer
 from muster_server.systems.messages.figures import BOUNDS_MS, Figures
@@ -42,11 +43,6 @@ ANSWER_BYTES_MAX: Final = 2_048
 NO_FIRES: Final = msgspec.msgpack.encode([])
 TAKEN: Final = bytes(byte != ord("n") for byte in range(256))
 """Whether the schedule has a result, by the byte that it said."""
-
-
-def now_ms() -> int:
-    """The wall clock."""
-    return time.time_ns() // 1_000_000
 
 
 def lease_ms(topic: Topic) -> int:

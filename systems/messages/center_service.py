@@ -11,12 +11,13 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from muster.clock import now_ms
 from muster_server.control.errors import TRY_LATER, UserError
 from muster_server.plane.log import connect
 from muster_server.plane.service import Context, Figure
 from muster_server.plane.spec import Spec, password
 from muster_server.systems.messages.answers import Answers, LastAnswer
-from muster_server.systems.messages.center import NO_FIRES, Center, now_ms
+from muster_server.systems.messages.center import NO_FIRES, Center
 from muster_server.systems.messages.figures import rows
 from muster_server.systems.messages.listener import Question
 from muster_server.systems.messages.logged import LoggedSchedule

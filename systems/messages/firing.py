@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 import structlog
 
+from muster.clock import now_ms
 from muster_server import _engines
 from muster_server.systems.messages.engines import Engines
 from muster_server.systems.messages.shapes import Envelope, Fire, Held, Result
@@ -109,7 +110,7 @@ class Firing:
         """Targets that get nothing now, or only trials."""
         if self._engine is None:
             return []
-        now = _wall()
+        now = now_ms()
         return [
             Held(topic, url, why, now + round(left * 1_000))
             for topic, url, why, left in sorted(self._engine.held(), key=str)
@@ -121,7 +122,7 @@ class Firing:
         """Fire these, an array of `Fire`, each at its time."""
         if self._engine is None:
             return
-        back = self._engine.take(_wall(), fires)
+        back = self._engine.take(now_ms(), fires)
         if back is not None:
             self._other(_FIRES.decode(back))
         if self._engine.waiting():
@@ -129,7 +130,7 @@ class Firing:
 
     def _other(self, fires: Sequence[Fire]) -> None:
         """Fires that the engine does not make."""
-        now = _wall()
+        now = now_ms()
         for fire in fires:
             wait = fire.due_at - now
             if wait > 0 and fire.attempts == 1:  # the clock of another machine
@@ -161,7 +162,7 @@ class Firing:
     def _take_again(self, fire: Fire) -> bool:
         """Whether the engine still does not make it."""
         assert self._engine is not None
-        return self._engine.take(_wall(), msgspec.msgpack.encode([fire])) is not None
+        return self._engine.take(now_ms(), msgspec.msgpack.encode([fire])) is not None
 
     def _behind(self, fire: Fire, by_ms: int) -> None:
         """The center's clock is ahead of this one, by which the message is not due. No attempt is made of it."""
@@ -170,8 +171,8 @@ class Firing:
             return
         self._made["out_of_time"] += 1
         self._release(fire, fire.until)
-        if _wall() - self._told_at > BEHIND_MS or _wall() < self._told_at:
-            self._told_at = _wall()
+        if now_ms() - self._told_at > BEHIND_MS or now_ms() < self._told_at:
+            self._told_at = now_ms()
             self._log.warning("this clock is behind the center's; what is not due by it is given back", by_ms=by_ms)
 
     def _wait(self, fire: Fire, wait_ms: int) -> None:
@@ -211,7 +212,7 @@ class Firing:
 
     def _answered(self) -> None:
         assert self._engine is not None
-        self._engine.collect(_wall(), random.getrandbits(63))
+        self._engine.collect(now_ms(), random.getrandbits(63))
         if self._engine.waiting():
             self.results.set()
 
@@ -220,7 +221,7 @@ class Firing:
         plan = self._plans.get(place)
         if plan is None:
             plan = self._plans[place] = _engines.RetryPlan(topic.retries_ms, jitter=topic.jitter)
-        now = min(_wall(), fire.until)  # this clock may have been set ahead since
+        now = min(now_ms(), fire.until)  # this clock may have been set ahead since
         return plan.next(fire.attempts, now, retry_after_ms, random.getrandbits(63))
 
     def _deliver(self, fire: Fire, late: int, took_ms: float, status: int | None = None) -> None:
@@ -261,7 +262,3 @@ class Firing:
             self._engine.told(taken)
         if not self.waiting:
             self.results.clear()
-
-
-def _wall() -> int:
-    return time.time_ns() // 1_000_000

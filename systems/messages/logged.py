@@ -13,13 +13,13 @@ The schedule keeps the place in the log up to which it has all records. Opening 
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 import structlog
 
+from muster.clock import now_ms
 from muster_server.plane.log import BATCH_BYTES_MAX, Batch, Log, LogError, Logs, Trimmed
 from muster_server.systems.messages.schedule import (
     Asked,
@@ -69,7 +69,7 @@ class LoggedSchedule:
         *,
         ahead_ms: int,
         records_min: int = RECORDS_MIN,
-        wall: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        wall: Callable[[], int] = now_ms,
     ) -> None:
         self.on_fires: OnFires = inside.on_fires
         inside.on_fires = self._on_fires

@@ -6,12 +6,12 @@ requests come or how the schedule is reached.
 
 import datetime
 import secrets
-import time
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 import msgspec
 
+from muster.clock import now_ms
 from muster_server.systems.messages.schedule import NewChange, NewMessage, Reply
 from muster_server.systems.messages.shapes import (
     BATCH_MAX,
@@ -80,7 +80,7 @@ class Receiver:
         body_bytes_max: int,
         delay_days_max: int,
         kinds: frozenset[Kind] = ALWAYS,
-        wall: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        wall: Callable[[], int] = now_ms,
     ) -> None:
         self._topics, self._center, self._wall = topics, center, wall
         self._kinds = kinds

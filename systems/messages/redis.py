@@ -21,6 +21,7 @@ from typing import Any, Final
 import msgspec
 import structlog
 
+from muster.clock import now_ms
 from muster_server import _engines
 from muster_server.systems.messages import redis_scripts as scripts
 from muster_server.systems.messages.redis_place import Away, Full, Place
@@ -102,7 +103,7 @@ class RedisSchedule:
         ahead_ms: int,
         dead_days: int,
         lasting: bool = False,
-        wall: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        wall: Callable[[], int] = now_ms,
         monotonic: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000,
     ) -> None:
         self.on_fires, self.failed, self.failure = on_fires, asyncio.Event(), ""

@@ -6,7 +6,6 @@ No call is cut off and its connection used again: a caller that is cancelled lea
 """
 
 import asyncio
-import hashlib
 from collections.abc import Coroutine, Sequence
 from typing import Any, Final, Protocol
 
@@ -14,6 +13,7 @@ from redis.asyncio.cluster import RedisCluster
 from redis.exceptions import NoScriptError, OutOfMemoryError, RedisError, ResponseError
 
 from muster.redis.connections import Opened, opened
+from muster.redis.scripts import run
 from muster.redis.where import parsed
 from muster_server.plane.causes import cause
 
@@ -49,19 +49,10 @@ def connect(url: str, password: str) -> Place:
 class _Connected:
     def __init__(self, opened: Opened) -> None:
         self._library, self._close = opened
-        self._known: dict[str, str] = {}
         self._calls: set[asyncio.Task[Any]] = set()
 
     async def run(self, script: str, key: str, arguments: Sequence[Any]) -> Any:
-        known = self._known.get(script)
-        try:
-            if known is None:
-                raise NoScriptError
-            return await self._called("EVALSHA", known, 1, key, *arguments)
-        except NoScriptError:
-            answer = await self._called("EVAL", script, 1, key, *arguments)
-            self._known[script] = _digest(script)
-            return answer
+        return await run(self._called, script, [key], arguments)
 
     async def forgets(self) -> bool | None:
         nodes = {"target_nodes": self._library.get_primaries()} if isinstance(self._library, RedisCluster) else {}
@@ -93,7 +84,3 @@ class _Connected:
     async def close(self) -> None:
         await asyncio.gather(*self._calls, return_exceptions=True)
         await self._close()
-
-
-def _digest(script: str) -> str:
-    return hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest()

@@ -3,12 +3,12 @@
 A running center is asked for its own proof, as its files are ahead of the disk; else the files are read.
 """
 
-import time
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from muster.clock import now_ms
 from muster_server import _engines
 from muster_server.control.cluster.instance import Record, folder
 from muster_server.control.cluster.specs import absolute
@@ -107,7 +107,7 @@ class ScheduleStore:
             str(self._place),
             None if into is None else str(into),
             segment_bytes=SEGMENT_BYTES,
-            now_ms=time.time_ns() // 1_000_000,
+            now_ms=now_ms(),
         )
 
 

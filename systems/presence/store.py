@@ -11,9 +11,10 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import RedisError
 
 from muster.redis.connections import opened
+from muster.redis.scripts import run
 from muster.redis.where import parsed
 from muster_server.plane.causes import cause
 from muster_server.plane.log import Batch
@@ -28,12 +29,6 @@ WATCHED: Final = 16
 WAIT_S: Final = 2.0
 CALLS_MAX: Final = 32
 """Calls of a shard at once, each with a connection; further ones wait their turn. redis-py's pool refuses the 101st."""
-_SHAS: Final = {
-    script: hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest()
-    for script in vars(scripts).values()
-    if isinstance(script, str)
-}
-
 _HEAD: Final = struct.Struct(">II")
 
 
@@ -274,15 +269,10 @@ class Shard:
             return await command(*arguments, **options)
 
     async def _run(self, script: str, *arguments: Any) -> Any:
-        """Run a script; Redis is sent its text where it does not have it. Raises `Away`."""
-        sha = _SHAS[script]
+        """Run a script. Raises `Away`."""
         try:
             async with self._free:
-                try:
-                    return await self._redis.evalsha(sha, len(self._keys), *self._keys, *arguments)
-                except NoScriptError:
-                    await self._redis.script_load(script)
-                    return await self._redis.evalsha(sha, len(self._keys), *self._keys, *arguments)
+                return await run(self._redis.execute_command, script, self._keys, arguments)
         except (RedisError, OSError) as error:
             raise _away(self.name, error) from None
 

@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from muster_server.systems.messages.center import now_ms
+from muster.clock import now_ms
 from muster_server.systems.messages.shapes import Result
 from tests.messages.test_center import World, sent, taken
 from tests.waiting import PATIENT_S, until

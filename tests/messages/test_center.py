@@ -12,8 +12,9 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
+from muster.clock import now_ms
 from muster_server.systems.messages.answers import Answers
-from muster_server.systems.messages.center import Center, Session, now_ms
+from muster_server.systems.messages.center import Center, Session
 from muster_server.systems.messages.schedule import EmbeddedSchedule, NewMessage, Reply
 from muster_server.systems.messages.shapes import Fire, Result
 from muster_server.systems.messages.topics import NewTopic, TopicsFile

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import structlog
 
+from muster.clock import now_ms
 from muster_server.plane.log import connect
-from muster_server.systems.messages.center import now_ms
 from muster_server.systems.messages.logged import LoggedSchedule
 from muster_server.systems.messages.schedule import EmbeddedSchedule, Reply, Schedule, StoreError
 from muster_server.systems.messages.shapes import EVER

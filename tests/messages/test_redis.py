@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from muster_server.systems.messages.center import now_ms
+from muster.clock import now_ms
 from muster_server.systems.messages.redis_place import connect
 from muster_server.systems.messages.redis_url import mistake
 from muster_server.systems.messages.schedule import NewMessage, Schedule, StoreError

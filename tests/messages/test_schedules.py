@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from muster_server.systems.messages.center import now_ms
+from muster.clock import now_ms
 from muster_server.systems.messages.schedule import Schedule, StoreError
 from muster_server.systems.messages.shapes import Result
 from tests.messages.conftest import HOUR_MS, Made

@@ -25,6 +25,8 @@ from muster._mqtt import Connection, MqttError, connect_packet, resolved
 from muster.brokers import brokers
 from muster.errors import MusterError
 
+from .clock import now_ms
+
 __all__ = ["Agent", "ClientRefused", "MqttError", "Superseded"]
 
 VERSION: Final = 1
@@ -72,7 +74,7 @@ class Agent:
         `spread_s`, then longer: a broker that comes back is not overrun. `tls` may have the client's certificate; an
         empty password is for brokers that go by that. Raises `ValueError` for a bad URL."""
         found = brokers(url)
-        self.name, self.epoch = name, epoch or time.time_ns() // 1_000_000
+        self.name, self.epoch = name, epoch or now_ms()
         self.connected = False
         self.done = 0
         """Results given so far."""

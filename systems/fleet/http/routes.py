@@ -12,7 +12,6 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 import msgspec
 from litestar import MediaType, Response, Router, delete, get, post, put
 from litestar.di import NamedDependency, Provide
-from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import HeaderParameter, PathParameter, QueryParameter
 from litestar.types import ControllerRouterHandler
 
@@ -42,10 +41,11 @@ from muster_server.systems.fleet.watching import Told
 from muster_server.systems.fleet.wheel import PICK_MAX
 from muster_server.systems.http.access import Action, Caller
 from muster_server.systems.http.bodies import Body, decoded, none
+from muster_server.systems.http.described import IdempotencyKey, problems, success
 from muster_server.systems.http.face import AnyRequest, Base
 from muster_server.systems.http.idempotency import Answer, Nothing
 from muster_server.systems.http.lookout import Lookout
-from muster_server.systems.http.problems import CONTENT_TYPE, Problem
+from muster_server.systems.http.problems import Problem
 from muster_server.systems.http.streams import EventStream
 
 ACTIONS: Final = (
@@ -124,23 +124,6 @@ class TaskBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     paused: bool = False
 
 
-def _problems(*codes: int) -> dict[int, ResponseSpec]:
-    return {
-        code: ResponseSpec(dict[str, Any], generate_examples=False, media_type=CONTENT_TYPE, description="A problem")
-        for code in codes
-    }
-
-
-def _said(shape: Any, text: str) -> ResponseSpec:
-    return ResponseSpec(shape, generate_examples=False, description=text)
-
-
-Key = Annotated[
-    str | None,
-    HeaderParameter(
-        name="Idempotency-Key", description="The same request with the same key gets the same answer", max_length=255
-    ),
-]
 TaskName = Annotated[str, PathParameter(description="The task's name")]
 
 
@@ -149,9 +132,9 @@ TaskName = Annotated[str, PathParameter(description="The task's name")]
     status_code=200,
     opt={"body": Body((Measure,))},
     responses={
-        200: _said(Account, "With `wait`: the run has ended"),
-        202: _said(Begun, "It runs; its account is at /api/v1/fleet/runs/RUN"),
-        **_problems(400, 401, 403, 409, 413, 422, 429, 503, 504),
+        200: success(Account, "With `wait`: the run has ended"),
+        202: success(Begun, "It runs; its account is at /api/v1/fleet/runs/RUN"),
+        **problems(400, 401, 403, 409, 413, 422, 429, 503, 504),
     },
 )
 async def measure(
@@ -159,7 +142,7 @@ async def measure(
     caller: NamedDependency[Caller],
     fleet: NamedDependency["FleetFace"],
     wait: Annotated[bool, QueryParameter(description="Answer once the run has ended, with all results")] = False,
-    idempotency_key: Key = None,
+    idempotency_key: IdempotencyKey = None,
 ) -> Response[bytes]:
     """Ask clients at once: `{"kind": "ping", "target": "example.org", "where": "province=520000", "pick": 100}`."""
     body = await request.body()
@@ -187,7 +170,7 @@ async def measure(
     return await _once(fleet, request, caller, body, do)
 
 
-@get("/runs/{run:str}", responses={200: _said(Account, "The run"), **_problems(400, 401, 403, 404, 429, 503)})
+@get("/runs/{run:str}", responses={200: success(Account, "The run"), **problems(400, 401, 403, 404, 429, 503)})
 async def run_account(
     run: Annotated[str, PathParameter(description="A run's name, or a task's for its last run")],
     caller: NamedDependency[Caller],
@@ -200,9 +183,9 @@ async def run_account(
 @get(
     "/runs/{run:str}/events",
     responses={
-        200: _said(str, "Events as they come: `text/event-stream`"),
-        204: _said(None, "The run has ended, and the reader knows it"),
-        **_problems(400, 401, 403, 404, 429, 503),
+        200: success(str, "Events as they come: `text/event-stream`"),
+        204: success(None, "The run has ended, and the reader knows it"),
+        **problems(400, 401, 403, 404, 429, 503),
     },
 )
 async def run_events(
@@ -227,7 +210,7 @@ async def run_events(
 
 @get(
     "/runs/{run:str}/draws",
-    responses={200: _said(Explained, "Why these clients"), **_problems(401, 403, 404, 429, 503)},
+    responses={200: success(Explained, "Why these clients"), **problems(401, 403, 404, 429, 503)},
 )
 async def run_draws(
     run: Annotated[str, PathParameter(description="A run's name, or a task's for its last run")],
@@ -240,7 +223,7 @@ async def run_draws(
     return _json(msgspec.json.encode(explained))
 
 
-@get("/tasks", responses={200: _said(list[TaskRow], "The tasks"), **_problems(401, 403, 429, 503)})
+@get("/tasks", responses={200: success(list[TaskRow], "The tasks"), **problems(401, 403, 429, 503)})
 async def tasks(caller: NamedDependency[Caller], fleet: NamedDependency["FleetFace"]) -> Response[bytes]:
     """The tasks that the key may see, by name."""
     rows = await fleet.ask(Tasks(), list[TaskRow])
@@ -254,7 +237,7 @@ async def tasks(caller: NamedDependency[Caller], fleet: NamedDependency["FleetFa
     "/tasks/{task:str}",
     status_code=200,
     opt={"body": Body((TaskBody,))},
-    responses={200: _said(TaskRow, "It runs from the next minute on"), **_problems(400, 401, 403, 413, 429, 503)},
+    responses={200: success(TaskRow, "It runs from the next minute on"), **problems(400, 401, 403, 413, 429, 503)},
 )
 async def put_task(
     request: AnyRequest, task: TaskName, caller: NamedDependency[Caller], fleet: NamedDependency["FleetFace"]
@@ -276,7 +259,7 @@ async def put_task(
 @delete(
     "/tasks/{task:str}",
     status_code=200,
-    responses={200: _said(dict[str, bool], "It is gone"), **_problems(401, 403, 404, 429, 503)},
+    responses={200: success(dict[str, bool], "It is gone"), **problems(401, 403, 404, 429, 503)},
 )
 async def drop_task(
     task: TaskName, caller: NamedDependency[Caller], fleet: NamedDependency["FleetFace"]
@@ -291,7 +274,7 @@ async def drop_task(
 @post(
     "/refresh",
     status_code=200,
-    responses={200: _said(Refreshed, "The table is in force"), **_problems(401, 403, 429, 503)},
+    responses={200: success(Refreshed, "The table is in force"), **problems(401, 403, 429, 503)},
 )
 async def refresh(
     request: AnyRequest, caller: NamedDependency[Caller], fleet: NamedDependency["FleetFace"]
@@ -302,7 +285,9 @@ async def refresh(
     return _json(msgspec.json.encode(await fleet.ask(Refresh(), Refreshed)))
 
 
-@get("/clients", responses={200: _said(ClientPage, "A page of clients, by name"), **_problems(400, 401, 403, 429, 503)})
+@get(
+    "/clients", responses={200: success(ClientPage, "A page of clients, by name"), **problems(400, 401, 403, 429, 503)}
+)
 async def clients(
     caller: NamedDependency[Caller],
     fleet: NamedDependency["FleetFace"],

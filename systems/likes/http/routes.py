@@ -21,8 +21,9 @@ import muster
 from muster_server.control.errors import UserError
 from muster_server.systems.http.access import Action, Caller
 from muster_server.systems.http.bodies import Body, decoded
+from muster_server.systems.http.described import problems, success
 from muster_server.systems.http.face import AnyRequest, Base
-from muster_server.systems.http.problems import CONTENT_TYPE, Problem
+from muster_server.systems.http.problems import Problem
 from muster_server.systems.likes.http.answers import (
     USER,
     Batch,
@@ -61,11 +62,7 @@ Limit = Annotated[int, QueryParameter(ge=1, le=PAGE, description="Entries to tel
 
 
 def _responses(of: Any, text: str, *codes: int) -> dict[int, ResponseSpec]:
-    refused = ResponseSpec(dict[str, Any], generate_examples=False, media_type=CONTENT_TYPE, description="A problem")
-    return {
-        200: ResponseSpec(of, generate_examples=False, description=text),
-        **dict.fromkeys((400, 401, 403, 429, 503, *codes), refused),
-    }
+    return {200: success(of, text), **problems(400, 401, 403, 429, 503, *codes)}
 
 
 class LikesFace:

@@ -5,13 +5,13 @@ import datetime
 import functools
 import re
 import sys
-import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
 from rich.table import Table
 
+from muster.clock import now_ms
 from muster_server.control.cluster.instance import Record
 from muster_server.control.errors import (
     ALREADY_FIRED,
@@ -559,11 +559,6 @@ def replay(where: Target, topic: str | None, ids: list[str], everything: bool, a
 
 
 # --- words and times --------------------------------------------------------------------------------------------------
-
-
-def now_ms() -> int:
-    """The wall clock."""
-    return time.time_ns() // 1_000_000
 
 
 def length(flag: str, text: str) -> int:

@@ -11,19 +11,20 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 import msgspec
 from litestar import MediaType, Response, Router, get, patch, post
 from litestar.di import NamedDependency, Provide
-from litestar.openapi.datastructures import ResponseSpec
-from litestar.params import HeaderParameter, PathParameter, QueryParameter
+from litestar.params import PathParameter, QueryParameter
 from litestar.types import ControllerRouterHandler
 
 import muster
+from muster.clock import now_ms
 from muster.instance import read_token
 from muster_server.control.cluster.instance import Folder
 from muster_server.control.errors import UserError
 from muster_server.systems.http.access import Action, Caller
 from muster_server.systems.http.bodies import Body, no_words, none
+from muster_server.systems.http.described import IdempotencyKey, problems, success
 from muster_server.systems.http.face import AnyRequest, Base, Where
 from muster_server.systems.http.idempotency import Answer, Nothing
-from muster_server.systems.http.problems import CONTENT_TYPE, KINDS, Problem
+from muster_server.systems.http.problems import KINDS, Problem
 from muster_server.systems.messages.http import bodies
 from muster_server.systems.messages.link import Link
 from muster_server.systems.messages.receiver import Unreachable
@@ -69,19 +70,6 @@ IdPath = Annotated[str, PathParameter(description="The message's id")]
 After = Annotated[
     str, QueryParameter(description="The `next` of the page before", max_length=64, pattern="^([0-9]+-[0-9a-f]+)?$")
 ]
-Key = Annotated[
-    str | None,
-    HeaderParameter(
-        name="Idempotency-Key", description="The same request with the same key gets the same answer", max_length=255
-    ),
-]
-
-
-def _problems(*codes: int) -> dict[int, ResponseSpec]:
-    return {
-        code: ResponseSpec(dict[str, Any], generate_examples=False, media_type=CONTENT_TYPE, description="A problem")
-        for code in codes
-    }
 
 
 class MessagesFace:
@@ -189,11 +177,9 @@ class MessagesFace:
         "body": Body((bodies.Post, list[bodies.Post]), {"*/*": "One message as it is; its times are in the query"}),
     },
     responses={
-        200: ResponseSpec(
-            bodies.Accepted, generate_examples=False, description="Durable; a batch is answered as with 207"
-        ),
-        207: ResponseSpec(bodies.AcceptedBatch, generate_examples=False, description="Some of the batch were refused"),
-        **_problems(400, 401, 403, 404, 409, 413, 422, 429, 503, 504),
+        200: success(bodies.Accepted, "Durable; a batch is answered as with 207"),
+        207: success(bodies.AcceptedBatch, "Some of the batch were refused"),
+        **problems(400, 401, 403, 404, 409, 413, 422, 429, 503, 504),
     },
 )
 async def send(
@@ -201,7 +187,7 @@ async def send(
     topic: TopicPath,
     caller: NamedDependency[Caller],
     nodes: NamedDependency[MessagesFace],
-    idempotency_key: Key = None,
+    idempotency_key: IdempotencyKey = None,
 ) -> Response[bytes]:
     """Send one message or a batch of up to 1,000; the answer comes once all are durable.
 
@@ -276,8 +262,8 @@ async def _send_one(nodes: MessagesFace, topic: str, one: Send) -> Answer:
 @get(
     f"{MESSAGES}/{{id:str}}",
     responses={
-        200: ResponseSpec(bodies.Message, generate_examples=False, description="The message"),
-        **_problems(400, 401, 403, 404, 429, 503),
+        200: success(bodies.Message, "The message"),
+        **problems(400, 401, 403, 404, 429, 503),
     },
 )
 async def show(
@@ -294,8 +280,8 @@ async def show(
 @get(
     MESSAGES,
     responses={
-        200: ResponseSpec(bodies.Messages, generate_examples=False, description="Messages, the earliest first"),
-        **_problems(400, 401, 403, 404, 429, 503),
+        200: success(bodies.Messages, "Messages, the earliest first"),
+        **problems(400, 401, 403, 404, 429, 503),
     },
 )
 async def listed(
@@ -313,7 +299,7 @@ async def listed(
     """Messages of a topic by the time of their next attempt, or their due time."""
     caller.need("show", topic)
     nodes.extend(request)
-    end = EVER if due_ms is None else time.time_ns() // 1_000_000 + due_ms
+    end = EVER if due_ms is None else now_ms() + due_ms
     query = Query(topic, 0, end, list(states or LIVE), limit, after)
     found = await nodes.ask(ADMIN, "list", query, Listed, LIST_S)
     messages = [bodies.message(each) for each in found.messages]
@@ -325,8 +311,8 @@ async def listed(
     status_code=200,
     opt={"body": Body((bodies.Move,))},
     responses={
-        200: ResponseSpec(bodies.Moved, generate_examples=False, description="What came of it"),
-        **_problems(400, 401, 403, 404, 409, 422, 429, 503, 504),
+        200: success(bodies.Moved, "What came of it"),
+        **problems(400, 401, 403, 404, 409, 422, 429, 503, 504),
     },
 )
 async def change(
@@ -336,7 +322,7 @@ async def change(
     verb: Annotated[Verb, PathParameter(description="cancel, postpone or advance")],
     caller: NamedDependency[Caller],
     nodes: NamedDependency[MessagesFace],
-    idempotency_key: Key = None,
+    idempotency_key: IdempotencyKey = None,
 ) -> Response[bytes]:
     """Cancel a message, or move it: `{"by_ms": 600000}` or `{"to": "2027-01-01T00:00:00Z"}`.
 
@@ -362,8 +348,8 @@ async def change(
 @get(
     "/topics/{topic:str}/dead",
     responses={
-        200: ResponseSpec(list[bodies.DeadLetter], generate_examples=False, description="Dead letters"),
-        **_problems(400, 401, 403, 404, 429, 503),
+        200: success(list[bodies.DeadLetter], "Dead letters"),
+        **problems(400, 401, 403, 404, 429, 503),
     },
 )
 async def dead(
@@ -399,8 +385,8 @@ async def dead(
     "/topics/{topic:str}/dead/{id:str}/replay",
     status_code=200,
     responses={
-        200: ResponseSpec(bodies.Moved, generate_examples=False, description="What came of it"),
-        **_problems(400, 401, 403, 404, 429, 503, 504),
+        200: success(bodies.Moved, "What came of it"),
+        **problems(400, 401, 403, 404, 429, 503, 504),
     },
 )
 async def replay(
@@ -420,8 +406,8 @@ async def replay(
 @get(
     "/topics/{topic:str}/stats",
     responses={
-        200: ResponseSpec(Stats, generate_examples=False, description="Figures by minute, and the backlog"),
-        **_problems(400, 401, 403, 404, 429, 503),
+        200: success(Stats, "Figures by minute, and the backlog"),
+        **problems(400, 401, 403, 404, 429, 503),
     },
 )
 async def stats(
@@ -436,8 +422,8 @@ async def stats(
 @get(
     "/topics",
     responses={
-        200: ResponseSpec(list[bodies.TopicShown], generate_examples=False, description="Topics"),
-        **_problems(401, 403, 429, 503),
+        200: success(list[bodies.TopicShown], "Topics"),
+        **problems(401, 403, 429, 503),
     },
 )
 async def topics(caller: NamedDependency[Caller], nodes: NamedDependency[MessagesFace]) -> Response[bytes]:
@@ -449,8 +435,8 @@ async def topics(caller: NamedDependency[Caller], nodes: NamedDependency[Message
 @get(
     "/topics/{topic:str}",
     responses={
-        200: ResponseSpec(bodies.TopicWhole, generate_examples=False, description="The topic"),
-        **_problems(400, 401, 403, 404, 429, 503),
+        200: success(bodies.TopicWhole, "The topic"),
+        **problems(400, 401, 403, 404, 429, 503),
     },
 )
 async def topic_shown(
@@ -465,8 +451,8 @@ async def topic_shown(
 @patch(
     "/topics/{topic:str}",
     responses={
-        200: ResponseSpec(bodies.TopicChanged, generate_examples=False, description="The topic after the change"),
-        **_problems(400, 401, 403, 404, 409, 429, 503),
+        200: success(bodies.TopicChanged, "The topic after the change"),
+        **problems(400, 401, 403, 404, 409, 429, 503),
     },
 )
 async def topic_changed(

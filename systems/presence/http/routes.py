@@ -19,9 +19,10 @@ import muster
 from muster_server.plane.calls import CallError
 from muster_server.systems.http.access import Action, Caller
 from muster_server.systems.http.bodies import Body, decoded
+from muster_server.systems.http.described import problems, success
 from muster_server.systems.http.face import AnyRequest, Base
 from muster_server.systems.http.lookout import Lookout
-from muster_server.systems.http.problems import CONTENT_TYPE, Problem
+from muster_server.systems.http.problems import Problem
 from muster_server.systems.http.streams import COMMENT
 from muster_server.systems.presence.asking import ROLE, Address, Readers
 from muster_server.systems.presence.http import send
@@ -71,20 +72,13 @@ class Said(msgspec.Struct, frozen=True):
     users: list[OnlineUser]
 
 
-def _problems(*codes: int) -> dict[int, ResponseSpec]:
-    return {
-        code: ResponseSpec(dict[str, Any], generate_examples=False, media_type=CONTENT_TYPE, description="A problem")
-        for code in codes
-    }
-
-
 @post(
     "/presence",
     status_code=200,
     opt={"body": Body((Asked,))},
     responses={
-        200: ResponseSpec(Said, generate_examples=False, description="The users, in the order of the question"),
-        **_problems(400, 401, 403, 413, 429, 503, 504),
+        200: success(Said, "The users, in the order of the question"),
+        **problems(400, 401, 403, 413, 429, 503, 504),
     },
 )
 async def who(
@@ -108,7 +102,7 @@ async def who(
     "/presence/changes",
     responses={
         200: ResponseSpec(str, generate_examples=False, media_type=EVENTS, description="Changes, an event each"),
-        **_problems(400, 401, 403, 429, 503),
+        **problems(400, 401, 403, 429, 503),
     },
 )
 async def changes(

@@ -9,12 +9,11 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 from litestar import MediaType, Response, post
 from litestar.di import NamedDependency
-from litestar.openapi.datastructures import ResponseSpec
 
 import muster
 from muster.client import SEND_BYTES_MAX, SEND_GRACE_S
@@ -24,9 +23,10 @@ from muster_server.control.terminal.found import Target, connected
 from muster_server.control.terminal.words import tell
 from muster_server.systems.http.access import Action, Caller
 from muster_server.systems.http.bodies import Body, decoded
+from muster_server.systems.http.described import problems, success
 from muster_server.systems.http.face import AnyRequest, Base, Where
 from muster_server.systems.http.idempotency import Answer, Nothing
-from muster_server.systems.http.problems import CONTENT_TYPE, Problem
+from muster_server.systems.http.problems import Problem
 from muster_server.systems.presence.cli.reach import named_json, texts_among, user_of
 from muster_server.systems.presence.named import needs_whole, users_of
 
@@ -192,13 +192,8 @@ class Sender:
     status_code=200,
     opt={"body": Body((Asked,))},
     responses={
-        200: ResponseSpec(Sent, generate_examples=False, description="What became of it, for each device"),
-        **{
-            status: ResponseSpec(
-                dict[str, Any], generate_examples=False, media_type=CONTENT_TYPE, description="A problem"
-            )
-            for status in (400, 401, 403, 409, 413, 422, 429, 503)
-        },
+        200: success(Sent, "What became of it, for each device"),
+        **problems(400, 401, 403, 409, 413, 422, 429, 503),
     },
 )
 async def route(

@@ -18,9 +18,10 @@ import muster
 from muster.client import COMMAND_GRACE_S, COMMAND_S_MAX
 from muster_server.systems.http.access import Action, Caller
 from muster_server.systems.http.bodies import Body
+from muster_server.systems.http.described import IdempotencyKey, problems, success
 from muster_server.systems.http.face import AnyRequest, Base
 from muster_server.systems.http.idempotency import Answer, Nothing
-from muster_server.systems.http.problems import CONTENT_TYPE, Problem
+from muster_server.systems.http.problems import Problem
 from muster_server.systems.http.streams import EventStream
 from muster_server.systems.rooms.http.answers import Batch, Counted, Last, Outcome, Positioned, Rooms, batch_answer
 from muster_server.systems.rooms.http.bodies import NDJSON, JsonMessage, batch, is_batch, one, room_name
@@ -41,21 +42,8 @@ ONE: Final = "One message as it is"
 BATCH: Final = "A message a line, each as in application/json"
 
 
-def _problems(*codes: int) -> dict[int, ResponseSpec]:
-    return {
-        code: ResponseSpec(dict[str, Any], generate_examples=False, media_type=CONTENT_TYPE, description="A problem")
-        for code in codes
-    }
-
-
 ROOM: Final = "The room's name, percent-encoded: `sports:final`, `a%2Fb`"
 Room = Annotated[str, PathParameter(description=ROOM, examples=[Example(value="sports:final")])]
-Key = Annotated[
-    str | None,
-    HeaderParameter(
-        name="Idempotency-Key", description="The same request with the same key gets the same answer", max_length=255
-    ),
-]
 
 
 @post(
@@ -63,11 +51,9 @@ Key = Annotated[
     status_code=200,
     opt={"body": Body((JsonMessage, str, list[JsonMessage | str]), {NDJSON: BATCH, "*/*": ONE})},
     responses={
-        200: ResponseSpec(
-            Positioned, generate_examples=False, description="Published; a batch is answered as with 207"
-        ),
-        207: ResponseSpec(Batch, generate_examples=False, description="Some messages of the batch failed"),
-        **_problems(400, 401, 403, 409, 413, 422, 429, 503, 504),
+        200: success(Positioned, "Published; a batch is answered as with 207"),
+        207: success(Batch, "Some messages of the batch failed"),
+        **problems(400, 401, 403, 409, 413, 422, 429, 503, 504),
     },
 )
 async def publish(
@@ -75,7 +61,7 @@ async def publish(
     room: Room,
     caller: NamedDependency[Caller],
     service: NamedDependency[Service],
-    idempotency_key: Key = None,
+    idempotency_key: IdempotencyKey = None,
 ) -> Response[bytes]:
     """Publish one message or a batch.
 
@@ -112,7 +98,7 @@ async def publish(
             generate_examples=False,
             description="The last messages; with `Accept: text/event-stream` all from now on",
         ),
-        **_problems(400, 401, 403, 429, 503, 504),
+        **problems(400, 401, 403, 429, 503, 504),
     },
 )
 async def messages(
@@ -162,8 +148,8 @@ async def messages(
 @get(
     "/rooms/{room:str}/members",
     responses={
-        200: ResponseSpec(Counted, generate_examples=False, description="The members"),
-        **_problems(400, 401, 403, 429, 503, 504),
+        200: success(Counted, "The members"),
+        **problems(400, 401, 403, 429, 503, 504),
     },
 )
 async def members(
@@ -194,8 +180,8 @@ async def members(
     status_code=200,
     opt={"body": Body((JsonMessage, str), {"*/*": ONE})},
     responses={
-        200: ResponseSpec(Outcome, generate_examples=False, description="What came of it"),
-        **_problems(400, 401, 403, 409, 413, 422, 429, 503, 504),
+        200: success(Outcome, "What came of it"),
+        **problems(400, 401, 403, 409, 413, 422, 429, 503, 504),
     },
 )
 async def command(
@@ -204,7 +190,7 @@ async def command(
     caller: NamedDependency[Caller],
     service: NamedDependency[Service],
     expires: Annotated[float, QueryParameter(gt=0, le=COMMAND_S_MAX, description="Seconds to try for")] = 5.0,
-    idempotency_key: Key = None,
+    idempotency_key: IdempotencyKey = None,
 ) -> Response[bytes]:
     """Have every member of a room told, each once, and learn what came of it. The body is as that of one message."""
     name = room_name(room)
@@ -228,8 +214,8 @@ async def command(
 @get(
     "/rooms",
     responses={
-        200: ResponseSpec(Rooms, generate_examples=False, description="The rooms that the key may list"),
-        **_problems(400, 401, 403, 429, 503),
+        200: success(Rooms, "The rooms that the key may list"),
+        **problems(400, 401, 403, 429, 503),
     },
 )
 async def rooms(

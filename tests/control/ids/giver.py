@@ -10,8 +10,8 @@ from pathlib import Path
 
 import uvloop
 
+from muster.clock import now_ms
 from muster_server.control.ids import DenseIds, RegistrySegments, Snowflakes
-from muster_server.control.ids.snowflake import wall_ms
 from muster_server.control.registry.embedded import EmbeddedTree
 from tests.control.registry.services import connected
 
@@ -29,7 +29,7 @@ class Stepped:
         self._by_ms = random.choice(STEPS_MS)
 
     def __call__(self) -> int:
-        return wall_ms() + self._by_ms
+        return now_ms() + self._by_ms
 
 
 async def _main(registry: Path, kind: str, count: int) -> "array[int]":

@@ -7,16 +7,16 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from hashlib import sha1
 from time import monotonic
 from typing import Any, Final, Literal, Protocol
 
 from redis.exceptions import ConnectionError as Unreachable
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as Silent
 
 from ..errors import Unavailable
 from ..redis.connections import Opened, apart, opened
+from ..redis.scripts import run
 from ..redis.where import Where
 from . import scripts
 from .entry import LIFE, Found, found
@@ -256,10 +256,7 @@ class InRedis:
 
     async def _run(self, script: str, names: Sequence[str], *words: Any, **where: Any) -> Any:
         async def call(client: Any) -> Any:
-            try:
-                return await client.execute_command("EVALSHA", _digest(script), len(names), *names, *words, **where)
-            except NoScriptError:
-                return await client.execute_command("EVAL", script, len(names), *names, *words, **where)
+            return await run(client.execute_command, script, names, words, **where)
 
         return await self._asked(call, self._client)
 
@@ -288,13 +285,3 @@ class InRedis:
 
 def _text(word: bytes | str) -> str:
     return word.decode() if isinstance(word, bytes) else word
-
-
-_DIGESTS: Final[dict[str, str]] = {}
-
-
-def _digest(script: str) -> str:
-    known = _DIGESTS.get(script)
-    if known is None:
-        known = _DIGESTS[script] = sha1(script.encode(), usedforsecurity=False).hexdigest()
-    return known

@@ -9,8 +9,9 @@ from sqlalchemy import CursorResult
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
+from ..clock import now_ms
 from ..errors import Invalid
-from .rows import EFFECTS, ID_CHARS_MAX, insert_once, now_ms
+from .rows import EFFECTS, ID_CHARS_MAX, insert_once
 
 
 async def first_time(session: AsyncSession, message: str, *, consumer: str = "") -> bool:

@@ -3,7 +3,6 @@
 A row is written once and never changed: its unique key decides a race. Knows no message and no server.
 """
 
-import time
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -11,6 +10,7 @@ from sqlalchemy import BigInteger, Column, Delete, Engine, Executable, Index, Me
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from ..clock import now_ms
 from ..errors import Invalid
 
 METADATA: Final = MetaData()
@@ -87,8 +87,3 @@ def insert_once(dialect: str, table: Table, row: Mapping[str, Any]) -> Executabl
     else:
         raise Invalid(f"{dialect} is not sqlite, mysql, mariadb or postgresql")
     return made.execution_options(preserve_rowcount=True)
-
-
-def now_ms() -> int:
-    """The wall clock, in ms since 1970."""
-    return time.time_ns() // 1_000_000

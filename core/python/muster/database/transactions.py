@@ -19,9 +19,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session, SessionTransaction
 
 from ..checks import ANSWER_S, CHECK_S, Checks, Outcome, Pending, Prepared
+from ..clock import now_ms
 from ..errors import Invalid, Refused
 from ..messages import Messages
-from .rows import OUTCOMES, insert_once, now_ms
+from .rows import OUTCOMES, insert_once
 
 
 class Transactions(Checks):

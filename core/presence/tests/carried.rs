@@ -1,20 +1,11 @@
 //! Messages to users over paths that lose frames, with nodes that die: proxies, unicast services and gateways as they are, devices with
 //! their letters. Time is a number.
 
-use crate::access::AccessSettings;
-use crate::courier::{Courier, Whereabouts};
-use crate::device::Device;
-use crate::kinds;
-use crate::letters::{Letters, Told};
-use crate::limits::{DEVICES_MAX, FRAME_BYTES_MAX, SESSION_SENDS_MAX};
-use crate::post::Task;
-use crate::recipients::{Claims, Recipients};
-use crate::records::{Outcomes, Record};
-use crate::role;
-use crate::sending::Sending;
-use crate::station::{Station, StationSettings, Wall};
-use crate::unicast::DeliverySettings;
-use crate::wire::{Here, Message, MessageId, Outcome, Unicast};
+use muster_presence::{
+    kinds, role, AccessSettings, Claims, Courier, DeliverySettings, Device, GuestRecord as Record, Here, Letters,
+    Message, MessageId, Outcome, Outcomes, Recipients, Sending, Station, StationSettings, Task, Told, Unicast, Wall,
+    Whereabouts, DEVICES_MAX, FRAME_BYTES_MAX, SESSION_SENDS_MAX,
+};
 use muster_transport::{Code, Dice, End, Frames, Guest, Host, Identity, Mail, Micros, Role, Writer};
 use std::collections::{BTreeMap, BTreeSet};
 
