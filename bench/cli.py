@@ -37,7 +37,7 @@ from bench.report import Case, Report
 from bench.rounds import VoidRunError
 from bench.table import markdown
 from bench.targets import Load
-from muster.client import COMMAND_BYTES_MAX
+from muster.sizes import COMMAND_BYTES_MAX
 
 EXIT_FAILURE, EXIT_UNAVAILABLE, EXIT_TRY_LATER = 1, 69, 75
 QUICK_ROUNDS, FULL_ROUNDS = 3, 5

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, Generic, Literal, TypeVar
+from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -236,6 +236,14 @@ class Program:
     """`module:function`, `(berth) -> arguments`: writes its configuration and data into the folder before each start."""
 
 
+class Action(NamedTuple):
+    """An action over HTTP that a scope can allow, and the right by which a user may do the same; None: no user may."""
+
+    name: str
+    text: str
+    right: Right | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class System:
     """A system: its roles, its further sections, its words of the command."""
@@ -281,5 +289,7 @@ class System:
     see `plane/stores.py`."""
     http_settings: str = ""
     """`module:function` of what its routes are told, `(around) -> dict` for JSON."""
+    actions: tuple[Action, ...] = ()
+    """What scopes of API keys can allow over HTTP."""
     http: str = ""
-    """The module with its routes for the HTTP face: `face` and `ACTIONS`, see `systems/http/face.py`."""
+    """The module with its routes for the HTTP face: `face`, see `systems/http/face.py`."""

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from muster_server.plane import kinds
-from muster_server.plane.kind import System
+from muster_server.plane.kind import Action, System
 
 MORE: Final = "MUSTER_SYSTEMS"
 """The variable that names packages of further systems, separated by commas: each has a module `system` with a `SYSTEM`."""
@@ -29,6 +29,11 @@ def named() -> Mapping[str, System]:
     if not _KNOWN:
         raise RuntimeError("a system reads the list of systems while it is registered")
     return _KNOWN
+
+
+def actions() -> dict[str, Action]:
+    """What scopes of API keys can allow, by name."""
+    return {action.name: action for system in named().values() for action in system.actions}
 
 
 def node_command() -> tuple[str, ...]:

@@ -1,10 +1,11 @@
 """The drawing of the imports in Python and Rust: no arrow upward, no circle among files. Roles stand in their folders."""
 
 import ast
+import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
 from typing import Final
 
@@ -260,6 +261,40 @@ def test_a_start_loads_no_library_of_one_system_or_one_command(module: str) -> N
     loaded = set(done.stdout.split())
     assert module in loaded
     assert not loaded & LATER
+
+
+@pytest.mark.parametrize(
+    ("words", "not_loaded"),
+    [
+        ("version", {"asyncio", "structlog", *LATER}),
+        ("key create web --scope read --file keys.json", {"asyncio", "structlog", *LATER}),
+        ("key revoke web --file keys.json", {"asyncio", "structlog", *LATER}),
+        ("key ls --file keys.json", LATER - {"rich"}),
+        ("send 7", LATER),
+        ("presence who 7", LATER - {"rich"}),
+        ("like song:7 1", LATER - {"redis", "rich"}),
+        ("topic ls", LATER - {"rich"}),
+        ("fleet clients", LATER - {"rich"}),
+    ],
+)
+def test_a_command_loads_only_what_it_needs(words: str, not_loaded: Set[str], tmp_path: Path) -> None:
+    script = """
+import atexit, sys
+atexit.register(lambda: print(*sys.modules, file=open("loaded", "w")))
+from muster_server.systems.start import main
+main()
+"""
+    subprocess.run(
+        [sys.executable, "-c", script, *words.split()],
+        cwd=tmp_path,
+        env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path), "PYTHONPATH": str(ROOT / "src")},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+    )
+    loaded = set((tmp_path / "loaded").read_text().split())
+    assert "muster_server.control.cli.main" in loaded
+    assert not loaded & not_loaded
 
 
 def test_a_circle_is_found() -> None:

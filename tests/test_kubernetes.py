@@ -16,7 +16,7 @@ from muster_server.control.config import load as config
 from muster_server.control.config.options import SERVED, Config
 from muster_server.control.host.addresses import split_address
 from muster_server.control.node.admin import Admin, App
-from muster_server.control.registry import Snapshot
+from muster_server.control.registry.places import Snapshot
 from muster_server.control.registry.server import RegistryServer
 from muster_server.plane.certificate import public_half
 from muster_server.plane.kinds import kind, kinds

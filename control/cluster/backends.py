@@ -20,7 +20,8 @@ from muster_server.control.config import load as configuration
 from muster_server.control.config.options import Config
 from muster_server.control.errors import ConfigError
 from muster_server.control.node.enrolment import judge, tree
-from muster_server.control.registry import Directory, Snapshot
+from muster_server.control.registry.directory import Directory
+from muster_server.control.registry.places import Snapshot
 from muster_server.plane.engine import Server
 from muster_server.plane.kind import Right
 from muster_server.plane.kinds import listed

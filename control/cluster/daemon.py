@@ -34,8 +34,7 @@ from muster_server.control.node import logs, memory
 from muster_server.control.node import process as node
 from muster_server.control.node.life import Life
 from muster_server.control.node.live import Again, Live, Now, needing_restart
-from muster_server.control.registry import Snapshot
-from muster_server.control.registry.places import MAIN, NAME, Count, layer
+from muster_server.control.registry.places import MAIN, NAME, Count, Snapshot, layer
 from muster_server.plane.keys import ClusterKeys, cluster_keys
 from muster_server.plane.kinds import command_keys, kind, kinds, partitioned
 from muster_server.plane.server import Others

@@ -2,8 +2,7 @@
 
 from muster_server.control.cluster.instance import Endpoint, Process, Record
 from muster_server.control.config.layout import instance_name
-from muster_server.control.registry import Node, Snapshot
-from muster_server.control.registry.places import Count, layer
+from muster_server.control.registry.places import Count, Node, Snapshot, layer
 from muster_server.plane.kinds import partitioned
 
 

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 import msgspec
 
 from muster_server.control.errors import FAILURE, TRY_LATER, UserError
-from muster_server.control.registry import Directory, Node
+from muster_server.control.registry.directory import Directory
 from muster_server.control.registry.places import (
     COUNT,
     MAIN,
@@ -25,6 +25,7 @@ from muster_server.control.registry.places import (
     STEPS_MAX,
     Count,
     Growth,
+    Node,
     Step,
     Wrong,
     concerns,

@@ -17,8 +17,7 @@ from muster_server.control.cluster.instance import Folder, check, folder
 from muster_server.control.config.options import Config
 from muster_server.control.errors import ConfigError
 from muster_server.control.host import files
-from muster_server.control.registry import Snapshot
-from muster_server.control.registry.places import MAIN
+from muster_server.control.registry.places import MAIN, Snapshot
 from muster_server.plane.kind import Around
 from muster_server.plane.kinds import kind
 from muster_server.plane.options import MachineOptions

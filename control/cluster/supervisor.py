@@ -39,9 +39,9 @@ from muster_server.control.host.openfiles import enough_files
 from muster_server.control.host.ports import Ports
 from muster_server.control.node.enrolment import tree
 from muster_server.control.node.live import Live, Now, merged, needing_restart, reloading
-from muster_server.control.registry import Directory, Node, Snapshot
+from muster_server.control.registry.directory import Directory
 from muster_server.control.registry.epoch import next_epoch
-from muster_server.control.registry.places import ROOT, Count, layer
+from muster_server.control.registry.places import ROOT, Count, Node, Snapshot, layer
 from muster_server.control.registry.server import RegistryServer
 from muster_server.control.registry.tree import Tree, TreeError
 from muster_server.plane import systems

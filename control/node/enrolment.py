@@ -17,11 +17,10 @@ import structlog
 
 from muster import __version__
 from muster_server.control.errors import ConfigError
-from muster_server.control.registry import Directory, Node, Snapshot
-from muster_server.control.registry.directory import SPREAD_S
+from muster_server.control.registry.directory import SPREAD_S, Directory
 from muster_server.control.registry.identities import IdentityTaken
 from muster_server.control.registry.number import NumberFile
-from muster_server.control.registry.places import COUNT, Ack, Count, State, concerns, layer
+from muster_server.control.registry.places import COUNT, Ack, Count, Node, Snapshot, State, concerns, layer
 from muster_server.control.registry.server import STATE
 from muster_server.control.registry.steps import Steps
 from muster_server.control.registry.tree import Denied, Tree, TreeError

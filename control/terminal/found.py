@@ -25,7 +25,9 @@ from muster_server.control.config.options import Config
 from muster_server.control.errors import TRY_LATER, UNAVAILABLE, USAGE, ConfigError, NotRunning, UserError
 from muster_server.control.host.addresses import NO_ADDRESS, address_text, split_address
 from muster_server.control.node.enrolment import judge, tree
-from muster_server.control.registry import Directory, Node, Snapshot, reach
+from muster_server.control.registry import reach
+from muster_server.control.registry.directory import Directory
+from muster_server.control.registry.places import Node, Snapshot
 from muster_server.control.registry.tree import Refused, Tree, TreeError, Unavailable
 from muster_server.control.terminal import common
 from muster_server.control.terminal import kept as maps

@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 from typing import Final
 
-from muster_server.plane.log.embedded import EmbeddedLogs
 from muster_server.plane.log.words import Logs
 
 FORM: Final = "kafka://HOST:PORT[,HOST:PORT…][/PREFIX]"
@@ -26,6 +25,8 @@ def connect(url: str, folder: Path, *, partitions: int = 1, replicas: int = 1) -
     that Kafka does not have yet. Raises `ValueError` for another URL.
     """
     if not url:
+        from muster_server.plane.log.embedded import EmbeddedLogs  # a command that reads a URL needs no event loop
+
         return EmbeddedLogs(folder)
     from muster_server.plane.log.kafka import KafkaLogs  # its library is an extra
 

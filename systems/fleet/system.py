@@ -4,7 +4,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any, Final
 
-from muster_server.plane.kind import Pods, RoleKind, System, numbers
+from muster_server.plane.kind import Action, Pods, RoleKind, System, numbers
 from muster_server.systems.fleet import broker, keeper, options
 from muster_server.systems.fleet.options import Fleet, FleetSettings, Index, Scheduler
 
@@ -83,5 +83,10 @@ SYSTEM: Final = System(
     load_word="muster_server.systems.fleet.cli.load:add",
     check="muster_server.systems.fleet.check:wrong",
     doctor="muster_server.systems.fleet.doctor:examined",
+    actions=(
+        Action("measure", "ask clients of the fleet for measurements of these kinds, and see these runs"),
+        Action("tasks", "see, write and remove these continuous tasks of the fleet"),
+        Action("clients", "see the clients of the fleet"),
+    ),
     http="muster_server.systems.fleet.http.routes",
 )

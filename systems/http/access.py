@@ -8,10 +8,10 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 from muster_server.plane.auth import LEEWAY_S, Admitted, TokenAuthenticator
-from muster_server.plane.kind import Right
+from muster_server.plane.kind import Action, Right
 from muster_server.plane.trust import Trust
 from muster_server.plane.users import user_of
 from muster_server.systems.http.keys import PREFIX, Key, Keyring
@@ -21,14 +21,6 @@ from muster_server.systems.http.rates import Buckets
 CREDENTIAL_CHARS_MAX: Final = 4_096
 LOOK_AGAIN_S: Final = 0.1
 """An unknown key has the file looked at, not more often than this."""
-
-
-class Action(NamedTuple):
-    """An action that a scope can allow, and the right by which a user may do the same; None: no user may."""
-
-    name: str
-    text: str
-    right: Right | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ from litestar.types import ControllerRouterHandler
 import muster
 from muster_server.control.cluster.instance import Process
 from muster_server.plane import systems
-from muster_server.systems.http.access import Action
 from muster_server.systems.http.counts import Counts
 from muster_server.systems.http.front import Ongoing, ongoing
 from muster_server.systems.http.idempotency import Answer, Idempotency
@@ -91,9 +90,6 @@ class Face(Protocol):
 class Module(Protocol):
     """`control/SYSTEM/http.py`."""
 
-    ACTIONS: Sequence[Action]
-    """What scopes can allow."""
-
     def face(self, base: Base) -> Face:
         """Its part in one process."""
 
@@ -101,8 +97,3 @@ class Module(Protocol):
 def modules() -> list[Module]:
     """Those of all systems."""
     return [cast(Module, import_module(system.http)) for system in systems.named().values() if system.http]
-
-
-def actions() -> dict[str, Action]:
-    """All that scopes can allow, by name."""
-    return {action.name: action for module in modules() for action in module.ACTIONS}

@@ -14,15 +14,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
-import structlog
 from msgspec import Meta
 
 from muster_server.control.errors import USAGE, ConfigError, UserError
 from muster_server.control.host.files import open_to_all
 from muster_server.plane.files import write_atomically
+
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
 
 FORMAT: Final = 1
 KEYS_MAX: Final = 10_000
@@ -153,7 +155,7 @@ def _changing(file: Path) -> Iterator[tuple[Keys, Callable[[Keys], None]]]:
 class Keyring:
     """The keys in force. `look` takes up a changed file; one that cannot be read leaves the keys as they are."""
 
-    def __init__(self, file: Path, log: structlog.typing.FilteringBoundLogger) -> None:
+    def __init__(self, file: Path, log: "FilteringBoundLogger") -> None:
         self._file, self._log = file, log
         self._seen: tuple[int, int, int] | None = None
         self._by_id: Mapping[str, Key] = {}

@@ -26,13 +26,14 @@ from litestar.types import ControllerRouterHandler
 import muster
 from muster_server.control.errors import UserError
 from muster_server.control.node.admin import HttpServer
+from muster_server.plane.systems import actions
 from muster_server.plane.trust import Trust
 from muster_server.systems.http import docs, uri
 from muster_server.systems.http.access import Access, Caller
 from muster_server.systems.http.connection import connection
 from muster_server.systems.http.counts import Counts
 from muster_server.systems.http.descriptors import connections_possible
-from muster_server.systems.http.face import AnyRequest, Base, Face, Nodes, Where, actions, modules
+from muster_server.systems.http.face import AnyRequest, Base, Face, Nodes, Where, modules
 from muster_server.systems.http.front import Front, ongoing
 from muster_server.systems.http.idempotency import Idempotency
 from muster_server.systems.http.keys import Keyring

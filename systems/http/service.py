@@ -11,7 +11,7 @@ from muster.instance import read_token
 from muster_server.control.cluster import instance
 from muster_server.control.cluster.instance import Folder, Process
 from muster_server.control.node.ages import Histogram
-from muster_server.control.registry import Snapshot
+from muster_server.control.registry.places import Snapshot
 from muster_server.plane.service import Context, Figure
 from muster_server.plane.spec import Spec, SpecError
 from muster_server.plane.trust import Trust, trust_of

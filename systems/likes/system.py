@@ -4,7 +4,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any, Final
 
-from muster_server.plane.kind import Around, Pods, RoleKind, System, numbers
+from muster_server.plane.kind import Action, Around, Pods, RoleKind, System, numbers
 from muster_server.systems.likes.options import LikesOptions, LikesSettings, settle
 
 MISSING: Final = "likes.redis needs the library of Redis; to mend: pip install 'muster-server[likes]'"
@@ -64,6 +64,10 @@ SYSTEM: Final = System(
     check="muster_server.systems.likes.check:wrong",
     doctor="muster_server.systems.likes.doctor:examined",
     stores="muster_server.systems.likes.stores:stores",
+    actions=(
+        Action("like", "like these items for users, and take likes back"),
+        Action("likes", "read counts, likers and ranks of these items"),
+    ),
     http="muster_server.systems.likes.http.routes",
     http_settings="muster_server.systems.likes.system:told",
 )

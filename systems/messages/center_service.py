@@ -290,7 +290,7 @@ class CenterService(MessagesService):
             ("messages_ready", "Messages due and not with a worker", float(stats.get("ready", 0))),
             (
                 "messages_overdue",
-                "Messages due for a second or more whose first attempt has no answer",
+                "Messages due for a second or more without an answer to the first attempt, or without the retry that is due",
                 float(self._overdue_count),
             ),
             ("messages_overdue_seconds", "Since the oldest overdue message was due", self._overdue_s),

@@ -542,10 +542,11 @@ class RedisSchedule:
                         there = False
                         break
                     _, _, due_at, _, attempts, state, _ = message
-                    begun = {"scheduled": True, "retry": attempts == 0, "firing": attempts <= 1}
-                    if begun.get(state, False) and due_at + GRACE_MS <= now:
-                        count, oldest = found.get(topic, (0, due_at))
-                        found[topic] = count + 1, min(oldest, due_at)
+                    again = (state == "retry" and attempts > 0) or (state == "firing" and attempts > 1)
+                    since = wake_at if again else due_at
+                    if state in {"scheduled", "retry", "firing"} and since + GRACE_MS <= now:
+                        count, oldest = found.get(topic, (0, since))
+                        found[topic] = count + 1, min(oldest, since)
         return found
 
     async def stats(self) -> dict[str, Any]:

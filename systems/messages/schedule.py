@@ -28,7 +28,8 @@ Asked = tuple[int, bool, int | None, int, str]
 """Id, and what was asked ahead of its message: whether cancelled, its due time (None: its own), ms beside it, and whether
 that time is `exact`, or holds where it is `later` or `sooner` than the message's own."""
 Overdue = Mapping[int, tuple[int, int]]
-"""By topic: messages that were due a second ago or more and whose first attempt has no answer; when the oldest was due."""
+"""By topic: messages that were due a second ago or more without an answer to the first attempt, or whose retry was; when
+the oldest was due."""
 OnFires = Callable[[int, bytes], None]
 """A worker, and an array of `Fire` in MessagePack: messages that were claimed for it."""
 

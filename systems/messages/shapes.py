@@ -282,7 +282,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     pending: int
     more: bool
     overdue: int = 0
-    """Due for a second or more, and their first attempt has no answer."""
+    """Due for a second or more without an answer to the first attempt, or without the retry that is due."""
     overdue_ms: int = 0
     """Since the oldest of them was due."""
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from muster_server.plane.kind import Around, Pods, RoleKind, System, numbers
+from muster_server.plane.kind import Action, Around, Pods, RoleKind, System, numbers
 from muster_server.systems.messages.options import AdminOptions, CenterOptions, ReceiveOptions, WorkerOptions
 from muster_server.systems.messages.targets import ALWAYS, Kind
 
@@ -173,5 +173,12 @@ SYSTEM: Final = System(
     load_word="muster_server.systems.messages.cli.load:add",
     check="muster_server.systems.messages.check:wrong",
     doctor="muster_server.systems.messages.doctor:examined",
+    actions=(
+        Action("send", "send delayed messages to these topics"),
+        Action("change", "cancel, postpone and advance messages of these topics, and replay dead letters"),
+        Action("show", "read messages, dead letters and figures of these topics"),
+        Action("target", "send delayed messages to these addresses, as https://shop.example/* or kafka:orders"),
+        Action("manage", "change the settings of these topics, and rotate their secrets"),
+    ),
     http="muster_server.systems.messages.http.routes",
 )

@@ -5,7 +5,7 @@ import re
 from typing import Final, Literal, NamedTuple
 from urllib.parse import urlsplit
 
-from muster.client import MESSAGE_BYTES_MAX, SEND_BYTES_MAX
+from muster.sizes import MESSAGE_BYTES_MAX, SEND_BYTES_MAX
 
 TARGET_CHARS_MAX: Final = 2_048
 PARSED_MAX: Final = 4_096

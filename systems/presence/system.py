@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from muster_server.plane.kind import Around, System
+from muster_server.plane.kind import Action, Around, System
 from muster_server.systems.presence import redis_server
 from muster_server.systems.presence.options import Presence, Users
 from muster_server.systems.presence.roles.proxy import PROXY
@@ -34,6 +34,10 @@ SYSTEM: Final = System(
     load="muster_server.systems.presence.load",
     load_word="muster_server.systems.presence.cli.load:add",
     check="muster_server.systems.presence.check:wrong",
+    actions=(
+        Action("presence", "see where these users are online"),
+        Action("unicast", "send messages to these users"),
+    ),
     http="muster_server.systems.presence.http.routes",
     http_settings="muster_server.systems.presence.system:told",
 )

@@ -23,7 +23,7 @@ from muster.client import ROOMS_MAX
 from muster_server.control.cluster import sdk
 from muster_server.control.cluster.instance import Endpoint
 from muster_server.control.errors import UserError
-from muster_server.control.registry import Node, Snapshot
+from muster_server.control.registry.places import Node, Snapshot
 from muster_server.systems.probes.hops import Hops
 from muster_server.systems.probes.paths import Figures, Ledger
 from muster_server.systems.probes.rooms import Rooms

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Set
 from typing import Final, NamedTuple
 
 from muster_server import _engines
-from muster_server.control.registry import Snapshot
-from muster_server.control.registry.places import layer
+from muster_server.control.registry.places import Snapshot, layer
 from muster_server.plane.trust import PROBES
 
 BATCH: Final = 64

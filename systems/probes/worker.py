@@ -12,7 +12,7 @@ from muster_server.control.cluster import instance
 from muster_server.control.cluster.fixed import Fixed
 from muster_server.control.cluster.instance import Folder
 from muster_server.control.errors import UserError
-from muster_server.control.registry import Snapshot
+from muster_server.control.registry.places import Snapshot
 from muster_server.plane.service import Context, Figure
 from muster_server.plane.spec import Spec, SpecError, secret
 from muster_server.systems.probes.counts import ProbeCounts

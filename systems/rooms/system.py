@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Final
 
-from muster_server.plane.kind import System
+from muster_server.plane.kind import Action, System
 from muster_server.plane.options import Section, key
 from muster_server.systems.rooms.broker import BROKER
 from muster_server.systems.rooms.gateway import GATEWAY
@@ -53,5 +53,13 @@ SYSTEM: Final = System(
     load="muster_server.systems.rooms.load",
     load_word="muster_server.systems.rooms.cli.load:add",
     check="muster_server.systems.rooms.check:wrong",
+    actions=(
+        Action("publish", "publish messages to these rooms", "publish"),
+        Action("read", "read these rooms as event streams", "read"),
+        Action("history", "read the last messages of these rooms", "read"),
+        Action("members", "count and name the members of these rooms", "publish"),
+        Action("command", "send commands to all members of these rooms", "publish"),
+        Action("rooms", "list these rooms"),
+    ),
     http="muster_server.systems.rooms.http.routes",
 )

@@ -5,8 +5,7 @@ from typing import Any
 from muster_server.control.cluster.instance import Process
 from muster_server.control.config.layout import seats
 from muster_server.control.config.options import Config, counted, whole
-from muster_server.control.registry import Snapshot
-from muster_server.control.registry.places import MAIN
+from muster_server.control.registry.places import MAIN, Snapshot
 
 
 def configured(**counts: int | str) -> Config:

@@ -16,8 +16,8 @@ import httpx2
 from muster.fleet import Agent
 from muster_server.control.errors import UNAVAILABLE
 from muster_server.plane.redis.server import SECRET
+from muster_server.plane.systems import actions
 from muster_server.systems.http import keys
-from muster_server.systems.http.face import actions
 from muster_server.systems.http.system import KEYS
 from tests import strikes
 from tests.control.registry.zookeeper import ZooKeeper

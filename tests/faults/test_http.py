@@ -9,8 +9,8 @@ from typing import Any
 import httpx2
 import pytest
 
+from muster_server.plane.systems import actions
 from muster_server.systems.http import keys
-from muster_server.systems.http.face import actions
 from muster_server.systems.http.system import KEYS
 from tests.faults.conftest import Make
 from tests.faults.instance import APART, Instance

@@ -20,9 +20,9 @@ import pytest
 import muster
 from muster.presence import Presence, Sent
 from muster_server.plane.auth import mint
+from muster_server.plane.systems import actions
 from muster_server.plane.trust import signing_secrets
 from muster_server.systems.http import keys
-from muster_server.systems.http.face import actions
 from muster_server.systems.http.system import KEYS
 from tests import strikes
 from tests.control.registry.zookeeper import ZooKeeper

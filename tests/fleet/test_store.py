@@ -186,6 +186,19 @@ async def test_a_clock_that_was_ahead_is_healed(stores: "list[SqlStore]") -> Non
     ]
 
 
+async def test_names_that_differ_in_spaces_at_the_end_are_different(stores: "list[SqlStore]") -> None:
+    store = stores[0]
+    await store.take(None, "a")
+    for pick, name in enumerate(("shop", "shop ", "shop  "), 1):
+        assert await store.put_task(msgspec.structs.replace(TASK, name=name, pick=pick), new=True)
+    assert {task.name: task.pick for task in await store.tasks()} == {"shop": 1, "shop ": 2, "shop  ": 3}
+    rows = [ResultRow("shop", 7, client, True, b"1", "", 1) for client in ("probe", "probe ")]
+    assert not await store.write(1, [], rows)
+    assert {row.client for row in await store.results_of(("shop", 7))} == {"probe", "probe "}
+    assert await store.drop_task("shop ")
+    assert {task.name for task in await store.tasks()} == {"shop", "shop  "}
+
+
 async def test_names_that_differ_in_case_are_different(stores: "list[SqlStore]") -> None:
     store = stores[0]
     await store.take(None, "a")
@@ -203,7 +216,10 @@ async def test_names_that_differ_in_case_are_different(stores: "list[SqlStore]")
     assert {task.name for task in await store.tasks()} == set(names[1:])
 
 
-async def test_tables_of_before_are_brought_to_compare_bytes(mariadb_of_a_test: "Database") -> None:
+@pytest.mark.parametrize(("collation", "step"), [("utf8mb4_general_ci", "0001"), ("utf8mb4_bin", "0002")])
+async def test_tables_of_before_are_brought_to_compare_bytes(
+    mariadb_of_a_test: "Database", collation: str, step: str
+) -> None:
     from sqlalchemy import text
     from sqlalchemy.ext.asyncio import create_async_engine
 
@@ -217,14 +233,16 @@ async def test_tables_of_before_are_brought_to_compare_bytes(mariadb_of_a_test: 
     engine = create_async_engine(where.url)
     async with engine.begin() as connection:
         for change in (
-            "ALTER TABLE muster_fleet_tasks CONVERT TO CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci",
-            "UPDATE muster_fleet_schema SET version_num = '0001'",
+            f"ALTER TABLE muster_fleet_tasks CONVERT TO CHARACTER SET utf8mb4 COLLATE {collation}",
+            f"UPDATE muster_fleet_schema SET version_num = '{step}'",
         ):
             await connection.execute(text(change))
     await engine.dispose()
     store = SqlStore(where, "one")
-    assert await store.put_task(msgspec.structs.replace(TASK, name="SHOP"), new=True)
-    assert {task.name for task in await store.tasks()} == {"shop", "SHOP"}
+    names = ("SHOP", "shop ")
+    for name in names:
+        assert await store.put_task(msgspec.structs.replace(TASK, name=name), new=True)
+    assert {task.name for task in await store.tasks()} == {"shop", *names}
     await store.close()
 
 

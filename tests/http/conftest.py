@@ -13,9 +13,10 @@ import uvloop
 
 import muster.testing
 from muster_server.control.cluster.instance import Process
+from muster_server.plane.systems import actions
 from muster_server.plane.trust import Trust
 from muster_server.systems.http import keys
-from muster_server.systems.http.face import Where, actions
+from muster_server.systems.http.face import Where
 from muster_server.systems.http.options import HttpOptions
 from muster_server.systems.http.server import HttpFace, Serving
 from tests.waiting import PATIENT_S

@@ -13,7 +13,7 @@ from openapi_spec_validator import validate
 
 import muster
 import muster.testing
-from muster_server.systems.http.face import actions
+from muster_server.plane.systems import actions
 from muster_server.systems.http.options import HttpOptions
 from muster_server.systems.http.problems import KINDS
 from muster_server.systems.http.streams import RETRY_MS

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from openapi_spec_validator import validate
 
-from muster_server.systems.http.face import actions
+from muster_server.plane.systems import actions
 from muster_server.systems.http.problems import Problem
 from muster_server.systems.messages.http import bodies
 from tests.http.conftest import Make

@@ -12,9 +12,9 @@ import structlog
 
 from muster_server._engines import LikesEngine
 from muster_server.control.cluster.instance import Process
+from muster_server.plane.systems import actions
 from muster_server.plane.trust import Trust
 from muster_server.systems.http import keys
-from muster_server.systems.http.face import actions
 from muster_server.systems.http.options import HttpOptions
 from muster_server.systems.http.server import HttpFace, Serving
 from muster_server.systems.likes.client import Likes

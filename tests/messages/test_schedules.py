@@ -215,7 +215,7 @@ async def test_a_postponement_to_a_sooner_time_and_an_advance_to_a_later_one_are
     assert [each[1][2] for each in found] == [at + 5, at + 50]
 
 
-async def test_messages_that_wait_for_the_answer_to_their_first_attempt_are_overdue(made: Made) -> None:
+async def test_messages_that_wait_for_a_first_answer_or_for_a_retry_are_overdue(made: Made) -> None:
     schedule, due = await made.open(), now_ms() - 60_000
     await schedule.insert([(1, 1, due, None, b""), (2, 1, due + 7, None, b""), (3, 2, now_ms() + HOUR_MS, None, b"")])
 
@@ -229,11 +229,20 @@ async def test_messages_that_wait_for_the_answer_to_their_first_attempt_are_over
     await until(lambda: len(made.fires) == 2)
     first, second = sorted((fire for _, fire in made.taken()), key=lambda fire: fire.number)
     await overdue({1: (2, due)})
-    # A place was not free at its target; the other one failed, and goes by its retries.
-    later = now_ms() + 30_000
+    # A place was not free at its target; the other one failed, and counts from the time of its retry.
+    later, retried = now_ms() + 30_000, now_ms() - 5_000
     await schedule.change([(1, "release", first.claim, later), (2, "fail", second.claim, later)])
     await overdue({1: (1, due)})
     await schedule.change([(1, "cancel", None, None)])
+    await overdue({})
+    await schedule.insert([(4, 1, due, None, b"")])
+    schedule.serve(1, WORKER, LEASE_MS, ATTEMPTS_MAX, 1)
+    await until(lambda: made.fires)
+    ((_, third),) = made.taken()
+    await schedule.change([(4, "fail", third.claim, retried)])
+    await overdue({1: (1, retried)})
+    schedule.serve(1, WORKER, LEASE_MS, ATTEMPTS_MAX, 1)
+    await until(lambda: made.fires)
     await overdue({})
 
 

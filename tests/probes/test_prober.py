@@ -4,7 +4,7 @@ import structlog
 from structlog.testing import capture_logs
 
 import muster
-from muster_server.control.registry import Snapshot
+from muster_server.control.registry.places import Snapshot
 from muster_server.systems.probes.paths import Ledger
 from muster_server.systems.probes.prober import LINES_MAX, Prober, Source
 from muster_server.systems.probes.system import Probes

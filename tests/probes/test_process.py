@@ -15,7 +15,7 @@ import structlog
 from muster_server.control.cluster import instance, specs
 from muster_server.control.config import load as config
 from muster_server.control.host.ports import Ports
-from muster_server.control.registry import Snapshot
+from muster_server.control.registry.places import Snapshot
 from muster_server.control.registry.server import RegistryServer
 from muster_server.plane import systems
 from muster_server.plane.kinds import kind

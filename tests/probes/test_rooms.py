@@ -4,8 +4,7 @@ import pytest
 
 from muster.client import check_name
 from muster_server import _engines
-from muster_server.control.registry import Node, Snapshot
-from muster_server.control.registry.places import Count, Growth, State, layer
+from muster_server.control.registry.places import Count, Growth, Node, Snapshot, State, layer
 from muster_server.plane.trust import PROBES
 from muster_server.systems.probes.rooms import Rooms
 from tests.control.nodes import growth, partitions

@@ -1,8 +1,9 @@
 """Muster: rooms over UDP."""
 
-from . import sync
-from ._core import version
-from .client import Client, Fault, connect
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from ._core import PROTOCOLS, version
 from .errors import (
     BadRoomName,
     Closed,
@@ -16,28 +17,33 @@ from .errors import (
     Unavailable,
     WrongKey,
 )
-from .instance import Address
-from .items import (
-    Command,
-    Delivered,
-    DeviceResult,
-    Direct,
-    Expired,
-    Gap,
-    History,
-    Hop,
-    Item,
-    Members,
-    Message,
-    NoMember,
-    Outcome,
-    Position,
-    Stream,
-)
-from .room import Policy, Room
-from .why import PROTOCOL_VERSION
+
+if TYPE_CHECKING:
+    from . import sync
+    from .client import Client, Fault, connect
+    from .instance import Address
+    from .items import (
+        Command,
+        Delivered,
+        DeviceResult,
+        Direct,
+        Expired,
+        Gap,
+        History,
+        Hop,
+        Item,
+        Members,
+        Message,
+        NoMember,
+        Outcome,
+        Position,
+        Stream,
+    )
+    from .room import Policy, Room
 
 __version__ = version()
+PROTOCOL_VERSION: Final = PROTOCOLS[1]
+"""The highest version of the protocol that this library speaks."""
 
 __all__ = [
     "PROTOCOL_VERSION",
@@ -76,3 +82,42 @@ __all__ = [
     "connect",
     "sync",
 ]
+
+_LATE: Final = {
+    "client": ("Client", "Fault", "connect"),
+    "instance": ("Address",),
+    "items": (
+        "Command",
+        "Delivered",
+        "DeviceResult",
+        "Direct",
+        "Expired",
+        "Gap",
+        "History",
+        "Hop",
+        "Item",
+        "Members",
+        "Message",
+        "NoMember",
+        "Outcome",
+        "Position",
+        "Stream",
+    ),
+    "room": ("Policy", "Room"),
+}
+"""Modules with names of this package, which are imported when one is first used: a program that needs a part of the
+library, as `muster.url`, does not load asyncio for it."""
+_MODULES: Final = {name: module for module, names in _LATE.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "sync":
+        return import_module(".sync", __name__)
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(f".{_MODULES[name]}", __name__), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -48,14 +48,12 @@ from .items import (
     Position,
 )
 from .room import COUNTS, POLICIES, Policy, Room
+from .sizes import COMMAND_BYTES_MAX, MESSAGE_BYTES_MAX, SEND_BYTES_MAX
 from .turns import Event, Turns
 from .url import is_url, parse
 from .why import differing, explained
 
-MESSAGE_BYTES_MAX: Final = 65_536
-COMMAND_BYTES_MAX: Final = 800
 COMMAND_S_MAX: Final = 60.0
-SEND_BYTES_MAX: Final = 960
 SEND_S_MAX: Final = 600.0
 SEND_GRACE_S: Final = 3.0
 """A proxy reports a message's outcome at most a quarter of a second after its end; one that died does not."""

@@ -18,8 +18,6 @@ from ._core import PROTOCOLS
 from ._core import version as release
 from .errors import NothingListens, OtherVersion, TimedOut, WrongKey
 
-PROTOCOL_VERSION: Final = PROTOCOLS[1]
-"""The highest version of the protocol that this library speaks."""
 DATAGRAMS: Final = 1
 """The version of the datagrams themselves, in which each handshake begins."""
 ANSWER_S: Final = 0.3

@@ -28,7 +28,6 @@ counters: Final = Table(
     Column("made", Integer, nullable=False),
     mysql_engine="InnoDB",
     mysql_default_charset="utf8mb4",
-    mysql_collate="utf8mb4_bin",
 )
 
 

@@ -15,7 +15,6 @@ DETAIL_BYTES_MAX: Final = (1 << 24) - 1
 _MORE: Final[dict[str, Any]] = {
     "mysql_engine": "InnoDB",
     "mysql_default_charset": "utf8mb4",
-    "mysql_collate": "utf8mb4_bin",
 }
 
 metadata: Final = MetaData()

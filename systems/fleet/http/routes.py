@@ -39,7 +39,7 @@ from muster_server.systems.fleet.records import ResultRow, unfit
 from muster_server.systems.fleet.selector import SelectorError, parse
 from muster_server.systems.fleet.watching import Told
 from muster_server.systems.fleet.wheel import PICK_MAX
-from muster_server.systems.http.access import Action, Caller
+from muster_server.systems.http.access import Caller
 from muster_server.systems.http.bodies import Body, decoded, none
 from muster_server.systems.http.described import IdempotencyKey, problems, success
 from muster_server.systems.http.face import AnyRequest, Base
@@ -48,11 +48,6 @@ from muster_server.systems.http.lookout import Lookout
 from muster_server.systems.http.problems import Problem
 from muster_server.systems.http.streams import EventStream
 
-ACTIONS: Final = (
-    Action("measure", "ask clients of the fleet for measurements of these kinds, and see these runs", None),
-    Action("tasks", "see, write and remove these continuous tasks of the fleet", None),
-    Action("clients", "see the clients of the fleet", None),
-)
 WAIT_S: Final = 600.0
 AGAIN_S: Final = 0.5
 TRIES_MAX: Final = 5

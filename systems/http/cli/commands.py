@@ -1,19 +1,19 @@
-"""`muster key create | ls | revoke`: the Create, list and revoke API keys of the HTTP face."""
+"""`muster key create | ls | revoke`: API keys of the HTTP face.
+
+Imports little: scripts make keys by the hundred, and `common` and rich cost more than the rest of the command.
+"""
 
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.table import Table
-
 from muster_server.control.cluster.instance import Folder, folder
 from muster_server.control.config.load import load
 from muster_server.control.config.options import UP
 from muster_server.control.host.files import absolute
-from muster_server.control.terminal import common
 from muster_server.control.terminal.words import say
+from muster_server.plane.systems import actions
 from muster_server.systems.http import keys
-from muster_server.systems.http.face import actions
 from muster_server.systems.http.options import HttpOptions
 from muster_server.systems.http.system import KEYS
 
@@ -35,6 +35,8 @@ def create(file: Path, name: str, scopes: Sequence[str], as_json: bool) -> int:
     """Print a new key, which is shown this once. Raises `UserError`."""
     key, secret = keys.create(file, name, scopes, {action.name: action.text for action in actions().values()})
     if as_json:
+        from muster_server.control.terminal import common
+
         common.print_json({"id": key.id, "name": key.name, "scopes": key.scopes, "key": secret})
     else:
         print(secret)
@@ -44,6 +46,10 @@ def create(file: Path, name: str, scopes: Sequence[str], as_json: bool) -> int:
 
 def ls(file: Path, as_json: bool) -> int:
     """Print all keys, without their secrets. Raises `UserError`."""
+    from rich.table import Table
+
+    from muster_server.control.terminal import common
+
     found = keys.read(file).keys
     with common.verdict_after():
         if as_json:

@@ -19,7 +19,7 @@ from litestar.types import ControllerRouterHandler
 
 import muster
 from muster_server.control.errors import UserError
-from muster_server.systems.http.access import Action, Caller
+from muster_server.systems.http.access import Caller
 from muster_server.systems.http.bodies import Body, decoded
 from muster_server.systems.http.described import problems, success
 from muster_server.systems.http.face import AnyRequest, Base
@@ -44,10 +44,6 @@ from muster_server.systems.likes.reach import MISSING, PAGE, USER_MAX, WINDOWS, 
 if TYPE_CHECKING:  # the library of Redis is loaded only once a node is asked
     from muster_server.systems.likes.client import Likes
 
-ACTIONS: Final = (
-    Action("like", "like these items for users, and take likes back", None),
-    Action("likes", "read counts, likers and ranks of these items", None),
-)
 BATCH_MAX: Final = 10_000
 ITEMS_MAX: Final = 100
 LOOK_S: Final = 1.0

@@ -140,7 +140,8 @@ class HeldTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopicWhole(msgspec.Struct, frozen=True, kw_only=True):
-    """A topic as it stands, without its secrets. `overdue`: due for a second, and the first attempt has no answer."""
+    """A topic as it stands, without its secrets. `overdue`: due for a second, and the first attempt has no answer or the
+    retry has not begun."""
 
     name: str
     callback: str

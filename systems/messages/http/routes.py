@@ -19,7 +19,7 @@ from muster.clock import now_ms
 from muster.instance import read_token
 from muster_server.control.cluster.instance import Folder
 from muster_server.control.errors import UserError
-from muster_server.systems.http.access import Action, Caller
+from muster_server.systems.http.access import Caller
 from muster_server.systems.http.bodies import Body, no_words, none
 from muster_server.systems.http.described import IdempotencyKey, problems, success
 from muster_server.systems.http.face import AnyRequest, Base, Where
@@ -52,13 +52,6 @@ from muster_server.systems.messages.targets import TargetError, parse
 from muster_server.systems.messages.topics import NAME, Topic
 
 T = TypeVar("T")
-ACTIONS: Final = (
-    Action("send", "send delayed messages to these topics", None),
-    Action("change", "cancel, postpone and advance messages of these topics, and replay dead letters", None),
-    Action("show", "read messages, dead letters and figures of these topics", None),
-    Action("target", "send delayed messages to these addresses, as https://shop.example/* or kafka:orders", None),
-    Action("manage", "change the settings of these topics, and rotate their secrets", None),
-)
 MESSAGES: Final = "/topics/{topic:str}/messages"
 LOOK_S: Final = 0.5
 """How often the nodes are looked up at most."""

@@ -42,7 +42,7 @@ def send(
     """
     from muster_server.control.terminal import common
     from muster_server.control.terminal.found import Target
-    from muster_server.systems.presence.http.send import send as run
+    from muster_server.systems.presence.cli.send import send as run
 
     return common.run(run(Target(config, registry), user, device, expires, json, is_base64=base64))
 

@@ -17,7 +17,7 @@ from litestar.types import ControllerRouterHandler
 
 import muster
 from muster_server.plane.calls import CallError
-from muster_server.systems.http.access import Action, Caller
+from muster_server.systems.http.access import Caller
 from muster_server.systems.http.bodies import Body, decoded
 from muster_server.systems.http.described import problems, success
 from muster_server.systems.http.face import AnyRequest, Base
@@ -29,7 +29,6 @@ from muster_server.systems.presence.http import send
 from muster_server.systems.presence.named import needs_whole, users_of
 from muster_server.systems.presence.questions import Told, User
 
-ACTIONS: Final = (Action("presence", "see where these users are online", None), send.ACTION)
 USERS_MAX: Final = 1_000
 CODES: Final = {"question": "bad_request", "late": "timeout", "busy": "busy"}
 

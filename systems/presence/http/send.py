@@ -1,13 +1,7 @@
-"""Messages to one user: `muster send`, and `POST /api/v1/send`.
-
-Owns both forms of the answer. A message goes through the client library, as any program's does.
-"""
+"""Messages to users over HTTP: `POST /api/v1/send`. A message goes through the client library, as any program's does."""
 
 import asyncio
 import base64
-import os
-import re
-import sys
 from collections.abc import Sequence
 from typing import Annotated, Final, Literal
 
@@ -16,93 +10,20 @@ from litestar import MediaType, Response, post
 from litestar.di import NamedDependency
 
 import muster
-from muster.client import SEND_BYTES_MAX, SEND_GRACE_S
-from muster_server.control.errors import FAILURE, TRY_LATER, USAGE, UserError
-from muster_server.control.terminal.common import print_json, verdict_after
-from muster_server.control.terminal.found import Target, connected
-from muster_server.control.terminal.words import tell
-from muster_server.systems.http.access import Action, Caller
+from muster.client import SEND_GRACE_S
+from muster.sizes import SEND_BYTES_MAX
+from muster_server.systems.http.access import Caller
 from muster_server.systems.http.bodies import Body, decoded
 from muster_server.systems.http.described import problems, success
 from muster_server.systems.http.face import AnyRequest, Base, Where
 from muster_server.systems.http.idempotency import Answer, Nothing
 from muster_server.systems.http.problems import Problem
-from muster_server.systems.presence.cli.reach import named_json, texts_among, user_of
+from muster_server.systems.presence.devices import DEVICE
 from muster_server.systems.presence.named import needs_whole, users_of
 
-ACTION: Final = Action("unicast", "send messages to these users", None)
 USERS_MAX: Final = 1_000
 """Of one request."""
 OPEN_S: Final = 5.0
-DEVICE: Final = r"[!-+\--~]{1,23}"
-DEVICE_RULE: Final = "1 to 23 printable ASCII characters without a blank and a comma"
-ORDER: Final = ("delivered", "expired", "unknown", "not_online")
-
-
-# --- the command ----------------------------------------------------------------------------------------------------
-
-
-async def send(
-    where: Target, user: str, device: str | None, expires: float, as_json: bool, *, is_base64: bool = False
-) -> int:
-    """Send stdin. Raises `UserError`."""
-    number = user_of(where, user)
-    if device is not None and not re.fullmatch(DEVICE, device):
-        raise UserError(f"--device: {device!r:.60} is no name of a device: {DEVICE_RULE}", USAGE)
-    data = await asyncio.to_thread(_stdin, is_base64)
-    async with connected(where, reads=False) as client:
-        results = await client.send(number, data, device=device, expires=expires)
-    with verdict_after():
-        if as_json:
-            named = named_json(number, texts_among([(number, user)]))
-            print_json(named | {"devices": [_device(each) for each in results]}, line=True)
-        else:
-            tell(words(results))
-    return code(results)
-
-
-def _stdin(is_base64: bool) -> bytes:
-    """All of stdin but the end of its last line. Raises `UserError`."""
-    if sys.stdin is None:
-        raise UserError("stdin is closed; the message is read from it: echo hello | muster send USER", USAGE)
-    data = b""
-    most = 2 * SEND_BYTES_MAX if is_base64 else SEND_BYTES_MAX
-    while len(data) <= most + 1 and (read := os.read(0, most + 2)):
-        data += read
-    data = data.removesuffix(b"\n")
-    if is_base64:
-        try:
-            data = base64.b64decode(b"".join(data.split()), validate=True)
-        except ValueError:
-            raise UserError("stdin is no base64; nothing was sent", USAGE) from None
-    if len(data) > SEND_BYTES_MAX:
-        raise UserError(f"a message to a user has at most {SEND_BYTES_MAX} bytes; nothing was sent", USAGE)
-    return data
-
-
-def words(results: Sequence[muster.DeviceResult]) -> str:
-    """`delivered: phone, laptop`, `not online: tv`, or `expired`; parts with `; ` between."""
-    parts = []
-    for outcome in ORDER:
-        devices = [each.device for each in results if each.outcome == outcome]
-        named = ", ".join(sorted(each for each in devices if each is not None))
-        text = outcome.replace("_", " ")
-        if devices:
-            further = " and further devices" if named and None in devices else ""
-            nobody = outcome == "not_online" and len(devices) == len(results)
-            parts.append(f"{text}: {named}{further}" if named and not nobody else text)
-    return "; ".join(parts)
-
-
-def code(results: Sequence[muster.DeviceResult]) -> int:
-    """The exit code of these outcomes."""
-    outcomes = {each.outcome for each in results}
-    if outcomes & {"expired", "unknown"}:
-        return TRY_LATER
-    return 0 if "delivered" in outcomes else FAILURE
-
-
-# --- the route ------------------------------------------------------------------------------------------------------
 
 
 class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -227,7 +148,3 @@ async def route(
     except Nothing as nothing:
         raise nothing.problem from None
     return Response(said.body + b"\n", media_type=MediaType.JSON, status_code=said.status)
-
-
-def _device(result: muster.DeviceResult) -> dict[str, str | None]:
-    return {"device": result.device, "outcome": result.outcome}

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from muster.client import MESSAGE_BYTES_MAX
+from muster.sizes import MESSAGE_BYTES_MAX
 from muster_server.control.cluster.sdk import Client
 from muster_server.control.errors import UserError
 from muster_server.control.terminal import pipes

@@ -16,7 +16,7 @@ import msgspec
 from rich.table import Table
 
 import muster
-from muster.client import MESSAGE_BYTES_MAX
+from muster.sizes import MESSAGE_BYTES_MAX
 from muster_server.control.cluster import sdk
 from muster_server.control.cluster.instance import Endpoint, Process, Record
 from muster_server.control.errors import TRY_LATER, UNAVAILABLE, USAGE, UserError

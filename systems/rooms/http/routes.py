@@ -16,7 +16,7 @@ from litestar.types import ControllerRouterHandler
 
 import muster
 from muster.client import COMMAND_GRACE_S, COMMAND_S_MAX
-from muster_server.systems.http.access import Action, Caller
+from muster_server.systems.http.access import Caller
 from muster_server.systems.http.bodies import Body
 from muster_server.systems.http.described import IdempotencyKey, problems, success
 from muster_server.systems.http.face import AnyRequest, Base
@@ -29,14 +29,6 @@ from muster_server.systems.rooms.http.feeds import parse_id
 from muster_server.systems.rooms.http.service import Service
 from muster_server.systems.rooms.http.streams import Stream
 
-ACTIONS: Final = (
-    Action("publish", "publish messages to these rooms", "publish"),
-    Action("read", "read these rooms as event streams", "read"),
-    Action("history", "read the last messages of these rooms", "read"),
-    Action("members", "count and name the members of these rooms", "publish"),
-    Action("command", "send commands to all members of these rooms", "publish"),
-    Action("rooms", "list these rooms", None),
-)
 MESSAGES: Final = "/rooms/{room:str}/messages"
 ONE: Final = "One message as it is"
 BATCH: Final = "A message a line, each as in application/json"

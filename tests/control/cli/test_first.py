@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from muster_server.control.cli import up
 from muster_server.control.cluster.instance import Folder
-from muster_server.control.registry import Directory
+from muster_server.control.registry.directory import Directory
 from tests.control.command import COMMAND, Command
 from tests.documents import ROOT
 from tests.fakes.memory import Memory

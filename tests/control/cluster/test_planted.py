@@ -14,7 +14,8 @@ import structlog
 from sqlalchemy import true
 
 from muster_server.control.cluster.growth import Coordinator
-from muster_server.control.registry import Directory, view
+from muster_server.control.registry import view
+from muster_server.control.registry.directory import Directory
 from muster_server.control.registry.places import Count, Growth, Node, read_count
 from muster_server.control.registry.tree import Check
 from muster_server.control.registry.view import View

@@ -29,7 +29,7 @@ from muster_server.control.config.load import load
 from muster_server.control.config.options import LINKS, ROLES, Config
 from muster_server.control.errors import ConfigError, NotRunning, UserError
 from muster_server.control.host.ports import Ports
-from muster_server.control.registry import Directory
+from muster_server.control.registry.directory import Directory
 from muster_server.control.registry.places import Identity, encode
 from tests import strikes
 from tests.control.nodes import configured

@@ -17,8 +17,8 @@ STEP = '''"""What a later program adds."""
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0002"
-down_revision = "0001"
+revision = "0003"
+down_revision = "0002"
 
 
 def upgrade() -> None:
@@ -32,7 +32,7 @@ def later(tmp_path: Path) -> Path:
     """The steps of a later program."""
     steps = tmp_path / "100% later"
     shutil.copytree(schema.STEPS, steps, ignore=shutil.ignore_patterns("__pycache__"))
-    (steps / "versions" / "step_0002_later.py").write_text(STEP)
+    (steps / "versions" / "step_0003_later.py").write_text(STEP)
     return steps
 
 
@@ -51,11 +51,11 @@ async def test_a_newer_schema_is_refused_in_one_line_and_left_alone(database: Da
     async with Store(location(database.url), "muster") as store:
         for _ in range(2):
             with pytest.raises(
-                Refused, match=r"its schema 0002 is newer than this program, which knows 0001$"
+                Refused, match=r"its schema 0003 is newer than this program, which knows 0002$"
             ) as refused:
                 await store.write([ONE])
     assert "\n" not in str(refused.value)
-    assert await plain(database.url, f"SELECT version_num FROM {schema.VERSION_TABLE}") == [("0002",)]
+    assert await plain(database.url, f"SELECT version_num FROM {schema.VERSION_TABLE}") == [("0003",)]
 
 
 @pytest.mark.parametrize("done", [1, 2, 3])
@@ -69,7 +69,7 @@ async def test_a_step_that_was_interrupted_is_finished(database: Database, done:
         await plain(database.url, f"DROP INDEX {schema.TABLE}_{index}{on}")
     async with Store(location(database.url), "muster") as store:
         assert [page async for page in store.load(Partition())] == [[ONE]]
-    assert await plain(database.url, f"SELECT version_num FROM {schema.VERSION_TABLE}") == [("0001",)]
+    assert await plain(database.url, f"SELECT version_num FROM {schema.VERSION_TABLE}") == [("0002",)]
 
 
 async def test_the_steps_lead_to_the_table_that_the_program_uses(database: Database) -> None:

@@ -3,7 +3,7 @@
 //! Owns: a look at all messages in memory, some with each tick, and what the last whole look found. Must not know: files.
 //!
 //! A message counts while its first attempt has no answer: it waits for a worker, for a place at its target, or for a
-//! breaker. One whose attempts fail goes by its retries, and does not count.
+//! breaker. One whose attempts failed counts from the time of its next attempt, until that begins.
 
 use std::collections::HashMap;
 
@@ -26,7 +26,7 @@ const LOOK_MAX: usize = 1_024;
 pub struct Overdue {
     pub topic: u32,
     pub count: u64,
-    /// When the oldest was due.
+    /// When the oldest, or its next attempt, was due.
     pub oldest: Millis,
 }
 
@@ -70,21 +70,22 @@ impl Look {
 
     fn count(&mut self, now: Millis, message: &Near) {
         let op = &message.op;
-        let waits = match op.kind {
-            Kind::Message(State::Scheduled) => true,
-            Kind::Message(State::Retry { .. }) => op.attempts == 0,
-            Kind::Message(State::Firing { .. }) => op.attempts <= 1,
-            _ => false,
+        let due_at = match op.kind {
+            Kind::Message(State::Scheduled) => op.due_at,
+            Kind::Message(State::Retry { next }) if op.attempts > 0 => next,
+            Kind::Message(State::Firing { until, .. }) if op.attempts > 1 => until,
+            Kind::Message(State::Retry { .. } | State::Firing { .. }) => op.due_at,
+            _ => return,
         };
-        if !waits || op.due_at + GRACE_MS > now {
+        if due_at + GRACE_MS > now {
             return;
         }
         let overdue = self.found.entry(op.topic).or_insert(Overdue {
             topic: op.topic,
             count: 0,
-            oldest: op.due_at,
+            oldest: due_at,
         });
         overdue.count += 1;
-        overdue.oldest = overdue.oldest.min(op.due_at);
+        overdue.oldest = overdue.oldest.min(due_at);
     }
 }

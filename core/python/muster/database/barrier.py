@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from ..clock import now_ms
 from ..errors import Invalid
-from .rows import EFFECTS, ID_CHARS_MAX, insert_once
+from .rows import EFFECTS, ID_CHARS_MAX, insert_once, name_of
 
 
 async def first_time(session: AsyncSession, message: str, *, consumer: str = "") -> bool:
@@ -26,6 +26,7 @@ async def first_time(session: AsyncSession, message: str, *, consumer: str = "")
 
 def first_time_sync(session: Session, message: str, *, consumer: str = "") -> bool:
     """The same for a `Session`."""
+    message, consumer = name_of(message), name_of(consumer)
     for name in (message, consumer):
         if len(name) > ID_CHARS_MAX or not name.isascii():
             raise Invalid(f"{name!r:.80} is not at most {ID_CHARS_MAX} characters of ASCII")

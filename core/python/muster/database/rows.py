@@ -20,6 +20,7 @@ ID_CHARS_MAX: Final = 128
 _NAME: Final = String(ID_CHARS_MAX).with_variant(
     mysql.VARCHAR(ID_CHARS_MAX, charset="ascii", collation="ascii_bin"), "mysql", "mariadb"
 )
+_END: Final = "\x1f"
 OUTCOMES: Final = Table(
     "muster_outcomes",
     METADATA,
@@ -40,6 +41,11 @@ EFFECTS: Final = Table(
     mysql_engine="InnoDB",
 )
 """Messages whose effects a consumer has had."""
+
+
+def name_of(text: str) -> str:
+    """A text as it stands in a column, whose servers may ignore spaces at the end: another sign stands behind them."""
+    return text + _END if text.endswith((" ", _END)) else text
 
 
 async def create(engine: AsyncEngine) -> None:
