@@ -173,6 +173,8 @@ class RoleKind(Generic[O, S]):
     """Keys of the configuration that a running node takes, and the fields of the settings that hold them."""
     check: Callable[[Callable[[str], Any]], str | None] = lambda section: None
     """Returns what the configuration lacks for `muster serve` of this role; None: nothing."""
+    alone: Callable[[S], str | None] = lambda settings: None
+    """Returns why no second node can serve beside the first, and how to mend that; None: one can."""
 
     @property
     def key(self) -> str:

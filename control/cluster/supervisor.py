@@ -578,6 +578,9 @@ class Supervisor:
         match request:
             case Add(role=role, partition=partition):
                 concerned = [roster.another(role, partition)]
+                live = specs.live(self.config, self.folder, role, partition, self._programs.addresses)
+                if why := kind(role).alone(live["settings"]):
+                    raise UserError(why)
                 self._add(concerned)
             case Remove(node=node):
                 concerned = [roster.dispensable(node, lambda seat: self._children[seat].state == "ready")]

@@ -98,10 +98,15 @@ class LikesStore:
 
     async def _check_database(self, store: "SqlStore", report: Report, end: int) -> None:
         kept = await store.load()
+        whole = 0
         for offset, data in await _snapshots(store, kept):
             if _restored(data) is None:
                 report.fault(store.where, f"the snapshot at offset {offset} is damaged")
-        if end < kept.proven:
+            else:
+                whole = max(whole, offset)
+        if self._is_repaired() and whole >= kept.proven:
+            report.holds = f"the log begins anew at {whole}, behind a snapshot"
+        elif end < kept.proven:
             report.fault(
                 self._folder, f"the log ends at offset {end}, and {store.where} has likes up to offset {kept.proven}"
             )
@@ -110,6 +115,10 @@ class LikesStore:
         report.holds += f"; the database has {engine.figures()['items']} items and {engine.figures()['users']} users"
         for text in wrong:
             report.fault(store.where, text)
+
+    def _is_repaired(self) -> bool:
+        """Whether the folder is as `repair` leaves it: no log, and the lock that a lost folder has not."""
+        return self._folder.exists() and [each.name for each in self._folder.iterdir()] == ["lock"]
 
     # --- making again -------------------------------------------------------------------------------------------
 

@@ -18,6 +18,16 @@ def lacks(section: Callable[[str], Any]) -> str | None:
     return MISSING if section("likes").redis and find_spec("redis") is None else None
 
 
+def alone(settings: LikesSettings) -> str | None:
+    """Why no second node can serve beside the first."""
+    if settings.partitions > 1:
+        return None
+    return (
+        "likes have one partition here, and one node serves it; to mend: start likes with likes.partitions = 16 in an "
+        "empty folder"
+    )
+
+
 LIKES: Final = RoleKind(
     name="likes",
     process="face",
@@ -39,6 +49,7 @@ LIKES: Final = RoleKind(
     received="muster_likes_commands_total",
     carried="muster_likes_commands_total",
     check=lacks,
+    alone=alone,
 )
 
 

@@ -161,6 +161,7 @@ async def test_killed_nodes_are_taken_over_within_five_seconds(tmp_path: Path) -
 
 async def test_stopped_owner_answers_nothing_once_it_goes_on(tmp_path: Path) -> None:
     async with nodes(tmp_path, 1, 2) as made:
+        await even(made, {1, 2})
         before = await made.owners()
         async with Likes(Reach(made.doors)) as likes:
             for number in range(40):
@@ -324,6 +325,7 @@ async def test_without_the_registry_likes_go_on_where_they_are(tmp_path: Path) -
     server = RegistryServer(tmp_path / "registry", structlog.get_logger())
     await server.__aenter__()
     async with nodes(tmp_path, 1, 2, registry=str(tmp_path / "registry")) as made:
+        await even(made, {1, 2})
         before = await made.owners()
         crowd = Crowd(made.doors, Random(37))
         async with crowd.running():

@@ -116,6 +116,7 @@ async def test_any_damaged_file_of_the_log_is_named_and_every_row_comes_back(tmp
             assert report.faults[0].file.startswith(str(folder)), (name, what)
             done = await asyncio.to_thread(store.repair, folder / "aside")
             assert done, (name, what)
+            assert not (again := await asyncio.to_thread(store.check)).faults, (name, what, again.faults)
             likes = await held(folder)
             assert likes >= USERS * 2 // 3, (name, what, likes, done)
             if name not in {last, ""}:
@@ -133,6 +134,8 @@ async def test_damaged_snapshots_and_rows_are_named_and_left_out(tmp_path: Path)
     assert any("snapshot at offset" in text for text in texts)
     assert any("item share:3" in text for text in texts)
     assert await asyncio.to_thread(store.repair, tmp_path / "aside")
+    again = (await asyncio.to_thread(store.check)).faults
+    assert [fault.text for fault in again] == ["item share:3: bitmap of likers is damaged"], "its next change writes it"
     assert await held(tmp_path) == USERS, "the log has all records"
 
 

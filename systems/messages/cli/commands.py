@@ -532,7 +532,7 @@ def _onward(next: str) -> str:
 def replay(where: Target, topic: str | None, ids: list[str], everything: bool, as_json: bool) -> int:
     """Schedule dead letters again. Raises `UserError`."""
     if bool(ids) == everything:
-        raise UserError("ID, --all: name letters, or say --all", USAGE)
+        raise UserError("ID, --all: give either ids of dead letters, or --all for all of a topic", USAGE)
 
     async def work(_: Link, admin: Link) -> list[Changed]:
         name = await _topic_of(admin, ids[0] if ids else "all", topic)

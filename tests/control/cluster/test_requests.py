@@ -111,6 +111,8 @@ async def test_what_cannot_be_added_or_removed_is_said_in_one_line(
         await ask(supervisor, Add(role="broker", partition=2))
     with pytest.raises(UserError, match="the instance has no node 99"):
         await ask(supervisor, Remove(node=99))
+    with pytest.raises(UserError, match=r"one node serves it; to mend: start likes with likes\.partitions = 16"):
+        await ask(supervisor, Add(role="likes"))
     monkeypatch.setattr("muster_server.control.cluster.roster.REPLICAS_MAX", 1)
     with pytest.raises(UserError, match="partition 0 of router has 1 replicas, which are the most"):
         await ask(supervisor, Add(role="router"))
