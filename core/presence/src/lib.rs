@@ -61,7 +61,7 @@ pub use courier::{Courier, CourierCounters, Whereabouts};
 pub use device::Device;
 pub use event::{Entry, Event, Reason, State};
 pub use keeping::{Keeping, KeepingCounters};
-pub use letters::{Letters, Received, SendError, Told};
+pub use letters::{Letters, Reading, Received, SendError, Told};
 pub use limits::{
     BODY_BYTES_MAX, CHUNKS_MAX, DATA_BYTES_MAX, DEVICES_MAX, DEVICE_BYTES_MAX, FRAME_BYTES_MAX, RANGES_MAX, WINDOW,
 };
