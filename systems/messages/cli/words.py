@@ -45,7 +45,8 @@ def topic_create(
     callback: Annotated[
         str,
         typer.Option(
-            metavar="TARGET", help="Where its messages go: https://…, http://…, room:NAME, user:ID, kafka:TOPIC."
+            metavar="TARGET",
+            help="Where its messages go: https://…, http://…, room:NAME, user:ID, kafka:TOPIC; pull: programs lease them.",
         ),
     ],
     secret: Annotated[
@@ -75,6 +76,9 @@ def topic_create(
     retry_after_max: Annotated[
         str, typer.Option(metavar="LENGTH", help="The longest pause that a target may ask for by Retry-After.")
     ] = "10m",
+    rate: Annotated[
+        float, typer.Option(min=0, max=1_000_000, help="Messages leased a second, of pull:; 0: all that programs take.")
+    ] = 0.0,
     json: Json = False,
     registry: RegistryUrl = None,
     config: ConfigFile = None,
@@ -85,7 +89,7 @@ def topic_create(
 
     where = Target(config, registry)
     return create(
-        where, name, callback, secret, workers, policy, retries, jitter, timeout, allow, retry_after_max, json
+        where, name, callback, secret, workers, policy, retries, jitter, timeout, allow, retry_after_max, rate, json
     )
 
 
@@ -125,6 +129,9 @@ def topic_change(
     retry_after_max: Annotated[
         str | None, typer.Option(metavar="LENGTH", help="The longest pause that a target may ask for by Retry-After.")
     ] = None,
+    rate: Annotated[
+        float | None, typer.Option(min=0, max=1_000_000, help="Messages leased a second, of pull:; 0: no limit.")
+    ] = None,
     json: Json = False,
     registry: RegistryUrl = None,
     config: ConfigFile = None,
@@ -147,6 +154,7 @@ def topic_change(
         timeout,
         allow,
         retry_after_max,
+        rate,
         json,
     )
 
