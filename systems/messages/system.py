@@ -72,7 +72,7 @@ def _certificates(options: Any, around: Around) -> tuple[str, str, str]:
 
 def lacks(section: Callable[[str], Any]) -> str | None:
     """Why none of the roles can be served."""
-    if not (find_spec("httptools") and find_spec("httpx2")):
+    if not (find_spec("cronsim") and find_spec("httptools") and find_spec("httpx2")):
         return MISSING
     center = section("center")
     if center.schedule and not find_spec("redis"):

@@ -51,6 +51,9 @@ def slow(number, seconds):
     return {"number": number}
 
 
+quick.every("nightly", "0 3 * * *", zone="Asia/Shanghai", number=-1)
+
+
 @tasks.handler("bad", lease_s=2)
 async def bad(how):
     note(f"bad {how} {time.time_ns()}")
@@ -194,6 +197,28 @@ async def test_a_worker_that_drains_finishes_what_runs_and_gives_back_the_rest(s
             found = [await messages.get("slow", f"t-{number}") for number in range(2)]
             states = {each.id: (each.state, each.attempts) for each in found if each is not None}
             assert states == {f"t-{first}": ("done", 1), f"t-{1 - int(first)}": ("retry", 0)}
+
+
+async def test_a_recurring_task_waits_for_its_next_time_whatever_restarts(sites: Callable[[], Any]) -> None:
+    with sites() as site:
+        site.topic("quick")
+        listed = ("topic", "recurring", "ls", "quick")
+        for _ in range(2):
+            worker = site.worker("--topics", "quick")
+            await until_asked(lambda: len(said(site.instance, *listed)) == 1, PATIENT_S)
+            worker.send_signal(signal.SIGTERM)
+            await asyncio.to_thread(worker.wait, PATIENT_S)
+            await site.instance.renew(site.instance.names("messages-admin")[0])
+        (entry,) = said(site.instance, *listed)
+        assert (entry["cron"], entry["zone"], entry["body"]) == ("0 3 * * *", "Asia/Shanghai", '{"number":-1}')
+        (waits,) = said(site.instance, "delay", "ls", "quick")["messages"]
+        assert (waits["due_at"], waits["id"].startswith("nightly:")) == (entry["last"], True)
+        done = site.instance.ran("topic", "rm", "quick")
+        assert (done.returncode, b"recurring message nightly" in done.stderr) == (1, True)
+        assert site.instance.ran("topic", "recurring", "rm", "quick", "nightly").returncode == 0
+        assert site.states("quick")["pending"] == 0
+        wrong = site.instance.ran("topic", "recurring", "set", "quick", "x", "61 3 * * *")
+        assert (wrong.returncode, b"cron" in wrong.stderr) == (2, True)
 
 
 async def test_a_worker_that_stood_still_has_lost_its_task_and_another_one_did_it(sites: Callable[[], Any]) -> None:

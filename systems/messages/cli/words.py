@@ -8,6 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from muster_server.control.terminal.options import ConfigFile, Json, RegistryUrl
+from muster_server.systems.messages.cli.recurring import recurring_app
 
 topic_app: Final = typer.Typer(
     help="Create, list and remove topics of delayed messages.",
@@ -36,6 +37,7 @@ def add(app: typer.Typer) -> None:
     """Add the words to the command."""
     app.add_typer(topic_app, name="topic")
     app.add_typer(delay_app, name="delay")
+    topic_app.add_typer(recurring_app, name="recurring")
     delay_app.add_typer(dead_app, name="dead")
 
 

@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from muster_server.systems.http.bodies import decoded, no_words
 from muster_server.systems.http.problems import Problem
+from muster_server.systems.messages.recurring import CRON_CHARS_MAX, Entry, Missed
 from muster_server.systems.messages.shapes import (
     ID,
     LEASE_CHARS_MAX,
@@ -111,6 +112,28 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     target: str | None = None
     result: Any = None
     """What the program that did it said."""
+
+
+class RecurringAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A recurring message: `cron` as Debian's cron has it, in a `zone`. `data`: any JSON, which is the body of each. After a
+    stop, `missed` has the latest occurrence made up for, or all, or none."""
+
+    cron: Annotated[str, Meta(max_length=CRON_CHARS_MAX)]
+    zone: Annotated[str, Meta(max_length=64)] = "UTC"
+    missed: Missed = "once"
+    data: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"{}"))
+
+
+class RecurringMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A recurring message. `last`: the latest occurrence whose message was made; mostly it is the next one, and waits."""
+
+    topic: str
+    name: str
+    cron: str
+    zone: str
+    missed: str
+    data: Any
+    last: int
 
 
 class LeaseAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -391,6 +414,20 @@ def message(shown: Shown) -> Message:
         expires_at=shown.expires_at,
         target=shown.target or None,
         result=msgspec.Raw(shown.result) if shown.result else None,
+    )
+
+
+def recurring(entry: Entry) -> RecurringMessage:
+    """A recurring message for JSON."""
+    asked = entry.asked
+    return RecurringMessage(
+        topic=asked.topic,
+        name=asked.name,
+        cron=asked.cron,
+        zone=asked.zone,
+        missed=asked.missed,
+        data=msgspec.Raw(asked.body),
+        last=entry.last,
     )
 
 

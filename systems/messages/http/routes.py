@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
-from litestar import MediaType, Response, Router, get, patch, post
+from litestar import MediaType, Response, Router, delete, get, patch, post, put
 from litestar.di import NamedDependency, Provide
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import HeaderParameter, PathParameter, QueryParameter
@@ -29,6 +29,8 @@ from muster_server.systems.http.problems import CONTENT_TYPE, KINDS, Problem
 from muster_server.systems.messages.http import bodies
 from muster_server.systems.messages.link import LEASES_MAX, Link
 from muster_server.systems.messages.receiver import Unreachable
+from muster_server.systems.messages.recurring import NAME as RECURRING_NAME
+from muster_server.systems.messages.recurring import Entry, NewEntry
 from muster_server.systems.messages.refusal import Refusal
 from muster_server.systems.messages.shapes import (
     BATCH_MAX,
@@ -73,6 +75,7 @@ LEASE_MORE_S: Final = 15.0
 
 State = Literal["scheduled", "firing", "done", "dead", "withdrawn"]
 TopicPath = Annotated[str, PathParameter(description="The topic's name", pattern=rf"^{NAME.pattern}\Z")]
+RecurringPath = Annotated[str, PathParameter(description="The name of a recurring message", pattern=RECURRING_NAME)]
 IdPath = Annotated[str, PathParameter(description="The message's id")]
 After = Annotated[
     str, QueryParameter(description="The `next` of the page before", max_length=64, pattern="^([0-9]+-[0-9a-f]+)?$")
@@ -194,7 +197,9 @@ class MessagesFace:
         def nodes(caller: NamedDependency[Caller]) -> MessagesFace:
             return self
 
-        handlers = [send, listed, show, change, lease, leases, dead, replay, stats, topics, topic_shown, topic_changed]
+        messages = [send, listed, show, change, dead, replay]
+        leased = [lease, leases, recurring_all, recurring_put, recurring_removed]
+        handlers = [*messages, *leased, stats, topics, topic_shown, topic_changed]
         provided = {"nodes": Provide(nodes, sync_to_thread=False)}
         return [Router("/api/v1", route_handlers=handlers, dependencies=provided, tags=["messages"])]
 
@@ -456,6 +461,65 @@ async def leases(
     ends = bodies.lease_ends(asked)
     said = await nodes.ask(RECEIVE, "leases", (topic, ends), list[LeaseSaid]) if ends else []
     return _json(bodies.lease_outcomes(asked, said))
+
+
+@get(
+    "/topics/{topic:str}/recurring",
+    responses={
+        200: ResponseSpec(list[bodies.RecurringMessage], generate_examples=False, description="By name"),
+        **_problems(400, 401, 403, 404, 429, 503),
+    },
+)
+async def recurring_all(
+    topic: TopicPath, caller: NamedDependency[Caller], nodes: NamedDependency[MessagesFace]
+) -> Response[bytes]:
+    """The recurring messages of a topic."""
+    caller.need("show", topic)
+    return _json([bodies.recurring(each) for each in await nodes.ask(ADMIN, "recurring", topic, list[Entry])])
+
+
+@put(
+    "/topics/{topic:str}/recurring/{name:str}",
+    status_code=200,
+    opt={"body": Body((bodies.RecurringAsked,))},
+    responses={
+        200: ResponseSpec(bodies.RecurringMessage, generate_examples=False, description="As it is now"),
+        **_problems(400, 401, 403, 404, 413, 429, 503),
+    },
+)
+async def recurring_put(
+    request: AnyRequest,
+    topic: TopicPath,
+    name: RecurringPath,
+    caller: NamedDependency[Caller],
+    nodes: NamedDependency[MessagesFace],
+) -> Response[bytes]:
+    """Have a message sent again and again: `{"cron": "0 3 * * *", "zone": "Asia/Shanghai", "data": {}, "missed": "once"}`.
+
+    Each occurrence is one message, whose id has its time. Asked for again, nothing changes.
+    """
+    caller.need("change", topic)
+    asked = decoded(await request.body(), bodies.RecurringAsked)
+    new = NewEntry(
+        topic=topic, name=name, cron=asked.cron, zone=asked.zone, missed=asked.missed, body=bytes(asked.data)
+    )
+    return _json(bodies.recurring(await nodes.ask(ADMIN, "recurring-put", new, Entry)))
+
+
+@delete(
+    "/topics/{topic:str}/recurring/{name:str}",
+    status_code=200,
+    responses={
+        200: ResponseSpec(bodies.RecurringMessage, generate_examples=False, description="As it was"),
+        **_problems(400, 401, 403, 404, 429, 503),
+    },
+)
+async def recurring_removed(
+    topic: TopicPath, name: RecurringPath, caller: NamedDependency[Caller], nodes: NamedDependency[MessagesFace]
+) -> Response[bytes]:
+    """Remove a recurring message, and cancel the one that waits."""
+    caller.need("change", topic)
+    return _json(bodies.recurring(await nodes.ask(ADMIN, "recurring-remove", (topic, name), Entry)))
 
 
 @get(

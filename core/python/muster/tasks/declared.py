@@ -6,7 +6,7 @@ Owns the arguments of a task as JSON. It must not know how tasks are leased or r
 import inspect
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Generic, ParamSpec, TypeVar
+from typing import Any, Final, Generic, Literal, ParamSpec, TypeVar
 from urllib.parse import quote
 
 from ..errors import Invalid
@@ -19,6 +19,7 @@ RESULT_BYTES_MAX: Final = 4_096
 RESERVED: Final = frozenset({"in_s", "at", "id", "window_s", "expires_at"})
 """Names that say when and as what a task is sent; a handler has no arguments of these names."""
 
+Missed = Literal["once", "all", "none"]
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -32,6 +33,8 @@ class Handler(Generic[P, R]):
 
     def __init__(self, tasks: "Tasks", topic: str, function: Callable[P, R], lease_s: float) -> None:
         self.tasks, self.topic, self.function, self.lease_s = tasks, topic, function, lease_s
+        self.recurring: dict[str, dict[str, Any]] = {}
+        """By name, what `every` declared."""
         self.is_async = inspect.iscoroutinefunction(function)
         self.signature = inspect.signature(function)
         clash = RESERVED & self.signature.parameters.keys()
@@ -64,6 +67,16 @@ class Handler(Generic[P, R]):
         if not isinstance(said, Sent):
             raise said
         return said
+
+    def every(
+        self, name: str, cron: str, *, zone: str = "UTC", missed: Missed = "once", **arguments: Any
+    ) -> "Handler[P, R]":
+        """Have the function called again and again: `cron` as Debian's cron has it, in a zone, as `"0 3 * * *"`. Workers set
+        it when they start; the key needs the scope `change:TOPIC`. After a stop, `missed` has the latest occurrence made up
+        for, or all, or none. Raises `Invalid`."""
+        data = self.message(**arguments)["data"]
+        self.recurring[name] = {"cron": cron, "zone": zone, "missed": missed, "data": data}
+        return self
 
     def message(
         self,

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Final
+from urllib.parse import quote
 
 from ..errors import Invalid, MusterError, Refused, TimedOut, Unavailable
 from .declared import Handler, Hopeless, Tasks, arguments_of, path, result_of
@@ -36,7 +37,7 @@ EXTEND_SHARE: Final = 1 / 3
 LOOK_SHARE: Final = 1 / 12
 EXTENDING_S: Final = 0.01
 WHY_CHARS_MAX: Final = 500
-GONE: Final = frozenset({"bad_credential", "no_credential", "not_allowed", "not_found", "bad_request"})
+GONE: Final = frozenset({"bad_credential", "no_credential", "not_allowed", "not_found", "bad_request", "bad_body"})
 """Codes that no other try mends: the worker ends with them."""
 
 log = logging.getLogger("muster.tasks")
@@ -102,13 +103,18 @@ class Worker:
     async def run(self, stop: asyncio.Event) -> None:
         """Work until `stop` is set. Raises `MusterError` for what no other try mends, as a key that may not work."""
         self._threads = ThreadPoolExecutor(self._at_once, thread_name_prefix="muster-task")
-        fetching = [asyncio.create_task(self._fetch(topic)) for topic in self.order.topics]
+        setting = [asyncio.create_task(self._set_recurring(topic)) for topic in self.order.topics]
+        fetching = [*setting, *(asyncio.create_task(self._fetch(topic)) for topic in self.order.topics)]
         running = [asyncio.create_task(self._run()) for _ in range(self._at_once)]
         telling = [asyncio.create_task(self._tell(topic)) for topic in self.order.topics]
         extending = asyncio.create_task(self._extend())
         stopped = asyncio.create_task(stop.wait())
         try:
-            await asyncio.wait([stopped, *fetching, *running], return_when=asyncio.FIRST_COMPLETED)
+            waits: set[asyncio.Task[Any]] = {stopped, *fetching, *running}
+            while not stop.is_set():
+                done, waits = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+                if any(task not in setting or task.exception() is not None for task in done):
+                    break
         finally:
             stopped.cancel()
             await self._drain(fetching, running, telling)
@@ -154,6 +160,24 @@ class Worker:
     def _ahead(self) -> int:
         """Tasks of one topic that may wait here."""
         return max(self._at_once, min(AHEAD_MAX, int(self._rate * AHEAD_S)))
+
+    async def _set_recurring(self, topic: str) -> None:
+        """Set the recurring tasks that the handler declares, however long the face is away."""
+        pause = AGAIN_S
+        left = list(self._tasks.handlers[topic].recurring.items())
+        while left and not self._stopping:
+            name, entry = left[0]
+            try:
+                await self._face.ask("PUT", path(topic, f"recurring/{quote(name, safe='')}"), entry)
+            except (Unavailable, TimedOut, Refused) as error:
+                if isinstance(error, Refused) and error.code in GONE:
+                    raise
+                log.warning("topic %s: the recurring task %s cannot be set now: %s", topic, name, error)
+                await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+                pause = min(2 * pause, AGAIN_S_MAX)
+                continue
+            pause = AGAIN_S
+            del left[0]
 
     async def _fetch(self, topic: str) -> None:
         handler, waiting = self._tasks.handlers[topic], self._waiting[topic]
