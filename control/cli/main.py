@@ -717,6 +717,19 @@ def cache(context: typer.Context) -> int:
     return program.main(context.args, prog="muster cache")
 
 
+@app.command(
+    rich_help_panel=RUN,
+    epilog="Example: muster work portal.jobs:tasks --at-once 8",
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []},
+    add_help_option=False,
+)
+def work(context: typer.Context) -> int:
+    """Run the tasks of a program that `muster.tasks` declares: leases them, calls their handlers."""
+    from muster import work as program
+
+    return program.main(context.args, prog="muster work")
+
+
 def layer_of(role: Layer, cluster: str) -> "LayerRef":
     """Return the layer of these arguments. Raises `UserError`."""
     from muster_server.control.cli.grow import LayerRef

@@ -4,6 +4,9 @@ Bounds the head of a request in bytes and seconds, and connections in number. Kn
 """
 
 import asyncio
+import fcntl
+import struct
+import termios
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -12,6 +15,8 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from muster_server.systems.http.counts import Counts
 from muster_server.systems.http.problems import CONTENT_TYPE, Problem
 
+LOOK_S, LOOK_S_MAX = 0.001, 0.05
+"""Between looks whether the peer's system has all bytes: doubled up to the second figure."""
 LINE_BYTES: Final = 4
 """`: ` and the end of the line, of each header."""
 
@@ -55,6 +60,22 @@ class Connection(HttpToolsProtocol):
     def abort(self) -> None:
         """Give it up, with all that its peer did not read."""
         self.transport.abort()
+
+    async def received(self) -> bool:
+        """Return once the peer's system has acknowledged all bytes; false: it is gone, and may lack some."""
+        pause_s = LOOK_S
+        while not self.gone:
+            if not self.transport.get_write_buffer_size() and not self._unacknowledged():
+                return True
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LOOK_S_MAX)
+        return False
+
+    def _unacknowledged(self) -> int:
+        """Bytes in the socket that the peer's system has not acknowledged."""
+        connected = self.transport.get_extra_info("socket")
+        queued = fcntl.ioctl(connected.fileno(), termios.TIOCOUTQ, bytes(4))
+        return int(struct.unpack("i", queued)[0])
 
     def data_received(self, data: bytes) -> None:
         """Parse; a head that does not end is cut."""

@@ -1,7 +1,7 @@
 """The admin as a process: it writes the topics, and answers operators about messages, dead letters and figures."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,11 +11,13 @@ from muster.clock import now_ms
 from muster_server.control.errors import UserError
 from muster_server.plane.service import Context
 from muster_server.plane.spec import Spec
+from muster_server.systems.messages import recurring
 from muster_server.systems.messages.answers import LastAnswer
 from muster_server.systems.messages.link import SCRUB_S, CenterLink, Link
 from muster_server.systems.messages.listener import Question
 from muster_server.systems.messages.options import AdminOptions
-from muster_server.systems.messages.receiver import Unreachable, shown
+from muster_server.systems.messages.receiver import NoTopic, Receiver, Unreachable, shown
+from muster_server.systems.messages.recurring import Entry, NewEntry, Recurring, RecurringError
 from muster_server.systems.messages.refusal import Refusal
 from muster_server.systems.messages.service import MessagesService, answering
 from muster_server.systems.messages.shapes import (
@@ -43,6 +45,8 @@ from muster_server.systems.messages.topics import FILE, Book, NewTopic, Topic, T
 
 LIMIT_MAX: Final = 1_000
 RETIRE_S: Final = 1.0
+RECURRING_DAYS_MAX: Final = 3_660
+"""From one occurrence of a recurring message to the next."""
 
 
 class AdminService(MessagesService):
@@ -56,6 +60,16 @@ class AdminService(MessagesService):
         super().__init__(spec, context, settings.folder, self._file)
         self._link = Link(CENTER, self.places.of(CENTER), self.token)
         self._center = CenterLink(self._link)
+        receiver = Receiver(
+            self._file,
+            self._center,
+            body_bytes_max=recurring.BODY_BYTES_MAX,
+            delay_days_max=RECURRING_DAYS_MAX,
+            kinds=frozenset(settings.targets),
+        )
+        self._recurring = Recurring(Path(settings.topics), receiver.send, receiver.change)
+        self._made_told = ""
+        """Why recurring messages could not be made, as it was told last."""
 
     async def open(self) -> None:
         """Read the topics, or begin their file. Raises `UserError` for a damaged one, and for a lost one without a copy."""
@@ -67,6 +81,7 @@ class AdminService(MessagesService):
             )
         try:
             restored = self._file.open(self._copy)
+            self._recurring.open()
         except ValueError as error:
             raise UserError(str(error)) from None
         if restored:
@@ -94,12 +109,15 @@ class AdminService(MessagesService):
             "replay": answering(self._replay, tuple[str, list[str]]),
             "replay-page": answering(self._replay_page, ReplayPage),
             "scrub": answering(self._scrub, None),
+            "recurring": answering(self._recurring_of, str),
+            "recurring-put": answering(self._recurring_put, NewEntry),
+            "recurring-remove": answering(self._recurring_remove, tuple[str, str]),
         }
 
     # --- topics ---------------------------------------------------------------------------------------------------
 
     async def work(self) -> None:
-        """Drop secrets whose time is over, for ever."""
+        """Drop secrets whose time is over, and make recurring messages, for ever."""
         while True:
             await asyncio.sleep(RETIRE_S)
             try:
@@ -107,6 +125,31 @@ class AdminService(MessagesService):
                     self.log.info("the former secret of a topic signs no more", topic=topic.name)
             except OSError as error:  # it signs on, and is dropped later
                 self.log.error("the topics cannot be written", error=error.strerror)
+            await self._make()
+
+    async def _make(self) -> None:
+        """Make recurring messages; what could not be made is told once, and made later."""
+        try:
+            why = "; ".join(await self._recurring.make(now_ms()))
+        except (Unreachable, NoTopic, RecurringError, OSError) as error:
+            why = str(error)
+        if why and why != self._made_told:
+            self.log.warning("recurring messages could not be made", why=why)
+        self._made_told = why
+
+    async def _recurring_of(self, topic: str) -> list[Entry]:
+        if topic:
+            self._topic(topic)
+        return self._recurring.all(topic)
+
+    async def _recurring_put(self, asked: NewEntry) -> Entry:
+        self._topic(asked.topic)
+        entry = await _entry(self._recurring.put(asked, now_ms()))
+        await self._make()
+        return next((each for each in self._recurring.all(asked.topic) if each.key == entry.key), entry)
+
+    async def _recurring_remove(self, asked: tuple[str, str]) -> Entry:
+        return await _entry(self._recurring.remove(*asked, now_ms()))
 
     async def _create(self, new: NewTopic) -> Topic:
         return _written(lambda: self._file.create(new))
@@ -124,6 +167,10 @@ class AdminService(MessagesService):
 
     async def _removed(self, name: str, *, forget: bool) -> Topic:
         topic = self._topic(name)
+        if entries := self._recurring.all(name):
+            raise Refusal(
+                "conflict", f"topic {name} has the recurring message {entries[0].asked.name}; remove it first"
+            )
         if waiting := await self._count(topic, LIVE):
             raise Refusal("conflict", f"topic {name} has {waiting} messages that wait; cancel them, or let them fire")
         if not forget and (dead := await self._count(topic, ("dead",))):
@@ -256,6 +303,17 @@ def _written(change: Callable[[], Topic]) -> Topic:
         raise Refusal(error.code, str(error)) from None
     except OSError as error:
         raise Refusal("unavailable", f"the topics cannot be written: {error.strerror}") from None
+
+
+async def _entry(change: Awaitable[Entry]) -> Entry:
+    try:
+        return await change
+    except RecurringError as error:
+        raise Refusal(error.code, str(error)) from None
+    except Unreachable as error:
+        raise Refusal("unavailable", str(error)) from None
+    except OSError as error:
+        raise Refusal("unavailable", f"the recurring messages cannot be written: {error.strerror}") from None
 
 
 def _next(found: Found) -> str:

@@ -23,6 +23,7 @@ from muster.clock import now_ms
 from muster_server import _engines
 from muster_server.systems.messages.answers import Answers, LastAnswer
 from muster_server.systems.messages.figures import BOUNDS_MS, Figures
+from muster_server.systems.messages.leases import Leases
 from muster_server.systems.messages.schedule import NewChange, Reply, Schedule, StoreError
 from muster_server.systems.messages.shapes import Fire, Held, Result
 from muster_server.systems.messages.topics import Topic, Topics
@@ -40,8 +41,11 @@ REMEMBERED_MAX: Final = 64
 """Workers that left whose claims are still known."""
 ANSWER_BYTES_MAX: Final = 2_048
 """Of a target's last answer."""
+DELIVERED: Final = ord("d")
+LOST: Final = ord("x")
 NO_FIRES: Final = msgspec.msgpack.encode([])
-TAKEN: Final = bytes(byte != ord("n") for byte in range(256))
+NOT_NOW: Final = ord("n")
+TAKEN: Final = bytes(byte != NOT_NOW for byte in range(256))
 """Whether the schedule has a result, by the byte that it said."""
 
 
@@ -114,6 +118,7 @@ class Center:
         self._schedule, self._topics, self._answers, self._log = schedule, topics, answers, log
         self._rate, self._wall, self._monotonic = overdue_rate, wall, monotonic
         self.figures = Figures()
+        self.leases = Leases(schedule.serve, schedule.leave, self._given_back)
         self._sessions: dict[int, Session] = {}
         self._left: dict[int, Session] = {}
         """Workers that are gone or cut off, whose claims still stand."""
@@ -178,6 +183,11 @@ class Center:
             self._log.info("a worker ended; what it held is due again", **session.peer, held=len(session.claims))
             self._later([(number, "release", claim, AT_ONCE) for number, claim in session.claims.drain()])
 
+    def _given_back(self, fires: Sequence[Fire]) -> None:
+        """Nobody takes these: they are due again."""
+        if fires:
+            self._later([(each.number, "release", each.claim, AT_ONCE) for each in fires])
+
     def _later(self, changes: Sequence[NewChange]) -> None:
         task = asyncio.create_task(self._schedule.change(changes))
         self._tasks.add(task)
@@ -209,6 +219,9 @@ class Center:
         """Choose the workers of each topic anew; those that stay keep it."""
         there = frozenset(self._sessions)
         for topic in self._topics.all():
+            if topic.is_leased:
+                self._unassign(topic.number)
+                continue
             kept = self._assigned.get(topic.number, frozenset()) & there
             wanted = len(there) if not topic.workers else min(topic.workers, len(there))
             if len(kept) > wanted:
@@ -224,6 +237,15 @@ class Center:
         for gone in self._assigned.keys() - {topic.number for topic in self._topics.all()}:
             del self._assigned[gone]
         self._soon()
+
+    def _unassign(self, topic: int) -> None:
+        """No worker fires its messages: programs lease them."""
+        for each in self._assigned.pop(topic, ()):
+            session = self._sessions.get(each)
+            if session is not None:  # its credits of other topics are given anew
+                self._schedule.leave(each)
+                session.credit.clear()
+                self._dirty.update(self._assigned)
 
     def _soon(self) -> None:
         if not self._spread_soon:
@@ -290,10 +312,11 @@ class Center:
 
     def on_fires(self, worker: int, fires: bytes) -> None:
         """The schedule claimed messages for a worker: an array of `Fire`."""
+        if self.leases.on_fires(worker, fires):
+            return
         session, now = self._sessions.get(worker), self._wall()
         if session is None:  # it left while the claims were won
-            claimed = msgspec.msgpack.decode(fires, type=list[Fire])
-            self._later([(each.number, "release", each.claim, AT_ONCE) for each in claimed])
+            self._given_back(msgspec.msgpack.decode(fires, type=list[Fire]))
             return
         for topic, count, overdue in session.claims.begin(fires, now, OVERDUE_MS):
             session.credit[topic] = max(0, session.credit.get(topic, 0) - count)
@@ -315,6 +338,10 @@ class Center:
         session = self._sessions.get(incarnation) or self._left.get(incarnation)
         if session is not None:
             session.weight = weight
+        return (await self._settled(session, results)).translate(TAKEN)
+
+    async def _settled(self, session: Session | None, results: bytes) -> bytes:
+        """What the schedule said of each result; `n`: nothing was changed, tell it again."""
         dying = _engines.dying_results(results)
         if not dying or await self._keep_answers(dying):
             return await self._take(session, results)
@@ -323,7 +350,7 @@ class Center:
         waiting = {place for place, *_ in dying}
         others = [each for place, each in enumerate(told) if place not in waiting]
         taken = iter(await self._take(session, msgspec.msgpack.encode(others)))
-        return bytes(0 if place in waiting else next(taken) for place in range(len(told)))
+        return bytes(NOT_NOW if place in waiting else next(taken) for place in range(len(told)))
 
     async def _keep_answers(self, dying: Sequence[tuple[int, int, str, int | None, bytes]]) -> bool:
         """Write the last answers of letters that are about to die. False: they could not be written."""
@@ -340,7 +367,7 @@ class Center:
         return True
 
     async def _take(self, session: Session | None, results: bytes) -> bytes:
-        """A byte for each: whether the schedule has it."""
+        """What the schedule said, a byte for each."""
         said = await self._schedule.settle(results)
         now = self._wall()
         self.lost_claims += said.count(b"x")
@@ -352,7 +379,7 @@ class Center:
                 self._dirty.add(topic)
         if self._dirty:
             self._soon()
-        return said.translate(TAKEN)
+        return said
 
     def holds(self, incarnation: int, held: Sequence[Held]) -> None:
         """A worker says which targets get nothing now."""
@@ -370,6 +397,56 @@ class Center:
                 if name not in found or found[name].until < each.until:
                     found[name] = each
         return tuple(found.values())
+
+    # --- leases -------------------------------------------------------------------------------------------------
+
+    async def lease(self, topic: Topic, most: int, wait_s: float, lease_s: float) -> list[Fire]:
+        """Due messages of a topic for a program that asked for them. Raises `leases.Busy`."""
+        return await self.leases.take(topic, most, wait_s, lease_s)
+
+    async def end_leases(self, results: Sequence[Result]) -> bytes:
+        """What the schedule said of each: a byte as `schedule.SAID`. Results of tasks are kept once they count."""
+        now = [msgspec.structs.replace(each, claim=self.leases.claim(each.number, each.claim)) for each in results]
+        said = bytearray(await self._settled(None, msgspec.msgpack.encode(now)))
+        # An extension may have taken place meanwhile, and named another claim.
+        moved = [
+            (place, claim)
+            for place, each in enumerate(now)
+            if said[place] == LOST and (claim := self.leases.claim(each.number, each.claim)) != each.claim
+        ]
+        if moved:
+            again = [msgspec.structs.replace(now[place], claim=claim) for place, claim in moved]
+            for (place, _), byte in zip(moved, await self._settled(None, msgspec.msgpack.encode(again)), strict=True):
+                said[place] = byte
+        at = self._wall()
+        rows = [
+            LastAnswer(each.number, at, "done", None, each.answer)
+            for each, byte in zip(now, said, strict=True)
+            if byte == DELIVERED and each.answer
+        ]
+        if rows:
+            try:
+                await asyncio.to_thread(self._answers.keep, rows)
+            except sqlite3.Error as error:
+                self._log.error("results of tasks cannot be written", count=len(rows), error=str(error))
+        return bytes(said)
+
+    async def extend_leases(self, asked: Sequence[tuple[int, int, int]]) -> list[tuple[str, int]]:
+        """Number, claim and new end of each: `done` and the claim from now on; or `lost`; or `busy`."""
+        changes: list[NewChange] = [
+            (number, "extend", self.leases.claim(number, claim), until) for number, claim, until in asked
+        ]
+        answers: list[tuple[str, int]] = []
+        replies = await self._schedule.change(changes)
+        for (number, _, before, _), reply in zip(changes, replies, strict=True):
+            if reply[0] == "changed" and before is not None:
+                claim = int(reply[1][1])
+                self.leases.extended_to(number, before, claim)
+                answers.append(("done", claim))
+            else:
+                answers.append(("busy" if reply[0] == "disk_full" else "lost", 0))
+        self.lost_claims += sum(outcome == "lost" for outcome, _ in answers)
+        return answers
 
     # --- messages -----------------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from muster_server.plane.spec import Spec, password
 from muster_server.systems.messages.answers import Answers, LastAnswer
 from muster_server.systems.messages.center import NO_FIRES, Center
 from muster_server.systems.messages.figures import rows
+from muster_server.systems.messages.leases import Busy
 from muster_server.systems.messages.listener import Question
 from muster_server.systems.messages.logged import LoggedSchedule
 from muster_server.systems.messages.options import CenterOptions
@@ -32,8 +33,19 @@ from muster_server.systems.messages.schedule import (
     Schedule,
     StoreError,
 )
-from muster_server.systems.messages.service import MessagesService, answering
-from muster_server.systems.messages.shapes import BACKLOG_MS, Found, Held, Holds, Join, Results, Scrubbed, Which
+from muster_server.systems.messages.service import LOOK_S, MessagesService, answering
+from muster_server.systems.messages.shapes import (
+    BACKLOG_MS,
+    Fire,
+    Found,
+    Held,
+    Holds,
+    Join,
+    Result,
+    Results,
+    Scrubbed,
+    Which,
+)
 from muster_server.systems.messages.system import Told
 from muster_server.systems.messages.topics import FILE as TOPICS
 from muster_server.systems.messages.topics import Topic, Topics
@@ -151,6 +163,9 @@ class CenterService(MessagesService):
             "holds": answering(self._holds, Holds),
             "state": answering(self._state, Topic),
             "fires": Question(Join, pieces=self._fires),
+            "lease": Question(tuple[int, int, float, float], answer=self._lease, waits=True),
+            "end-leases": answering(self._end_leases, list[Result]),
+            "extend-leases": answering(self._extend_leases, list[tuple[int, int, int]]),
         }
 
     async def _insert(self, messages: msgspec.Raw) -> msgspec.Raw:
@@ -217,6 +232,23 @@ class CenterService(MessagesService):
             self._center.leave(session)
             self.log.info("a worker left", **session.peer, incarnation=join.incarnation)
 
+    async def _lease(self, asked: tuple[int, int, float, float]) -> list[Fire]:
+        number, most, wait_s, lease_s = asked
+        topic = self.topics.numbered(number)
+        if topic is None or not topic.is_leased:  # the center looks at the file of topics a little later
+            await asyncio.sleep(min(wait_s, LOOK_S))
+            return []
+        try:
+            return await self._asked(self._center.lease(topic, most, wait_s, lease_s))
+        except Busy:
+            raise Refusal("busy", "too many requests wait for messages to lease") from None
+
+    async def _end_leases(self, results: list[Result]) -> bytes:
+        return await self._asked(self._center.end_leases(results))
+
+    async def _extend_leases(self, asked: list[tuple[int, int, int]]) -> list[tuple[str, int]]:
+        return await self._asked(self._center.extend_leases(asked))
+
     async def _asked(self, answer: Awaitable[T]) -> T:
         try:
             return await answer
@@ -272,6 +304,8 @@ class CenterService(MessagesService):
             ("messages_buried", "Messages whose last claim ran out", float(stats.get("buried", 0))),
             ("messages_dead_forgotten", "Dead letters dropped after dead_days", float(stats.get("dead_forgotten", 0))),
             ("messages_claims_lost", "Results whose claim was not the live one", float(self._center.lost_claims)),
+            ("messages_leased", "Messages given to programs that lease them", float(self._center.leases.leased)),
+            ("messages_leases_extended", "Leases made longer", float(self._center.leases.extended)),
             ("messages_workers_late", "Streams refused to a worker's former life", float(self._center.late_workers)),
             ("messages_schedule_back", "Times that Redis came back older", float(stats.get("backs", 0))),
             ("messages_changes_lost", "Changes that Redis had no more then", float(stats.get("changes_lost", 0))),
@@ -299,6 +333,7 @@ class CenterService(MessagesService):
                 "Targets that failed or asked for a pause, and get nothing",
                 float(len(self._center.held)),
             ),
+            ("messages_leases_waiting", "Requests that wait for messages to lease", float(self._center.leases.waiting)),
             ("messages_known", "Messages known, ended ones within the history too", float(stats.get("known", 0))),
             ("messages_schedule_bytes", "Memory of the schedule", float(stats.get("memory_bytes", 0))),
             ("messages_log_records", "Records of the log before the schedule", float(stats.get("log_records", 0))),

@@ -153,6 +153,9 @@ class Firing:
             except (msgspec.MsgspecError, TargetError) as error:
                 self._fail(fire, None, "failed", None, str(error).encode())
                 continue
+            if target.kind == "pull":  # programs lease the topic's messages since a moment ago
+                self._release(fire, now)
+                continue
             late = now - fire.due_at if fire.attempts == 1 else -1
             if target.kind != "callback":
                 self._hand(fire, topic, target, envelope, late)

@@ -11,10 +11,12 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from muster_server.systems.messages.answers import LastAnswer
 from muster_server.systems.messages.connection import Broken, Connection, connect
 from muster_server.systems.messages.receiver import Unreachable
 from muster_server.systems.messages.refusal import LENGTH_BYTES, Refusal
 from muster_server.systems.messages.schedule import NewChange, NewMessage, Reply
+from muster_server.systems.messages.shapes import Fire, Result
 
 ASK_S: Final = 10.0
 SCRUB_S: Final = 3_600.0
@@ -25,6 +27,8 @@ STREAM_S: Final = 15.0
 PIECE_BYTES_MAX: Final = 512 << 20
 CONNECTIONS_MAX: Final = 64
 """Questions at once; further ones wait."""
+LEASES_MAX: Final = 4_096
+"""The same for requests that wait for messages to lease."""
 IDLE_MAX: Final = 16
 IDLE_S: Final = 30.0
 """A connection that was not used for so long is not used again: its other end closes it after 60 s."""
@@ -39,11 +43,13 @@ T = TypeVar("T")
 class Link:
     """Asks the first node of a role that answers. `addresses` is looked up for each question."""
 
-    def __init__(self, role: str, addresses: Addresses, token: bytes) -> None:
+    def __init__(
+        self, role: str, addresses: Addresses, token: bytes, *, connections_max: int = CONNECTIONS_MAX
+    ) -> None:
         self._role, self._addresses = role, addresses
         self._credential = token
         self._idle: dict[tuple[str, int], list[Connection]] = {}
-        self._places = asyncio.Semaphore(CONNECTIONS_MAX)
+        self._places = asyncio.Semaphore(connections_max)
         self._streams: set[Connection] = set()
         self._encoder = msgspec.msgpack.Encoder()
 
@@ -152,6 +158,30 @@ class CenterLink:
     async def get(self, ids: Sequence[int]) -> list[Reply]:
         """As `Center`."""
         return await self._link.ask("get", ids, list[Any])
+
+    async def answers(self, ids: Sequence[int]) -> dict[int, bytes]:
+        """As `Center`."""
+        return {each.number: each.answer for each in await self._link.ask("answers", ids, list[LastAnswer])}
+
+
+class LeasesLink:
+    """A `systems.messages.leasing.Center`. A request that waits has a connection of its own."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    async def lease(self, topic: int, most: int, wait_s: float, lease_s: float) -> list[Fire]:
+        """As `Center`."""
+        asked = (topic, most, wait_s, lease_s)
+        return await self._link.ask("lease", asked, list[Fire], timeout_s=wait_s + ASK_S)
+
+    async def end_leases(self, results: Sequence[Result]) -> bytes:
+        """As `Center`."""
+        return await self._link.ask("end-leases", results, bytes)
+
+    async def extend_leases(self, asked: Sequence[tuple[int, int, int]]) -> list[tuple[str, int]]:
+        """As `Center`."""
+        return await self._link.ask("extend-leases", asked, list[tuple[str, int]])
 
 
 class Merged:

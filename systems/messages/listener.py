@@ -34,6 +34,8 @@ class Question:
     kind: Any
     answer: Callable[[Any], Awaitable[Any]] | None = None
     pieces: Callable[[Any], AsyncIterator[Any]] | None = None
+    waits: bool = False
+    """The answer may take its time: it is cancelled once its asker is gone."""
 
 
 class Listener:
@@ -115,7 +117,15 @@ class Listener:
                 await self._stream(question.pieces(asked), receive, send)
                 return
             assert question.answer is not None
-            answer = self._encoder.encode(await question.answer(asked))
+            answered = question.answer(asked)
+            if question.waits:
+                said = await _unless_gone(answered, receive)
+                if said is None:
+                    return
+                (found,) = said
+            else:
+                found = await answered
+            answer = self._encoder.encode(found)
         except msgspec.MsgspecError as error:
             self.refused += 1
             await _say(send, 400, self._encoder.encode(["bad_request", str(error)]))
@@ -147,6 +157,18 @@ class Listener:
                 framed = len(encoded).to_bytes(LENGTH_BYTES, "big") + encoded
                 await send({"type": "http.response.body", "body": framed, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
+
+
+async def _unless_gone(answer: Awaitable[Any], receive: Callable[[], Awaitable[Any]]) -> tuple[Any] | None:
+    """The answer; None: its asker is gone, and it was cancelled."""
+    answering, gone = asyncio.ensure_future(answer), asyncio.ensure_future(_gone(receive))
+    try:
+        await asyncio.wait([answering, gone], return_when=asyncio.FIRST_COMPLETED)
+        return (answering.result(),) if answering.done() else None
+    finally:
+        for task in (answering, gone):
+            task.cancel()
+        await asyncio.gather(answering, gone, return_exceptions=True)
 
 
 async def _gone(receive: Callable[[], Awaitable[Any]]) -> None:

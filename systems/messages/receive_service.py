@@ -10,13 +10,14 @@ from muster_server.plane.service import Context, Figure
 from muster_server.plane.spec import Spec
 from muster_server.systems.http.problems import Problem
 from muster_server.systems.messages.http import bodies
-from muster_server.systems.messages.link import CenterLink, Link
+from muster_server.systems.messages.leasing import Leasing
+from muster_server.systems.messages.link import LEASES_MAX, CenterLink, LeasesLink, Link
 from muster_server.systems.messages.listener import Question
 from muster_server.systems.messages.options import ReceiveOptions
 from muster_server.systems.messages.receiver import NoTopic, Receiver, Unreachable
 from muster_server.systems.messages.refusal import Refusal
 from muster_server.systems.messages.service import MessagesService, answering
-from muster_server.systems.messages.shapes import Change, Refused, Send, Sent
+from muster_server.systems.messages.shapes import Change, Lease, LeaseEnd, Refused, Send, Sent
 from muster_server.systems.messages.system import CENTER, Told
 from muster_server.systems.messages.topics import Topics
 
@@ -36,11 +37,14 @@ class ReceiveService(MessagesService):
             delay_days_max=options.delay_days_max,
             kinds=frozenset(settings.targets),
         )
+        self._leases_link = Link(CENTER, self._centers, self.token, connections_max=LEASES_MAX)
+        self._leasing = Leasing(self.topics, LeasesLink(self._leases_link))
         self._sent = self._refused = self._changed = 0
 
     async def shut(self) -> None:
         """Close the link."""
         await self._link.close()
+        await self._leases_link.close()
 
     def is_ready(self) -> bool:
         """It knows the topics and a center."""
@@ -53,6 +57,8 @@ class ReceiveService(MessagesService):
             "send_json": answering(self._send_json, tuple[str, bytes]),
             "change": answering(self._change, tuple[str, list[Change]]),
             "show": answering(self._show, tuple[str, list[str]]),
+            "lease": Question(Lease, answer=self._lease, waits=True),
+            "leases": answering(self._leases, tuple[str, list[LeaseEnd]]),
         }
 
     async def _send(self, asked: tuple[str, list[Send]]) -> Sequence[Sent | Refused]:
@@ -81,6 +87,12 @@ class ReceiveService(MessagesService):
 
     async def _show(self, asked: tuple[str, list[str]]) -> Any:
         return await _told(self._receiver.show(*asked))
+
+    async def _lease(self, asked: Lease) -> Any:
+        return await _told(self._leasing.lease(asked))
+
+    async def _leases(self, asked: tuple[str, list[LeaseEnd]]) -> Any:
+        return await _told(self._leasing.end(*asked))
 
     def counters(self) -> list[Figure]:
         """Messages and changes."""

@@ -25,7 +25,7 @@ from muster_server.systems.messages.shapes import (
     Sent,
     Shown,
 )
-from muster_server.systems.messages.targets import ALWAYS, BODY_BYTES_MAX, Kind, TargetError, accepted
+from muster_server.systems.messages.targets import ALWAYS, BODY_BYTES_MAX, PULL, Kind, TargetError, accepted
 from muster_server.systems.messages.topics import Topic, Topics
 
 DAY_MS: Final = 86_400_000
@@ -59,6 +59,9 @@ class Center(Protocol):
 
     async def get(self, ids: Sequence[int]) -> list[Reply]:
         """As `systems.messages.schedule.Schedule`."""
+
+    async def answers(self, ids: Sequence[int]) -> dict[int, bytes]:
+        """Results of tasks, by number, where they said one."""
 
 
 class Unreachable(Exception):
@@ -135,6 +138,11 @@ class Receiver:
             return Refused(code="bad_request", detail="a message has either a delay or a time")
         if send.for_topic and (why := self._unsendable(topic, send)):
             return why
+        if send.target and PULL in {send.target, topic.callback}:
+            cause = (
+                "programs lease its messages, which name no target" if topic.is_leased else "a topic alone has pull:"
+            )
+            return Refused(code="bad_request", detail=f"topic {topic.name}, target {send.target!r:.80}: {cause}")
         text = send.target or topic.callback
         if not text:
             return Refused(code="bad_request", detail=f"neither the message nor topic {topic.name} has a target")
@@ -208,10 +216,19 @@ class Receiver:
     async def show(self, topic_name: str, ids: Sequence[str]) -> list[Shown | None]:
         """The messages as they are; None: not known here, or forgotten. Raises `NoTopic`, `Unreachable`."""
         topic = self.topic(topic_name)
-        replies = await self._center.get(Numbers(self._topics.key, topic.number).of(ids))
+        numbers = Numbers(self._topics.key, topic.number).of(ids)
+        replies = await self._center.get(numbers)
+        done = [
+            number
+            for number, reply in zip(numbers, replies, strict=True)
+            if topic.is_leased and reply[0] == "found" and reply[1][5] == "done"
+        ]
+        results = await self._center.answers(done) if done else {}
         return [
-            shown(topic.name, reply) if reply[0] == "found" and _of(id, reply) else None
-            for id, reply in zip(ids, replies, strict=True)
+            msgspec.structs.replace(shown(topic.name, reply), result=results.get(number))
+            if reply[0] == "found" and _of(id, reply)
+            else None
+            for id, number, reply in zip(ids, numbers, replies, strict=True)
         ]
 
 

@@ -24,6 +24,13 @@ EVER: Final = 1 << 62
 """After every due time."""
 BACKLOG_MS: Final = (0, 60_000, 600_000, 3_600_000, 86_400_000, 604_800_000)
 """Bounds of the backlog by due time, from now: overdue, a minute, ten, an hour, a day, a week, later."""
+LEASED_MAX: Final = 1_000
+"""Messages of one lease request."""
+LEASE_S_MAX: Final = 3_600.0
+LEASE_WAIT_S_MAX: Final = 60.0
+LEASE_CHARS_MAX: Final = 128
+RESULT_BYTES_MAX: Final = 4_096
+"""Of a task."""
 BACKLOG: Final = ("overdue", "1m", "10m", "1h", "1d", "7d", "later")
 
 State = Literal["scheduled", "firing", "retry", "done", "dead", "cancelled", "expired"]
@@ -105,6 +112,8 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
     kind: str = ""
     accepted_at: int = 0
     body: bytes = b""
+    result: bytes | None = None
+    """What the program that leased it said with `done`."""
 
 
 class Dead(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,6 +183,44 @@ class Result(msgspec.Struct, frozen=True, array_like=True):
     outcome: str = ""
     status: int | None = None
     answer: bytes = b""
+
+
+class Lease(msgspec.Struct, frozen=True, array_like=True):
+    """A program waits for up to `most` messages of a topic, each for `lease_s`."""
+
+    topic: str
+    most: Annotated[int, Meta(ge=1, le=LEASED_MAX)]
+    wait_s: Annotated[float, Meta(ge=0, le=LEASE_WAIT_S_MAX)]
+    lease_s: Annotated[float, Meta(ge=1, le=LEASE_S_MAX)]
+
+
+class Leased(msgspec.Struct, frozen=True, array_like=True):
+    """A message under a lease. `lease`: what names it to the receivers."""
+
+    lease: str
+    until: int
+    message: Shown
+
+
+class LeaseEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """What a program says of a lease. `time_ms`: of `extend`, how long from now it lasts; of `again`, in how long the
+    message is due again; without it by the topic's retries."""
+
+    lease: Annotated[str, Meta(max_length=LEASE_CHARS_MAX)]
+    verb: Literal["done", "again", "dead", "back", "extend"]
+    time_ms: Annotated[int, Meta(ge=0, le=1 << 53)] | None = None
+    text: bytes = b""
+    """The result, or why it failed."""
+
+
+class LeaseSaid(msgspec.Struct, frozen=True, array_like=True):
+    """What came of it: `done`; `lost`, its claim had run out and another one was won, or it ended before; `busy`, nothing
+    was changed, say it again."""
+
+    outcome: Literal["done", "lost", "busy"]
+    lease: str = ""
+    """After an extension: what names it from now on. The former name is good as well, while its center runs."""
+    until: int = 0
 
 
 class Join(msgspec.Struct, frozen=True, array_like=True):

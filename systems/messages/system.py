@@ -72,7 +72,7 @@ def _certificates(options: Any, around: Around) -> tuple[str, str, str]:
 
 def lacks(section: Callable[[str], Any]) -> str | None:
     """Why none of the roles can be served."""
-    if not (find_spec("httptools") and find_spec("httpx2")):
+    if not (find_spec("cronsim") and find_spec("httptools") and find_spec("httpx2")):
         return MISSING
     center = section("center")
     if center.schedule and not find_spec("redis"):
@@ -178,6 +178,7 @@ SYSTEM: Final = System(
         Action("change", "cancel, postpone and advance messages of these topics, and replay dead letters"),
         Action("show", "read messages, dead letters and figures of these topics"),
         Action("target", "send delayed messages to these addresses, as https://shop.example/* or kafka:orders"),
+        Action("work", "lease messages of these topics, and say what came of them"),
         Action("manage", "change the settings of these topics, and rotate their secrets"),
     ),
     http="muster_server.systems.messages.http.routes",

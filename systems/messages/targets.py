@@ -13,9 +13,11 @@ PARSED_MAX: Final = 4_096
 KAFKA_TOPIC: Final = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}")
 USER: Final = re.compile(r"0|[1-9][0-9]{0,19}")
 USER_MAX: Final = (1 << 64) - 1
-Kind = Literal["callback", "room", "user", "kafka"]
-ALWAYS: Final[frozenset[Kind]] = frozenset({"callback", "room"})
-"""Kinds that every worker reaches."""
+PULL: Final = "pull:"
+"""The target of a topic whose messages programs lease."""
+Kind = Literal["callback", "room", "user", "kafka", "pull"]
+ALWAYS: Final[frozenset[Kind]] = frozenset({"callback", "room", "pull"})
+"""Kinds that are reached everywhere."""
 LACKS: Final[dict[Kind, str]] = {
     "kafka": "targets kafka:TOPIC need the servers of Kafka in callbacks.kafka",
     "user": "targets user:ID need the system of presence, which does not run here (systems.enabled)",
@@ -29,7 +31,7 @@ class TargetError(ValueError):
 
 
 class Target(NamedTuple):
-    """`kind` and what it needs: an address, a room's name, a user, a Kafka topic."""
+    """`kind` and what it needs: an address, a room's name, a user, a Kafka topic; nothing where programs lease."""
 
     kind: Kind
     name: str
@@ -37,7 +39,7 @@ class Target(NamedTuple):
 
 @functools.lru_cache(PARSED_MAX)
 def parse(text: str) -> Target:
-    """Parse `https://…`, `http://…`, `room:NAME`, `user:ID` or `kafka:TOPIC`. Raises `TargetError`."""
+    """Parse `https://…`, `http://…`, `room:NAME`, `user:ID`, `kafka:TOPIC` or `pull:`. Raises `TargetError`."""
     if len(text) > TARGET_CHARS_MAX or not text.isprintable():
         raise TargetError(f"target {text!r:.80} is longer than {TARGET_CHARS_MAX} characters, or not printable")
     if text.startswith(("https://", "http://")):
@@ -49,6 +51,8 @@ def parse(text: str) -> Target:
         if not known or parts.username is not None or " " in text:
             raise TargetError(f"target {text!r:.80} is no address, as https://shop.example/hook is one")
         return Target("callback", text)
+    if text == PULL:
+        return Target("pull", "")
     kind, colon, name = text.partition(":")
     if colon and name:
         if kind == "room":
@@ -61,7 +65,7 @@ def parse(text: str) -> Target:
             if not USER.fullmatch(name) or int(name) > USER_MAX:
                 raise TargetError(f"target {text!r:.80} names no user, a number from 0 to 2^64-1")
             return Target("user", name)
-    raise TargetError(f"target {text!r:.80} is not https://…, room:NAME, user:ID or kafka:TOPIC")
+    raise TargetError(f"target {text!r:.80} is not https://…, room:NAME, user:ID, kafka:TOPIC or pull:")
 
 
 def accepted(text: str, kinds: frozenset[Kind]) -> Target:

@@ -18,7 +18,7 @@ from msgspec import Meta
 
 from muster_server import _engines
 from muster_server.plane.files import write_atomically
-from muster_server.systems.messages.targets import ALWAYS, Kind, TargetError, accepted
+from muster_server.systems.messages.targets import ALWAYS, PULL, Kind, TargetError, accepted
 
 FORMAT: Final = 1
 FILE: Final = "topics.json"
@@ -43,6 +43,7 @@ Workers = Annotated[int, Meta(ge=0, le=1_000)]
 Jitter = Annotated[int, Meta(ge=0, le=1_000)]
 TimeoutS = Annotated[float, Meta(ge=0.1, le=60)]
 PauseS = Annotated[float, Meta(ge=0, le=86_400)]
+Rate = Annotated[float, Meta(ge=0, le=1_000_000)]
 Allowed = Annotated[tuple[str, ...], Meta(max_length=NETWORKS_MAX)]
 Policy = Literal["random", "round-robin", "weighted-round-robin", "weighted-random", "least-loaded"]
 POLICIES: Final[tuple[Policy, ...]] = (
@@ -88,6 +89,13 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Networks that its callbacks may go to, beside public addresses and `callbacks.allowed`."""
     retry_after_max_s: PauseS = PAUSE_S
     """The longest pause that its targets may ask for by `Retry-After`."""
+    rate: Rate = 0.0
+    """Messages that may be leased in a second; 0: as many as programs take."""
+
+    @property
+    def is_leased(self) -> bool:
+        """Whether programs lease its messages."""
+        return self.callback == PULL
 
     @property
     def attempts_max(self) -> int:
@@ -121,6 +129,7 @@ class NewTopic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     timeout_s: TimeoutS = 10.0
     allowed: Allowed = ()
     retry_after_max_s: PauseS = PAUSE_S
+    rate: Rate = 0.0
 
 
 class TopicChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -138,6 +147,7 @@ class TopicChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     timeout_s: TimeoutS | None = None
     allowed: Allowed | None = None
     retry_after_max_s: PauseS | None = None
+    rate: Rate | None = None
 
 
 class Topics:
@@ -308,7 +318,7 @@ class TopicsFile(Topics):
         if topic is None:
             raise TopicError("not_found", f"no topic {name!r:.80}")
         self._check(topic.callback if change.callback is None else change.callback, change.secret or "")
-        plain = ("callback", "workers", "policy", "retries_ms", "jitter", "timeout_s", "retry_after_max_s")
+        plain = ("callback", "workers", "policy", "retries_ms", "jitter", "timeout_s", "retry_after_max_s", "rate")
         given = {name: value for name in plain if (value := getattr(change, name)) is not None}
         if change.allowed is not None:
             given["allowed"] = _networks(change.allowed)

@@ -47,12 +47,11 @@ class Play:
 
     def _change(self) -> tuple[int, str, int | None, int | None]:
         id = self._id()
-        verb = self.dice.choice(
-            ("cancel", "due_at", "later", "sooner", "due_by", "deliver", "fail", "release", "replay", "deliver")
-        )
+        moves = ("cancel", "due_at", "later", "sooner", "due_by")
+        verb = self.dice.choice((*moves, "deliver", "fail", "release", "extend", "replay", "deliver"))
         known = self.model.messages.get(id)
         version: int | None = None
-        if verb in {"deliver", "fail", "release"} or self.dice.random() < 0.2:
+        if verb in {"deliver", "fail", "release", "extend"} or self.dice.random() < 0.2:
             version = known.version if known is not None and self.dice.random() < 0.9 else self.dice.randrange(1, 9)
         at: int | None = self._time()
         if verb == "due_by":

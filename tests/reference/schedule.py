@@ -105,19 +105,25 @@ class Schedule:
             return "ahead", *ahead.told
         before = self.messages[id]
         try:
-            message, step = self._changed(before, verb, version, time)
+            message, step = self._changed(now, before, verb, version, time)
         except Refusal as refusal:
             return "refused", str(refusal), refusal.value
         self.messages[id] = message
         return "changed", message.told, step
 
-    def _changed(self, message: Message, verb: str, version: int | None, time: int | None) -> tuple[Message, str]:
-        claims = verb in {"deliver", "fail", "release"}
+    def _changed(
+        self, now: int, message: Message, verb: str, version: int | None, time: int | None
+    ) -> tuple[Message, str]:
+        claims = verb in {"deliver", "fail", "release", "extend"}
         if version is not None and not claims and version != message.version:
             raise Refusal("version", message.version)
         if claims:
             if message.state != "firing" or message.version != version:
                 raise Refusal("claim_lost")
+            if verb == "extend":
+                if time is None or not now < time < DUE_MAX:
+                    raise Refusal("bad_time")
+                return self._set(message, "firing", time), "extended"
             if verb == "deliver":
                 return self._set(message, "done"), "delivered"
             if verb == "fail" and time is None:

@@ -14,6 +14,7 @@
 //!               claim, at the due time              SCHEDULED, RETRY, FIRING that ran out -> FIRING
 //!               claim, after expires_at             SCHEDULED, RETRY, FIRING that ran out -> EXPIRED
 //!               claim, after the last attempt       FIRING that ran out -> DEAD
+//!               extend                              FIRING of that claim -> FIRING until another time, a new claim
 //!               deliver, fail, release              FIRING of that claim -> DONE, RETRY or DEAD, RETRY or SCHEDULED
 //!               replay                              DEAD -> SCHEDULED
 //! ```
@@ -84,7 +85,7 @@ pub enum Due {
     By(i64),
 }
 
-/// A change that is asked for. `claim` is the version that [`Step::Claimed`] gave.
+/// A change that is asked for. `claim` is the version that [`Step::Claimed`] or the last [`Step::Extended`] gave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     Cancel,
@@ -110,6 +111,11 @@ pub enum Change {
         claim: Version,
         next: Millis,
     },
+    /// The callback takes longer: the claim holds until `until`. Not an attempt.
+    Extend {
+        claim: Version,
+        until: Millis,
+    },
     /// A dead letter is scheduled again, with all its attempts.
     Replay {
         due_at: Millis,
@@ -130,6 +136,10 @@ pub enum Step {
     Delivered,
     Retrying,
     Released,
+    /// The version is the claim's from now on.
+    Extended {
+        claim: Version,
+    },
     Replayed,
     /// It was cancelled before: nothing changed, the answer is the same.
     CancelledBefore,
@@ -241,6 +251,16 @@ impl Message {
                 self.attempts -= 1;
                 Ok(self.set(State::Retry { next }, Step::Released))
             }
+            Change::Extend { claim, until } => {
+                let worker = self.held_by(claim)?;
+                if until <= now || until >= DUE_MAX {
+                    return Err(Refusal::BadTime);
+                }
+                let step = Step::Extended {
+                    claim: self.version.wrapping_add(1),
+                };
+                Ok(self.set(State::Firing { worker, until }, step))
+            }
             Change::Replay { due_at } => match self.state {
                 State::Dead if due_at >= DUE_MAX => Err(Refusal::BadTime),
                 State::Dead => {
@@ -291,9 +311,9 @@ impl Message {
     }
 
     /// A claim holds until another takes it, even past its end: what its worker saw is then still the last word.
-    fn held_by(&self, claim: Version) -> Result<(), Refusal> {
+    fn held_by(&self, claim: Version) -> Result<Incarnation, Refusal> {
         match self.state {
-            State::Firing { .. } if self.version == claim => Ok(()),
+            State::Firing { worker, .. } if self.version == claim => Ok(worker),
             _ => Err(Refusal::ClaimLost),
         }
     }

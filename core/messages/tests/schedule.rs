@@ -27,7 +27,8 @@ fn change() -> impl Strategy<Value = Change> {
         }),
         3 => claim.clone().prop_map(|claim| Change::Deliver { claim }),
         4 => (claim.clone(), prop::option::of(time())).prop_map(|(claim, next)| Change::Fail { claim, next }),
-        3 => (claim, time()).prop_map(|(claim, next)| Change::Release { claim, next }),
+        3 => (claim.clone(), time()).prop_map(|(claim, next)| Change::Release { claim, next }),
+        4 => (claim, time()).prop_map(|(claim, until)| Change::Extend { claim, until }),
         2 => time().prop_map(|due_at| Change::Replay { due_at }),
     ]
 }
@@ -53,6 +54,10 @@ proptest! {
                         *claim = message.version;
                     }
                     Change::Claim { until, .. } => *until = now + 10,
+                    Change::Extend { claim, until } => {
+                        *claim = message.version;
+                        *until = now + 15;
+                    }
                     _ => {}
                 }
             }
@@ -164,6 +169,8 @@ enum Event {
     Claim(usize),
     /// The worker comes back from its callback, or from a pause.
     Finish(usize),
+    /// The worker asks for more time.
+    Extend(usize),
     Cancel,
     Postpone,
     Advance,
@@ -224,6 +231,19 @@ fn play(order: &[Event], callbacks: [Callback; 2]) {
                     seen.delivered |= message.apply(now, change, None) == Ok(Step::Delivered);
                 }
             }
+            Event::Extend(worker) => {
+                if let Some(claim) = claims[worker] {
+                    let until = now + CLAIM_MS;
+                    match message.apply(now, Change::Extend { claim, until }, None) {
+                        Ok(step) => {
+                            assert_eq!(step, Step::Extended { claim: claim + 1 });
+                            assert_eq!(message.wake_at(), Some(until));
+                            claims[worker] = Some(claim + 1);
+                        }
+                        Err(refusal) => assert_eq!(refusal, Refusal::ClaimLost),
+                    }
+                }
+            }
             Event::Cancel => match message.apply(now, Change::Cancel, None) {
                 Ok(_) => seen.cancelled = true,
                 Err(refusal) => {
@@ -280,7 +300,8 @@ fn orders(events: &mut Vec<Event>, order: &mut Vec<Event>, found: &mut dyn FnMut
     }
     for at in 0..events.len() {
         let event = events[at];
-        let too_soon = matches!(event, Event::Finish(worker) if events.contains(&Event::Claim(worker)));
+        let too_soon =
+            matches!(event, Event::Finish(worker) | Event::Extend(worker) if events.contains(&Event::Claim(worker)));
         if too_soon || events[..at].contains(&event) {
             continue;
         }
@@ -313,6 +334,58 @@ fn every_interleaving_has_one_outcome_and_none_is_early() {
         }
     }
     assert!(played > 1_000_000, "{played}");
+}
+
+#[test]
+fn every_interleaving_with_extensions_has_one_outcome_and_no_two_live_claims() {
+    use Event::*;
+    let mut played = 0;
+    for second in [Callback::Delivered, Callback::Failed, Callback::NotMade] {
+        let mut events = vec![Claim(0), Claim(1), Finish(0), Finish(1), Extend(0), Extend(1), Cancel];
+        events.extend([Pass(DUE), Pass(CLAIM_MS), Pass(CLAIM_MS - 1)]);
+        orders(&mut events, &mut Vec::new(), &mut |order| {
+            played += 1;
+            play(order, [Callback::Delivered, second]);
+        });
+    }
+    assert!(played > 1_000_000, "{played}");
+}
+
+#[test]
+fn extension_keeps_the_claim_of_its_worker_from_others_and_names_another_version() {
+    let mut message = Message::new(ID, DUE, NEVER);
+    let claim = |worker, until| Change::Claim {
+        worker: Incarnation(worker),
+        until,
+        attempts_max: 5,
+    };
+    let extend = |claim, until| Change::Extend { claim, until };
+    assert_eq!(message.apply(DUE, extend(1, 200), None), Err(Refusal::ClaimLost));
+    assert_eq!(message.apply(DUE, claim(1, 200), None), Ok(Step::Claimed { claim: 2 }));
+    assert_eq!(
+        message.apply(190, extend(2, 300), None),
+        Ok(Step::Extended { claim: 3 })
+    );
+    assert_eq!(message.attempts, 1, "it is no attempt");
+    assert_eq!(
+        message.apply(250, claim(2, 400), None),
+        Err(Refusal::Held { until: 300 })
+    );
+    assert_eq!(
+        message.apply(250, Change::Deliver { claim: 2 }, None),
+        Err(Refusal::ClaimLost),
+        "of before the extension"
+    );
+    assert_eq!(message.apply(250, extend(3, 250), None), Err(Refusal::BadTime));
+    assert_eq!(message.apply(250, extend(3, DUE_MAX), None), Err(Refusal::BadTime));
+    // Past its end the claim stands until another is won.
+    assert_eq!(
+        message.apply(310, extend(3, 400), None),
+        Ok(Step::Extended { claim: 4 })
+    );
+    assert_eq!(message.apply(400, claim(2, 500), None), Ok(Step::Claimed { claim: 5 }));
+    assert_eq!(message.apply(401, extend(4, 600), None), Err(Refusal::ClaimLost));
+    assert_eq!(message.attempts, 2);
 }
 
 #[test]

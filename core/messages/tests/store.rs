@@ -205,7 +205,11 @@ impl Run {
             .messages
             .get(&id.0)
             .map_or(1, |(message, _)| message.version);
-        let change = match self.random.below(10) {
+        let change = match self.random.below(12) {
+            10 | 11 => Change::Extend {
+                claim: version,
+                until: at,
+            },
             0 => Change::Cancel,
             1..=3 => Change::Reschedule(Due::At(at)),
             4 => Change::Reschedule(Due::By(self.random.below(2 * HOUR) as i64 - HOUR as i64)),

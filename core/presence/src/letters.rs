@@ -6,8 +6,8 @@
 
 use crate::device::Device;
 use crate::limits::{INBOX_BYTES_MAX, INBOX_MAX, KNOWN_MAX, SESSION_SENDS_MAX};
-use crate::records::{Letter, Outcomes, Record};
-use crate::wire::Outcome;
+use crate::records::{Letter, Outcomes, Receipt, Record};
+use crate::wire::{MessageId, Outcome};
 use muster_transport::{Code, Micros};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -42,6 +42,21 @@ pub enum Told {
     Readable,
 }
 
+/// When a message to the client's user counts as delivered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Reading {
+    /// Once it is here.
+    #[default]
+    Here,
+    /// Never: nobody reads, and the sender is told so.
+    Nobody,
+    /// Once the program confirms it. A message that is not confirmed expires.
+    Confirmed,
+}
+
+/// Pushes of one message that wait for the same confirmation: of two services and one more after a restart.
+const PUSHES_MAX: usize = 4;
+
 /// Why a message is not taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SendError {
@@ -62,6 +77,9 @@ pub struct Letters {
     /// Messages that came, by sender and number, the latest last.
     known: BTreeSet<(u64, u64)>,
     order: VecDeque<(u64, u64)>,
+    reading: Reading,
+    /// Messages that wait for the program's confirmation, with the pushes of this session that it answers.
+    unconfirmed: BTreeMap<(u64, u64), Vec<MessageId>>,
     /// What a session with the gateway has to be told.
     taken: VecDeque<Vec<u8>>,
     events: Vec<Told>,
@@ -106,6 +124,48 @@ impl Letters {
     /// There is a new session with a gateway, which has its own numbers.
     pub fn gateway_lost(&mut self) {
         self.taken.clear();
+        self.unconfirmed.values_mut().for_each(Vec::clear);
+    }
+
+    /// Says when messages count as delivered from now on. Where nobody reads any more, messages that the program has not read
+    /// are answered so; one that it has read and not confirmed may have arrived, and expires.
+    pub fn set_reading(&mut self, reading: Reading) {
+        self.reading = reading;
+        if reading != Reading::Nobody {
+            return;
+        }
+        for received in std::mem::take(&mut self.inbox) {
+            let key = (received.sender, received.number);
+            for id in self.unconfirmed.remove(&key).unwrap_or_default() {
+                self.answer(id, Receipt::Unread);
+            }
+            self.forget_message(key);
+        }
+        for key in std::mem::take(&mut self.unconfirmed).into_keys() {
+            self.forget_message(key);
+        }
+        self.inbox_bytes = 0;
+        self.told = false;
+    }
+
+    /// The program's reader has this message.
+    pub fn confirm(&mut self, sender: u64, number: u64) {
+        for id in self.unconfirmed.remove(&(sender, number)).unwrap_or_default() {
+            self.answer(id, Receipt::Taken);
+        }
+    }
+
+    fn answer(&mut self, id: MessageId, receipt: Receipt) {
+        // A gateway asks for one answer to each push: as many as a session's log holds.
+        if self.taken.len() < KNOWN_MAX {
+            self.taken.push_back(Record::Taken { id, receipt }.to_bytes());
+        }
+    }
+
+    /// The message is new where it comes again.
+    fn forget_message(&mut self, key: (u64, u64)) {
+        self.known.remove(&key);
+        self.order.retain(|known| *known != key);
     }
 
     /// Writes what a proxy has to be told; `tell` returns whether the session had space.
@@ -172,10 +232,8 @@ impl Letters {
                 let Some(letter) = Letter::read(body) else {
                     return false;
                 };
-                let taken = self.receive(&letter);
-                // A gateway asks for one answer to each push: as many as a session's log holds.
-                if self.taken.len() < KNOWN_MAX {
-                    self.taken.push_back(Record::Taken { id, taken }.to_bytes());
+                if let Some(receipt) = self.receive(id, &letter) {
+                    self.answer(id, receipt);
                 }
                 true
             }
@@ -183,14 +241,24 @@ impl Letters {
         }
     }
 
-    /// `false`: there is no place for it.
-    fn receive(&mut self, letter: &Letter<'_>) -> bool {
+    /// The answer; `None`: the program's confirmation is the answer.
+    fn receive(&mut self, id: MessageId, letter: &Letter<'_>) -> Option<Receipt> {
         let key = (letter.sender, letter.number);
-        if self.known.contains(&key) {
-            return true;
+        if let Some(pushes) = self.unconfirmed.get_mut(&key) {
+            if pushes.len() < PUSHES_MAX {
+                pushes.push(id);
+            }
+            return None;
         }
-        if self.inbox.len() >= INBOX_MAX || self.inbox_bytes + letter.data.len() > INBOX_BYTES_MAX {
-            return false;
+        if self.known.contains(&key) {
+            return Some(Receipt::Taken);
+        }
+        if self.reading == Reading::Nobody {
+            return Some(Receipt::Unread);
+        }
+        let count = self.inbox.len().max(self.unconfirmed.len());
+        if count >= INBOX_MAX || self.inbox_bytes + letter.data.len() > INBOX_BYTES_MAX {
+            return Some(Receipt::Full);
         }
         if self.order.len() >= KNOWN_MAX {
             if let Some(oldest) = self.order.pop_front() {
@@ -208,7 +276,11 @@ impl Letters {
         if !std::mem::replace(&mut self.told, true) {
             self.events.push(Told::Readable);
         }
-        true
+        if self.reading == Reading::Confirmed {
+            self.unconfirmed.insert(key, vec![id]);
+            return None;
+        }
+        Some(Receipt::Taken)
     }
 
     /// The next message that came.
@@ -230,7 +302,6 @@ impl Letters {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::MessageId;
 
     fn push(sequence: u64, number: u64) -> Vec<u8> {
         let id = MessageId {
@@ -247,15 +318,93 @@ mod tests {
         Record::Push { id, body: &body }.to_bytes()
     }
 
-    fn taken(letters: &mut Letters) -> Vec<bool> {
+    fn receipts(letters: &mut Letters) -> Vec<Receipt> {
         let mut all = Vec::new();
         letters.tell_gateway(|record| {
-            if let Some(Record::Taken { taken, .. }) = Record::read(record) {
-                all.push(taken);
+            if let Some(Record::Taken { receipt, .. }) = Record::read(record) {
+                all.push(receipt);
             }
             true
         });
         all
+    }
+
+    #[test]
+    fn where_nobody_reads_the_sender_is_told_so_and_nothing_is_kept() {
+        let mut letters = Letters::default();
+        letters.set_reading(Reading::Nobody);
+        assert!(letters.take(&push(1, 5)));
+        assert_eq!(receipts(&mut letters), [Receipt::Unread]);
+        assert_eq!((letters.events(), letters.read()), (vec![], None));
+        letters.set_reading(Reading::Confirmed);
+        assert!(letters.take(&push(2, 5)), "the message comes once more");
+        assert_eq!(letters.events(), [Told::Readable]);
+        assert!(letters.read().is_some());
+    }
+
+    #[test]
+    fn a_message_is_delivered_once_the_program_confirms_it_and_not_before() {
+        let mut letters = Letters::default();
+        letters.set_reading(Reading::Confirmed);
+        assert!(letters.take(&push(1, 5)) && letters.take(&push(2, 5)));
+        let received = letters.read().expect("a message");
+        assert_eq!((letters.read(), receipts(&mut letters)), (None, vec![]));
+        letters.confirm(received.sender, received.number);
+        letters.confirm(received.sender, received.number);
+        assert_eq!(
+            receipts(&mut letters),
+            [Receipt::Taken; 2],
+            "both pushes are answered, once"
+        );
+        assert!(letters.take(&push(3, 5)));
+        assert_eq!(receipts(&mut letters), [Receipt::Taken], "the reader has it");
+        assert_eq!(letters.read(), None);
+    }
+
+    #[test]
+    fn a_reader_that_goes_leaves_unread_what_it_did_not_begin_and_lets_the_rest_expire() {
+        let mut letters = Letters::default();
+        letters.set_reading(Reading::Confirmed);
+        assert!(letters.take(&push(1, 5)) && letters.take(&push(2, 6)));
+        let begun = letters.read().expect("a message");
+        assert_eq!(letters.events(), [Told::Readable]);
+        letters.set_reading(Reading::Nobody);
+        assert_eq!(receipts(&mut letters), [Receipt::Unread], "the second one alone");
+        letters.confirm(begun.sender, begun.number);
+        assert_eq!(receipts(&mut letters), [], "too late");
+        letters.set_reading(Reading::Confirmed);
+        assert!(letters.take(&push(3, 5)) && letters.take(&push(4, 6)));
+        assert_eq!(letters.events(), [Told::Readable]);
+        assert!(
+            letters.read().is_some() && letters.read().is_some(),
+            "both come once more"
+        );
+    }
+
+    #[test]
+    fn a_confirmation_answers_no_push_of_a_lost_session() {
+        let mut letters = Letters::default();
+        letters.set_reading(Reading::Confirmed);
+        assert!(letters.take(&push(1, 5)));
+        let received = letters.read().expect("a message");
+        letters.gateway_lost();
+        assert!(letters.take(&push(2, 5)), "by the next gateway");
+        letters.confirm(received.sender, received.number);
+        assert_eq!((receipts(&mut letters), letters.read()), (vec![Receipt::Taken], None));
+    }
+
+    #[test]
+    fn messages_that_are_not_confirmed_are_bounded() {
+        let mut letters = Letters::default();
+        letters.set_reading(Reading::Confirmed);
+        for number in 0..=INBOX_MAX as u64 {
+            assert!(letters.take(&push(number + 1, number)));
+            letters.read();
+        }
+        assert_eq!(receipts(&mut letters), [Receipt::Full]);
+        letters.confirm(9, 0);
+        assert!(letters.take(&push(9_999, INBOX_MAX as u64)));
+        assert_eq!(receipts(&mut letters), [Receipt::Taken]);
     }
 
     #[test]
@@ -265,7 +414,7 @@ mod tests {
         assert_eq!(letters.events(), [Told::Readable]);
         assert_eq!(letters.read().map(|received| received.data), Some(b"hello".to_vec()));
         assert_eq!(letters.read(), None);
-        assert_eq!(taken(&mut letters), [true, true]);
+        assert_eq!(receipts(&mut letters), [Receipt::Taken; 2]);
     }
 
     #[test]
@@ -274,12 +423,12 @@ mod tests {
         for number in 0..=INBOX_MAX as u64 {
             assert!(letters.take(&push(number + 1, number)));
         }
-        let all = taken(&mut letters);
-        assert_eq!(all.iter().filter(|taken| !**taken).count(), 1);
-        assert_eq!(all.last(), Some(&false));
+        let all = receipts(&mut letters);
+        assert_eq!(all.iter().filter(|receipt| **receipt == Receipt::Full).count(), 1);
+        assert_eq!(all.last(), Some(&Receipt::Full));
         letters.read();
         assert!(letters.take(&push(9_999, INBOX_MAX as u64)));
-        assert_eq!(taken(&mut letters), [true], "now there is place");
+        assert_eq!(receipts(&mut letters), [Receipt::Taken], "now there is place");
     }
 
     #[test]

@@ -71,8 +71,27 @@ pub enum Record<'a> {
     Lost { number: u64, devices: Vec<Option<Device>> },
     /// Gateway to device.
     Push { id: MessageId, body: &'a [u8] },
-    /// Device to gateway: it has the message, or has no place for it.
-    Taken { id: MessageId, taken: bool },
+    /// Device to gateway: what became of the message there.
+    Taken { id: MessageId, receipt: Receipt },
+}
+
+/// A device's answer to a message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Receipt {
+    /// The device has no place for the message now.
+    Full = 0,
+    /// The device has the message.
+    Taken = 1,
+    /// The device's program reads no messages to its user. A gateway of an older release drops this, and the message expires there.
+    Unread = 2,
+}
+
+impl Receipt {
+    fn from_u8(byte: u8) -> Option<Receipt> {
+        [Receipt::Full, Receipt::Taken, Receipt::Unread]
+            .into_iter()
+            .find(|receipt| *receipt as u8 == byte)
+    }
 }
 
 impl<'a> Record<'a> {
@@ -113,11 +132,7 @@ impl<'a> Record<'a> {
             },
             TAKEN => Record::Taken {
                 id: MessageId::read(r)?,
-                taken: match r.u8()? {
-                    0 => false,
-                    1 => true,
-                    _ => return None,
-                },
+                receipt: Receipt::from_u8(r.u8()?)?,
             },
             _ => return None,
         };
@@ -163,9 +178,9 @@ impl Encode for Record<'_> {
                 id.write(w.u8(PUSH));
                 w.put(body);
             }
-            Record::Taken { id, taken } => {
+            Record::Taken { id, receipt } => {
                 id.write(w.u8(TAKEN));
-                w.u8(u8::from(*taken));
+                w.u8(*receipt as u8);
             }
         }
         !w.full()
@@ -328,7 +343,10 @@ mod tests {
                 devices: vec![device(&longest); OUTCOMES_MAX],
             },
             Record::Push { id: ID, body: &body },
-            Record::Taken { id: ID, taken: true },
+            Record::Taken {
+                id: ID,
+                receipt: Receipt::Unread,
+            },
         ];
         for record in records {
             let bytes = record.to_bytes();

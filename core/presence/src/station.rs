@@ -10,7 +10,7 @@ use crate::kinds;
 use crate::peers::Peers;
 use crate::quick::QuickMap;
 use crate::recipients::Claims;
-use crate::records::Record;
+use crate::records::{Receipt, Record};
 use crate::role;
 use crate::unicast::{Deliveries, DeliverySettings, Push};
 use crate::wire::{Message, Origin};
@@ -189,11 +189,15 @@ impl Guest for Station {
     }
 
     fn record(&mut self, now: Micros, session: u64, record: &[u8]) -> bool {
-        let Some(Record::Taken { id, taken }) = Record::read(record) else {
+        let Some(Record::Taken { id, receipt }) = Record::read(record) else {
             return false;
         };
-        if let Some(Known { user, device }) = self.sessions.get(&session).copied().filter(|_| taken) {
-            self.deliveries.delivered(now, id, user, device);
+        if let Some(Known { user, device }) = self.sessions.get(&session).copied() {
+            match receipt {
+                Receipt::Full => {}
+                Receipt::Taken => self.deliveries.delivered(now, id, user, device),
+                Receipt::Unread => self.deliveries.unread(now, id, user, device),
+            }
         }
         true
     }
@@ -305,6 +309,8 @@ impl Guest for Station {
         );
         let help = "Devices that went before they had their message";
         each("unicast_offline", help, unicast.offline);
+        let help = "Devices whose program reads no messages to its user";
+        each("unicast_unread", help, unicast.unread);
         let help = "Devices whose message expired before they had it";
         each("unicast_expired", help, unicast.expired);
         let help = "Messages to users that waited for the one before them";

@@ -57,6 +57,8 @@ pub struct DeliveryCounters {
     /// Of devices of accepted messages.
     pub delivered: u64,
     pub offline: u64,
+    /// Devices whose program reads no messages.
+    pub unread: u64,
     pub expired: u64,
     /// Messages that waited for the one before them, and that went without it.
     pub reordered: u64,
@@ -276,6 +278,14 @@ impl Deliveries {
         if self.take_pending(id, user, device) {
             self.counters.delivered += 1;
             self.settle(now, id, device, Outcome::Delivered);
+        }
+    }
+
+    /// A device's program reads no messages: as for presence it is online, as for messages it is not.
+    pub fn unread(&mut self, now: Micros, id: MessageId, user: u64, device: Device) {
+        if self.take_pending(id, user, device) {
+            self.counters.unread += 1;
+            self.settle(now, id, device, Outcome::NotOnline);
         }
     }
 

@@ -3,7 +3,7 @@
 
 use muster_presence::{
     kinds, role, AccessSettings, Claims, Courier, DeliverySettings, Device, GuestRecord as Record, Here, Letters,
-    Message, MessageId, Outcome, Outcomes, Recipients, Sending, Station, StationSettings, Task, Told, Unicast, Wall,
+    Message, MessageId, Outcome, Outcomes, Reading, Receipt, Recipients, Sending, Station, StationSettings, Task, Told, Unicast, Wall,
     Whereabouts, DEVICES_MAX, FRAME_BYTES_MAX, SESSION_SENDS_MAX,
 };
 use muster_transport::{Code, Dice, End, Frames, Guest, Host, Identity, Mail, Micros, Role, Writer};
@@ -637,7 +637,11 @@ fn spoiled_frames_and_records_panic_nobody() {
         }
         .to_bytes(),
         Record::Push { id, body: &body }.to_bytes(),
-        Record::Taken { id, taken: true }.to_bytes(),
+        Record::Taken {
+            id,
+            receipt: Receipt::Taken,
+        }
+        .to_bytes(),
     ];
     let (mut frames, mut read) = (0, 0);
     for number in 0..400 {
@@ -711,7 +715,15 @@ fn a_session_takes_messages_for_its_own_device_alone() {
     let frame = Frames::new(&bytes, kinds::ALL).next().expect("a frame").expect("whole");
     assert!(station.frame(now, service, &frame));
     let answers = |station: &mut Station, session| {
-        station.record(now, session, &Record::Taken { id, taken: true }.to_bytes());
+        station.record(
+            now,
+            session,
+            &Record::Taken {
+                id,
+                receipt: Receipt::Taken,
+            }
+            .to_bytes(),
+        );
         let mut said = Said::default();
         station.act(now, &mut said);
         said.frames.iter().filter(|(to, _)| *to == service.node).count()
@@ -720,6 +732,24 @@ fn a_session_takes_messages_for_its_own_device_alone() {
     assert_eq!(answers(&mut station, 3), 0, "of another device");
     assert_eq!(answers(&mut station, 9), 0, "of nobody");
     assert_eq!(answers(&mut station, 1), 1);
+}
+
+#[test]
+fn a_device_whose_program_reads_no_messages_is_not_online_for_them_and_others_are() {
+    let mut world = World::new(1, 0);
+    world.phones[0].letters.set_reading(Reading::Nobody);
+    world.send(1, 5_000 * MS);
+    world.live(600);
+    let outcomes = vec![
+        (Some(device("laptop")), Outcome::Delivered),
+        (Some(device("phone")), Outcome::NotOnline),
+    ];
+    assert_eq!(world.outcomes.get(&1), Some(&outcomes), "long before it expires");
+    world.phones[0].letters.set_reading(Reading::Here);
+    world.send(2, 5_000 * MS);
+    world.live(600);
+    world.check(2);
+    assert_eq!(world.delivered_to_both(), 1);
 }
 
 #[test]

@@ -7,7 +7,7 @@ import random
 import secrets
 import sys
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from ipaddress import ip_address
@@ -82,6 +82,8 @@ LOOK_INTO_S: Final = 1.0
 """After this time, or a third of the time-out, servers that give no session are asked why."""
 
 _TAKEN, _NO_CREDIT, _TOO_LONG = range(3)
+_NOBODY, _CONFIRMED = 1, 2
+"""Of the engine: when messages to the user count as delivered."""
 
 Fault = (
     tuple[str, tuple[str, int] | None, float, float, float, float, int, int, int]
@@ -141,6 +143,7 @@ class Client:
         buffer_bytes: int,
         receive_buffer_bytes: int,
         ages: bool,
+        confirms: bool,
         faults: Sequence[Fault] | None,
     ) -> None:
         if isinstance(instance, str) and is_url(instance):
@@ -169,7 +172,7 @@ class Client:
         self.opened_at = _place()
         """The line of the program that made it."""
         self._timeout, self._buffer_bytes, self._faults = _check_seconds(timeout), buffer_bytes, faults
-        self._receive_buffer_bytes, self._ages = receive_buffer_bytes, ages
+        self._receive_buffer_bytes, self._ages, self._confirms = receive_buffer_bytes, ages, confirms
         self._state = "new"
         self._hosts: dict[str, str] = {}
         self._sides: list[int] = []
@@ -194,6 +197,7 @@ class Client:
         self._sends: dict[int, asyncio.Future[list[DeviceResult]]] = {}
         self._direct: deque[Direct] = deque()
         self._received = asyncio.Event()
+        self._direct_readers = 0
         self._flushed: asyncio.Future[None] | None = None
         self._handlers: dict[str, Callable[..., None]] = {
             "ready": self._on_ready,
@@ -238,6 +242,8 @@ class Client:
             raise Invalid(str(error)) from None
         except OSError as error:
             raise Unavailable(f"no socket: {error}") from None
+        if self._confirms:
+            self.engine.set_reading(_NOBODY)
         self._turns = self._turning()
         self._state = "open"
         _OPEN.add(self)
@@ -545,28 +551,45 @@ class Client:
             if not self.closed:
                 self.engine.forget(number)
 
-    async def direct(self) -> AsyncIterator[Direct]:
+    async def direct(self) -> AsyncGenerator[Direct, None]:
         """Messages that others sent to this client's user, as they come; ends when the client is closed.
 
-        A message counts as delivered once it is here; 1,024 may wait to be read, and further ones are not taken. Raises
-        `Refused` with the code `replaced` once a newer session has taken this one's place.
+        A message counts as delivered once it is here; 1,024 may wait to be read, and further ones are not taken. A client
+        that was opened with `confirms` has a message delivered by `confirm` alone; while nothing reads here, senders hear
+        `not_online`. Raises `Refused` with the code `replaced` once a newer session has taken this one's place.
         """
         self._check_open()
         self._check_side(0)
-        while True:
-            while self._direct:
-                yield self._direct.popleft()
-            if self.closed:
-                return
-            self._take_direct()
-            if self._direct:
-                continue
-            self._check_side(0)
-            self._received.clear()
-            await self._received.wait()
+        self._direct_readers += 1
+        if self._confirms:
+            self.engine.set_reading(_CONFIRMED)
+        try:
+            while True:
+                while self._direct:
+                    yield self._direct.popleft()
+                if self.closed:
+                    return
+                self._take_direct()
+                if self._direct:
+                    continue
+                self._check_side(0)
+                self._received.clear()
+                await self._received.wait()
+        finally:
+            self._direct_readers -= 1
+            if self._confirms and not self._direct_readers and not self.closed:
+                self.engine.set_reading(_NOBODY)
+
+    def confirm(self, message: Direct) -> None:
+        """Have this message count as delivered: its reader has it. For a client that was opened with `confirms`."""
+        self._check_open()
+        if not self._confirms:
+            raise Invalid("this client confirms nothing: open it with muster.connect(…, confirms=True)")
+        self.engine.confirm(message.sender, message.number)
 
     def _take_direct(self) -> None:
-        self._direct.extend(Direct(*each) for each in self.engine.received(READ_AT_ONCE))
+        limit = 1 if self._confirms else READ_AT_ONCE  # what nobody has begun to read is told so
+        self._direct.extend(Direct(*each) for each in self.engine.received(limit))
 
     async def members(self, room: str, *, ids: bool = False, start: int = 0, wait: float = 1.0) -> Members:
         """Ask all gateways for the number of a room's members and, with `ids`, for at most 100 users from `start` on.
@@ -1154,6 +1177,7 @@ def connect(
     buffer_bytes: int = UNREAD_BYTES,
     receive_buffer_bytes: int = RECEIVE_BUFFER_BYTES,
     ages: bool = False,
+    confirms: bool = False,
     faults: Sequence[Fault] | None = None,
 ) -> Client:
     """Open a client: `async with muster.connect() as client`, or `client = await muster.connect()` and `client.close()`.
@@ -1164,13 +1188,16 @@ def connect(
     session of that kind: for a client that only publishes, or only reads. `token`: the credential, or an async function
     that returns one; it is called again when a server refuses its last token. `timeout`: seconds, for this call and for
     every call without its own. `buffer_bytes`: unread bytes per room; beyond that the room's policy decides. `ages`: ask the
-    gateway how old messages are (`Message.age`).
+    gateway how old messages are (`Message.age`). `confirms`: a message to the client's user counts as delivered once
+    `client.confirm(message)` says so, for programs that hand it on.
     Lost sessions open again for ever, with jitter, and rooms are joined again where they stood. The folder is read again
     then, so the client finds a restarted instance.
 
     Raises `Unavailable` (no instance here), `Refused` (`bad_credential`), `TimedOut`, `Invalid`.
     """
-    return Client(instance, gateways, proxies, token, timeout, buffer_bytes, receive_buffer_bytes, ages, faults)
+    return Client(
+        instance, gateways, proxies, token, timeout, buffer_bytes, receive_buffer_bytes, ages, confirms, faults
+    )
 
 
 _PACKAGE: Final = os.path.join(os.path.dirname(__file__), "")

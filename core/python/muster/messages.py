@@ -1,6 +1,7 @@
 """Delayed messages over HTTP, for any program: send, cancel, postpone, advance, read. Needs nothing beside Python.
 
-Owns one connection to a Muster HTTP face, and the shapes of its answers (`docs/messages.md`). It must not know rooms.
+Owns the shapes of questions and answers (`docs/messages.md`), and two clients: `Messages` with one connection, for
+threads, and `AsyncMessages` with several, for asyncio. It must not know rooms.
 """
 
 import base64
@@ -15,6 +16,7 @@ from typing import Any, Final, Literal
 from urllib.parse import quote, urlsplit
 
 from .errors import Invalid, Refused, TimedOut, Unavailable
+from .face import CONNECTIONS, Face, problem
 
 TIMEOUT_S: Final = 30.0
 BATCH_MAX: Final = 1_000
@@ -60,6 +62,8 @@ class Message:
     body: bytes
     next_at: float | None
     expires_at: float | None
+    result: Any = None
+    """Of a task that is done: what its handler returned."""
 
 
 class Messages:
@@ -126,15 +130,9 @@ class Messages:
 
     def send_many(self, topic: str, messages: Sequence[Mapping[str, Any]]) -> list[Sent | Refused]:
         """Send up to 1,000 messages made by `message`. The answers are in this order. Raises as `send`."""
-        if len(messages) > BATCH_MAX:
-            raise Invalid(f"{len(messages)} messages; a batch has at most {BATCH_MAX}")
-        if not messages:
+        if not _checked_batch(messages):
             return []
-        said = self._ask("POST", _path(topic), list(messages))
-        return [
-            _sent(each) if "problem" not in each else Refused(each["problem"]["detail"], each["problem"]["code"])
-            for each in said["messages"]
-        ]
+        return _sent_many(self._ask("POST", _path(topic), list(messages)))
 
     def get(self, topic: str, id: str) -> Message | None:
         """A message as it is; None where it is unknown, or was forgotten after its end."""
@@ -144,17 +142,7 @@ class Messages:
             if refused.code == "not_found":
                 return None
             raise
-        return Message(
-            id=said["id"],
-            topic=said["topic"],
-            state=said["state"],
-            due_at=said["due_at"] / 1_000,
-            attempts=said["attempts"],
-            type=said["type"],
-            body=base64.b64decode(said["base64"]) if "base64" in said else json.dumps(said["data"]).encode(),
-            next_at=_seconds(said.get("next_at")),
-            expires_at=_seconds(said.get("expires_at")),
-        )
+        return _message(said)
 
     def cancel(self, topic: str, id: str) -> Changed:
         """Withdraw a message."""
@@ -169,8 +157,7 @@ class Messages:
         return self._changed(topic, id, "advance", _move(by_s, to))
 
     def _changed(self, topic: str, id: str, verb: str, move: Mapping[str, int]) -> Changed:
-        said = self._ask("POST", f"{_path(topic, id)}/{verb}", move)
-        return Changed(said["outcome"], said.get("state"), _seconds(said.get("due_at")))
+        return _changed(self._ask("POST", f"{_path(topic, id)}/{verb}", move))
 
     def _ask(self, method: str, path: str, document: Any = None) -> Any:
         body = None if document is None else json.dumps(document, separators=(",", ":")).encode()
@@ -193,8 +180,65 @@ class Messages:
         except ValueError:
             raise Unavailable(f"answer {answer.status} is none of an HTTP face") from None
         if answer.status >= 400:
-            raise _problem(said)
+            raise problem(said)
         return said
+
+
+class AsyncMessages:
+    """Several connections to an HTTP face, for a program of asyncio: calls go on side by side. Belongs to one loop.
+
+    A call that is not answered raises `Unavailable` or `TimedOut`: it may have been done. Repeat it with the same id.
+    """
+
+    def __init__(self, url: str, *, key: str, timeout: float = TIMEOUT_S, connections: int = CONNECTIONS) -> None:
+        """`url`: as of `Messages`. `connections`: questions at once; further ones wait. Raises `Invalid`."""
+        self._face = Face(url, key=key, timeout=timeout, connections=connections)
+
+    async def __aenter__(self) -> "AsyncMessages":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._face.close()
+
+    async def send(self, topic: str, data: Any, **more: Any) -> Sent:
+        """Send one message; it is durable when this returns. The arguments are those of `Messages.send`."""
+        return _sent(await self._face.ask("POST", _path(topic), message(data, **more)))
+
+    async def send_many(self, topic: str, messages: Sequence[Mapping[str, Any]]) -> list[Sent | Refused]:
+        """As `Messages.send_many`."""
+        if not _checked_batch(messages):
+            return []
+        return _sent_many(await self._face.ask("POST", _path(topic), list(messages)))
+
+    async def get(self, topic: str, id: str) -> Message | None:
+        """As `Messages.get`."""
+        try:
+            return _message(await self._face.ask("GET", _path(topic, id)))
+        except Refused as refused:
+            if refused.code == "not_found":
+                return None
+            raise
+
+    async def cancel(self, topic: str, id: str) -> Changed:
+        """As `Messages.cancel`."""
+        return await self._change(topic, id, "cancel", {})
+
+    async def postpone(self, topic: str, id: str, *, by_s: float | None = None, to: float | None = None) -> Changed:
+        """As `Messages.postpone`."""
+        return await self._change(topic, id, "postpone", _move(by_s, to))
+
+    async def advance(self, topic: str, id: str, *, by_s: float | None = None, to: float | None = None) -> Changed:
+        """As `Messages.advance`."""
+        return await self._change(topic, id, "advance", _move(by_s, to))
+
+    async def _change(self, topic: str, id: str, verb: str, move: Mapping[str, int]) -> Changed:
+        return _changed(await self._face.ask("POST", f"{_path(topic, id)}/{verb}", move))
 
 
 def message(
@@ -249,14 +293,43 @@ def _seconds(ms: int | None) -> float | None:
     return None if ms is None else ms / 1_000
 
 
+def _checked_batch(messages: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether there is something to send. Raises `Invalid`."""
+    if len(messages) > BATCH_MAX:
+        raise Invalid(f"{len(messages)} messages; a batch has at most {BATCH_MAX}")
+    return bool(messages)
+
+
+def _sent_many(said: Mapping[str, Any]) -> list[Sent | Refused]:
+    return [
+        _sent(each) if "problem" not in each else Refused(each["problem"]["detail"], each["problem"]["code"])
+        for each in said["messages"]
+    ]
+
+
+def _message(said: Mapping[str, Any]) -> Message:
+    return Message(
+        id=said["id"],
+        topic=said["topic"],
+        state=said["state"],
+        due_at=said["due_at"] / 1_000,
+        attempts=said["attempts"],
+        type=said["type"],
+        body=body_of(said),
+        next_at=_seconds(said.get("next_at")),
+        expires_at=_seconds(said.get("expires_at")),
+        result=said.get("result"),
+    )
+
+
+def body_of(said: Mapping[str, Any]) -> bytes:
+    """The body of a message in JSON."""
+    return base64.b64decode(said["base64"]) if "base64" in said else json.dumps(said.get("data")).encode()
+
+
+def _changed(said: Mapping[str, Any]) -> Changed:
+    return Changed(said["outcome"], said.get("state"), _seconds(said.get("due_at")))
+
+
 def _sent(said: Mapping[str, Any]) -> Sent:
     return Sent(said["id"], said["due_at"] / 1_000, said["state"], said.get("duplicate", False))
-
-
-def _problem(said: Any) -> Exception:
-    code, detail = str(said.get("code", "unavailable")), str(said.get("detail", ""))
-    if code == "timeout":
-        return TimedOut(detail)
-    if code in {"unavailable", "draining"}:
-        return Unavailable(detail)
-    return Refused(detail, code, said.get("retry_after"))

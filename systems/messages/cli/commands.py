@@ -131,18 +131,25 @@ def create(
     timeout: float,
     allow: str,
     retry_after_max: str,
+    rate: float,
     as_json: bool,
 ) -> int:
     """Make a topic. Raises `UserError`."""
-    given = _settings(callback, workers, policy, retries, jitter, timeout, allow, retry_after_max)
+    given = _settings(callback, workers, policy, retries, jitter, timeout, allow, retry_after_max, rate)
     new = _converted({"name": name, "secret": secret, **given}, NewTopic)
     topic = ask(where, lambda _, admin: admin.ask("topic-create", new, Topic))
     with common.verdict_after():
         if as_json:
             common.print_json(msgspec.structs.asdict(topic))
         else:
-            print(topic.secrets[0])
-            say(f"muster: topic {topic.name}; the secret signs its callbacks to {topic.callback}")
+            if not topic.is_leased:
+                print(topic.secrets[0])
+            what = (
+                "programs lease its messages"
+                if topic.is_leased
+                else f"the secret signs its callbacks to {topic.callback}"
+            )
+            say(f"muster: topic {topic.name}; {what}")
     return 0
 
 
@@ -160,12 +167,13 @@ def change_topic(
     timeout: float | None,
     allow: str | None,
     retry_after_max: str | None,
+    rate: float | None,
     as_json: bool,
 ) -> int:
     """Give a topic other settings. Raises `UserError`."""
     if rotate and secret is not None:
         raise UserError("--rotate, --secret: --rotate makes a new secret, and --secret gives one", USAGE)
-    given = _settings(callback, workers, policy, retries, jitter, timeout, allow, retry_after_max)
+    given = _settings(callback, workers, policy, retries, jitter, timeout, allow, retry_after_max, rate)
     given["secret"] = "" if rotate else secret or None
     given["overlap_s"] = None if overlap is None else length("--overlap", overlap) / 1_000
     given = {key: value for key, value in given.items() if value is not None}
@@ -193,6 +201,7 @@ def _settings(
     timeout: float | None,
     allow: str | None,
     retry_after_max: str | None,
+    rate: float | None,
 ) -> dict[str, Any]:
     """The settings of a topic by their names in its file; None: not given. Raises `UserError`."""
     if policy is not None and policy not in POLICIES:
@@ -210,6 +219,7 @@ def _settings(
         "timeout_s": timeout,
         "allowed": None if allow is None else [each.strip() for each in allow.split(",") if each.strip()],
         "retry_after_max_s": pause,
+        "rate": rate,
     }
 
 
@@ -259,6 +269,7 @@ def _topic_lines(found: TopicState) -> list[tuple[str, str]]:
         ("jitter", f"{topic.jitter / 10:g} %"),
         ("timeout", f"{topic.timeout_s:g} s"),
         ("Retry-After", f"at most {_words(round(topic.retry_after_max_s * 1_000))}"),
+        ("rate", f"{topic.rate:g} leased a second" if topic.rate else "any"),
         ("allowed", ", ".join(topic.allowed) or "public addresses"),
         ("waiting", str(found.pending)),
         ("overdue", str(found.overdue) + (f", the oldest for {_words_s(found.overdue_ms)}" if found.overdue else "")),

@@ -8,6 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from muster_server.control.terminal.options import ConfigFile, Json, RegistryUrl
+from muster_server.systems.messages.cli.recurring import recurring_app
 
 topic_app: Final = typer.Typer(
     help="Create, list and remove topics of delayed messages.",
@@ -36,6 +37,7 @@ def add(app: typer.Typer) -> None:
     """Add the words to the command."""
     app.add_typer(topic_app, name="topic")
     app.add_typer(delay_app, name="delay")
+    topic_app.add_typer(recurring_app, name="recurring")
     delay_app.add_typer(dead_app, name="dead")
 
 
@@ -45,7 +47,8 @@ def topic_create(
     callback: Annotated[
         str,
         typer.Option(
-            metavar="TARGET", help="Where its messages go: https://…, http://…, room:NAME, user:ID, kafka:TOPIC."
+            metavar="TARGET",
+            help="Where its messages go: https://…, http://…, room:NAME, user:ID, kafka:TOPIC; pull: programs lease them.",
         ),
     ],
     secret: Annotated[
@@ -75,6 +78,9 @@ def topic_create(
     retry_after_max: Annotated[
         str, typer.Option(metavar="LENGTH", help="The longest pause that a target may ask for by Retry-After.")
     ] = "10m",
+    rate: Annotated[
+        float, typer.Option(min=0, max=1_000_000, help="Messages leased a second, of pull:; 0: all that programs take.")
+    ] = 0.0,
     json: Json = False,
     registry: RegistryUrl = None,
     config: ConfigFile = None,
@@ -85,7 +91,7 @@ def topic_create(
 
     where = Target(config, registry)
     return create(
-        where, name, callback, secret, workers, policy, retries, jitter, timeout, allow, retry_after_max, json
+        where, name, callback, secret, workers, policy, retries, jitter, timeout, allow, retry_after_max, rate, json
     )
 
 
@@ -125,6 +131,9 @@ def topic_change(
     retry_after_max: Annotated[
         str | None, typer.Option(metavar="LENGTH", help="The longest pause that a target may ask for by Retry-After.")
     ] = None,
+    rate: Annotated[
+        float | None, typer.Option(min=0, max=1_000_000, help="Messages leased a second, of pull:; 0: no limit.")
+    ] = None,
     json: Json = False,
     registry: RegistryUrl = None,
     config: ConfigFile = None,
@@ -147,6 +156,7 @@ def topic_change(
         timeout,
         allow,
         retry_after_max,
+        rate,
         json,
     )
 

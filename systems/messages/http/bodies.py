@@ -13,10 +13,18 @@ from msgspec import Meta
 
 from muster_server.systems.http.bodies import decoded, no_words
 from muster_server.systems.http.problems import Problem
+from muster_server.systems.messages.recurring import CRON_CHARS_MAX, Entry, Missed
 from muster_server.systems.messages.shapes import (
     ID,
+    LEASE_CHARS_MAX,
+    LEASE_S_MAX,
+    LEASE_WAIT_S_MAX,
+    LEASED_MAX,
     WINDOW_MS_MAX,
     Changed,
+    Leased,
+    LeaseEnd,
+    LeaseSaid,
     Ms,
     Outcome,
     Refused,
@@ -36,6 +44,8 @@ QUERY: Final = frozenset({"id", "in_ms", "at", "window_ms", "expires_at", "targe
 """Words of the query of a body that is not JSON."""
 NOTHING: Final = msgspec.Raw(b"")
 AnId = Annotated[str, Meta(pattern=ID)]
+Lease = Annotated[str, Meta(max_length=LEASE_CHARS_MAX)]
+"""The name of a lease."""
 
 
 class Post(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -100,6 +110,116 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     next_at: int | None = None
     expires_at: int | None = None
     target: str | None = None
+    result: Any = None
+    """What the program that did it said."""
+
+
+class RecurringAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A recurring message: `cron` as Debian's cron has it, in a `zone`. `data`: any JSON, which is the body of each. After a
+    stop, `missed` has the latest occurrence made up for, or all, or none."""
+
+    cron: Annotated[str, Meta(max_length=CRON_CHARS_MAX)]
+    zone: Annotated[str, Meta(max_length=64)] = "UTC"
+    missed: Missed = "once"
+    data: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"{}"))
+
+
+class RecurringMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A recurring message. `last`: the latest occurrence whose message was made; mostly it is the next one, and waits."""
+
+    topic: str
+    name: str
+    cron: str
+    zone: str
+    missed: str
+    data: Any
+    last: int
+
+
+class LeaseAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A program waits for messages: up to `most`, for `wait_s` where none is due, each under a lease of `lease_s`."""
+
+    most: Annotated[int, Meta(ge=1, le=LEASED_MAX)] = 1
+    wait_s: Annotated[float, Meta(ge=0, le=LEASE_WAIT_S_MAX)] = 20.0
+    lease_s: Annotated[float, Meta(ge=1, le=LEASE_S_MAX)] = 60.0
+
+
+class LeasedMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A message under a lease until `until`. `data` where the body is JSON, else `base64`."""
+
+    id: str
+    lease: str
+    attempt: int
+    until: int
+    due_at: int
+    accepted_at: int
+    type: str
+    data: Any = None
+    base64: bytes | None = None
+
+
+class LeasedMessages(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages that were due."""
+
+    messages: list[LeasedMessage]
+
+
+class Done(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A message that was done. `result`: any JSON of up to 4 KiB, kept with the message."""
+
+    lease: Lease
+    result: msgspec.Raw = msgspec.field(default_factory=lambda: NOTHING)
+
+
+class Again(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A message that failed: due again in `in_s`, or by the topic's retries; after its last attempt it is a dead letter."""
+
+    lease: Lease
+    in_s: Annotated[float, Meta(ge=0, le=86_400 * 366)] | None = None
+    why: str = ""
+
+
+class Hopeless(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A message that no attempt can help: a dead letter at once."""
+
+    lease: Lease
+    why: str = ""
+
+
+class Longer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A lease that lasts so long from now on."""
+
+    lease: Lease
+    by_s: Annotated[float, Meta(ge=1, le=LEASE_S_MAX)]
+
+
+class LeaseEnds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a program says of its leases. `back`: not begun, due again at once, and no attempt."""
+
+    done: list[Lease | Done] = []
+    again: list[Again] = []
+    dead: list[Hopeless] = []
+    back: list[Lease] = []
+    extend: list[Longer] = []
+
+
+class LeaseOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`done`; `lost`: the lease had run out and another program has the message, or it has its end; `busy`: say it again. Of
+    an extension, the name of the lease from now on, and its end."""
+
+    outcome: str
+    lease: str | None = None
+    until: int | None = None
+
+
+class LeaseOutcomes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """In the order of the request."""
+
+    done: list[LeaseOutcome] = []
+    again: list[LeaseOutcome] = []
+    dead: list[LeaseOutcome] = []
+    back: list[LeaseOutcome] = []
+    extend: list[LeaseOutcome] = []
 
 
 class Moved(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,6 +272,7 @@ class TopicWhole(msgspec.Struct, frozen=True, kw_only=True):
     jitter: int
     timeout_s: float
     retry_after_max_s: float
+    rate: float
     allowed: tuple[str, ...]
     pending: int
     dead: int
@@ -293,7 +414,71 @@ def message(shown: Shown) -> Message:
         next_at=shown.next_at,
         expires_at=shown.expires_at,
         target=shown.target or None,
+        result=msgspec.Raw(shown.result) if shown.result else None,
     )
+
+
+def recurring(entry: Entry) -> RecurringMessage:
+    """A recurring message for JSON."""
+    asked = entry.asked
+    return RecurringMessage(
+        topic=asked.topic,
+        name=asked.name,
+        cron=asked.cron,
+        zone=asked.zone,
+        missed=asked.missed,
+        data=msgspec.Raw(asked.body),
+        last=entry.last,
+    )
+
+
+def leased(found: Leased) -> LeasedMessage:
+    """A leased message for JSON."""
+    plain = message(found.message)
+    return LeasedMessage(
+        id=plain.id,
+        lease=found.lease,
+        attempt=plain.attempts,
+        until=found.until,
+        due_at=plain.due_at,
+        accepted_at=plain.accepted_at,
+        type=plain.type,
+        data=plain.data,
+        base64=plain.base64,
+    )
+
+
+def lease_ends(asked: LeaseEnds) -> list[LeaseEnd]:
+    """In the order of `lease_outcomes`."""
+    ends = [
+        LeaseEnd(lease=each, verb="done")
+        if isinstance(each, str)
+        else LeaseEnd(lease=each.lease, verb="done", text=bytes(each.result))
+        for each in asked.done
+    ]
+    ends += [
+        LeaseEnd(
+            lease=each.lease,
+            verb="again",
+            time_ms=None if each.in_s is None else round(each.in_s * 1_000),
+            text=each.why.encode(),
+        )
+        for each in asked.again
+    ]
+    ends += [LeaseEnd(lease=each.lease, verb="dead", text=each.why.encode()) for each in asked.dead]
+    ends += [LeaseEnd(lease=each, verb="back") for each in asked.back]
+    ends += [LeaseEnd(lease=each.lease, verb="extend", time_ms=round(each.by_s * 1_000)) for each in asked.extend]
+    return ends
+
+
+def lease_outcomes(asked: LeaseEnds, said: Sequence[LeaseSaid]) -> LeaseOutcomes:
+    """What came of each, by verb."""
+    outcomes = [LeaseOutcome(outcome=each.outcome, lease=each.lease or None, until=each.until or None) for each in said]
+    parts: list[list[LeaseOutcome]] = []
+    for verb in (asked.done, asked.again, asked.dead, asked.back, asked.extend):
+        parts.append(outcomes[: len(verb)])
+        outcomes = outcomes[len(verb) :]
+    return LeaseOutcomes(done=parts[0], again=parts[1], dead=parts[2], back=parts[3], extend=parts[4])
 
 
 def change(body: bytes) -> TopicChange:
@@ -333,6 +518,7 @@ def topic_whole(state: TopicState) -> TopicWhole:
         jitter=found.jitter,
         timeout_s=found.timeout_s,
         retry_after_max_s=found.retry_after_max_s,
+        rate=found.rate,
         allowed=found.allowed,
         pending=state.pending,
         dead=state.dead,

@@ -3,13 +3,15 @@
 Keys, limits and idempotency are the base's (`systems/http/`). The receivers and the admin of the system do the rest.
 """
 
+import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
-from litestar import MediaType, Response, Router, get, patch, post
+from litestar import MediaType, Response, Router, delete, get, patch, post, put
 from litestar.di import NamedDependency, Provide
 from litestar.params import PathParameter, QueryParameter
 from litestar.types import ControllerRouterHandler
@@ -20,14 +22,16 @@ from muster.instance import read_token
 from muster_server.control.cluster.instance import Folder
 from muster_server.control.errors import UserError
 from muster_server.systems.http.access import Caller
-from muster_server.systems.http.bodies import Body, no_words, none
+from muster_server.systems.http.bodies import Body, decoded, no_words, none
 from muster_server.systems.http.described import IdempotencyKey, problems, success
 from muster_server.systems.http.face import AnyRequest, Base, Where
 from muster_server.systems.http.idempotency import Answer, Nothing
 from muster_server.systems.http.problems import KINDS, Problem
 from muster_server.systems.messages.http import bodies
-from muster_server.systems.messages.link import Link
+from muster_server.systems.messages.link import LEASES_MAX, Link
 from muster_server.systems.messages.receiver import Unreachable
+from muster_server.systems.messages.recurring import NAME as RECURRING_NAME
+from muster_server.systems.messages.recurring import Entry, NewEntry
 from muster_server.systems.messages.refusal import Refusal
 from muster_server.systems.messages.shapes import (
     BATCH_MAX,
@@ -36,6 +40,9 @@ from muster_server.systems.messages.shapes import (
     Change,
     Changed,
     DeadPage,
+    Lease,
+    Leased,
+    LeaseSaid,
     Listed,
     Query,
     Refused,
@@ -56,9 +63,12 @@ MESSAGES: Final = "/topics/{topic:str}/messages"
 LOOK_S: Final = 0.5
 """How often the nodes are looked up at most."""
 LIST_S: Final = 60.0
+LEASE_MORE_S: Final = 15.0
+"""Beside the time for which a request waits for messages."""
 
 State = Literal["scheduled", "firing", "done", "dead", "withdrawn"]
 TopicPath = Annotated[str, PathParameter(description="The topic's name", pattern=rf"^{NAME.pattern}\Z")]
+RecurringPath = Annotated[str, PathParameter(description="The name of a recurring message", pattern=RECURRING_NAME)]
 IdPath = Annotated[str, PathParameter(description="The message's id")]
 After = Annotated[
     str, QueryParameter(description="The `next` of the page before", max_length=64, pattern="^([0-9]+-[0-9a-f]+)?$")
@@ -77,6 +87,8 @@ class MessagesFace:
         self._found: dict[str, list[tuple[str, int]]] = {}
         self._looked = 0.0
         self._links: dict[str, Link] = {}
+        self._leases: Link | None = None
+        """For requests that wait."""
         for outcome in ("accepted", "refused"):
             self.count(outcome, 0)
 
@@ -88,17 +100,20 @@ class MessagesFace:
         """Ask a node of a role. Raises `Problem`."""
         if time.monotonic() - self._looked > LOOK_S:
             await self._look()
-        try:
-            return await self._link(role).ask(question, asked, kind, timeout_s=timeout_s)
-        except Refusal as refusal:
-            code = refusal.code if refusal.code in KINDS else "unavailable"
-            raise Problem(code, refusal.detail) from None
-        except Unreachable as error:
-            raise Problem("unavailable", str(error)) from None
+        return await _asked(self._link(role).ask(question, asked, kind, timeout_s=timeout_s))
 
     def redirect(self, where: Where) -> None:
         """Go by these servers and this token."""
         self._where = where
+
+    async def lease(self, asked: Lease) -> list[Leased]:
+        """Ask a receiver for messages; it may wait. Raises `Problem`."""
+        if time.monotonic() - self._looked > LOOK_S:
+            await self._look()
+        if self._leases is None:
+            places = partial(self._places, RECEIVE)
+            self._leases = Link(RECEIVE, places, self._token(), connections_max=LEASES_MAX)
+        return await _asked(self._leases.ask("lease", asked, list[Leased], timeout_s=asked.wait_s + LEASE_MORE_S))
 
     async def _look(self) -> None:
         self._looked = time.monotonic()
@@ -113,8 +128,11 @@ class MessagesFace:
     def _link(self, role: str) -> Link:
         link = self._links.get(role)
         if link is None:
-            link = self._links[role] = Link(role, lambda: self._found.get(role, []), self._token())
+            link = self._links[role] = Link(role, partial(self._places, role), self._token())
         return link
+
+    def _places(self, role: str) -> list[tuple[str, int]]:
+        return self._found.get(role, [])
 
     def _token(self) -> bytes:
         if isinstance(self._where, muster.Address):
@@ -129,6 +147,26 @@ class MessagesFace:
         """Let a list take its time."""
         self._base.ongoing(request).extend(LIST_S)
 
+    async def unless_gone(self, request: AnyRequest, answer: Coroutine[Any, Any, T], more_s: float) -> T:
+        """An answer that may take `more_s` longer; cancelled once its asker is gone."""
+        ongoing = self._base.ongoing(request)
+        ongoing.extend(more_s)
+        answering = asyncio.ensure_future(answer)
+        if ongoing.connection is not None:
+            ongoing.connection.on_lost = partial(_cancel, answering)
+            if ongoing.connection.gone:
+                answering.cancel()
+        try:
+            return await answering
+        except asyncio.CancelledError:
+            if ongoing.connection is not None and ongoing.connection.gone:
+                raise Problem("unavailable", "the program is gone") from None
+            raise
+        finally:
+            answering.cancel()
+            if ongoing.connection is not None:
+                ongoing.connection.on_lost = None
+
     async def once(self, request: AnyRequest, caller: str, body: bytes, do: Callable[[], Awaitable[Answer]]) -> Answer:
         """As `Base.once`."""
         return await self._base.once(request, caller, body, do)
@@ -139,7 +177,9 @@ class MessagesFace:
         def nodes(caller: NamedDependency[Caller]) -> MessagesFace:
             return self
 
-        handlers = [send, listed, show, change, dead, replay, stats, topics, topic_shown, topic_changed]
+        messages = [send, listed, show, change, dead, replay]
+        leased = [lease, leases, recurring_all, recurring_put, recurring_removed]
+        handlers = [*messages, *leased, stats, topics, topic_shown, topic_changed]
         provided = {"nodes": Provide(nodes, sync_to_thread=False)}
         return [Router("/api/v1", route_handlers=handlers, dependencies=provided, tags=["messages"])]
 
@@ -154,7 +194,7 @@ class MessagesFace:
 
     async def stop(self) -> None:
         """As `Face.stop`."""
-        for link in self._links.values():
+        for link in (*self._links.values(), *([] if self._leases is None else [self._leases])):
             await link.close()
 
     def status(self) -> dict[str, Any]:
@@ -228,6 +268,21 @@ def need_ways(caller: Caller, target: str, for_topic: str = "") -> None:
         caller.need("unicast", found.name)
     else:
         caller.need("target", target)
+
+
+def _cancel(task: asyncio.Future[Any]) -> None:
+    task.cancel()
+
+
+async def _asked(answer: Awaitable[T]) -> T:
+    """Raises `Problem`."""
+    try:
+        return await answer
+    except Refusal as refusal:
+        code = refusal.code if refusal.code in KINDS else "unavailable"
+        raise Problem(code, refusal.detail) from None
+    except Unreachable as error:
+        raise Problem("unavailable", str(error)) from None
 
 
 async def _send_batch(nodes: MessagesFace, topic: str, body: bytes) -> Answer:
@@ -336,6 +391,113 @@ async def change(
         return Answer(200, msgspec.json.encode(bodies.moved(answer)))
 
     return await _once(nodes, request, caller, body, do)
+
+
+@post(
+    "/topics/{topic:str}/lease",
+    status_code=200,
+    opt={"body": Body((bodies.LeaseAsked,))},
+    responses={
+        200: success(bodies.LeasedMessages, "Messages, perhaps none"),
+        **problems(400, 401, 403, 404, 413, 429, 503, 504),
+    },
+)
+async def lease(
+    request: AnyRequest, topic: TopicPath, caller: NamedDependency[Caller], nodes: NamedDependency[MessagesFace]
+) -> Response[bytes]:
+    """Lease due messages of a topic whose target is `pull:`: `{"most": 32, "wait_s": 20, "lease_s": 60}`.
+
+    A message is leased to one program at a time. Say `done` before `until`, or it is due again: see the other route. The
+    answer comes as soon as one message is due, else after `wait_s` without any.
+    """
+    caller.need("work", topic)
+    asked = decoded(await request.body() or b"{}", bodies.LeaseAsked)
+    waits = Lease(topic, asked.most, asked.wait_s, asked.lease_s)
+    found = await nodes.unless_gone(request, nodes.lease(waits), asked.wait_s + LEASE_MORE_S)
+    return _json(bodies.LeasedMessages(messages=[bodies.leased(each) for each in found]))
+
+
+@post(
+    "/topics/{topic:str}/leases",
+    status_code=200,
+    opt={"body": Body((bodies.LeaseEnds,))},
+    responses={
+        200: success(bodies.LeaseOutcomes, "What came of each"),
+        **problems(400, 401, 403, 404, 413, 429, 503, 504),
+    },
+)
+async def leases(
+    request: AnyRequest, topic: TopicPath, caller: NamedDependency[Caller], nodes: NamedDependency[MessagesFace]
+) -> Response[bytes]:
+    """Say what came of leases: `{"done": [LEASE], "again": [{"lease", "in_s", "why"}], "dead": [{"lease", "why"}],
+    "back": [LEASE], "extend": [{"lease", "by_s"}]}`.
+
+    Each is answered by `done`, or by `lost` where the lease had run out and another program has the message.
+    """
+    caller.need("work", topic)
+    asked = decoded(await request.body(), bodies.LeaseEnds)
+    ends = bodies.lease_ends(asked)
+    said = await nodes.ask(RECEIVE, "leases", (topic, ends), list[LeaseSaid]) if ends else []
+    return _json(bodies.lease_outcomes(asked, said))
+
+
+@get(
+    "/topics/{topic:str}/recurring",
+    responses={
+        200: success(list[bodies.RecurringMessage], "By name"),
+        **problems(400, 401, 403, 404, 429, 503),
+    },
+)
+async def recurring_all(
+    topic: TopicPath, caller: NamedDependency[Caller], nodes: NamedDependency[MessagesFace]
+) -> Response[bytes]:
+    """The recurring messages of a topic."""
+    caller.need("show", topic)
+    return _json([bodies.recurring(each) for each in await nodes.ask(ADMIN, "recurring", topic, list[Entry])])
+
+
+@put(
+    "/topics/{topic:str}/recurring/{name:str}",
+    status_code=200,
+    opt={"body": Body((bodies.RecurringAsked,))},
+    responses={
+        200: success(bodies.RecurringMessage, "As it is now"),
+        **problems(400, 401, 403, 404, 413, 429, 503),
+    },
+)
+async def recurring_put(
+    request: AnyRequest,
+    topic: TopicPath,
+    name: RecurringPath,
+    caller: NamedDependency[Caller],
+    nodes: NamedDependency[MessagesFace],
+) -> Response[bytes]:
+    """Have a message sent again and again: `{"cron": "0 3 * * *", "zone": "Asia/Shanghai", "data": {}, "missed": "once"}`.
+
+    Each occurrence is one message, whose id has its time. Asked for again, nothing changes.
+    """
+    caller.need("change", topic)
+    asked = decoded(await request.body(), bodies.RecurringAsked)
+    new = NewEntry(
+        topic=topic, name=name, cron=asked.cron, zone=asked.zone, missed=asked.missed, body=bytes(asked.data)
+    )
+    return _json(bodies.recurring(await nodes.ask(ADMIN, "recurring-put", new, Entry)))
+
+
+@delete(
+    "/topics/{topic:str}/recurring/{name:str}",
+    status_code=200,
+    responses={
+        200: success(bodies.RecurringMessage, "As it was"),
+        **problems(400, 401, 403, 404, 429, 503),
+    },
+)
+async def recurring_removed(
+    topic: TopicPath, name: RecurringPath, caller: NamedDependency[Caller], nodes: NamedDependency[MessagesFace]
+) -> Response[bytes]:
+    """Remove a recurring message, and cancel the one that waits."""
+    caller.need("change", topic)
+    return _json(bodies.recurring(await nodes.ask(ADMIN, "recurring-remove", (topic, name), Entry)))
 
 
 @get(

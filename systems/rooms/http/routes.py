@@ -27,9 +27,10 @@ from muster_server.systems.rooms.http.answers import Batch, Counted, Last, Outco
 from muster_server.systems.rooms.http.bodies import NDJSON, JsonMessage, batch, is_batch, one, room_name
 from muster_server.systems.rooms.http.feeds import parse_id
 from muster_server.systems.rooms.http.service import Service
-from muster_server.systems.rooms.http.streams import Stream
+from muster_server.systems.rooms.http.streams import RoomStream
 
 MESSAGES: Final = "/rooms/{room:str}/messages"
+EVENTS: Final = "text/event-stream"
 ONE: Final = "One message as it is"
 BATCH: Final = "A message a line, each as in application/json"
 
@@ -130,11 +131,35 @@ async def messages(
             gaps, cursor = b"", ring.newest(history or 0)
         else:
             gaps, cursor = ring.after(known)
-        return EventStream(Stream(service, feed, caller, gaps, cursor, ring.known_at(cursor), service.options.stall_s))
+        known_there = ring.known_at(cursor)
+        return EventStream(RoomStream(service, feed, caller, gaps, cursor, known_there, service.options.stall_s))
     wanted = 100 if history is None else history
     found = ring.messages(ring.newest(wanted))[-wanted:] if wanted else []
     whole = len(found) >= wanted or ring.whole
     return _json(msgspec.json.encode({"room": name, "messages": found, "whole": whole}))
+
+
+@get(
+    "/direct",
+    responses={
+        200: ResponseSpec(str, generate_examples=False, media_type=EVENTS, description="Messages, an event each"),
+        **problems(401, 403, 429, 503, 504),
+    },
+)
+async def direct(
+    request: AnyRequest, caller: NamedDependency[Caller], service: NamedDependency[Service]
+) -> Response[Any]:
+    """Messages to the user of the token, as they come: those of `POST /api/v1/send`, `muster send` and targets `user:ID`.
+
+    A message is `delivered` once the system of one reader has it. Its id tells doubles apart. Nothing is kept for later.
+    """
+    if caller.token is None:
+        raise Problem("not_allowed", f"{caller.name} is no user: direct messages need a user's token"[:400])
+    if "read" not in caller.rights:
+        raise Problem("not_allowed", f"the token of {caller.name} does not have the right to read")
+    if "presence" not in service.base.told:
+        raise Problem("unavailable", "presence does not run here, so there are no messages to users (systems.enabled)")
+    return EventStream(await service.direct(caller, caller.token))
 
 
 @get(
@@ -234,7 +259,7 @@ class RoomsFace(Service):
         def service(caller: NamedDependency[Caller]) -> Service:  # after it: at once costs a group of tasks a request
             return self
 
-        handlers = [publish, messages, members, command, rooms]
+        handlers = [publish, messages, direct, members, command, rooms]
         provided = {"service": Provide(service, sync_to_thread=False)}
         return [Router("/api/v1", route_handlers=handlers, dependencies=provided, tags=["rooms"])]
 

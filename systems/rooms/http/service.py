@@ -14,6 +14,7 @@ from muster_server.systems.http.idempotency import Nothing
 from muster_server.systems.http.options import HttpOptions
 from muster_server.systems.http.problems import Problem
 from muster_server.systems.rooms.cli.listing import Listing
+from muster_server.systems.rooms.http.direct import DirectFeed, DirectStream
 from muster_server.systems.rooms.http.feeds import Feed
 from muster_server.systems.rooms.http.sessions import SWEEP_S, Full, Session, Sessions
 from muster_server.systems.rooms.http.streams import Stream
@@ -44,6 +45,8 @@ class Service:
         self.base, self._counts = base, base.counts
         self._sessions = Sessions(base.where, self.options.sessions_max, self.options.session_idle_s)
         self._feeds: dict[tuple[bytes | None, str], Feed] = {}
+        self._directs: dict[bytes, DirectFeed] = {}
+        """By token, while a stream reads them."""
         self._streams: set[Stream] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self.listing = Listing(base.nodes)
@@ -90,6 +93,7 @@ class Service:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.gather(*(feed.close() for feed in self._feeds.values()))
+        await asyncio.gather(*(direct.close() for direct in self._directs.values()))
         await self._sessions.close()
         await self.listing.close()
 
@@ -122,6 +126,11 @@ class Service:
                 if feed.over or idle:
                     del self._feeds[place]
                     await feed.close()
+            for token, direct in list(self._directs.items()):
+                idle = direct.idle_since is not None and now - direct.idle_since > self.options.room_idle_s
+                if direct.over or idle:
+                    del self._directs[token]
+                    await direct.close()
             self._sessions.sweep()
             if now >= beat:
                 beat = now + self.options.heartbeat_s
@@ -154,6 +163,17 @@ class Service:
             raise problem(error, caller) from None
         return feed
 
+    async def direct(self, caller: Caller, token: bytes) -> DirectStream:
+        """A stream of the messages to this caller's user. Raises `Problem`."""
+        feed = self._directs.get(token)
+        if feed is None or feed.over:
+            feed = self._directs[token] = DirectFeed(self.session(caller))
+        try:
+            await asyncio.shield(feed.opened)
+        except muster.MusterError as error:
+            raise problem(error, caller) from None
+        return DirectStream(self, feed, caller, self.options.stall_s)
+
     async def _leave_one(self) -> bool:
         """Leave a room without a reader."""
         for place, feed in list(self._feeds.items()):
@@ -170,16 +190,16 @@ class Service:
         if len(self._streams) >= self.options.streams_max:
             raise Problem("busy", "too many event streams at once")
         self._streams.add(stream)
-        stream.feed.readers.add(stream.wake)
-        stream.feed.idle_since = None
+        stream.source.readers.add(stream.wake)
+        stream.source.idle_since = None
 
     def close(self, stream: Stream, reason: str) -> None:
         """A stream has ended."""
         self._streams.discard(stream)
-        feed = stream.feed
-        feed.readers.discard(stream.wake)
-        if not feed.readers:
-            feed.idle_since = asyncio.get_running_loop().time()
+        source = stream.source
+        source.readers.discard(stream.wake)
+        if not source.readers:
+            source.idle_since = asyncio.get_running_loop().time()
         self._ended(reason, 1)
 
     def sent(self, length: int) -> None:

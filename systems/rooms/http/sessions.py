@@ -22,7 +22,10 @@ Target = str | muster.Address
 
 
 class Session:
-    """One caller's clients: one that publishes, and one that reads for every 256 rooms."""
+    """One caller's clients: one that publishes, and one that reads for every 256 rooms.
+
+    A message to the user counts as delivered once a stream of the user has it: a client alone takes none.
+    """
 
     def __init__(self, where: Target, token: bytes | None) -> None:
         self._where, self._token = where, token
@@ -102,6 +105,7 @@ class Session:
             token=self._token,
             buffer_bytes=size,
             receive_buffer_bytes=size,
+            confirms=True,
         )
 
 

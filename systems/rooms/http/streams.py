@@ -1,11 +1,13 @@
-"""One event stream: a reader of a room, its events, and the reason of its end."""
+"""Event streams: what all have, that of a room, and the reason of an end."""
 
 import asyncio
 import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import muster
 from muster_server.systems.http.access import Caller
+from muster_server.systems.http.connection import Connection
 from muster_server.systems.http.front import Ongoing
 from muster_server.systems.http.streams import BEGIN, COMMENT, Send, goodbye
 from muster_server.systems.rooms.http.feeds import Feed, Known
@@ -28,18 +30,40 @@ class Streams(Protocol):
         """Count bytes."""
 
 
-class Stream:
-    """One event stream: a reader of a feed, and the reason of its end."""
+class Source(Protocol):
+    """What a stream reads."""
 
-    def __init__(
-        self, streams: Streams, feed: Feed, caller: Caller, gaps: bytes, cursor: int, known: Known, stall_s: float
-    ) -> None:
-        self.feed = feed
-        self._streams, self._caller, self._stall_s = streams, caller, stall_s
-        self._gaps, self._cursor, self._known = gaps, cursor, known
+    readers: set[Callable[[], None]]
+    """Each is called when there is something for it."""
+    idle_since: float | None
+    """The time since it has no reader; None while it has some."""
+    ended: muster.MusterError | None
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more comes."""
+
+
+class Stream:
+    """One event stream: a reader of a source. A kind of stream says what it takes and who may have it."""
+
+    def __init__(self, streams: Streams, source: Source, caller: Caller, begin: bytes, stall_s: float) -> None:
+        self.source, self.caller = source, caller
+        self._streams, self._begin, self._stall_s = streams, begin, stall_s
         self._woken = asyncio.Event()
         self._beats = False
         self.wake: Callable[[], None] = self._woken.set
+
+    def take(self) -> bytes:
+        """The next events; empty where there are none."""
+        raise NotImplementedError
+
+    def may(self) -> bool:
+        """Whether the caller may still have them."""
+        raise NotImplementedError
+
+    async def written(self, connection: Connection | None) -> None:
+        """The events that were taken last were written."""
 
     def beat(self) -> None:
         """Send a heartbeat if there are no events."""
@@ -65,15 +89,17 @@ class Stream:
                     self._streams.sent(len(body))
 
                 await send({"type": "http.response.start", "status": 200, "headers": headers})
-                await say(BEGIN + self._gaps)
+                await say(BEGIN + self._begin)
                 while True:
                     if connection is not None and connection.gone:
                         reason = "left"
                         return
-                    chunk, self._cursor, self._known = self.feed.ring.take(self._cursor, self._known)
-                    if chunk:
+                    if chunk := self.take():
                         self._beats = False
                         await say(chunk)
+                        stalled.reschedule(loop.time() + stall_s)
+                        await self.written(connection)
+                        stalled.reschedule(None)
                     elif ended := self._ended():
                         reason = ended
                         await say(goodbye(reason), more=False)
@@ -98,10 +124,29 @@ class Stream:
         """The reason for the stream to end now; empty while it goes on."""
         if self._streams.draining:
             return "draining"
-        if not self._caller.may("read", self.feed.room):
+        if not self.may():
             return "revoked"
-        if self._caller.until is not None and time.time() > self._caller.until:
+        if self.caller.until is not None and time.time() > self.caller.until:
             return "expired"
-        if self.feed.over:
-            return "unavailable" if self.feed.ended is None else self.feed.ended.code
+        if self.source.over:
+            return "unavailable" if self.source.ended is None else self.source.ended.code
         return ""
+
+
+class RoomStream(Stream):
+    """A reader of a room, with a cursor into its ring."""
+
+    def __init__(
+        self, streams: Streams, feed: Feed, caller: Caller, gaps: bytes, cursor: int, known: Known, stall_s: float
+    ) -> None:
+        super().__init__(streams, feed, caller, gaps, stall_s)
+        self._feed, self._cursor, self._known = feed, cursor, known
+
+    def take(self) -> bytes:
+        """As `Stream.take`."""
+        chunk, self._cursor, self._known = self._feed.ring.take(self._cursor, self._known)
+        return chunk
+
+    def may(self) -> bool:
+        """As `Stream.may`."""
+        return self.caller.may("read", self._feed.room)

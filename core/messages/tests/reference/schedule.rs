@@ -6,9 +6,20 @@ use muster_messages::wheel::{Millis, DUE_MAX};
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fact {
     Due(Millis),
-    Claimed { worker: Incarnation, until: Millis },
-    Failed { next: Millis },
-    Released { next: Millis },
+    Claimed {
+        worker: Incarnation,
+        until: Millis,
+    },
+    /// The claim before it, until another time.
+    Extended {
+        until: Millis,
+    },
+    Failed {
+        next: Millis,
+    },
+    Released {
+        next: Millis,
+    },
     Replayed(Millis),
     Delivered,
     Dead,
@@ -61,7 +72,7 @@ impl History {
 
     fn claim(&self) -> Option<Millis> {
         match self.facts.last() {
-            Some(Fact::Claimed { until, .. }) => Some(*until),
+            Some(Fact::Claimed { until, .. } | Fact::Extended { until }) => Some(*until),
             _ => None,
         }
     }
@@ -69,7 +80,7 @@ impl History {
     pub fn wake_at(&self) -> Millis {
         match self.facts.last() {
             None => self.accepted.due_at,
-            Some(Fact::Claimed { until: at, .. }) => *at,
+            Some(Fact::Claimed { until: at, .. } | Fact::Extended { until: at }) => *at,
             Some(Fact::Due(at) | Fact::Replayed(at) | Fact::Failed { next: at } | Fact::Released { next: at }) => *at,
             Some(_) => unreachable!("asked of a message that ended"),
         }
@@ -147,7 +158,13 @@ impl History {
                 next: Some(next),
             } if mine(claim) => (Fact::Failed { next: good(next)? }, Step::Retrying),
             Change::Release { claim, next } if mine(claim) => (Fact::Released { next: good(next)? }, Step::Released),
-            Change::Deliver { .. } | Change::Fail { .. } | Change::Release { .. } => return Err(Refusal::ClaimLost),
+            Change::Extend { claim, until } if mine(claim) => match until > now && until < DUE_MAX {
+                true => (Fact::Extended { until }, Step::Extended { claim: current + 1 }),
+                false => return Err(Refusal::BadTime),
+            },
+            Change::Deliver { .. } | Change::Fail { .. } | Change::Release { .. } | Change::Extend { .. } => {
+                return Err(Refusal::ClaimLost)
+            }
             Change::Replay { due_at } if self.end() == Some(Fact::Dead) => {
                 (Fact::Replayed(good(due_at)?), Step::Replayed)
             }

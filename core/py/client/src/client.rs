@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsRawFd;
 
 use muster_driver::Driver;
-use muster_presence::{Device, Letters, Outcome, Told, DATA_BYTES_MAX};
+use muster_presence::{Device, Letters, Outcome, Reading, Told, DATA_BYTES_MAX};
 use muster_rooms::command::Verdict;
 use muster_rooms::wire::{Positions, StreamGap};
 use muster_rooms::{Client, ClientConfig, ClientEvent, CommandError, Item, Policy, PublishError, Side};
@@ -483,6 +483,24 @@ impl ClientEngine {
             all.push((one.sender, one.number, PyBytes::new(py, &one.data)));
         }
         all
+    }
+
+    /// When messages for this client's user count as delivered: 0 once they are here, 1 never, as nobody reads, 2 once `confirm`
+    /// names them.
+    fn set_reading(&mut self, reading: u8) -> PyResult<()> {
+        self.letters.set_reading(match reading {
+            0 => Reading::Here,
+            1 => Reading::Nobody,
+            2 => Reading::Confirmed,
+            _ => return Err(PyValueError::new_err("a reading is 0, 1 or 2")),
+        });
+        self.carry_letters()
+    }
+
+    /// The reader of the program has this message.
+    fn confirm(&mut self, sender: u64, number: u64) -> PyResult<()> {
+        self.letters.confirm(sender, number);
+        self.carry_letters()
     }
 
     /// Messages (chunks counted one by one) that the owner has not acknowledged.

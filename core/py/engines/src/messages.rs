@@ -403,6 +403,10 @@ pub(crate) fn change((number, id, verb, version, time): NamedChange) -> PyResult
             let next = at(given()?)?;
             (Change::Release { claim: claim()?, next }, None)
         }
+        "extend" => {
+            let until = at(given()?)?;
+            (Change::Extend { claim: claim()?, until }, None)
+        }
         "replay" => (Change::Replay { due_at: at(given()?)? }, version),
         _ => return Err(PyValueError::new_err(format!("unknown change `{verb}`"))),
     };
@@ -1095,6 +1099,7 @@ pub(crate) fn named(step: Step) -> &'static str {
         Step::Delivered => "delivered",
         Step::Retrying => "retrying",
         Step::Released => "released",
+        Step::Extended { .. } => "extended",
         Step::Replayed => "replayed",
     }
 }
